@@ -1,0 +1,139 @@
+"""Every exception that Penstock raises, classed by what the catcher must do next.
+
+PenstockError
+├─ Retryable            try again, same request
+│  ├─ Unavailable       no server answers, or it is stopping
+│  ├─ Overloaded        a limit on connections or in-flight bytes is reached
+│  └─ DeadlineExceeded  no answer in time; nothing was sent that changes the log
+├─ Unknown              an append may or may not have taken effect: retry with the same seq
+├─ Fenced               stop: somebody newer owns this
+│  └─ StaleInstance     a newer instance of this producer exists
+├─ Damaged              these bytes must not be used
+│  ├─ ChecksumMismatch  a CRC does not match: names file, position, structure
+│  ├─ BadFormat         bytes that no version of ours wrote
+│  └─ MissingFile       the manifest names a file that is not there
+├─ Refused              definitely not done, never visible: the caller must change something
+│  ├─ GuardFailed       a metadata key was not what the guard expected
+│  ├─ SeqGap            a sequence number is missing before this one
+│  ├─ SeqMismatch       the sequence number was used for a group of another shape
+│  ├─ Trimmed           the position lies below the trim point
+│  ├─ NotFound          no such stream, tag, entry or key
+│  ├─ TooLarge          beyond a limit of limits.py
+│  ├─ BadRequest        the request makes no sense
+│  ├─ BadConfig         a setting is wrong: lists every problem
+│  ├─ BadRow            a row does not fit its stream's schema: names row and column
+│  ├─ SchemaMismatch    the stream exists with another schema
+│  └─ Unauthorized      the token is missing or wrong
+└─ Defect               our bug: the process should crash
+   └─ InvariantBroken
+
+Law (I22): a `Refused` or `Fenced` append was never and will never be visible. Whatever is not sure
+raises `Unknown`. Wire codes and exit codes of these classes are in wire/errors.py and
+cli/output.py.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root; catch it to catch everything that Penstock raises on purpose."""
+
+
+class Retryable(PenstockError):
+    """Nothing happened; the same request may be sent again."""
+
+
+class Unavailable(Retryable):
+    """No server answers at this address, or it is shutting down."""
+
+
+class Overloaded(Retryable):
+    """The server is at a limit; wait, then send again."""
+
+
+class DeadlineExceeded(Retryable):
+    """No answer within the caller's deadline, to a request that changes nothing."""
+
+
+class Unknown(PenstockError):
+    """The append may or may not be in the log: only a retry with the same seq is safe."""
+
+
+class Fenced(PenstockError):
+    """A newer owner exists; drop everything and stop."""
+
+
+class StaleInstance(Fenced):
+    """This producer was opened again elsewhere with a higher instance number."""
+
+
+class Damaged(PenstockError):
+    """Stored or received bytes are wrong; they were not returned to anybody."""
+
+
+class ChecksumMismatch(Damaged):
+    """A CRC-32C does not match."""
+
+
+class BadFormat(Damaged):
+    """A length, magic number, version or reference cannot be right."""
+
+
+class MissingFile(Damaged):
+    """A file that the manifest names does not exist."""
+
+
+class Refused(PenstockError):
+    """Definitely not done; the caller must change something before it can succeed."""
+
+
+class GuardFailed(Refused):
+    """A guarded metadata key did not hold the expected value when the group was to be ordered."""
+
+
+class SeqGap(Refused):
+    """The group's first seq is beyond the producer's next one."""
+
+
+class SeqMismatch(Refused):
+    """The seq lies inside an earlier group, but no group with this shape starts there."""
+
+
+class Trimmed(Refused):
+    """The position is below the trim point; its entries are gone for good."""
+
+
+class NotFound(Refused):
+    """The named thing does not exist."""
+
+
+class TooLarge(Refused):
+    """A size or count is beyond limits.py."""
+
+
+class BadRequest(Refused):
+    """The request is not one that this server answers."""
+
+
+class BadConfig(Refused):
+    """A configuration cannot be used; the message lists every problem."""
+
+
+class BadRow(Refused):
+    """A row does not fit the schema; nothing was appended."""
+
+
+class SchemaMismatch(Refused):
+    """A stream of this name exists with another schema."""
+
+
+class Unauthorized(Refused):
+    """The server did not accept the token."""
+
+
+class Defect(PenstockError):
+    """A bug in Penstock."""
+
+
+class InvariantBroken(Defect):
+    """A stated invariant does not hold; the message carries the story that led here."""

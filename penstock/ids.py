@@ -1,0 +1,21 @@
+"""The identifiers of the system, one NewType each, so that a type checker keeps them apart."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+#: Position of an entry in the log: dense, from 0, one per entry. A *tail* is the first unwritten
+#: one.
+Lsn = NewType("Lsn", int)
+
+#: Fencing number of a log's owner; larger wins. Every opening of a log takes the next one.
+Epoch = NewType("Epoch", int)
+
+#: Number of a segment within its log, from 0, never reused.
+SegmentId = NewType("SegmentId", int)
+
+#: Selector of entries; at most TAG_BYTES_MAX bytes of UTF-8.
+Tag = NewType("Tag", str)
+
+#: Name of a producer; what idempotence is counted by.
+ProducerId = NewType("ProducerId", str)

@@ -1,0 +1,74 @@
+"""Numbers that bound everything, and the relations between them, asserted where they are stated.
+
+Law (I19): whatever is read from a socket or a file is checked against a number here before anything
+is allocated for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+#: One payload. Arrow batches of a stream are split to stay below it. Precedent: Kafka and NATS, 1
+#: MiB.
+PAYLOAD_BYTES_MAX: Final = 1 * MIB
+#: One group: an atomic append is held in memory by both sides, so it must stay small.
+GROUP_BYTES_MAX: Final = 4 * MIB
+#: Entries of one group; their LSNs are allocated in one step.
+GROUP_ENTRIES_MAX: Final = 10_000
+#: Tags of one entry, and different tags in one group.
+ENTRY_TAGS_MAX: Final = 64
+GROUP_TAGS_MAX: Final = 20_000
+TAG_BYTES_MAX: Final = 256
+PRODUCER_BYTES_MAX: Final = 200
+#: Metadata: keys become the tag `m/<key>`, hence four bytes shorter than a tag.
+KEY_BYTES_MAX: Final = TAG_BYTES_MAX - 4
+VALUE_BYTES_MAX: Final = 256 * KIB
+GUARDS_MAX: Final = 64
+SUBSCRIPTION_TAGS_MAX: Final = 10_000
+
+#: One frame: a group, plus the head of the message that carries it.
+FRAME_HEAD_BYTES_MAX: Final = 4 * MIB
+FRAME_BODY_BYTES_MAX: Final = GROUP_BYTES_MAX + 64 * KIB
+#: Before the token is accepted, nothing larger than a HELLO is read (checklist 4.2).
+PREAUTH_FRAME_BYTES_MAX: Final = 16 * KIB
+
+#: Bytes that a server holds for one connection's unanswered appends, and for all connections.
+CONNECTION_INFLIGHT_BYTES_MAX: Final = 32 * MIB
+SERVER_INFLIGHT_BYTES_MAX: Final = 256 * MIB
+CONNECTIONS_MAX: Final = 4096
+#: Connections that have not shown a token yet; further ones are closed at once.
+PREAUTH_CONNECTIONS_MAX: Final = 512
+PREAUTH_SECONDS_MAX: Final = 5.0
+SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
+#: Credit that one subscription may hold: what a reader that stalls can cost a server's socket
+#: buffer.
+CREDIT_BYTES_MAX: Final = 64 * MIB
+CREDIT_BYTES_DEFAULT: Final = 4 * MIB
+
+#: Groups of one producer that may be unacknowledged at once. The producer table remembers as many
+#: first LSNs, so a retry of anything unacknowledged is answered from memory.
+PRODUCER_INFLIGHT_GROUPS_MAX: Final = 32
+PRODUCER_RECENT_GROUPS: Final = 32
+
+#: Positions inside a segment file are stored as u32 in its index.
+SEGMENT_BYTES_MAX: Final = 2_000 * MIB
+SEGMENT_BYTES_MIN: Final = 64 * KIB
+#: Append times inside a segment are stored as u32 milliseconds since its first.
+SEGMENT_MS_MAX: Final = 30 * 24 * 3600 * 1000
+
+# A group with the largest allowed payload fits, with room for its table.
+assert PAYLOAD_BYTES_MAX * 2 <= GROUP_BYTES_MAX
+assert GROUP_BYTES_MAX < FRAME_BODY_BYTES_MAX < CONNECTION_INFLIGHT_BYTES_MAX
+# Tag references in a group are u16.
+assert GROUP_TAGS_MAX < 2**16
+assert ENTRY_TAGS_MAX < 2**16
+# Retries never need a group that the producer table has forgotten.
+assert PRODUCER_RECENT_GROUPS >= PRODUCER_INFLIGHT_GROUPS_MAX
+# A segment may overshoot its size by one group, and must stay addressable.
+assert SEGMENT_BYTES_MAX + GROUP_BYTES_MAX < 2**32
+assert SEGMENT_MS_MAX < 2**32
+# One full group is always deliverable on a fresh subscription.
+assert CREDIT_BYTES_DEFAULT >= GROUP_BYTES_MAX

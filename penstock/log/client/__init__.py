@@ -1,0 +1,9 @@
+"""Clients of a log.
+
+client.py         asyncio: one connection kept alive, requests retried
+appender.py       an open producer
+appender_core.py  pure: seqs, coalescing, window, resending
+reader.py         a subscription that resumes
+connection.py     requests paired with answers
+blocking.py       the same for ordinary code, safe over forks
+"""

@@ -1,0 +1,234 @@
+"""An open producer on asyncio: submits to the pure core, sends what it says, settles futures.
+
+Owns opening (a claim that fences older instances) and closing (an anonymous producer retires, so
+that the producer table does not grow by every program that ever ran). Decisions are
+appender_core.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, Refused, StaleInstance, Unavailable
+from penstock.ids import Lsn
+from penstock.limits import MIB
+from penstock.log.client.appender_core import (
+    AppenderCore,
+    Reconnect,
+    Send,
+    Settle,
+    check_submission,
+    retire_body,
+)
+from penstock.log.client.connection import Answer
+from penstock.log.group_format import CLAIM, encode_body, meta_entry
+from penstock.log.records import (
+    IMMEDIATE,
+    Appended,
+    Flush,
+    Guard,
+    Kind,
+    NewEntry,
+    SetKey,
+    check_key,
+    check_sets,
+)
+from penstock.wire import messages as m
+
+if TYPE_CHECKING:
+    from penstock.log.client.client import AsyncLog
+
+#: Bytes submitted and not settled at which `append` waits before it takes more.
+PENDING_BYTES_MAX = 16 * MIB
+
+
+async def claim_producer(log: AsyncLog, name: str | None) -> AppenderCore:
+    """Open a producer as its next instance. Data is sent only after the claim was acknowledged."""
+    producer = name or f"anon-{uuid.uuid4().hex}"
+    while True:
+        known, _ = await log.call(m.GetProducer(producer), m.Producer)
+        instance = known.instance + 1
+        body = encode_body(
+            producer=producer,
+            instance=instance,
+            first_seq=known.next_seq,
+            entries=[NewEntry(secrets.token_bytes(8), (), Kind.CONTROL)],
+            flags=CLAIM,
+        )
+        try:
+            # A claim may be sent again: its nonce tells ours from a rival's.
+            await log.call(m.Append((), 0), m.AppendDone, body)
+        except StaleInstance:
+            continue  # a rival was faster: take over from it, as its caller would from us
+        # Only now do the older instances write no more: read how far they came.
+        known, _ = await log.call(m.GetProducer(producer), m.Producer)
+        if known.instance != instance:
+            continue
+        return AppenderCore(producer=producer, instance=instance, next_seq=known.next_seq)
+
+
+class AsyncAppender:
+    """A `penstock.log.api.Appender`."""
+
+    def __init__(self, log: AsyncLog, core: AppenderCore, *, retire_on_close: bool) -> None:
+        self._log = log
+        self.core = core
+        self._retire = retire_on_close
+        self._loop = asyncio.get_running_loop()
+        self._pump_due = False
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+        self._give_up: asyncio.TimerHandle | None = None
+
+    @property
+    def producer(self) -> str:
+        return self.core.producer
+
+    @property
+    def instance(self) -> int:
+        return self.core.instance
+
+    @property
+    def next_seq(self) -> int:
+        return self.core.next_seq
+
+    async def append(
+        self,
+        entries: Sequence[NewEntry],
+        *,
+        guards: Sequence[Guard] = (),
+        sets: Sequence[SetKey] = (),
+        flush: Flush = IMMEDIATE,
+    ) -> Appended:
+        await self._room.wait()
+        return await self.append_nowait(entries, guards=guards, sets=sets, flush=flush)
+
+    def append_nowait(
+        self,
+        entries: Sequence[NewEntry],
+        *,
+        guards: Sequence[Guard] = (),
+        sets: Sequence[SetKey] = (),
+        flush: Flush = IMMEDIATE,
+    ) -> asyncio.Future[Appended]:
+        """Submit without waiting for room; the caller bounds how much it has unsettled."""
+        if self._closed:
+            raise Unavailable(f"producer {self.producer} is closed")
+        if sets:
+            check_sets(sets)
+            entries = [*entries, meta_entry(sets)]
+        for guard in guards:
+            check_key(guard.key)
+        check_submission(entries, guards)
+        future: asyncio.Future[Appended] = self._loop.create_future()
+        self._settle(self.core.submit(future, entries, guards=guards, flush=flush))
+        self._idle.clear()
+        if self.core.pending_bytes > PENDING_BYTES_MAX:
+            self._room.clear()
+        if not self._pump_due:
+            # At the end of this turn of the loop, so that appends made together travel together.
+            self._pump_due = True
+            self._loop.call_soon(self.pump)
+        return future
+
+    async def drained(self) -> None:
+        """Wait until everything submitted is settled."""
+        await self._idle.wait()
+
+    def pump(self) -> None:
+        """Send what the core says is due, if there is a connection."""
+        self._pump_due = False
+        connection = self._log.connection
+        self._watch()
+        if connection is None:
+            return
+        for send in self.core.take_sends():
+            try:
+                connection.send(
+                    self._log.next_request(),
+                    m.Append(send.guards, send.flush.delay_ms),
+                    self._answer_to(send),
+                    send.body,
+                )
+            except Unavailable:
+                self.core.disconnected()
+                return
+
+    def _answer_to(self, send: Send) -> Answer:
+        connection = self._log.connection
+
+        def answer(message: m.Message | PenstockError, _: memoryview) -> None:
+            if isinstance(message, m.AppendDone):
+                done = Appended(Lsn(message.first_lsn), message.count, message.duplicate)
+                self._settle(self.core.answered(send.seq, done))
+            elif isinstance(message, PenstockError):
+                if connection is not None and connection.closed.done():
+                    return  # the connection ended: `disconnected` sends it again
+                self._settle(self.core.answered(send.seq, message))
+            self.pump()
+
+        return answer
+
+    def disconnected(self) -> None:
+        self.core.disconnected()
+
+    def give_up(self, cause: str) -> None:
+        """Settle everything: unknown, or never sent."""
+        self._settle(self.core.give_up(cause))
+
+    def _watch(self) -> None:
+        """(Re)start the clock that gives up when nothing was settled for the client's timeout."""
+        if self._give_up is None and not self.core.is_idle:
+            timeout = self._log.timeout
+            self._give_up = self._loop.call_later(
+                timeout, self.give_up, f"nothing was settled for {timeout:g} s"
+            )
+
+    def _settle(self, effects: Iterable[Settle | Reconnect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reconnect):
+                self._log.reconnect()
+                continue
+            future = effect.ticket
+            assert isinstance(future, asyncio.Future)
+            if self._give_up is not None:
+                self._give_up.cancel()
+                self._give_up = None
+            if future.done():
+                continue
+            if isinstance(effect.outcome, PenstockError):
+                # One error may settle many futures; each gets a copy, so tracebacks do not grow.
+                future.set_exception(type(effect.outcome)(str(effect.outcome)))
+            else:
+                future.set_result(effect.outcome)
+        if self.core.pending_bytes <= PENDING_BYTES_MAX:
+            self._room.set()
+        if self.core.is_idle:
+            self._idle.set()
+
+    async def close(self) -> None:
+        """Wait for what was submitted; an anonymous producer retires. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.drained()
+        self._log.dismiss(self)
+        if self._retire and self.core.broken is None and self._log.connection is not None:
+            body = retire_body(self.producer, self.instance, self.next_seq)
+            try:
+                await self._log.call(m.Append((), 0), m.AppendDone, body)
+            except (Refused, Unavailable):
+                pass  # a retry after it took effect, or no server: one row stays in the table
+
+    async def __aenter__(self) -> AsyncAppender:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

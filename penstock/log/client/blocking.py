@@ -1,0 +1,270 @@
+"""The blocking client: the asyncio client on a thread of its own, for ordinary code.
+
+Owns the thread, and what a fork does to it: a child process starts its own thread, connection and
+producer on first use, since sharing the parent's would mix their bytes and seqs. Usable from
+several threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvloop
+
+from penstock.errors import Unavailable
+from penstock.ids import Lsn
+from penstock.log.api import Bounds, ReadBatch
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Resolve
+from penstock.log.client.reader import AsyncReader
+from penstock.log.records import (
+    IMMEDIATE,
+    Appended,
+    Entry,
+    Flush,
+    Guard,
+    NewEntry,
+    SetKey,
+    Value,
+)
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop on a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class BlockingLog:
+    """`AsyncLog` for code without asyncio: the same methods, each waits for its result."""
+
+    def __init__(self, resolve: Resolve, *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._resolve = resolve
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._thread: LoopThread | None = None
+        self._log: AsyncLog | None = None
+        self._closed = False
+        self._open()
+
+    def _open(self) -> AsyncLog:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("this client was closed")
+            if self._log is None or self._pid != os.getpid():
+                # First use, or first use after a fork: the parent's thread does not exist here.
+                self._pid = os.getpid()
+                self._thread = LoopThread()
+                connect = AsyncLog.connect(self._resolve, timeout=self._timeout)
+                try:
+                    self._log = self._thread.submit(connect).result()
+                except BaseException:
+                    self._thread.stop()
+                    raise
+            return self._log
+
+    def run(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
+        """Run `call(log)` on the client's loop and wait."""
+        log = self._open()
+        assert self._thread is not None
+        return self._thread.submit(call(log)).result()
+
+    def submit(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Like `run`, but do not wait."""
+        log = self._open()
+        assert self._thread is not None
+        return self._thread.submit(call(log))
+
+    def close(self) -> None:
+        """Finish what was submitted, then close. Idempotent."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed or self._log is None or self._thread is None or self._pid != os.getpid():
+            return
+        self._thread.submit(self._log.close()).result()
+        self._thread.stop()
+
+    def __enter__(self) -> BlockingLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- the log's methods
+
+    def bounds(self) -> Bounds:
+        return self.run(lambda log: log.bounds())
+
+    def append(
+        self,
+        entries: Sequence[NewEntry],
+        *,
+        guards: Sequence[Guard] = (),
+        sets: Sequence[SetKey] = (),
+        flush: Flush = IMMEDIATE,
+    ) -> Appended:
+        return self.run(lambda log: log.append(entries, guards=guards, sets=sets, flush=flush))
+
+    def append_nowait(
+        self, entries: Sequence[NewEntry], *, flush: Flush = IMMEDIATE
+    ) -> Future[Appended]:
+        """Pipelined: many may be on their way; results come in order."""
+        return self.submit(lambda log: log.append(entries, flush=flush))
+
+    def appender(self, producer: str | None = None) -> BlockingAppender:
+        return BlockingAppender(self, self.run(lambda log: log.appender(producer)))
+
+    def tail(
+        self, tags: Sequence[str] | None = None, *, start: int, end: int | None = None
+    ) -> BlockingReader:
+        async def open_reader(log: AsyncLog) -> AsyncReader:
+            return log.tail(tags, start=start, end=end)
+
+        return BlockingReader(self, self.run(open_reader))
+
+    def read(
+        self, tags: Sequence[str] | None = None, *, start: int = 0, end: int | None = None
+    ) -> list[Entry]:
+        return self.run(lambda log: log.read(tags, start=start, end=end))
+
+    def read_last(self, tag: str, *, end: int | None = None) -> Entry | None:
+        return self.run(lambda log: log.read_last(tag, end=end))
+
+    def find_time(self, time_ms: int) -> Lsn:
+        return self.run(lambda log: log.find_time(time_ms))
+
+    def trim(self, lsn: int) -> Lsn:
+        return self.run(lambda log: log.trim(lsn))
+
+    def get(self, key: str) -> Value | None:
+        return self.run(lambda log: log.get(key))
+
+    def list_metadata(self, prefix: str = "") -> dict[str, Value]:
+        return self.run(lambda log: log.list_metadata(prefix))
+
+    def compare_and_set(self, key: str, *, expected: bytes | None, value: bytes | None) -> Lsn:
+        return self.run(lambda log: log.compare_and_set(key, expected=expected, value=value))
+
+    def status(self) -> str:
+        return self.run(lambda log: log.status())
+
+
+class BlockingAppender:
+    """An open producer, for one process: a forked child opens its own."""
+
+    def __init__(self, log: BlockingLog, appender: AsyncAppender) -> None:
+        self._log = log
+        self._appender = appender
+        self._pid = os.getpid()
+
+    @property
+    def producer(self) -> str:
+        return self._appender.producer
+
+    @property
+    def instance(self) -> int:
+        return self._appender.instance
+
+    @property
+    def next_seq(self) -> int:
+        return self._appender.next_seq
+
+    def append(
+        self,
+        entries: Sequence[NewEntry],
+        *,
+        guards: Sequence[Guard] = (),
+        sets: Sequence[SetKey] = (),
+        flush: Flush = IMMEDIATE,
+    ) -> Appended:
+        self._check_process()
+        return self._log.run(
+            lambda _: self._appender.append(entries, guards=guards, sets=sets, flush=flush)
+        )
+
+    def append_nowait(
+        self, entries: Sequence[NewEntry], *, flush: Flush = IMMEDIATE
+    ) -> Future[Appended]:
+        self._check_process()
+        return self._log.submit(lambda _: self._appender.append(entries, flush=flush))
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            self._log.run(lambda _: self._appender.close())
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise Unavailable(
+                f"producer {self.producer} was opened by process {self._pid}: open it again here"
+            )
+
+    def __enter__(self) -> BlockingAppender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BlockingReader:
+    """Iterate over it for batches; `next_batch` waits for a bounded time."""
+
+    def __init__(self, log: BlockingLog, reader: AsyncReader) -> None:
+        self._log = log
+        self._reader = reader
+        self._waiting: Future[ReadBatch | None] | None = None
+
+    def next_batch(self, timeout: float | None = None) -> ReadBatch | None:
+        """The next batch; None at the end. Raises TimeoutError; nothing is lost by it."""
+        if self._waiting is None:
+            self._waiting = self._log.submit(self._next)
+        batch = self._waiting.result(timeout)
+        self._waiting = None
+        return batch
+
+    async def _next(self, _: AsyncLog) -> ReadBatch | None:
+        try:
+            return await self._reader.__anext__()
+        except StopAsyncIteration:
+            return None
+
+    def __iter__(self) -> Iterator[ReadBatch]:
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        self._log.run(lambda _: self._reader.close())
+
+    def __enter__(self) -> BlockingReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,388 @@
+"""The asyncio client of a log: one connection kept alive, requests retried, readers resumed.
+
+Owns reconnection. What is safe to send again is decided elsewhere: appends by appender_core.py,
+readers resume after the last LSN they handed out, all other requests may be repeated freely.
+Law: a reader hands out each entry once and in order over any number of reconnections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.errors import (
+    DeadlineExceeded,
+    PenstockError,
+    Retryable,
+    Trimmed,
+    Unauthorized,
+    Unavailable,
+)
+from penstock.ids import Lsn
+from penstock.log.api import Bounds
+from penstock.log.client.appender import AsyncAppender, claim_producer
+from penstock.log.client.connection import ClientConnection, open_connection
+from penstock.log.client.reader import AsyncReader
+from penstock.log.core.tails import FOREVER
+from penstock.log.group_format import decode_record, decode_sets
+from penstock.log.records import (
+    IMMEDIATE,
+    Appended,
+    Entry,
+    Flush,
+    Guard,
+    NewEntry,
+    SetKey,
+    Value,
+    check_key,
+    meta_tag,
+)
+from penstock.wire import messages as m
+
+logger = logging.getLogger(__name__)
+
+#: Waits between attempts to connect, in seconds; the last one repeats.
+BACKOFF_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+#: How long a request may wait for an answer, reconnections included.
+TIMEOUT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+
+T = TypeVar("T", bound=m.Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to connect, and how to show who we are."""
+
+    host: str
+    port: int
+    token: str
+    tls: ssl.SSLContext | None = None
+
+
+#: Called before every attempt, so that a server that moved is found again.
+Resolve = Callable[[], Awaitable[Endpoint]]
+
+
+class AsyncLog:
+    """A `penstock.log.api.Log` over the network. Make one with `AsyncLog.connect`."""
+
+    def __init__(self, resolve: Resolve, *, name: str, timeout: float) -> None:
+        self._resolve = resolve
+        self._name = name
+        self.timeout = timeout
+        self._connection: ClientConnection | None = None
+        self._connected = asyncio.Event()
+        self._request = 1
+        self._readers: dict[int, AsyncReader] = {}
+        self._appenders: set[AsyncAppender] = set()
+        self._own: asyncio.Task[AsyncAppender] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._fatal: PenstockError | None = None
+        self._last_error: PenstockError = Unavailable("not connected yet")
+        self.welcome: m.Welcome | None = None
+
+    @classmethod
+    async def connect(
+        cls, resolve: Resolve, *, name: str | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> AsyncLog:
+        """Connect; raises Unavailable or Unauthorized if that fails within the timeout."""
+        log = cls(resolve, name=name or f"pid-{os.getpid()}", timeout=timeout)
+        log._keeper = asyncio.get_running_loop().create_task(log._keep_connected())
+        try:
+            await log._wait_connected(timeout)
+        except BaseException:
+            await log.close()
+            raise
+        return log
+
+    # ---- connection
+
+    async def _keep_connected(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                endpoint = await self._resolve()
+                connection, welcome = await open_connection(
+                    endpoint.host,
+                    endpoint.port,
+                    token=endpoint.token,
+                    name=self._name,
+                    tls=endpoint.tls,
+                    timeout=CONNECT_SECONDS,
+                    on_delivery=self._delivered,
+                )
+                self._check_identity(welcome)
+            except Retryable as error:
+                self._last_error = error
+                await asyncio.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
+                attempt += 1
+                continue
+            except PenstockError as error:
+                self._fail(error)
+                return
+            attempt = 0
+            self._connection = connection
+            self._connected.set()
+            for reader in list(self._readers.values()):
+                reader.resume(connection)
+            for appender in list(self._appenders):
+                appender.pump()
+            ended = await connection.closed
+            self._connected.clear()
+            self._connection = None
+            self._last_error = ended
+            for appender in list(self._appenders):
+                appender.disconnected()
+            if isinstance(ended, Unauthorized):
+                self._fail(ended)
+                return
+
+    def _check_identity(self, welcome: m.Welcome) -> None:
+        known = self.welcome
+        if known is not None and known.log_id != welcome.log_id:
+            raise Trimmed(
+                f"the server now serves log {welcome.log_id.hex()}, not {known.log_id.hex()}: "
+                "positions of the one mean nothing in the other"
+            )
+        self.welcome = welcome
+
+    def _fail(self, error: PenstockError) -> None:
+        """No reconnection can help: everything that waits ends with this error."""
+        self._fatal = error
+        self._connected.set()
+        for reader in list(self._readers.values()):
+            reader.fail(error)
+        for appender in list(self._appenders):
+            appender.give_up(str(error))
+
+    async def _wait_connected(self, timeout: float) -> ClientConnection:
+        while True:
+            try:
+                await asyncio.wait_for(self._connected.wait(), timeout)
+            except TimeoutError:
+                raise Unavailable(str(self._last_error)) from self._last_error
+            if self._fatal is not None:
+                raise self._fatal
+            if self._connection is not None:
+                return self._connection
+
+    @property
+    def connection(self) -> ClientConnection | None:
+        """The live connection, if there is one now."""
+        return self._connection
+
+    def reconnect(self) -> None:
+        """Drop the connection; the keeper opens another."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def next_request(self) -> int:
+        self._request += 1
+        if self._request >= 2**32:
+            self._request = 2
+        return self._request
+
+    async def call(
+        self, message: m.Message, expect: type[T], body: bytes = b""
+    ) -> tuple[T, memoryview]:
+        """One request that may be repeated; retried over reconnections until the timeout."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout
+        while True:
+            connection = await self._wait_connected(max(deadline - loop.time(), 0.001))
+            future: asyncio.Future[tuple[m.Message, memoryview]] = loop.create_future()
+
+            def answer(
+                found: m.Message | PenstockError,
+                data: memoryview,
+                future: asyncio.Future[tuple[m.Message, memoryview]] = future,
+            ) -> None:
+                if future.done():
+                    return
+                if isinstance(found, PenstockError):
+                    future.set_exception(found)
+                else:
+                    future.set_result((found, data))
+
+            request = self.next_request()
+            try:
+                connection.send(request, message, answer, body)
+                async with asyncio.timeout_at(deadline):
+                    found, data = await future
+            except TimeoutError:
+                connection.forget(request)
+                raise DeadlineExceeded(
+                    f"no answer to {type(message).__name__} within {self.timeout:g} s"
+                ) from None
+            except Retryable:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(BACKOFF_SECONDS[0])
+                continue
+            if not isinstance(found, expect):
+                raise Unavailable(f"a {type(found).__name__} instead of a {expect.__name__}")
+            return found, data
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close. Idempotent."""
+        if self._own is not None and not self._own.cancelled():
+            try:
+                await (await self._own).close()
+            except PenstockError as error:
+                logger.debug("own producer did not close cleanly cause=%s", error)
+            self._own = None
+        for appender in list(self._appenders):
+            await appender.close()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        for reader in list(self._readers.values()):
+            reader.fail(Unavailable("the client was closed"))
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._fatal = self._fatal or Unavailable("the client was closed")
+        self._connected.set()
+
+    async def __aenter__(self) -> AsyncLog:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- appending
+
+    async def appender(self, producer: str | None = None) -> AsyncAppender:
+        core = await claim_producer(self, producer)
+        appender = AsyncAppender(self, core, retire_on_close=producer is None)
+        self._appenders.add(appender)
+        return appender
+
+    def dismiss(self, appender: AsyncAppender) -> None:
+        self._appenders.discard(appender)
+
+    async def own_appender(self) -> AsyncAppender:
+        """The client's own producer, opened on first use."""
+        if self._own is None:
+            self._own = asyncio.get_running_loop().create_task(self.appender())
+        return await asyncio.shield(self._own)
+
+    async def append(
+        self,
+        entries: Sequence[NewEntry],
+        *,
+        guards: Sequence[Guard] = (),
+        sets: Sequence[SetKey] = (),
+        flush: Flush = IMMEDIATE,
+    ) -> Appended:
+        appender = await self.own_appender()
+        return await appender.append(entries, guards=guards, sets=sets, flush=flush)
+
+    # ---- reading
+
+    def tail(
+        self,
+        tags: Sequence[str] | None = None,
+        *,
+        start: int,
+        end: int | None = None,
+    ) -> AsyncReader:
+        """Follow entries; iterate over it, and close it (or leave `async with`) when done."""
+        reader = AsyncReader(
+            self,
+            self.next_request(),
+            None if tags is None else tuple(dict.fromkeys(tags)),
+            start=Lsn(start),
+            end=FOREVER if end is None else Lsn(end),
+        )
+        self._readers[reader.number] = reader
+        if self._fatal is not None:
+            reader.fail(self._fatal)
+        elif self._connection is not None:
+            reader.resume(self._connection)
+        return reader
+
+    def forget_reader(self, number: int) -> None:
+        self._readers.pop(number, None)
+
+    def renumber_reader(self, reader: AsyncReader) -> None:
+        self._readers.pop(reader.number, None)
+        reader.number = self.next_request()
+        self._readers[reader.number] = reader
+
+    def _delivered(self, message: m.Delivery, body: memoryview) -> None:
+        reader = self._readers.get(message.subscription)
+        if reader is not None:
+            reader.delivered(message, body)
+
+    async def read(
+        self, tags: Sequence[str] | None = None, *, start: int = 0, end: int | None = None
+    ) -> list[Entry]:
+        stop = (await self.bounds()).tail if end is None else end
+        entries: list[Entry] = []
+        if stop <= start:
+            return entries
+        async with self.tail(tags, start=start, end=stop) as reader:
+            async for batch in reader:
+                entries += batch.entries
+        return entries
+
+    async def read_last(self, tag: str, *, end: int | None = None) -> Entry | None:
+        stop = FOREVER if end is None else end
+        _, body = await self.call(m.ReadLast(tag, stop), m.LastEntry)
+        if not body:
+            return None
+        header, group = decode_record(body)
+        return next(group.entries(header.first_lsn, header.time_ms))
+
+    async def bounds(self) -> Bounds:
+        found, _ = await self.call(m.GetBounds(), m.LogBounds)
+        return Bounds(Lsn(found.trim_point), Lsn(found.tail))
+
+    async def find_time(self, time_ms: int) -> Lsn:
+        found, _ = await self.call(m.FindTime(time_ms), m.Position)
+        return Lsn(found.lsn)
+
+    async def trim(self, lsn: int) -> Lsn:
+        found, _ = await self.call(m.Trim(lsn), m.Position)
+        return Lsn(found.lsn)
+
+    # ---- metadata
+
+    async def get(self, key: str) -> Value | None:
+        check_key(key)
+        found, _ = await self.call(m.GetMetadata(key, True), m.Metadata)
+        return Value(found.values[0].data, Lsn(found.values[0].lsn)) if found.values else None
+
+    async def list_metadata(self, prefix: str = "") -> dict[str, Value]:
+        found, _ = await self.call(m.GetMetadata(prefix, False), m.Metadata)
+        return {value.key: Value(value.data, Lsn(value.lsn)) for value in found.values}
+
+    async def compare_and_set(
+        self, key: str, *, expected: bytes | None, value: bytes | None
+    ) -> Lsn:
+        done = await self.append([], guards=[Guard(key, expected)], sets=[SetKey(key, value)])
+        return done.first_lsn
+
+    async def watch(self, key: str, *, start: int) -> AsyncIterator[Value | None]:
+        async with self.tail([meta_tag(key)], start=start) as reader:
+            async for batch in reader:
+                for entry in batch.entries:
+                    for change in decode_sets(entry.payload):
+                        if change.key == key:
+                            removed = change.value is None
+                            yield None if removed else Value(change.value or b"", entry.lsn)
+
+    # ---- for people and tools
+
+    async def status(self) -> str:
+        """The server's status as JSON text."""
+        found, _ = await self.call(m.GetStatus(), m.Status)
+        return found.json

@@ -1,0 +1,139 @@
+"""A reader on asyncio: one subscription, resumed wherever it was after every reconnection.
+
+Owns the position. Law: entries are handed out once, in LSN order; after a reconnection the
+subscription starts again at the first LSN that was not handed over, so nothing is skipped and
+nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadFormat, PenstockError, Retryable
+from penstock.ids import Lsn
+from penstock.limits import CREDIT_BYTES_DEFAULT
+from penstock.log.api import ReadBatch
+from penstock.log.client.connection import ClientConnection
+from penstock.log.group_format import decode_header, decode_record
+from penstock.log.records import Entry
+from penstock.wire import messages as m
+
+if TYPE_CHECKING:
+    from penstock.log.client.client import AsyncLog
+
+
+class AsyncReader:
+    """Iterate over it for `ReadBatch`es; `async with` it so that the server forgets it after."""
+
+    def __init__(
+        self,
+        log: AsyncLog,
+        number: int,
+        tags: tuple[str, ...] | None,
+        *,
+        start: Lsn,
+        end: Lsn,
+    ) -> None:
+        self._log = log
+        self.number = number
+        self._tags = tags
+        #: Everything below was received; where a new subscription starts.
+        self.next_lsn = start
+        self._end = end
+        #: Deliveries not yet handed out, with the bytes to give back as credit.
+        self._queue: deque[tuple[m.Delivery, memoryview]] = deque()
+        self._arrived = asyncio.Event()
+        self._done = False
+        self._error: PenstockError | None = None
+        self._connection: ClientConnection | None = None
+
+    def resume(self, connection: ClientConnection) -> None:
+        """Subscribe (again) on a new connection."""
+        if self._done or self._error is not None:
+            return
+        if self.next_lsn >= self._end:
+            self._done = True
+            self._arrived.set()
+            return
+        self._connection = connection
+        # A new number: deliveries of the old subscription cannot be taken for the new one's.
+        self._log.renumber_reader(self)
+        message = m.Subscribe(
+            self.number, self._tags, self.next_lsn, self._end, CREDIT_BYTES_DEFAULT
+        )
+        connection.send(self.number, message, self._answered)
+
+    def _answered(self, message: m.Message | PenstockError, _: memoryview) -> None:
+        """Only failures are answered; a lost connection is resumed by the client."""
+        if isinstance(message, PenstockError) and not isinstance(message, Retryable):
+            self.fail(message)
+
+    def delivered(self, message: m.Delivery, body: memoryview) -> None:
+        self.next_lsn = Lsn(max(self.next_lsn, message.looked_up_to))
+        self._queue.append((message, body))
+        if message.done:
+            self._done = True
+            if self._connection is not None:
+                self._connection.forget(self.number)
+        self._arrived.set()
+
+    def fail(self, error: PenstockError) -> None:
+        self._error = error
+        self._arrived.set()
+
+    def __aiter__(self) -> AsyncReader:
+        return self
+
+    async def __anext__(self) -> ReadBatch:
+        while not self._queue:
+            if self._done:
+                self._close()
+                raise StopAsyncIteration
+            if self._error is not None:
+                self._close()
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        message, body = self._queue.popleft()
+        entries = decode_records(body)
+        if body and not self._done and self._connection is not None:
+            if not self._connection.closed.done():
+                self._connection.send(0, m.Credit(self.number, len(body)))
+        return ReadBatch(entries, Lsn(message.looked_up_to))
+
+    def _close(self) -> None:
+        self._log.forget_reader(self.number)
+
+    async def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._close()
+        if not self._done and self._connection is not None and self._error is None:
+            if not self._connection.closed.done():
+                self._connection.forget(self.number)
+                self._connection.send(0, m.Unsubscribe(self.number))
+        self._done = True
+        self._queue.clear()
+        self._arrived.set()
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def decode_records(body: memoryview) -> list[Entry]:
+    """The entries of a delivery, each checked against its CRC."""
+    entries: list[Entry] = []
+    at = 0
+    while at < len(body):
+        header = decode_header(body, at)
+        end = at + header.record_bytes
+        if end > len(body):
+            raise BadFormat("a delivery ends inside a record")
+        _, group = decode_record(body[at:end])
+        entries += group.entries(header.first_lsn, header.time_ms)
+        at = end
+    return entries

@@ -1,0 +1,126 @@
+"""Find or start the server of a data directory, and build endpoints from what users write.
+
+Owns `resolve` functions for clients. A directory's server is a process of its own, shared by every
+program that connects; it stops by itself soon after its last client has gone. Two programs that
+start it at the same moment are kept apart by its lock: one server wins, both programs find it. A
+server that died is recognised by its free lock and started again, so clients of a directory survive
+its crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.config import is_loopback
+from penstock.errors import BadConfig, Unavailable
+from penstock.log.client.client import Endpoint, Resolve
+from penstock.log.server.data_dir import Address, ensure_token, read_address, read_token
+
+#: How long an embedded server waits for a next client before it stops.
+IDLE_EXIT_SECONDS = 5.0
+START_SECONDS = 20.0
+
+
+def default_data_dir() -> Path:
+    """PENSTOCK_DIR, or the user's data directory."""
+    if named := os.environ.get("PENSTOCK_DIR"):
+        return Path(named)
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "penstock"
+
+
+def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
+    """Clients of a directory: its live server, started if there is none and `start` is given."""
+
+    async def resolve() -> Endpoint:
+        address = read_address(data_dir)
+        if address is None and start:
+            address = await asyncio.to_thread(_start_server, data_dir)
+        if address is None:
+            raise Unavailable(f"no server runs for {data_dir}: start one with `penstock log serve`")
+        return Endpoint(address.host, address.port, read_token(data_dir / "token"))
+
+    return resolve
+
+
+def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
+    """Clients of `penstock://host:port`. Beyond loopback the token travels under TLS only."""
+    parts = urlsplit(url)
+    if parts.scheme != "penstock" or not parts.hostname or parts.path not in ("", "/"):
+        raise BadConfig(f"{url} is not an address like penstock://host:7070")
+    if parts.username or parts.password:
+        raise BadConfig("a token is not part of the address: give its file as token_file")
+    host, port = parts.hostname, parts.port or 7070
+    if tls_ca is None and not is_loopback(host):
+        raise BadConfig(
+            f"{host} is not this machine: give tls_ca, the token must not travel openly"
+        )
+    named = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
+    if named is None:
+        raise BadConfig(f"give the token file of {url} as token_file or in PENSTOCK_TOKEN_FILE")
+    token = read_token(Path(named))
+    tls = ssl.create_default_context(cafile=str(tls_ca)) if tls_ca is not None else None
+
+    async def resolve() -> Endpoint:
+        return Endpoint(host, port, token, tls)
+
+    return resolve
+
+
+def endpoint(
+    target: str | os.PathLike[str] | None = None,
+    *,
+    token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    start: bool = True,
+) -> Resolve:
+    """What `penstock.connect` accepts: nothing, a directory, or an address."""
+    if isinstance(target, str) and "://" in target:
+        return address_endpoint(
+            target,
+            token_file=Path(token_file) if token_file else None,
+            tls_ca=Path(tls_ca) if tls_ca else None,
+        )
+    data_dir = default_data_dir() if target is None else Path(target)
+    return directory_endpoint(data_dir.expanduser().absolute(), start=start)
+
+
+def _start_server(data_dir: Path) -> Address:
+    """Start a server process for the directory and wait until it, or a rival's, listens."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ensure_token(data_dir)
+    log_path = data_dir / "server.log"
+    with open(log_path, "ab") as output:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "penstock.log.server",
+                "--data-dir",
+                str(data_dir),
+                "--idle-exit-seconds",
+                str(IDLE_EXIT_SECONDS),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,  # Ctrl-C in the program must not end what others share
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        address = read_address(data_dir)
+        if address is not None:
+            return address
+        if process.poll() is not None and read_address(data_dir) is None:
+            break
+        time.sleep(0.01)
+    raise Unavailable(f"the server of {data_dir} did not start: see {log_path}")

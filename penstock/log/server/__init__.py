@@ -1,0 +1,8 @@
+"""The log server.
+
+server.py      open, listen, stop
+owner.py       the cores on real time, files and readers
+connection.py  one client
+data_dir.py    lock, token, address of a data directory
+metrics.py     counters and their OpenMetrics text
+"""

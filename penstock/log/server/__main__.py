@@ -1,0 +1,39 @@
+"""`python -m penstock.log.server`: what `penstock.connect` starts for a data directory."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from penstock.config import ServerConfig
+from penstock.errors import PenstockError
+from penstock.limits import MIB
+from penstock.log.server.server import EXIT_FATAL, run_server
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m penstock.log.server", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--idle-exit-seconds", type=float, default=0.0)
+    parser.add_argument("--segment-bytes", type=int, default=64 * MIB)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    config = ServerConfig(
+        options.data_dir,
+        port=options.port,
+        idle_exit_seconds=options.idle_exit_seconds,
+        segment_bytes=options.segment_bytes,
+    )
+    try:
+        run_server(config)
+    except PenstockError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return EXIT_FATAL
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""A server's data directory: who holds it, where it listens, and its token.
+
+    data_dir/          mode 0700
+      lock             flock of the running server; the kernel releases it when the process dies
+      server.json      where that server listens; meaningless unless the lock is held
+      token            the secret that every client shows, mode 0600
+      log/             the log's own files (storage/)
+
+Law: two servers never open the same log: the lock is taken before anything is read. A file left by
+a dead server is recognised by its free lock, never by its age.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import BadConfig, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+
+class DirectoryLock:
+    """An exclusive hold on a data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise Unavailable(f"another server has {data_dir} open") from None
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def is_locked(data_dir: Path) -> bool:
+    """A live process holds the directory."""
+    try:
+        fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def ensure_token(data_dir: Path) -> str:
+    """The token, made on first use. A token that others may read is refused."""
+    path = data_dir / "token"
+    if not path.exists():
+        temporary = data_dir / f"token.{os.getpid()}"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        try:
+            os.link(temporary, path)  # unlike a rename, this never replaces another's token
+        except FileExistsError:
+            pass
+        os.unlink(temporary)
+    return read_token(path)
+
+
+def read_token(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+        token = path.read_text().strip()
+    except OSError as error:
+        raise BadConfig(f"cannot read the token file {path}: {error.strerror}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise BadConfig(f"others may read the token file {path}: chmod 600 {path}")
+    if len(token) < 32:
+        raise BadConfig(f"the token in {path} is too short: remove the file to have a new one made")
+    return token
+
+
+def write_address(data_dir: Path, address: Address, log_id: bytes) -> None:
+    temporary = data_dir / "server.json.new"
+    temporary.write_text(
+        json.dumps(
+            {
+                "host": address.host,
+                "port": address.port,
+                "pid": os.getpid(),
+                "log_id": log_id.hex(),
+            }
+        )
+    )
+    os.replace(temporary, data_dir / "server.json")
+
+
+def read_address(data_dir: Path) -> Address | None:
+    """Where the live server of this directory listens; None if none is alive or ready."""
+    if not is_locked(data_dir):
+        return None
+    try:
+        found = json.loads((data_dir / "server.json").read_text())
+        return Address(str(found["host"]), int(found["port"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def remove_address(data_dir: Path) -> None:
+    (data_dir / "server.json").unlink(missing_ok=True)

@@ -1,0 +1,472 @@
+"""One log's files: write groups, roll segments, read by tag, trim. The shell picks the threads.
+
+Owns the manifest while the log is open, the open segment's file and index, and the caches of sealed
+ones. One thread at a time may call the writing methods (`write`, `note`, `close`), one the
+housekeeping methods (`finish_sealed`, `trim`, `cool`); any thread may read.
+
+Law: `write` returns only after fsync. A roll makes the new file durable, then the manifest, then
+writes; a crash between any two leaves a log that opens. After an OSError of a write the storage is
+poisoned: the same file is never written or fsynced again (R48).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import Damaged, InvariantBroken, MissingFile, Trimmed, Unavailable
+from penstock.ids import Lsn, SegmentId
+from penstock.limits import MIB
+from penstock.log.core.sequencer import OrderedGroup, Write
+from penstock.log.core.state import LogState, encode_snapshot
+from penstock.log.core.tag_index import GroupSpan, Lsns, OpenIndex, SealedIndex, TagIndex
+from penstock.log.core.tails import DurableGroup
+from penstock.log.group_format import RECORD_HEADER_BYTES, RecordHeader, encode_header, encode_note
+from penstock.log.storage.disk import Disk, File, read_whole, replace_file
+from penstock.log.storage.manifest import Manifest, ManifestStore, SegmentInfo
+from penstock.log.storage.recover import (
+    RecoveredLog,
+    create_segment,
+    load_state,
+    rebuild_index,
+    snapshot_lsns,
+    snapshot_name,
+)
+from penstock.log.storage.segment_file import index_name, segment_name
+
+if TYPE_CHECKING:
+    from penstock.log.storage.cold import ColdStore  # imports pyarrow, which few servers need
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of sealed indexes kept in memory; part of the server's stated memory bound.
+INDEX_CACHE_BYTES = 64 * MIB
+#: Open files of sealed segments kept for readers.
+FILE_CACHE_COUNT = 64
+#: Snapshots kept: if the newest is damaged, the one before it and one segment give the state.
+SNAPSHOTS_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """What a reader needs of one segment: where it is, and its index."""
+
+    info: SegmentInfo
+    end_lsn: Lsn
+    file: File
+    index: TagIndex
+
+
+class LogStorage:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        store: ManifestStore,
+        recovered: RecoveredLog,
+        *,
+        cold: ColdStore | None = None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._cold = cold
+        self._now_ms = now_ms
+        #: Guards the manifest, and the open index between writer and readers.
+        self._lock = threading.RLock()
+        self.manifest = recovered.manifest
+        self._file = recovered.file
+        self._index = recovered.index
+        self.durable_lsn = recovered.state.next_lsn
+        self._time_ms = recovered.state.time_ms
+        #: Indexes and states of segments that were sealed but not finished yet.
+        self._sealing: dict[SegmentId, tuple[OpenIndex, LogState | None]] = {}
+        self._indexes: OrderedDict[SegmentId, SealedIndex] = OrderedDict()
+        self._index_bytes = 0
+        self._files: OrderedDict[SegmentId, File] = OrderedDict()
+        self.poisoned = False
+        #: The last record of the file is a note that vouches for everything.
+        self._noted = self._file.size <= 64
+
+    # ---- writing
+
+    @property
+    def open_bytes(self) -> int:
+        return self._file.size
+
+    @property
+    def open_ms(self) -> int:
+        return self.manifest.segments[-1].first_ms
+
+    def write(self, write: Write) -> list[DurableGroup]:
+        """Make the groups durable; afterwards readers find them."""
+        self._check_usable()
+        try:
+            if write.roll is not None:
+                self._roll(write.roll)
+            start = self._file.size
+            groups = self._write_groups(write.groups, write.durable_lsn)
+        except BaseException:
+            self.poisoned = True
+            raise
+        with self._lock:
+            for group in groups:
+                end = start + group.header.record_bytes
+                self._index.add(
+                    group.body,
+                    first_lsn=group.header.first_lsn,
+                    time_ms=group.header.time_ms,
+                    start=start,
+                    end=end,
+                )
+                start = end
+            self.durable_lsn = write.end_lsn
+            self._time_ms = write.groups[-1].time_ms
+        return groups
+
+    def _write_groups(
+        self, ordered: Iterable[OrderedGroup], durable_lsn: Lsn
+    ) -> list[DurableGroup]:
+        manifest = self.manifest
+        segment = manifest.segments[-1].id
+        groups = []
+        buffers: list[bytes | bytearray | memoryview] = []
+        for group in ordered:
+            header = RecordHeader(
+                RECORD_HEADER_BYTES + len(group.body.data),
+                group.body.table_crc,
+                group.first_lsn,
+                manifest.epoch,
+                segment,
+                group.time_ms,
+                durable_lsn,
+                manifest.log_mark,
+            )
+            record = (encode_header(header), group.body.data)
+            buffers += record
+            groups.append(DurableGroup(header, group.body, record))
+        self._noted = False
+        self._file.append(buffers)
+        self._file.sync()
+        return groups
+
+    def note(self) -> None:
+        """Write down that all is durable, so that later damage is not taken for a torn tail."""
+        self._check_usable()
+        if self._noted:
+            return
+        try:
+            self._write_note()
+        except BaseException:
+            self.poisoned = True
+            raise
+
+    def _write_note(self) -> None:
+        self._file.append(
+            [
+                encode_note(
+                    lsn=self.durable_lsn,
+                    epoch=self.manifest.epoch,
+                    segment=self.manifest.segments[-1].id,
+                    time_ms=self._time_ms,
+                    log_mark=self.manifest.log_mark,
+                )
+            ]
+        )
+        self._file.sync()
+        self._noted = True
+
+    def _roll(self, state: LogState) -> None:
+        """Seal the open segment at the durable LSN and open the next one."""
+        if state.next_lsn != self.durable_lsn:
+            raise InvariantBroken(f"roll at {state.next_lsn}, durable is {self.durable_lsn}")
+        old = self.manifest.segments[-1]
+        now_ms = max(self._now_ms(), self._time_ms)
+        fresh = SegmentInfo(
+            SegmentId(old.id + 1), self.manifest.epoch, self.durable_lsn, first_ms=now_ms
+        )
+        file = create_segment(
+            self._disk,
+            self.manifest,
+            segment=fresh.id,
+            epoch=fresh.epoch,
+            base_lsn=fresh.base_lsn,
+            now_ms=now_ms,
+        )
+        with self._lock:
+            sealed = replace(
+                old,
+                end_lsn=self.durable_lsn,
+                bytes=self._file.size,
+                last_ms=self._time_ms,
+                sealed=True,
+            )
+            segments = (*self.manifest.with_segment(sealed), fresh)
+            self._change(self.manifest.next(segments=segments))
+            self._sealing[old.id] = (self._index, state)
+            self._files[old.id] = self._file
+            self._file = file
+            self._index = OpenIndex(fresh.base_lsn)
+            self._noted = True
+
+    def _change(self, manifest: Manifest) -> None:
+        """Publish the next manifest. The lock is held: versions follow each other."""
+        self._store.write(manifest)
+        self.manifest = manifest
+
+    def close(self) -> None:
+        """A clean stop: everything is durable, and the manifest says up to where."""
+        if not self.poisoned:
+            self.note()
+            with self._lock:
+                self._change(self.manifest.next(clean_bytes=self._file.size))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files without a word, as a crash would."""
+        self.poisoned = True
+        self._file.close()
+        self._files.clear()
+
+    def _check_usable(self) -> None:
+        if self.poisoned:
+            raise Unavailable("the log stopped after a failed write: restart its server")
+
+    # ---- housekeeping
+
+    def unfinished(self) -> list[SegmentId]:
+        """Sealed segments that lack an index file, a snapshot after them, or a cold copy."""
+        with self._lock:
+            segments = self.manifest.segments
+            sealing = set(self._sealing)
+        return [
+            info.id
+            for info in segments
+            if info.sealed
+            and info.local
+            and (
+                info.id in sealing
+                or (self._cold is not None and not info.cold)
+                or not self._disk.exists(index_name(info.id))
+            )
+        ]
+
+    def finish_sealed(self, segment: SegmentId) -> None:
+        """Give a sealed segment its index file, its snapshot and its cold copy. May run twice."""
+        info = self._info(segment)
+        if info is None or not info.sealed:
+            return
+        index, state = self._sealing.get(segment, (None, None))
+        if index is None:
+            index = rebuild_index(self._open_file(info), info, self.manifest)
+        mark = self.manifest.log_mark
+        if not self._disk.exists(index_name(segment)):
+            data = index.encode(log_mark=mark, segment=segment, end_lsn=info.end_lsn)
+            replace_file(self._disk, index_name(segment), data)
+        if state is None and not self._disk.exists(snapshot_name(info.end_lsn)):
+            if segment == self.manifest.segments[-2].id:
+                state = load_state(self._disk, self.manifest, info.end_lsn)
+        if state is not None:
+            self._write_snapshot(state)
+        with self._lock:
+            self._sealing.pop(segment, None)
+        if self._cold is not None and not info.cold:
+            self._copy_to_cold(info)
+
+    def _write_snapshot(self, state: LogState) -> None:
+        name = snapshot_name(state.next_lsn)
+        if not self._disk.exists(name):
+            replace_file(self._disk, name, encode_snapshot(state, log_mark=self.manifest.log_mark))
+        for lsn in snapshot_lsns(self._disk)[:-SNAPSHOTS_KEPT]:
+            self._disk.remove(snapshot_name(lsn))
+
+    def _copy_to_cold(self, info: SegmentInfo) -> None:
+        assert self._cold is not None
+        for name in (segment_name(info.id), index_name(info.id)):
+            self._cold.put(name, read_whole(self._disk, name))
+        self._replace_info(info.id, cold=True)
+
+    def _replace_info(self, segment: SegmentId, *, cold: bool = True, local: bool = True) -> None:
+        with self._lock:
+            info = self._info(segment)
+            if info is not None:
+                changed = replace(info, cold=cold, local=local)
+                self._change(self.manifest.next(segments=self.manifest.with_segment(changed)))
+
+    def cool(self, local_bytes_max: int) -> int:
+        """Drop local files of the oldest segments that have a cold copy; returns how many."""
+        segments = [info for info in self.manifest.segments if info.sealed and info.local]
+        surplus = sum(info.bytes for info in segments) - local_bytes_max
+        dropped = 0
+        for info in segments:
+            if surplus <= 0 or not info.cold or info.end_lsn > self._oldest_snapshot():
+                break
+            self._replace_info(info.id, local=False)  # before the removal, or a read would miss it
+            self._forget(info.id)
+            self._remove_local(info.id)
+            surplus -= info.bytes
+            dropped += 1
+        return dropped
+
+    def trim(self, lsn: int) -> Lsn:
+        """Give up everything below `lsn`; whole segments are removed. Returns the trim point.
+
+        A segment is kept while the older of two snapshots still needs it for recovery.
+        """
+        with self._lock:
+            point = Lsn(max(self.manifest.trim_point, min(lsn, self.durable_lsn)))
+            oldest = self._oldest_snapshot()
+            segments = self.manifest.segments
+            gone = [
+                info
+                for info in segments[:-1]
+                if info.end_lsn <= point and info.end_lsn <= oldest and info.id not in self._sealing
+            ]
+            if point == self.manifest.trim_point and not gone:
+                return point
+            self._change(self.manifest.next(segments=segments[len(gone) :], trim_point=point))
+        for info in gone:
+            self._forget(info.id)
+            if info.local:
+                self._remove_local(info.id)
+            if info.cold and self._cold is not None:
+                for name in (segment_name(info.id), index_name(info.id)):
+                    self._cold.remove(name)
+        return point
+
+    def expired_lsn(self, before_ms: int) -> Lsn:
+        """End of the last sealed segment that is wholly older than `before_ms`; for TTL."""
+        lsn = self.manifest.trim_point
+        for info in self.manifest.segments:
+            if not info.sealed or info.last_ms >= before_ms:
+                break
+            lsn = info.end_lsn
+        return lsn
+
+    def _oldest_snapshot(self) -> int:
+        lsns = snapshot_lsns(self._disk)
+        return lsns[0] if len(lsns) >= SNAPSHOTS_KEPT else 0
+
+    def _remove_local(self, segment: SegmentId) -> None:
+        for name in (segment_name(segment), index_name(segment)):
+            if self._disk.exists(name):
+                self._disk.remove(name)
+
+    # ---- reading
+
+    def segment_at(self, lsn: int) -> SegmentView:
+        """The segment that holds `lsn`, which lies in [trim point, tail)."""
+        with self._lock:
+            manifest = self.manifest
+            if lsn < manifest.trim_point:
+                raise Trimmed(f"lsn {lsn} is below the trim point {manifest.trim_point}")
+            info = manifest.segments[-1]
+            if lsn >= info.base_lsn:
+                return SegmentView(info, self.durable_lsn, self._file, LockedIndex(self))
+        for info in reversed(manifest.segments[:-1]):
+            if info.base_lsn <= lsn:
+                return SegmentView(info, info.end_lsn, self._open_file(info), self._sealed(info))
+        raise MissingFile(f"no segment holds lsn {lsn}")
+
+    def segments_newest_first(self) -> list[SegmentInfo]:
+        return list(reversed(self.manifest.segments))
+
+    def _info(self, segment: SegmentId) -> SegmentInfo | None:
+        return next((info for info in self.manifest.segments if info.id == segment), None)
+
+    def _open_file(self, info: SegmentInfo) -> File:
+        with self._lock:
+            file = self._files.get(info.id)
+            if file is not None:
+                self._files.move_to_end(info.id)
+                return file
+        if info.local:
+            try:
+                file = self._disk.open(segment_name(info.id))
+            except FileNotFoundError:
+                file = None
+        if file is None:
+            file = self._open_cold(segment_name(info.id))
+        with self._lock:
+            self._files[info.id] = file
+            while len(self._files) > FILE_CACHE_COUNT:
+                self._files.popitem(last=False)
+        return file
+
+    def _open_cold(self, name: str) -> File:
+        if self._cold is None:
+            raise MissingFile(f"{name} is in the cold store, but none is configured")
+        return self._cold.open(name)
+
+    def _sealed(self, info: SegmentInfo) -> TagIndex:
+        with self._lock:
+            sealing = self._sealing.get(info.id)
+            if sealing is not None:
+                return sealing[0]  # nobody changes it any more
+            cached = self._indexes.get(info.id)
+            if cached is not None:
+                self._indexes.move_to_end(info.id)
+                return cached
+        index = self._load_index(info)
+        with self._lock:
+            if info.id not in self._indexes:
+                self._indexes[info.id] = index
+                self._index_bytes += index.bytes
+            while self._index_bytes > INDEX_CACHE_BYTES and len(self._indexes) > 1:
+                _, dropped = self._indexes.popitem(last=False)
+                self._index_bytes -= dropped.bytes
+        return index
+
+    def _load_index(self, info: SegmentInfo) -> SealedIndex:
+        mark = self.manifest.log_mark
+        name = index_name(info.id)
+        try:
+            if info.local and self._disk.exists(name):
+                data = read_whole(self._disk, name)
+            else:
+                cold = self._open_cold(name)
+                data = cold.read_at(0, cold.size)
+            return SealedIndex(data, log_mark=mark, segment=info.id)
+        except (Damaged, OSError) as error:
+            logger.error("index is unusable, rebuilding segment=%d cause=%s", info.id, error)
+        index = rebuild_index(self._open_file(info), info, self.manifest)
+        data = index.encode(log_mark=mark, segment=info.id, end_lsn=info.end_lsn)
+        if info.local and not self.poisoned:
+            replace_file(self._disk, name, data)
+        return SealedIndex(data, log_mark=mark, segment=info.id)
+
+    def _forget(self, segment: SegmentId) -> None:
+        with self._lock:
+            self._files.pop(segment, None)
+            index = self._indexes.pop(segment, None)
+            if index is not None:
+                self._index_bytes -= index.bytes
+
+
+class LockedIndex:
+    """The open segment's index for readers on other threads: each question under the lock."""
+
+    def __init__(self, storage: LogStorage) -> None:
+        self._lock = storage._lock
+        self._index = storage._index
+
+    def entries(self, tags: Iterable[str], start: int, end: int, limit: int) -> Lsns:
+        with self._lock:
+            return self._index.entries(tags, start, end, limit)
+
+    def last(self, tag: str, end: int) -> Lsn | None:
+        with self._lock:
+            return self._index.last(tag, end)
+
+    def span(self, lsn: int) -> GroupSpan:
+        with self._lock:
+            return self._index.span(lsn)
+
+    def at_time(self, time_ms: int) -> Lsn | None:
+        with self._lock:
+            return self._index.at_time(time_ms)

@@ -1,0 +1,11 @@
+"""Streams of typed rows over the log: what a schema is, and how rows become payloads and text.
+
+ddl.py          Spark's DDL text <-> pyarrow.Schema, one spelling for each of Spark's types
+schema.py       any Arrow schema -> Spark's own types; its registered bytes; differences in words
+columns.py      Arrow columns -> a schema's columns, without loss; what a column may not hold
+values.py       one Python value -> a schema's type, without loss; says what is wrong and where
+batches.py      record batch <-> payload: Arrow IPC without schema, split to size, validated
+rows.py         dicts, pandas, Arrow -> batches of the schema, or an error naming row and column
+json_lines.py   rows <-> one line of JSON each, exact for every type
+stream.py       the stream itself: create, append, read, tail
+"""

@@ -1,0 +1,165 @@
+"""Record batches as payloads: an Arrow IPC record-batch message, without its schema.
+
+Owns the bytes of a stream's entries (formats.md) and the checks on bytes from elsewhere. The schema
+is registered once per stream, so a payload alone says nothing; who decodes knows the stream.
+
+Law: decode_batch(encode_batch(b), b.schema) equals b. decode_batch returns only batches that are
+safe to read: every offset, string and null was checked, and nothing was decompressed, because we
+never write compressed buffers and a small one can unfold to any size.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import BadFormat, TooLarge
+from penstock.limits import PAYLOAD_BYTES_MAX
+from penstock.stream.columns import find_misfit
+
+#: Elements of any array in a payload. A value takes at least a bit, except in the types that take
+#: none (void, struct<>): without a bound, a few bytes could claim any number of those.
+ARRAY_LENGTH_MAX: Final = 8 * PAYLOAD_BYTES_MAX
+
+# Positions of the fields we read in the flatbuffer tables of Arrow's Message.fbs.
+_MESSAGE_HEADER: Final = 2
+_MESSAGE_BODY_LENGTH: Final = 3
+_BATCH_LENGTH: Final = 0
+_BATCH_NODES: Final = 1
+_BATCH_COMPRESSION: Final = 3
+#: The continuation mark and the length of the metadata come before it.
+_METADATA_AT: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the metadata of a record-batch message claims."""
+
+    #: Bytes of the whole message: head, metadata and body.
+    message_bytes: int
+    #: Arrays, nested ones included; one node each.
+    arrays: int
+    #: The largest of the row count and of all arrays' lengths.
+    length_max: int
+    compressed: bool
+
+
+def encode_batch(batch: pa.RecordBatch) -> bytes:
+    """The payload of a batch. Raises TooLarge for arrays that decode_batch would refuse."""
+    payload: bytes = batch.serialize().to_pybytes()
+    length_max = _read_head(payload).length_max
+    if length_max > ARRAY_LENGTH_MAX:
+        raise TooLarge(f"an array of {length_max} elements, limit {ARRAY_LENGTH_MAX}")
+    return payload
+
+
+def decode_batch(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of a payload, without copying it: the batch keeps the payload's memory alive.
+
+    Raises BadFormat for anything that encode_batch cannot have written for this schema. The full
+    validation costs about 0.2 ms for a payload of the largest size (measured: 858 kB, 177 us).
+    """
+    try:
+        buffer = pa.py_buffer(payload)
+        # Arrow verifies the flatbuffer here, so reading fields out of it below stays in bounds.
+        message = pa.ipc.read_message(buffer)
+        if message.type != "record batch":
+            raise BadFormat(f"not a record batch but a {message.type}")
+        _check_head(_read_head(payload), schema, payload_bytes=len(payload))
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, ValueError, IndexError, struct.error) as error:
+        raise BadFormat(f"not a record batch of this stream: {error}") from error
+    for field, column in zip(schema, batch.columns, strict=True):
+        misfit = find_misfit(column, field)
+        if misfit is not None:
+            where = f"row {misfit.index}, column {field.name}{misfit.path}"
+            raise BadFormat(f"not a record batch of this stream: {where}: {misfit.problem}")
+    return batch
+
+
+def split_batch(batch: pa.RecordBatch, payload_bytes_max: int) -> list[pa.RecordBatch]:
+    """Pieces of the batch, in order, each with a payload of at most payload_bytes_max bytes.
+
+    No rows give no pieces. Raises TooLarge naming the first row that does not fit by itself.
+    """
+    pieces: list[pa.RecordBatch] = []
+    # A stack instead of recursion; the earlier half is on top, so pieces come out in order.
+    ranges = [(0, batch.num_rows)] if batch.num_rows else []
+    while ranges:
+        start, end = ranges.pop()
+        piece = batch.slice(start, end - start)
+        size = pa.ipc.get_record_batch_size(piece)
+        if size <= payload_bytes_max and piece.num_rows <= ARRAY_LENGTH_MAX:
+            pieces.append(piece)
+        elif end - start == 1:
+            raise TooLarge(f"row {start} takes {size} bytes, a payload at most {payload_bytes_max}")
+        else:
+            middle = (start + end) // 2
+            ranges += [(middle, end), (start, middle)]
+    return pieces
+
+
+def _check_head(head: _Head, schema: pa.Schema, *, payload_bytes: int) -> None:
+    if head.message_bytes != payload_bytes:
+        raise BadFormat(f"a message of {head.message_bytes} bytes in a payload of {payload_bytes}")
+    if head.compressed:
+        raise BadFormat("compressed buffers, which no version of ours writes")
+    if head.length_max > ARRAY_LENGTH_MAX:
+        raise BadFormat(f"an array of {head.length_max} elements, limit {ARRAY_LENGTH_MAX}")
+    arrays = sum(_count_arrays(field.type) for field in schema)
+    if head.arrays != arrays:
+        raise BadFormat(f"{head.arrays} arrays, but the schema has {arrays}")
+
+
+def _count_arrays(arrow_type: pa.DataType) -> int:
+    nested = range(arrow_type.num_fields)
+    return 1 + sum(_count_arrays(arrow_type.field(position).type) for position in nested)
+
+
+def _read_head(payload: bytes | memoryview) -> _Head:
+    """Reads the flatbuffer by hand, because pyarrow shows neither compression nor field nodes."""
+    (metadata_bytes,) = struct.unpack_from("<i", payload, _METADATA_AT - 4)
+    metadata = memoryview(payload)[_METADATA_AT : _METADATA_AT + metadata_bytes]
+    message = _follow(metadata, 0)
+    body_at = _find_field(metadata, message, _MESSAGE_BODY_LENGTH)
+    (body_bytes,) = struct.unpack_from("<q", metadata, body_at) if body_at else (0,)
+    header_at = _find_field(metadata, message, _MESSAGE_HEADER)
+    batch = _follow(metadata, header_at)
+    length_at = _find_field(metadata, batch, _BATCH_LENGTH)
+    (rows,) = struct.unpack_from("<q", metadata, length_at) if length_at else (0,)
+    lengths = np.zeros(0, "<i8")
+    nodes_at = _find_field(metadata, batch, _BATCH_NODES)
+    if nodes_at:
+        nodes = _follow(metadata, nodes_at)
+        (count,) = struct.unpack_from("<I", metadata, nodes)
+        # A FieldNode is two i64: length, null_count.
+        lengths = np.frombuffer(metadata, "<i8", count=2 * count, offset=nodes + 4)[::2]
+    return _Head(
+        message_bytes=_METADATA_AT + metadata_bytes + body_bytes,
+        arrays=len(lengths),
+        length_max=max(rows, int(lengths.max(initial=0))),
+        compressed=_find_field(metadata, batch, _BATCH_COMPRESSION) != 0,
+    )
+
+
+def _follow(metadata: memoryview, at: int) -> int:
+    """The position that the flatbuffer offset stored at `at` points to."""
+    (offset,) = struct.unpack_from("<I", metadata, at)
+    return at + int(offset)
+
+
+def _find_field(metadata: memoryview, table: int, field: int) -> int:
+    """The position of a table's field, or 0 when it is absent and so has its default."""
+    (to_vtable,) = struct.unpack_from("<i", metadata, table)
+    vtable = table - to_vtable
+    (vtable_bytes,) = struct.unpack_from("<H", metadata, vtable)
+    entry = 4 + 2 * field
+    if entry >= vtable_bytes:
+        return 0
+    (offset,) = struct.unpack_from("<H", metadata, vtable + entry)
+    return table + int(offset) if offset else 0

@@ -1,0 +1,6 @@
+"""Bytes on the wire; pure.
+
+frames.py    cut a byte stream into frames, with limits and CRC
+messages.py  the messages and their encoding
+errors.py    error classes as wire codes
+"""

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import BadFormat, TooLarge
+from penstock.stream.batches import ARRAY_LENGTH_MAX, decode_batch, encode_batch, split_batch
+from penstock.stream.ddl import parse_ddl
+
+SCHEMA = parse_ddl("a bigint, s string")
+BATCH = pa.record_batch([pa.array([1, 2, None]), pa.array(["x", None, "zz"])], schema=SCHEMA)
+
+
+def compressed_payload(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    message: bytes = reader.read_next_message().serialize().to_pybytes()
+    return message
+
+
+def test_a_payload_decodes_to_the_batch_from_bytes_and_from_a_view() -> None:
+    payload = encode_batch(BATCH)
+
+    assert decode_batch(payload, SCHEMA).equals(BATCH)
+    shifted = memoryview(b"x" + payload)[1:]
+    assert decode_batch(shifted, SCHEMA).equals(BATCH)
+
+
+def test_a_slice_encodes_only_its_own_rows() -> None:
+    long = pa.record_batch({"s": ["x" * 1000] * 100})
+
+    assert len(encode_batch(long.slice(50, 1))) < 2000
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 8, 50, 200, -1])
+def test_a_cut_payload_is_damaged(cut: int) -> None:
+    with pytest.raises(BadFormat):
+        decode_batch(encode_batch(BATCH)[:cut], SCHEMA)
+
+
+def test_trailing_bytes_are_damage() -> None:
+    with pytest.raises(BadFormat, match="a message of"):
+        decode_batch(encode_batch(BATCH) + b"12345678", SCHEMA)
+
+
+def test_compressed_buffers_are_refused() -> None:
+    with pytest.raises(BadFormat, match="compressed"):
+        decode_batch(compressed_payload(BATCH), SCHEMA)
+
+
+def test_a_schema_message_is_no_batch() -> None:
+    with pytest.raises(BadFormat, match="but a schema"):
+        decode_batch(SCHEMA.serialize().to_pybytes(), SCHEMA)
+
+
+@pytest.mark.parametrize("ddl", ["a bigint", "a bigint, s string, t string"])
+def test_a_batch_of_another_schema_is_refused(ddl: str) -> None:
+    with pytest.raises(BadFormat, match="but the schema has"):
+        decode_batch(encode_batch(BATCH), parse_ddl(ddl))
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    raw = pa.record_batch({"s": pa.array([b"\xff\xfe"])})
+
+    with pytest.raises(BadFormat, match=r"(?i)utf8"):
+        decode_batch(encode_batch(raw), parse_ddl("s string"))
+
+
+def test_offsets_that_point_outside_are_refused() -> None:
+    offsets = pa.py_buffer(b"\x00\x00\x00\x00\xff\xff\x00\x00\x02\x00\x00\x00")
+    lying = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    raw = pa.RecordBatch.from_arrays([lying], names=["s"])
+
+    with pytest.raises(BadFormat):
+        decode_batch(encode_batch(raw), parse_ddl("s string"))
+
+
+def test_a_null_in_a_not_null_column_is_refused_nested_too() -> None:
+    loose = pa.record_batch({"s": pa.array([{"q": 1}, {"q": None}])})
+
+    with pytest.raises(BadFormat, match=r"row 1, column s\.q: is NOT NULL"):
+        decode_batch(encode_batch(loose), parse_ddl("s struct<q: bigint NOT NULL>"))
+
+
+def test_a_few_bytes_cannot_claim_endless_voids() -> None:
+    endless = pa.record_batch({"v": pa.nulls(ARRAY_LENGTH_MAX + 1)})
+
+    with pytest.raises(TooLarge):
+        encode_batch(endless)
+    with pytest.raises(BadFormat, match="elements, limit"):
+        decode_batch(endless.serialize().to_pybytes(), parse_ddl("v void"))
+    assert len(split_batch(endless, 1000)) == 2
+
+
+def test_a_split_keeps_order_and_size() -> None:
+    batch = pa.record_batch({"a": list(range(1000)), "s": ["y" * (i % 50) for i in range(1000)]})
+
+    pieces = split_batch(batch, 2000)
+
+    assert len(pieces) > 10
+    assert all(len(encode_batch(piece)) <= 2000 for piece in pieces)
+    assert pa.Table.from_batches(pieces).combine_chunks().to_batches()[0].equals(batch)
+
+
+def test_a_batch_that_fits_is_one_piece_and_no_rows_are_no_piece() -> None:
+    assert split_batch(BATCH, 10_000) == [BATCH]
+    assert split_batch(BATCH.slice(0, 0), 10_000) == []
+
+
+def test_a_row_that_cannot_fit_is_named() -> None:
+    batch = pa.record_batch({"s": ["a", "b", "c" * 5000, "d"]})
+
+    with pytest.raises(TooLarge, match="row 2 takes"):
+        split_batch(batch, 1000)
