@@ -319,7 +319,7 @@ class _Parser:
         if name in _DECIMAL_NAMES:
             return self.take_decimal()
         if name in _LENGTH_NAMES:
-            if not self.take_integers(count_max=1, low=1, high=2**31 - 1):
+            if not self.take_integers(count_max=1, low=0, high=2**31 - 1):
                 self.fail("a length in parentheses")
             return pa.string()
         if name == "time":

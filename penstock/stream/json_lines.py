@@ -21,6 +21,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -42,6 +43,7 @@ _NOT_FINITE: Final = {
     "Infinity": float("inf"),
     "-Infinity": float("-inf"),
 }
+_NOT_FINITE_NAMES: Final = {str(number): name for name, number in _NOT_FINITE.items()}
 # Python's fromisoformat takes more (week dates) and drops digits after the sixth, hence patterns.
 _TIME_PATTERN: Final = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -112,12 +114,7 @@ def _to_json(value: object, path: str) -> object:
         case int():
             return int(value)
         case float():
-            finite = value - value == 0
-            return (
-                float(value)
-                if finite
-                else {"nan": "NaN", "inf": "Infinity"}.get(str(float(value)), "-Infinity")
-            )
+            return float(value) if math.isfinite(value) else _NOT_FINITE_NAMES[str(float(value))]
         case Decimal():
             return format(value, "f")
         case bytes() | bytearray() | memoryview():
@@ -165,7 +162,7 @@ def _has_text_map(arrow_type: pa.DataType) -> bool:
 
 
 def _maps_to_dicts(value: Any, arrow_type: pa.DataType) -> Any:
-    """A value of to_pylist(), where maps are lists of pairs, with dicts for those with text keys."""
+    """A value of to_pylist() with dicts for maps with text keys, instead of lists of pairs."""
     if value is None or not _has_text_map(arrow_type):
         return value
     if pt.is_list(arrow_type):

@@ -224,7 +224,11 @@ def _fit_list(values: list[Any], field: pa.Field) -> pa.Array:
             fitted.append(fit_value(value, field, path=""))
         except Misfit as misfit:
             raise Misfit(index, misfit.path, misfit.problem) from None
-    return _one_array(pa.array(fitted, type=field.type), field)
+    array = _one_array(pa.array(fitted, type=field.type), field)
+    misfit_left = find_misfit(array, field)
+    if misfit_left is not None:
+        raise misfit_left
+    return array
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:

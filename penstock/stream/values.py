@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -29,9 +29,10 @@ from penstock.stream.columns import (
     Misfit,
     shown,
 )
-from penstock.stream.ddl import type_to_ddl
+from penstock.stream.ddl import DECIMAL_PRECISION_MAX, type_to_ddl
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_DIGITS: Final = Context(prec=DECIMAL_PRECISION_MAX)
 
 
 def fit_value(value: object, field: pa.Field, *, path: str) -> object:
@@ -135,7 +136,7 @@ def _fit_decimal(value: object, arrow_type: pa.DataType, path: str) -> object:
     if not number.is_finite():
         _refuse(value, arrow_type, path, "decimals are finite")
     if not number:
-        return Decimal(0)
+        return Decimal(0).scaleb(-arrow_type.scale)
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)  # It is text only for infinity and NaN.
     trailing_zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
@@ -144,7 +145,8 @@ def _fit_decimal(value: object, arrow_type: pa.DataType, path: str) -> object:
     whole_digits_max = arrow_type.precision - arrow_type.scale
     if number.adjusted() >= whole_digits_max:
         _refuse(value, arrow_type, path, f"over {whole_digits_max} digits before the point")
-    return number
+    # One form for equal numbers, that of the column: the keys of a map are compared by repr.
+    return number.quantize(Decimal(1).scaleb(-arrow_type.scale), context=_DIGITS)
 
 
 def _fit_string(value: object, arrow_type: pa.DataType, path: str) -> object:
@@ -177,9 +179,9 @@ def _fit_timestamp(value: object, arrow_type: pa.DataType, path: str) -> object:
     if arrow_type.tz is None:
         if not zoneless:
             _refuse(value, arrow_type, path, "it has a time zone")
-        return value.replace(tzinfo=None)
+        return value.replace(tzinfo=None, fold=0)
     if zoneless:
-        return value.replace(tzinfo=UTC)
+        return value.replace(tzinfo=UTC, fold=0)
     try:
         return value.astimezone(UTC)
     except OverflowError:
@@ -191,7 +193,7 @@ def _fit_time(value: object, arrow_type: pa.DataType, path: str) -> object:
         _refuse(value, arrow_type, path)
     if value.tzinfo is not None:
         _refuse(value, arrow_type, path, "it has a time zone")
-    return value
+    return value.replace(fold=0)
 
 
 def _fit_duration(value: object, arrow_type: pa.DataType, path: str) -> object:

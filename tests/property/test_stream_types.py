@@ -97,7 +97,7 @@ def leaf_values(arrow_type: pa.DataType) -> st.SearchStrategy[Any]:
         zones = st.none() if arrow_type.tz is None else st.just(UTC)
         extremes = st.sampled_from([datetime.min, datetime.max])
         extremes = st.builds(lambda when, zone: when.replace(tzinfo=zone), extremes, zones)
-        return st.datetimes(timezones=zones) | extremes
+        return st.datetimes(timezones=zones).map(lambda when: when.replace(fold=0)) | extremes
     if pt.is_duration(arrow_type):
         low, high = DURATION_MICROS
         micros = st.integers(low, high) | st.sampled_from([low, high])
@@ -110,7 +110,7 @@ def leaf_values(arrow_type: pa.DataType) -> st.SearchStrategy[Any]:
         pa.string(): UTF8_TEXT,
         pa.binary(): st.binary(max_size=8),
         pa.date32(): st.dates() | st.sampled_from([date.min, date.max]),
-        pa.time64("ns"): st.times(),
+        pa.time64("ns"): st.times().map(lambda when: when.replace(fold=0)),
     }
     return by_type[arrow_type]
 
@@ -224,8 +224,9 @@ def test_json_lines_read_back_to_equal_rows(stream: tuple[pa.Schema, list[Any]])
 
     assert list(map(canonical, read)) == list(map(canonical, batch.to_pylist()))
     assert all("\n" not in line and isinstance(json.loads(line), dict) for line in lines)
+    # Not compared as bytes: JSON has one NaN, floats have many.
     (again,) = to_batches(read, schema)
-    assert encode_batch(again) == encode_batch(batch)
+    assert list(map(canonical, again.to_pylist())) == list(map(canonical, batch.to_pylist()))
 
 
 @quick

@@ -132,7 +132,9 @@ class AsyncAppender:
         self._idle.clear()
         if self.core.pending_bytes > PENDING_BYTES_MAX:
             self._room.clear()
-        if not self._pump_due:
+        if self.core.in_flight == 0:
+            self.pump()
+        elif not self._pump_due:
             # At the end of this turn of the loop, so that appends made together travel together.
             self._pump_due = True
             self._loop.call_soon(self.pump)
@@ -160,6 +162,7 @@ class AsyncAppender:
             except Unavailable:
                 self.core.disconnected()
                 return
+        connection.flush()
 
     def _answer_to(self, send: Send) -> Answer:
         connection = self._log.connection

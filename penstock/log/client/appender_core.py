@@ -41,9 +41,9 @@ from penstock.log.group_format import RETIRE, encode_body
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, check_tag
 
 #: Coalesced groups stay near this size: large enough for one system call, small enough to pipeline.
-COALESCE_BYTES = 256 * KIB
+COALESCE_BYTES = 512 * KIB
 #: Unanswered groups; fewer than the server remembers, enough to keep a disk busy.
-WINDOW_GROUPS = 8
+WINDOW_GROUPS = 16
 #: Table bytes per entry, for estimating a group's size before it is encoded.
 ENTRY_OVERHEAD_BYTES = 64
 assert WINDOW_GROUPS <= PRODUCER_INFLIGHT_GROUPS_MAX
@@ -223,6 +223,11 @@ class AppenderCore:
         settled += self._settle_waiting(DeadlineExceeded(f"never sent: {cause}"))
         self.pending_bytes = 0
         return settled
+
+    @property
+    def in_flight(self) -> int:
+        """Unanswered groups."""
+        return len(self._groups)
 
     @property
     def is_idle(self) -> bool:

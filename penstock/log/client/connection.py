@@ -50,7 +50,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close now; unanswered requests end with Unavailable."""
         transport = self._transport
         if transport is not None:
-            self._flush()
+            self.flush()
             transport.close()
         self._end(Unavailable("the connection was closed"))
 
@@ -97,7 +97,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if answer is not None:
             self._answers[request] = answer
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out.append(encode_frame(message.KIND, request, m.encode_message(message), len(body)))
         if body:
             self._out.append(body)
@@ -105,7 +105,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def forget(self, request: int) -> None:
         self._answers.pop(request, None)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what collected, now."""
         if self._out and self._transport is not None:
             self._transport.writelines(self._out)
         self._out = []

@@ -1,7 +1,8 @@
 """The owner of one log: runs the pure cores on real time, real files and real readers.
 
 Owns the threads: the event loop (all decisions), one writer thread (write + fsync, one at a time,
-so that the next group collects meanwhile), and a small pool for reads and housekeeping. Holds no
+so that the next group collects meanwhile), and a small pool for reads and housekeeping. A small
+write on a fast disk is done on the loop itself: two thread switches would cost more than the fsync. Holds no
 policy of its own: order is sequencer.py's, delivery is tails.py's, files are storage/'s.
 Law: a failed write ends the owner: what was in flight is never answered, hence unknown to its
 client.
@@ -27,6 +28,7 @@ from penstock.errors import (
     Unknown,
 )
 from penstock.ids import Lsn
+from penstock.limits import KIB
 from penstock.log.core.sequencer import OldDuplicate, Sequencer, Write, decide_duplicate
 from penstock.log.core.tails import Deliver, DurableGroup, Effect, ReadBehind, SubscriptionId, Tails
 from penstock.log.group_format import Body
@@ -44,6 +46,10 @@ PROGRESS_MS = 10
 #: How often sealed segments are finished, TTL is applied and local copies are dropped.
 HOUSEKEEPING_SECONDS = 0.5
 READ_THREADS = 4
+#: Writes up to this size are done on the event loop while fsyncs take less than INLINE_SECONDS;
+#: a slow disk must not stall readers, a fast one should not pay for a thread (docs/decisions/0003).
+INLINE_BYTES = 32 * KIB
+INLINE_SECONDS = 0.0005
 
 T = TypeVar("T")
 Outcome = Appended | PenstockError
@@ -87,6 +93,8 @@ class LogOwner:
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_since = time.monotonic()
+        #: Recent duration of a write with its fsync, smoothed.
+        self._fsync_seconds = 0.0
         self._stopping = False
         self._note_lock = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -149,11 +157,18 @@ class LogOwner:
         """Start the next write if one is due, and give the answers that are ready."""
         now_ms = wall_ms()
         write = self.sequencer.take_write(2**62 if flush else now_ms)
-        if write is not None:
-            self._writes.put(write)
+        while write is not None:
+            if write.bytes > INLINE_BYTES or self._fsync_seconds > INLINE_SECONDS:
+                self._writes.put(write)
+                break
+            self._write_inline(write)
+            write = self.sequencer.take_write(2**62 if flush else now_ms)
         due_ms = self.sequencer.due_ms()
         if due_ms is not None and self._timer is None and write is None:
             self._timer = self._loop.call_later(max(due_ms - now_ms, 0) / 1000, self._timer_fired)
+        self._give_answers()
+
+    def _give_answers(self) -> None:
         for answer in self.sequencer.take_answers():
             outcome = answer.outcome
             reply = answer.cause
@@ -203,17 +218,34 @@ class LogOwner:
             seconds = time.monotonic() - started
             self._loop.call_soon_threadsafe(self._written, write, groups, seconds)
 
+    def _write_inline(self, write: Write) -> None:
+        started = time.monotonic()
+        try:
+            with self._note_lock:
+                groups = self.storage.write(write)
+        except BaseException as error:
+            self._failed(error)
+            return
+        self._take_in(write, groups, time.monotonic() - started)
+        self._give_answers()
+        self.perform(self.tails.durable(groups, wall_ms()))
+
     def _written(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
+        """The writer thread is done."""
+        self._take_in(write, groups, seconds)
+        self.pump()  # the next write starts before the answers go out
+        self.perform(self.tails.durable(groups, wall_ms()))
+        self._after_event()
+
+    def _take_in(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
         metrics = self.metrics
         metrics.fsync_duration.observe(seconds)
         metrics.appended_groups += len(groups)
         metrics.appended_bytes += write.bytes
         metrics.appended_entries += write.end_lsn - write.groups[0].first_lsn
+        self._fsync_seconds = 0.8 * self._fsync_seconds + 0.2 * seconds
         self._quiet_since = time.monotonic()
         self.sequencer.written(write)
-        self.pump()  # the next write starts before the answers go out
-        self.perform(self.tails.durable(groups, wall_ms()))
-        self._after_event()
 
     def _failed(self, error: BaseException) -> None:
         logger.critical("a write failed, the log stops cause=%r", error)

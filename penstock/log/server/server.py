@@ -92,11 +92,14 @@ class LogServer:
         self.token = ""
         self.owner: LogOwner
         self.address: Address
+        self._turn_due = False
+        self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self.ready: asyncio.Event
 
     async def run(self) -> None:
         config = self.config
+        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self.ready = asyncio.Event()
         lock = DirectoryLock(config.data_dir)
@@ -209,7 +212,13 @@ class LogServer:
             self.owner.tails.unsubscribe((connection, number))
 
     def after_event(self) -> None:
-        """Everything that arrived together was handled: write, answer, send."""
+        """Write, answer and send, once everything that arrived together was handled."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
         self.owner.pump()
         while self.dirty:
             self.dirty.pop().flush()

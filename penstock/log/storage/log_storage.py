@@ -185,6 +185,8 @@ class LogStorage:
         """Seal the open segment at the durable LSN and open the next one."""
         if state.next_lsn != self.durable_lsn:
             raise InvariantBroken(f"roll at {state.next_lsn}, durable is {self.durable_lsn}")
+        self._file.truncate(self._file.size)
+        self._file.sync()  # before the manifest says how long it is
         old = self.manifest.segments[-1]
         now_ms = max(self._now_ms(), self._time_ms)
         fresh = SegmentInfo(
@@ -223,6 +225,8 @@ class LogStorage:
         """A clean stop: everything is durable, and the manifest says up to where."""
         if not self.poisoned:
             self.note()
+            self._file.truncate(self._file.size)
+            self._file.sync()
             with self._lock:
                 self._change(self.manifest.next(clean_bytes=self._file.size))
         self.abandon()

@@ -61,17 +61,10 @@ def create_segment(
         # Left by a crash before a manifest named it: nothing in it was ever acknowledged.
         disk.remove(name)
     file = disk.create(name)
-    file.append(
-        [
-            encode_segment_header(
-                log_id=manifest.log_id,
-                segment=segment,
-                epoch=epoch,
-                base_lsn=base_lsn,
-                created_ms=now_ms,
-            )
-        ]
+    header = encode_segment_header(
+        log_id=manifest.log_id, segment=segment, epoch=epoch, base_lsn=base_lsn, created_ms=now_ms
     )
+    file.write_at(0, header)
     file.sync()
     disk.sync_dir()  # before the manifest names it
     return file
@@ -135,8 +128,7 @@ def recover(disk: Disk, store: ManifestStore) -> RecoveredLog:
 
 
 def _make_durable(file: File, end: SegmentEnd) -> None:
-    if end.torn_bytes:
-        file.truncate(end.bytes)
+    file.truncate(end.bytes)
     at = end.vouched_bytes
     while at < end.bytes:
         data = file.read_at(at, min(_REWRITE_BYTES, end.bytes - at))

@@ -53,7 +53,7 @@ class StoredGroup:
 class SegmentEnd:
     """Where the intact records of an open segment end."""
 
-    #: First byte after the last intact record; what follows is torn and was never acknowledged.
+    #: First byte after the last intact record; what follows was never acknowledged.
     bytes: int
     #: First byte that no record vouches for as durable; written again before it is trusted.
     vouched_bytes: int
@@ -195,7 +195,18 @@ def find_segment_end(
             f"{segment_name(info.id)} ends at byte {walk.position}, before the "
             f"{manifest.clean_bytes} bytes of its clean stop"
         )
-    yield SegmentEnd(walk.position, vouched, walk.next_lsn, file.size - walk.position)
+    torn = 0 if _is_unused(file, walk.position) else file.size - walk.position
+    yield SegmentEnd(walk.position, vouched, walk.next_lsn, torn)
+
+
+def _is_unused(file: File, position: int) -> bool:
+    """From here on there are only zeros: space that was allocated and never written."""
+    while position < file.size:
+        chunk = file.read_at(position, GROUP_BYTES_MAX)
+        if chunk.count(0) != len(chunk):
+            return False
+        position += len(chunk)
+    return True
 
 
 def _vouched(ends: list[tuple[int, int]], durable_lsn: int, vouched: int) -> int:

@@ -203,6 +203,11 @@ def test_values_that_do_not_fit_are_named(value: Any, ddl: str, message: str) ->
         ([("k", 1), ("k", 2)], "map<string,int>", "[1].key: a key that is in this map already"),
         ([([1], 1), ([1], 2)], "map<array<int>,int>", "[1].key: a key that is in this map already"),
         (
+            [(Decimal("1.0"), 1), (Decimal(1), 2)],
+            "map<decimal(5,2),int>",
+            "[1].key: a key that is in this map already",
+        ),
+        (
             {"a": [{"b": {"c": "x"}}]},
             "struct<a: array<struct<b: map<string,int>>>>",
             ".a[0].b[0].value: expected int, got str 'x'",
