@@ -28,10 +28,14 @@ KEY_BYTES_MAX: Final = TAG_BYTES_MAX - 4
 VALUE_BYTES_MAX: Final = 256 * KIB
 GUARDS_MAX: Final = 64
 SUBSCRIPTION_TAGS_MAX: Final = 10_000
+#: How long a group may wait for others to share its fsync; clients give up long after it.
+FLUSH_MS_MAX: Final = 10_000
 
 #: One frame: a group, plus the head of the message that carries it.
 FRAME_HEAD_BYTES_MAX: Final = 4 * MIB
-FRAME_BODY_BYTES_MAX: Final = GROUP_BYTES_MAX + 64 * KIB
+#: A delivery holds whole records and stops at the first that brings it beyond DELIVERY_BYTES.
+DELIVERY_BYTES: Final = 1 * MIB
+FRAME_BODY_BYTES_MAX: Final = DELIVERY_BYTES + GROUP_BYTES_MAX + 64 * KIB
 #: Before the token is accepted, nothing larger than a HELLO is read (checklist 4.2).
 PREAUTH_FRAME_BYTES_MAX: Final = 16 * KIB
 

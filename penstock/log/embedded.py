@@ -14,6 +14,7 @@ import os
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -115,6 +116,8 @@ def _start_server(data_dir: Path) -> Address:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             start_new_session=True,  # Ctrl-C in the program must not end what others share
         )
+    # It lives on without us; if it ends before us, it must not stay behind as a zombie.
+    threading.Thread(target=process.wait, name="penstock-reaper", daemon=True).start()
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         address = read_address(data_dir)

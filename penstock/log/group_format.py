@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from crc32c import crc32c
 
@@ -79,6 +80,7 @@ class Body:
     """A parsed body; entries are read from the underlying bytes when they are asked for."""
 
     __slots__ = (
+        "_by_tag",
         "count",
         "data",
         "first_seq",
@@ -120,6 +122,7 @@ class Body:
         self.payload_start = payload_start
         self.table_crc = table_crc
         self.count = len(rows)
+        self._by_tag: dict[str, list[int]] | None = None
 
     def entry_tags(self, index: int) -> tuple[str, ...]:
         start = self.rows[index - 1][4] if index else 0
@@ -143,20 +146,34 @@ class Body:
         for index in range(self.count):
             self.check_payload(index)
 
+    def by_tag(self) -> dict[str, list[int]]:
+        """Indexes of the entries that carry each tag, ascending; made once, then shared."""
+        if self._by_tag is None:
+            lists: list[list[int]] = [[] for _ in self.tags]
+            start = 0
+            for index, row in enumerate(self.rows):
+                for ref in self.refs[start : row[4]]:
+                    lists[ref].append(index)
+                start = row[4]
+            self._by_tag = dict(zip(self.tags, lists, strict=True))
+        return self._by_tag
+
     def matching(self, tags: frozenset[str]) -> list[int]:
         """Indexes of the entries that carry any of the tags."""
-        wanted = {ref for ref, tag in enumerate(self.tags) if tag in tags}
-        if not wanted:
-            return []
-        if len(self.tags) == 1 and len(self.refs) == self.count:
-            return list(range(self.count))
-        found = []
-        start = 0
-        for index, row in enumerate(self.rows):
-            if not wanted.isdisjoint(self.refs[start : row[4]]):
-                found.append(index)
-            start = row[4]
-        return found
+        by_tag = self.by_tag()
+        found = [by_tag[tag] for tag in self.tags if tag in tags]
+        if len(found) <= 1:
+            return found[0] if found else []
+        return sorted({index for indexes in found for index in indexes})
+
+    def row(self, index: int) -> tuple[int, int, int, int, int]:
+        return self.rows[index]
+
+    def entry_refs(self, index: int) -> tuple[int, ...]:
+        return self.refs[self.rows[index - 1][4] if index else 0 : self.rows[index][4]]
+
+    def tag(self, ref: int) -> str:
+        return self.tags[ref]
 
     def entries(self, first_lsn: int, time_ms: int, start: int = 0) -> Iterator[Entry]:
         """All entries at or above LSN `start`, each payload checked against its CRC."""
@@ -289,15 +306,6 @@ def _join_body(
 
 def decode_body(data: Buffer) -> Body:
     """Parse and check the table; payload CRCs are checked when payloads are used."""
-    body = decode_table(data)
-    end = body.rows[-1][2]
-    if body.payload_start + end != len(data):
-        raise BadFormat(f"group body of {len(data)} bytes ends at {body.payload_start + end}")
-    return body
-
-
-def decode_table(data: Buffer) -> Body:
-    """Like `decode_body`, for data that holds at least the table and perhaps not all payloads."""
     if len(data) < BODY_HEADER_BYTES:
         raise BadFormat(f"group body of {len(data)} bytes is shorter than its header")
     (
@@ -331,7 +339,7 @@ def decode_table(data: Buffer) -> Body:
     refs_at = places_at + (4 * count if sliced else 0)
     lengths_at = refs_at + 2 * ref_count
     texts_at = lengths_at + 2 * tag_count
-    if texts_at + text_bytes != table_bytes or not table_bytes <= min(len(data), body_bytes):
+    if texts_at + text_bytes != table_bytes or not table_bytes <= body_bytes == len(data):
         raise BadFormat("group body has lengths that do not add up")
     view = memoryview(data)
     if crc32c(view[4:table_bytes]) != table_crc:
@@ -352,6 +360,67 @@ def decode_table(data: Buffer) -> Body:
     )
     _check_rows(body, body_bytes - table_bytes, ref_count)
     return body
+
+
+class TableView:
+    """A table of which only a few rows are wanted: nothing else is taken apart.
+
+    For bytes that a server validated when they were appended: their CRC says that they still are.
+    """
+
+    instance: int
+    first_seq: int
+    count: int
+
+    def __init__(self, data: Buffer) -> None:
+        if len(data) < BODY_HEADER_BYTES:
+            raise BadFormat("group body is shorter than its header")
+        (
+            self.table_crc,
+            table_bytes,
+            _,
+            version,
+            self.flags,
+            producer_bytes,
+            self.instance,
+            self.first_seq,
+            self.count,
+            self._tag_count,
+            ref_count,
+            _,
+        ) = _BODY.unpack_from(data)
+        self._view = memoryview(data)
+        if version != VERSION or self.flags & SLICE or table_bytes > len(data):
+            raise BadFormat("group body has an unknown version or is cut")
+        if crc32c(self._view[4:table_bytes]) != self.table_crc:
+            raise ChecksumMismatch("table of a group is damaged")
+        self.payload_start: int = table_bytes
+        self._rows_at = BODY_HEADER_BYTES + producer_bytes
+        self.producer = str(self._view[BODY_HEADER_BYTES : self._rows_at], "utf-8")
+        self._refs_at = self._rows_at + self.count * ROW_BYTES
+        self._lengths_at = self._refs_at + 2 * ref_count
+        self._tag_ends: tuple[int, ...] | None = None
+
+    def row(self, index: int) -> tuple[int, int, int, int, int]:
+        row: tuple[int, int, int, int, int] = _ROW.unpack_from(
+            self._view, self._rows_at + index * ROW_BYTES
+        )
+        return row
+
+    def entry_refs(self, index: int) -> tuple[int, ...]:
+        start = self.row(index - 1)[4] if index else 0
+        count = self.row(index)[4] - start
+        return struct.unpack_from(f"<{count}H", self._view, self._refs_at + 2 * start)
+
+    def tag(self, ref: int) -> str:
+        if self._tag_ends is None:
+            lengths = struct.unpack_from(f"<{self._tag_count}H", self._view, self._lengths_at)
+            self._tag_ends = (0, *accumulate(lengths))
+        base = self._lengths_at + 2 * self._tag_count
+        return str(self._view[base + self._tag_ends[ref] : base + self._tag_ends[ref + 1]], "utf-8")
+
+    def place(self, index: int) -> int:
+        return index
 
 
 def _tag_texts(view: memoryview, at: int, texts_at: int, count: int, end: int) -> list[str]:
@@ -475,7 +544,7 @@ def decode_record(data: Buffer) -> tuple[RecordHeader, Body]:
 
 
 def slice_record(
-    header: RecordHeader, body: Body, keep: Sequence[int], payloads: Sequence[Buffer]
+    header: RecordHeader, body: Body | TableView, keep: Sequence[int], payloads: Sequence[Buffer]
 ) -> bytes:
     """A record with the entries at indexes `keep` only; `payloads` are theirs."""
     ref_of: dict[int, int] = {}
@@ -483,9 +552,8 @@ def slice_record(
     rows: list[bytes] = []
     end = 0
     for index, payload in zip(keep, payloads, strict=True):
-        kind, row_count, _, crc, ref_to = body.rows[index]
-        ref_from = body.rows[index - 1][4] if index else 0
-        for ref in body.refs[ref_from:ref_to]:
+        kind, row_count, _, crc, _ = body.row(index)
+        for ref in body.entry_refs(index):
             refs.append(ref_of.setdefault(ref, len(ref_of)))
         end += len(payload)
         rows.append(_ROW.pack(kind, row_count, end, crc, len(refs)))
@@ -497,7 +565,7 @@ def slice_record(
         rows=rows,
         places=struct.pack(f"<{len(keep)}I", *map(body.place, keep)),
         refs=refs,
-        tags=[body.tags[ref].encode() for ref in ref_of],
+        tags=[body.tag(ref).encode() for ref in ref_of],
         payloads=payloads,
     )
     head = replace(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.errors import BadRequest, TooLarge
 from penstock.ids import Lsn
-from penstock.limits import KEY_BYTES_MAX, TAG_BYTES_MAX, VALUE_BYTES_MAX
+from penstock.limits import FLUSH_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX, VALUE_BYTES_MAX
 
 
 class Kind(IntEnum):
@@ -95,6 +95,10 @@ class Flush:
     """
 
     delay_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay_ms <= FLUSH_MS_MAX:
+            raise BadRequest(f"flush delay of {self.delay_ms} ms: 0 to {FLUSH_MS_MAX} allowed")
 
 
 IMMEDIATE = Flush(0)

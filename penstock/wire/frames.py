@@ -20,6 +20,7 @@ from penstock.limits import FRAME_BODY_BYTES_MAX, FRAME_HEAD_BYTES_MAX, KIB, PRE
 FRAME_MAGIC = 0x4B50  # "PK"
 FRAME_VERSION = 1
 _HEADER = struct.Struct("<HBBIIII")  # magic, version, kind, request, head bytes, body bytes, crc
+_FIELDS = struct.Struct("<HBBIII")  # the header without its crc
 FRAME_HEADER_BYTES = _HEADER.size
 assert FRAME_HEADER_BYTES == 20
 
@@ -41,9 +42,8 @@ class Frame(NamedTuple):
 
 def encode_frame(kind: int, request: int, head: bytes, body_bytes: int = 0) -> bytes:
     """Header and head; the caller sends `body_bytes` bytes of body right behind."""
-    fields = _HEADER.pack(FRAME_MAGIC, FRAME_VERSION, kind, request, len(head), body_bytes, 0)
-    crc = crc32c(head, crc32c(fields[:16]))
-    return fields[:16] + crc.to_bytes(4, "little") + head
+    fields = _FIELDS.pack(FRAME_MAGIC, FRAME_VERSION, kind, request, len(head), body_bytes)
+    return fields + crc32c(head, crc32c(fields)).to_bytes(4, "little") + head
 
 
 class FrameReader:
@@ -141,6 +141,7 @@ class FrameReader:
     def _finish(self, data: memoryview, header: _Header) -> Frame:
         kind, request, head_bytes, body_bytes, crc = header
         head = bytes(data[:head_bytes])
-        if encode_frame(kind, request, head, body_bytes)[16:20] != crc.to_bytes(4, "little"):
+        fields = _FIELDS.pack(FRAME_MAGIC, FRAME_VERSION, kind, request, head_bytes, body_bytes)
+        if crc32c(head, crc32c(fields)) != crc:
             raise ChecksumMismatch("frame header is damaged")
         return Frame(kind, request, head, data[head_bytes:])

@@ -85,7 +85,9 @@ class AsyncAppender:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
-        self._give_up: asyncio.TimerHandle | None = None
+        #: When something was settled last, while anything waits; and the timer that looks at it.
+        self._settled_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def producer(self) -> str:
@@ -107,7 +109,8 @@ class AsyncAppender:
         sets: Sequence[SetKey] = (),
         flush: Flush = IMMEDIATE,
     ) -> Appended:
-        await self._room.wait()
+        if not self._room.is_set():
+            await self._room.wait()
         return await self.append_nowait(entries, guards=guards, sets=sets, flush=flush)
 
     def append_nowait(
@@ -187,12 +190,20 @@ class AsyncAppender:
         self._settle(self.core.give_up(cause))
 
     def _watch(self) -> None:
-        """(Re)start the clock that gives up when nothing was settled for the client's timeout."""
-        if self._give_up is None and not self.core.is_idle:
-            timeout = self._log.timeout
-            self._give_up = self._loop.call_later(
-                timeout, self.give_up, f"nothing was settled for {timeout:g} s"
-            )
+        """Give up when nothing was settled for the client's timeout; looked at now and then."""
+        if self._timer is None and not self.core.is_idle:
+            self._settled_at = self._loop.time()
+            self._timer = self._loop.call_later(self._log.timeout / 4, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        quiet = self._loop.time() - self._settled_at
+        if self.core.is_idle:
+            return
+        if quiet >= self._log.timeout:
+            self.give_up(f"nothing was settled for {quiet:.1f} s")
+        else:
+            self._timer = self._loop.call_later(self._log.timeout / 4, self._look)
 
     def _settle(self, effects: Iterable[Settle | Reconnect]) -> None:
         for effect in effects:
@@ -201,9 +212,7 @@ class AsyncAppender:
                 continue
             future = effect.ticket
             assert isinstance(future, asyncio.Future)
-            if self._give_up is not None:
-                self._give_up.cancel()
-                self._give_up = None
+            self._settled_at = self._loop.time()
             if future.done():
                 continue
             if isinstance(effect.outcome, PenstockError):
@@ -222,6 +231,8 @@ class AsyncAppender:
             return
         self._closed = True
         await self.drained()
+        if self._timer is not None:
+            self._timer.cancel()
         self._log.dismiss(self)
         if self._retire and self.core.broken is None and self._log.connection is not None:
             body = retire_body(self.producer, self.instance, self.next_seq)

@@ -32,12 +32,14 @@ from penstock.limits import (
     ENTRY_TAGS_MAX,
     GROUP_BYTES_MAX,
     GROUP_ENTRIES_MAX,
+    GROUP_TAGS_MAX,
     GUARDS_MAX,
     KIB,
     PAYLOAD_BYTES_MAX,
+    PRODUCER_BYTES_MAX,
     PRODUCER_INFLIGHT_GROUPS_MAX,
 )
-from penstock.log.group_format import RETIRE, encode_body
+from penstock.log.group_format import BODY_HEADER_BYTES, RETIRE, encode_body
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, check_tag
 
 #: Coalesced groups stay near this size: large enough for one system call, small enough to pipeline.
@@ -47,6 +49,8 @@ WINDOW_GROUPS = 16
 #: Table bytes per entry, for estimating a group's size before it is encoded.
 ENTRY_OVERHEAD_BYTES = 64
 assert WINDOW_GROUPS <= PRODUCER_INFLIGHT_GROUPS_MAX
+
+_KINDS = frozenset(Kind)
 
 Ticket = object
 
@@ -60,6 +64,8 @@ class Submission:
     guards: tuple[Guard, ...]
     flush: Flush
     bytes: int
+    #: Tags of all entries, those named by several counted as often.
+    tags: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,8 @@ class AppenderCore:
         if self.broken is not None:
             return [Settle(ticket, self.broken)]
         size = group_bytes(entries)
-        self._waiting.append(Submission(ticket, tuple(entries), tuple(guards), flush, size))
+        tags = count_tags(entries)
+        self._waiting.append(Submission(ticket, tuple(entries), tuple(guards), flush, size, tags))
         self.pending_bytes += size
         return []
 
@@ -146,7 +153,7 @@ class AppenderCore:
     def _next_group(self) -> _Group:
         first = self._waiting.popleft()
         parts = [first]
-        count, size = len(first.entries), first.bytes
+        count, size, tags = len(first.entries), first.bytes, first.tags
         while self._waiting and not first.guards:
             more = self._waiting[0]
             if (
@@ -154,11 +161,13 @@ class AppenderCore:
                 or more.flush != first.flush
                 or size + more.bytes > COALESCE_BYTES
                 or count + len(more.entries) > GROUP_ENTRIES_MAX
+                or tags + more.tags > GROUP_TAGS_MAX
             ):
                 break
             parts.append(self._waiting.popleft())
             count += len(more.entries)
             size += more.bytes
+            tags += more.tags
         entries = first.entries if len(parts) == 1 else [e for part in parts for e in part.entries]
         body = encode_body(
             producer=self.producer,
@@ -183,8 +192,8 @@ class AppenderCore:
             return list(self._settle_done(group, outcome))
         if isinstance(outcome, GuardFailed) and not self._groups:
             self.next_seq = seq  # it was alone: its seq was not used
-        else:
-            self.broken = outcome
+        elif self.broken is None:
+            self.broken = outcome  # the first cause: what follows is refused because of it
         settled: list[Settle | Reconnect] = [Settle(part.ticket, outcome) for part in group.parts]
         return settled + (self._settle_waiting(outcome) if self.broken is not None else [])
 
@@ -265,6 +274,10 @@ def group_bytes(entries: Sequence[NewEntry]) -> int:
     return size
 
 
+def count_tags(entries: Sequence[NewEntry]) -> int:
+    return sum([len(entry.tags) for entry in entries])
+
+
 def check_submission(entries: Sequence[NewEntry], guards: Sequence[Guard]) -> None:
     """Raise what a server would refuse anyway, before a seq is spent on it."""
     if len(guards) > GUARDS_MAX:
@@ -276,11 +289,14 @@ def check_submission(entries: Sequence[NewEntry], guards: Sequence[Guard]) -> No
             raise TooLarge(
                 f"payload of {len(entry.payload)} bytes: the limit is {PAYLOAD_BYTES_MAX}"
             )
+        if not 0 <= entry.rows < 2**32 or entry.kind not in _KINDS:
+            raise BadRequest(f"entry of kind {entry.kind} with {entry.rows} rows")
         if entry.tags:
             _check_tags(entry.tags)
-    if group_bytes(entries) > GROUP_BYTES_MAX:
-        # Beyond the limit by estimate: encode it once for a true answer.
-        encode_body(producer="x", instance=0, first_seq=0, entries=entries)
+    spare_bytes = GROUP_BYTES_MAX - BODY_HEADER_BYTES - PRODUCER_BYTES_MAX
+    if group_bytes(entries) > spare_bytes or count_tags(entries) > GROUP_TAGS_MAX:
+        # Beyond the limit by estimate: encode it once for an answer that holds for any producer.
+        encode_body(producer="x" * PRODUCER_BYTES_MAX, instance=0, first_seq=0, entries=entries)
 
 
 @lru_cache(maxsize=4096)

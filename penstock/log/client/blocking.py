@@ -235,15 +235,21 @@ class BlockingAppender:
 
 
 class BlockingReader:
-    """Iterate over it for batches; `next_batch` waits for a bounded time."""
+    """Iterate over it for batches; `next_batch` waits for a bounded time.
+
+    For one process: a forked child opens its own.
+    """
 
     def __init__(self, log: BlockingLog, reader: AsyncReader) -> None:
         self._log = log
         self._reader = reader
+        self._pid = os.getpid()
         self._waiting: Future[ReadBatch | None] | None = None
 
     def next_batch(self, timeout: float | None = None) -> ReadBatch | None:
         """The next batch; None at the end. Raises TimeoutError; nothing is lost by it."""
+        if self._pid != os.getpid():
+            raise Unavailable(f"this reader was opened by process {self._pid}: open one here")
         if self._waiting is None:
             self._waiting = self._log.submit(self._next)
         batch = self._waiting.result(timeout)
@@ -261,7 +267,8 @@ class BlockingReader:
             yield batch
 
     def close(self) -> None:
-        self._log.run(lambda _: self._reader.close())
+        if self._pid == os.getpid():
+            self._log.run(lambda _: self._reader.close())
 
     def __enter__(self) -> BlockingReader:
         return self

@@ -126,7 +126,7 @@ class AsyncLog:
             except PenstockError as error:
                 self._fail(error)
                 return
-            attempt = 0
+            connected_at = asyncio.get_running_loop().time()
             self._connection = connection
             self._connected.set()
             for reader in list(self._readers.values()):
@@ -137,6 +137,12 @@ class AsyncLog:
             self._connected.clear()
             self._connection = None
             self._last_error = ended
+            if asyncio.get_running_loop().time() - connected_at > 1.0:
+                attempt = 0
+            else:
+                # It was closed at once: do not hammer a server that does not want us.
+                await asyncio.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
+                attempt += 1
             for appender in list(self._appenders):
                 appender.disconnected()
             if isinstance(ended, Unauthorized):
@@ -269,10 +275,16 @@ class AsyncLog:
         self._appenders.discard(appender)
 
     async def own_appender(self) -> AsyncAppender:
-        """The client's own producer, opened on first use."""
-        if self._own is None:
-            self._own = asyncio.get_running_loop().create_task(self.appender())
-        return await asyncio.shield(self._own)
+        """The client's own producer, opened on first use, and anew once it can append no more.
+
+        That is safe since nobody but this client's callers knows it, and they were told.
+        """
+        own = self._own
+        if own is not None and own.done() and not _is_usable(own):
+            own = None
+        if own is None:
+            own = self._own = asyncio.get_running_loop().create_task(self.appender())
+        return await asyncio.shield(own)
 
     async def append(
         self,
@@ -386,3 +398,8 @@ class AsyncLog:
         """The server's status as JSON text."""
         found, _ = await self.call(m.GetStatus(), m.Status)
         return found.json
+
+
+def _is_usable(own: asyncio.Task[AsyncAppender]) -> bool:
+    """A finished task that opened a producer which can still append."""
+    return not own.cancelled() and own.exception() is None and own.result().core.broken is None

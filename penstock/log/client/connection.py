@@ -62,9 +62,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             for frame in self._reader.buffer_updated(size):
                 self._handle(frame)
         except PenstockError as error:
+            transport = self._transport
             self._end(Unavailable(f"the server sent what this client cannot read: {error}"))
-            if self._transport is not None:
-                self._transport.abort()
+            if transport is not None:
+                transport.abort()
 
     def _handle(self, frame: Frame) -> None:
         message = m.decode_message(frame.kind, frame.head)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import BadFormat, PenstockError, Retryable
@@ -16,7 +17,7 @@ from penstock.ids import Lsn
 from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.api import ReadBatch
 from penstock.log.client.connection import ClientConnection
-from penstock.log.group_format import decode_header, decode_record
+from penstock.log.group_format import Body, RecordHeader, decode_header, decode_record
 from penstock.log.records import Entry
 from penstock.wire import messages as m
 
@@ -87,6 +88,14 @@ class AsyncReader:
         return self
 
     async def __anext__(self) -> ReadBatch:
+        message, body = await self.next_delivery()
+        entries: list[Entry] = []
+        for header, group in split_records(body):
+            entries += group.entries(header.first_lsn, header.time_ms)
+        return ReadBatch(entries, Lsn(message.looked_up_to))
+
+    async def next_delivery(self) -> tuple[m.Delivery, memoryview]:
+        """The next delivery as it came, its records not yet taken apart."""
         while not self._queue:
             if self._done:
                 self._close()
@@ -97,11 +106,10 @@ class AsyncReader:
             self._arrived.clear()
             await self._arrived.wait()
         message, body = self._queue.popleft()
-        entries = decode_records(body)
         if body and not self._done and self._connection is not None:
             if not self._connection.closed.done():
                 self._connection.send(0, m.Credit(self.number, len(body)))
-        return ReadBatch(entries, Lsn(message.looked_up_to))
+        return message, body
 
     def _close(self) -> None:
         self._log.forget_reader(self.number)
@@ -124,16 +132,13 @@ class AsyncReader:
         await self.close()
 
 
-def decode_records(body: memoryview) -> list[Entry]:
-    """The entries of a delivery, each checked against its CRC."""
-    entries: list[Entry] = []
+def split_records(body: memoryview) -> Iterator[tuple[RecordHeader, Body]]:
+    """The records of a delivery; their entries are checked against their CRCs when taken."""
     at = 0
     while at < len(body):
         header = decode_header(body, at)
         end = at + header.record_bytes
         if end > len(body):
             raise BadFormat("a delivery ends inside a record")
-        _, group = decode_record(body[at:end])
-        entries += group.entries(header.first_lsn, header.time_ms)
+        yield decode_record(body[at:end])
         at = end
-    return entries

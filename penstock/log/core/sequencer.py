@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from penstock.errors import (
     BadRequest,
+    Damaged,
     GuardFailed,
     PenstockError,
     SeqGap,
@@ -29,14 +30,14 @@ from penstock.errors import (
     StaleInstance,
 )
 from penstock.ids import Lsn
-from penstock.limits import MIB
+from penstock.limits import DELIVERY_BYTES
 from penstock.log.core.state import AppendedGroup, LogState, ProducerState, claim_nonce
 from penstock.log.group_format import CLAIM, RECORD_HEADER_BYTES, Body, decode_sets
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, check_sets, meta_tag
 
 #: One write and its fsync: large enough to use a disk's bandwidth, small enough not to delay the
 #: rest.
-WRITE_BYTES_MAX = 1 * MIB
+WRITE_BYTES_MAX = DELIVERY_BYTES
 
 #: Who asked; the core hands it back with the answer and never looks inside.
 Cause = object
@@ -154,7 +155,7 @@ class Sequencer:
         roll = self._roll(len(body.data), time_ms)
         self.state.apply(body, first_lsn=first_lsn, time_ms=time_ms)
         self._waiting.append(OrderedGroup(first_lsn, time_ms, body, roll))
-        self._waiting_bytes += len(body.data)
+        self._waiting_bytes += RECORD_HEADER_BYTES + len(body.data)
         due_ms = now_ms + flush.delay_ms
         if self._due_ms is None or due_ms < self._due_ms:
             self._due_ms = due_ms
@@ -178,7 +179,7 @@ class Sequencer:
                 break
             group = self._waiting.popleft()
             groups.append(group)
-            size += len(group.body.data)
+            size += RECORD_HEADER_BYTES + len(group.body.data)
         self._waiting_bytes -= size
         # What stays behind was due no later than what was taken: write it as soon as possible.
         self._due_ms = now_ms if self._waiting else None
@@ -220,7 +221,9 @@ class Sequencer:
             assert group.first_lsn == lsn
             lsn = Lsn(lsn + group.body.count)
         assert lsn == self.state.next_lsn
-        assert self._waiting_bytes == sum(len(group.body.data) for group in self._waiting)
+        assert self._waiting_bytes == sum(
+            RECORD_HEADER_BYTES + len(group.body.data) for group in self._waiting
+        )
         assert (self._due_ms is None) == (not self._waiting)
 
     # ---- decisions
@@ -322,7 +325,11 @@ def check_meta_entries(body: Body) -> None:
     for index, row in enumerate(body.rows):
         if row[0] != Kind.META:
             continue
-        sets = decode_sets(body.payload(index))
+        try:
+            sets = decode_sets(body.payload(index))
+        except Damaged as error:
+            # It is the request that is wrong, not our bytes: a refusal, hence never visible.
+            raise BadRequest(f"a metadata entry cannot be read: {error}") from error
         check_sets(sets)
         keys = {change.key for change in sets}
         if body.entry_tags(index) != tuple(meta_tag(change.key) for change in sets):

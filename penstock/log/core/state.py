@@ -167,25 +167,40 @@ def decode_snapshot(data: Buffer, *, log_mark: int) -> LogState:
     if mark != log_mark:
         raise BadFormat("snapshot belongs to another log")
     state = LogState(Lsn(next_lsn), time_ms)
-    at = _HEADER.size
+    try:
+        at = _decode_metadata(data, _HEADER.size, keys, state)
+        at = _decode_producers(data, at, producers, state)
+    except (struct.error, UnicodeDecodeError):
+        raise BadFormat("snapshot has a length or a name that cannot be") from None
+    if at != len(data):
+        raise BadFormat("snapshot has counts that do not add up to its length")
+    return state
+
+
+def _decode_metadata(data: Buffer, at: int, count: int, state: LogState) -> int:
     view = memoryview(data)
-    for _ in range(keys):
+    for _ in range(count):
         name_bytes, value_bytes, lsn = _KEY.unpack_from(data, at)
         at += _KEY.size
         name = str(view[at : at + name_bytes], "utf-8")
         at += name_bytes
         state.metadata[name] = Value(bytes(view[at : at + value_bytes]), Lsn(lsn))
         at += value_bytes
-    for _ in range(producers):
-        name_bytes, count, instance, next_seq, claim_lsn, nonce = _PRODUCER.unpack_from(data, at)
+    return at
+
+
+def _decode_producers(data: Buffer, at: int, count: int, state: LogState) -> int:
+    view = memoryview(data)
+    for _ in range(count):
+        name_bytes, groups, instance, next_seq, claim_lsn, nonce = _PRODUCER.unpack_from(data, at)
         at += _PRODUCER.size
         name = str(view[at : at + name_bytes], "utf-8")
         at += name_bytes
         known = ProducerState(instance, next_seq, Lsn(claim_lsn), nonce)
         for first_seq, entries, writer, first_lsn in _RECENT.iter_unpack(
-            view[at : at + count * _RECENT.size]
+            view[at : at + groups * _RECENT.size]
         ):
             known.recent.append(AppendedGroup(first_seq, entries, writer, Lsn(first_lsn)))
-        at += count * _RECENT.size
+        at += groups * _RECENT.size
         state.producers[name] = known
-    return state
+    return at

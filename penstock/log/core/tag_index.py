@@ -83,17 +83,11 @@ class OpenIndex:
         postings = self._postings
         if not body.flags & (CLAIM | RETIRE):
             postings.setdefault(producer_tag(body.producer), array("I")).append(delta)
-        tags, refs = body.tags, body.refs
-        ref_from = 0
-        for row in body.rows:
-            for ref in refs[ref_from : row[4]]:
-                found = postings.get(tags[ref])
-                if found is None:
-                    postings[tags[ref]] = array("I", (delta,))
-                else:
-                    found.append(delta)
-            ref_from = row[4]
-            delta += 1
+        for tag, indexes in body.by_tag().items():
+            found = postings.get(tag)
+            if found is None:
+                found = postings[tag] = array("I")
+            found.extend([delta + index for index in indexes])
 
     def entries(self, tags: Iterable[str], start: int, end: int, limit: int) -> Lsns:
         low, high = max(start - self.base_lsn, 0), max(end - self.base_lsn, 0)
@@ -170,6 +164,9 @@ assert _HEADER.size == 80
 class SealedIndex:
     """Index of a sealed segment, straight over the bytes of its file."""
 
+    base_lsn: int
+    end_lsn: int
+
     def __init__(self, data: Buffer, *, log_mark: int, segment: int) -> None:
         if len(data) < _HEADER.size:
             raise BadFormat("index file is cut")
@@ -194,6 +191,8 @@ class SealedIndex:
         if mark != log_mark or self.segment != segment:
             raise BadFormat(f"index file belongs to segment {self.segment} or to another log")
         at = _HEADER.size
+        if at + 12 * groups + 16 * tags + 4 * postings > size:
+            raise BadFormat("index file has counts beyond its length")
 
         def take(dtype: str, count: int) -> npt.NDArray[np.uint32]:
             nonlocal at
@@ -210,6 +209,9 @@ class SealedIndex:
         self._postings = take("<u4", postings)
         self._texts = memoryview(data)[at:]
         self.bytes = len(data)
+        ends = (self._posting_ends[-1], self._text_ends[-1]) if tags else (0, 0)
+        if ends != (postings, len(self._texts)):
+            raise BadFormat("index file has counts that do not add up")
 
     def _deltas(self, tag: str) -> npt.NDArray[np.uint32] | None:
         hashed = np.uint64(tag_hash(tag))

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
-from penstock.limits import MIB
+from penstock.limits import DELIVERY_BYTES, MIB
 from penstock.log.group_format import Body, RecordHeader, slice_record
 
 #: One piece read from storage; bounds what a subscription costs in memory at once.
-PIECE_BYTES = 1 * MIB
+PIECE_BYTES = DELIVERY_BYTES
 #: Groups kept in memory for readers that are nearly caught up, so that they need no disk.
 RECENT_BYTES = 8 * MIB
 #: Never-ending subscriptions end here.
@@ -263,7 +263,8 @@ class Tails:
         for group in self._recent:
             if group.end_lsn <= subscription.next_lsn:
                 continue
-            if group.header.first_lsn >= subscription.end or size >= subscription.credit:
+            full = size >= min(subscription.credit, PIECE_BYTES)
+            if group.header.first_lsn >= subscription.end or full:
                 break
             record = cut_group(group, subscription.tags, subscription.next_lsn, subscription.end)
             records += record

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.errors import (
     BadRequest,
     Damaged,
+    Defect,
     Overloaded,
     PenstockError,
     Refused,
@@ -29,6 +30,7 @@ from penstock.ids import Lsn
 from penstock.limits import (
     CONNECTION_INFLIGHT_BYTES_MAX,
     CREDIT_BYTES_MAX,
+    FLUSH_MS_MAX,
     GUARDS_MAX,
     PREAUTH_FRAME_BYTES_MAX,
     PREAUTH_SECONDS_MAX,
@@ -223,7 +225,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                     request, m.AppendDone(outcome.first_lsn, outcome.count, outcome.duplicate)
                 )
 
-        server.owner.append(reply, body, message.guards, Flush(min(message.flush_ms, 60_000)))
+        server.owner.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
         if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX and not self._paused:
             assert self._transport is not None
             self._transport.pause_reading()
@@ -283,6 +285,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         async def run() -> None:
             try:
                 await work
+            except Defect as error:
+                self._server.on_fatal(error)
             except PenstockError as error:
                 self._fail(request, error)
             except OSError as error:

@@ -17,10 +17,14 @@ import json
 import os
 import secrets
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import BadConfig, Unavailable
+
+#: `is_locked` holds the lock itself for some microseconds: only what stays taken is another's.
+LOCK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,12 @@ class DirectoryLock:
     def __init__(self, data_dir: Path) -> None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            raise Unavailable(f"another server has {data_dir} open") from None
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not _try_flock(self._fd, fcntl.LOCK_EX):
+            if time.monotonic() >= deadline:
+                os.close(self._fd)
+                raise Unavailable(f"another server has {data_dir} open")
+            time.sleep(0.002)
 
     def release(self) -> None:
         os.close(self._fd)
@@ -54,12 +59,17 @@ def is_locked(data_dir: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
+        return not _try_flock(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
+
+
+def _try_flock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
 
 
 def ensure_token(data_dir: Path) -> str:

@@ -2,8 +2,8 @@
 
 Owns the threads: the event loop (all decisions), one writer thread (write + fsync, one at a time,
 so that the next group collects meanwhile), and a small pool for reads and housekeeping. A small
-write on a fast disk is done on the loop itself: two thread switches would cost more than the fsync. Holds no
-policy of its own: order is sequencer.py's, delivery is tails.py's, files are storage/'s.
+write on a fast disk is done on the loop itself: two thread switches would cost more than the
+fsync. Order is sequencer.py's, delivery is tails.py's, files are storage/'s.
 Law: a failed write ends the owner: what was in flight is never answered, hence unknown to its
 client.
 """
@@ -91,7 +91,9 @@ class LogOwner:
         self._writes: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_loop, name="log-writer", daemon=True)
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
+        #: Fires at `_timer_ms`, when a write that waits for company is due.
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
         self._quiet_since = time.monotonic()
         #: Recent duration of a write with its fsync, smoothed.
         self._fsync_seconds = 0.0
@@ -153,20 +155,30 @@ class LogOwner:
         self.pump()
         return future
 
-    def pump(self, *, flush: bool = False) -> None:
+    def pump(self, *, flush: bool = False, inline: bool = True) -> None:
         """Start the next write if one is due, and give the answers that are ready."""
         now_ms = wall_ms()
         write = self.sequencer.take_write(2**62 if flush else now_ms)
         while write is not None:
-            if write.bytes > INLINE_BYTES or self._fsync_seconds > INLINE_SECONDS:
+            slow = write.bytes > INLINE_BYTES or self._fsync_seconds > INLINE_SECONDS
+            if slow or not inline:
                 self._writes.put(write)
                 break
             self._write_inline(write)
             write = self.sequencer.take_write(2**62 if flush else now_ms)
         due_ms = self.sequencer.due_ms()
-        if due_ms is not None and self._timer is None and write is None:
-            self._timer = self._loop.call_later(max(due_ms - now_ms, 0) / 1000, self._timer_fired)
+        if due_ms is not None and write is None:
+            self._wake_at(due_ms, now_ms)
         self._give_answers()
+
+    def _wake_at(self, due_ms: int, now_ms: int) -> None:
+        """Pump again when the next write is due; a shorter delay does not wait for a longer one."""
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = self._loop.call_later(max(due_ms - now_ms, 0) / 1000, self._timer_fired)
 
     def _give_answers(self) -> None:
         for answer in self.sequencer.take_answers():
@@ -233,7 +245,9 @@ class LogOwner:
     def _written(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
         """The writer thread is done."""
         self._take_in(write, groups, seconds)
-        self.pump()  # the next write starts before the answers go out
+        # The next write starts before the answers go out; on its thread, for done here it would
+        # reach the readers before this one does.
+        self.pump(inline=False)
         self.perform(self.tails.durable(groups, wall_ms()))
         self._after_event()
 

@@ -16,12 +16,13 @@ import signal
 import ssl
 import time
 import uuid
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
 from penstock.config import ServerConfig
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import Defect, PenstockError, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
 from penstock.log.core.sequencer import SegmentLimits, Sequencer
 from penstock.log.core.tails import Deliver, SubscriptionId
@@ -77,9 +78,12 @@ def _open_cold(uri: str | None) -> ColdStore | None:
 class LogServer:
     """One running server. `run` returns when it was told to stop, or raises what stopped it."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(
+        self, config: ServerConfig, on_ready: Callable[[Address], None] = lambda address: None
+    ) -> None:
         config.validate()
         self.config = config
+        self._on_ready = on_ready
         self.metrics = ServerMetrics()
         self.inflight_bytes = 0
         #: Connections with output that `after_event` must send.
@@ -102,8 +106,10 @@ class LogServer:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self.ready = asyncio.Event()
+        self._loop.set_exception_handler(self._on_loop_error)
         lock = DirectoryLock(config.data_dir)
         try:
+            remove_address(config.data_dir)  # a dead server's: nobody may show it the token
             self.token = ensure_token(config.data_dir)
             storage, sequencer = open_storage(RealDisk(config.data_dir / "log"), config)
             self.owner = LogOwner(
@@ -113,7 +119,7 @@ class LogServer:
                 deliver=self._deliver,
                 fail_subscription=self._fail_subscription,
                 after_event=self.after_event,
-                on_fatal=self._on_fatal,
+                on_fatal=self.on_fatal,
                 ttl_seconds=config.ttl_seconds,
                 local_bytes_max=config.local_bytes_max if config.cold_uri else None,
             )
@@ -149,6 +155,7 @@ class LogServer:
             len(manifest.segments),
         )
         self.ready.set()
+        self._on_ready(self.address)
         try:
             await self._wait()
         finally:
@@ -184,9 +191,16 @@ class LogServer:
         context.load_cert_chain(self.config.tls_cert, self.config.tls_key)
         return context
 
-    def _on_fatal(self, error: BaseException) -> None:
+    def on_fatal(self, error: BaseException) -> None:
         self._fatal = error
         self._stop.set()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed: log it; if it was a defect, nothing in memory can be trusted now."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, Defect | AssertionError):
+            self.on_fatal(error)
 
     # ---- connections
 
@@ -291,11 +305,13 @@ class LogServer:
         )
 
 
-def run_server(config: ServerConfig) -> None:
-    """Serve in this process until SIGTERM or SIGINT."""
+def run_server(
+    config: ServerConfig, on_ready: Callable[[Address], None] = lambda address: None
+) -> None:
+    """Serve in this process until SIGTERM or SIGINT; `on_ready` is told where, once it listens."""
 
     async def main() -> None:
-        server = LogServer(config)
+        server = LogServer(config, on_ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)

@@ -59,6 +59,7 @@ class SegmentView:
     end_lsn: Lsn
     file: File
     index: TagIndex
+    log_mark: int
 
 
 class LogStorage:
@@ -371,10 +372,18 @@ class LogStorage:
                 raise Trimmed(f"lsn {lsn} is below the trim point {manifest.trim_point}")
             info = manifest.segments[-1]
             if lsn >= info.base_lsn:
-                return SegmentView(info, self.durable_lsn, self._file, LockedIndex(self))
+                return SegmentView(
+                    info, self.durable_lsn, self._file, LockedIndex(self), manifest.log_mark
+                )
         for info in reversed(manifest.segments[:-1]):
             if info.base_lsn <= lsn:
-                return SegmentView(info, info.end_lsn, self._open_file(info), self._sealed(info))
+                return SegmentView(
+                    info,
+                    info.end_lsn,
+                    self._open_file(info),
+                    self._sealed(info),
+                    manifest.log_mark,
+                )
         raise MissingFile(f"no segment holds lsn {lsn}")
 
     def segments_newest_first(self) -> list[SegmentInfo]:

@@ -15,15 +15,14 @@ from penstock.errors import BadFormat, NotFound
 from penstock.ids import Lsn
 from penstock.limits import KIB, MIB
 from penstock.log.core.state import AppendedGroup
-from penstock.log.core.tag_index import producer_tag
+from penstock.log.core.tag_index import GroupSpan, producer_tag
 from penstock.log.group_format import (
     BODY_HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    Body,
     RecordHeader,
+    TableView,
     decode_header,
     decode_record,
-    decode_table,
     slice_record,
 )
 from penstock.log.storage.log_storage import LogStorage, SegmentView
@@ -65,6 +64,7 @@ def _scan(view: SegmentView, start: int, stop: int, bytes_max: int) -> ReadPiece
     records: list[bytes | memoryview] = []
     at, size = 0, 0
     lsn = Lsn(start)
+    first_lsn = int(span.first_lsn)
     while lsn < stop and size < bytes_max:
         if len(chunk) - at < RECORD_HEADER_BYTES:
             if at:
@@ -74,6 +74,7 @@ def _scan(view: SegmentView, start: int, stop: int, bytes_max: int) -> ReadPiece
         if header.is_note:
             at += RECORD_HEADER_BYTES
             continue
+        _check_place(view, header, first_lsn)
         if len(chunk) - at < header.record_bytes:
             if records:
                 break
@@ -88,8 +89,22 @@ def _scan(view: SegmentView, start: int, stop: int, bytes_max: int) -> ReadPiece
             record = memoryview(_cut(record, lsn, stop))
         records.append(record)
         size += len(record)
-        lsn = Lsn(min(header.first_lsn + count, stop))
+        first_lsn += count
+        lsn = Lsn(min(first_lsn, stop))
     return ReadPiece(records, lsn)
+
+
+def _check_place(view: SegmentView, header: RecordHeader, first_lsn: int) -> None:
+    """An intact record of another place, segment or log must not be read as the one asked for."""
+    if (header.first_lsn, header.segment, header.log_mark) != (
+        first_lsn,
+        view.info.id,
+        view.log_mark,
+    ):
+        raise BadFormat(
+            f"segment {view.info.id}: the record of lsn {first_lsn} is one of lsn "
+            f"{header.first_lsn}, segment {header.segment}"
+        )
 
 
 def _cut(record: memoryview, start: int, stop: int) -> bytes:
@@ -110,7 +125,7 @@ def _select(
         if size >= bytes_max:
             return ReadPiece(records, Lsn(lsns[at]))
         span = view.index.span(lsns[at])
-        header, body, data = _read_table(view, span.start)
+        header, body, data = _read_table(view, span)
         first = at
         group_end = header.first_lsn + body.count
         while at < len(lsns) and lsns[at] < group_end:
@@ -123,9 +138,11 @@ def _select(
     return ReadPiece(records, looked)
 
 
-def _read_table(view: SegmentView, position: int) -> tuple[RecordHeader, Body, bytes]:
+def _read_table(view: SegmentView, span: GroupSpan) -> tuple[RecordHeader, TableView, bytes]:
+    position = span.start
     data = view.file.read_at(position, PROBE_BYTES)
     header = decode_header(data)
+    _check_place(view, header, span.first_lsn)
     if len(data) > header.record_bytes:
         data = data[: header.record_bytes]
     if header.record_bytes > len(data):
@@ -135,7 +152,7 @@ def _read_table(view: SegmentView, position: int) -> tuple[RecordHeader, Body, b
             raise BadFormat(f"segment {view.info.id} at byte {position}: table length {table}")
         if table > len(data):
             data = view.file.read_at(position, table)
-    body = decode_table(memoryview(data)[RECORD_HEADER_BYTES:])
+    body = TableView(memoryview(data)[RECORD_HEADER_BYTES:])
     if body.table_crc != header.table_crc:
         raise BadFormat(f"segment {view.info.id} at byte {position}: header of another body")
     return header, body, data
@@ -145,7 +162,7 @@ def _entries(
     view: SegmentView,
     position: int,
     header: RecordHeader,
-    body: Body,
+    body: TableView,
     data: bytes,
     keep: list[int],
 ) -> bytes:
@@ -158,8 +175,8 @@ def _entries(
     base = RECORD_HEADER_BYTES + body.payload_start
     payloads = []
     for index in keep:
-        left = base + (body.rows[index - 1][2] if index else 0)
-        right = base + body.rows[index][2]
+        left = base + (body.row(index - 1)[2] if index else 0)
+        right = base + body.row(index)[2]
         if right <= len(data):
             payloads.append(data[left:right])
         else:
@@ -182,7 +199,7 @@ def read_last(storage: LogStorage, tag: str, end: int) -> bytes | None:
             if lsn < point:
                 return None
             span = view.index.span(lsn)
-            header, body, data = _read_table(view, span.start)
+            header, body, data = _read_table(view, span)
             return _entries(view, span.start, header, body, data, [lsn - header.first_lsn])
     return None
 
@@ -240,6 +257,6 @@ class _GroupSeqs:
         return _group(self._view, self._lsns[index])[1].first_seq
 
 
-def _group(view: SegmentView, lsn: int) -> tuple[RecordHeader, Body]:
-    header, body, _ = _read_table(view, view.index.span(lsn).start)
+def _group(view: SegmentView, lsn: int) -> tuple[RecordHeader, TableView]:
+    header, body, _ = _read_table(view, view.index.span(lsn))
     return header, body
