@@ -7,5 +7,11 @@ values.py       one Python value -> a schema's type, without loss; says what is 
 batches.py      record batch <-> payload: Arrow IPC without schema, split to size, validated
 rows.py         dicts, pandas, Arrow -> batches of the schema, or an error naming row and column
 json_lines.py   rows <-> one line of JSON each, exact for every type
-stream.py       the stream itself: create, append, read, tail
+registration.py how a stream stands in the log: its name, tag, metadata key and value
+positions.py    earliest, latest, an LSN or a time -> an LSN
+groups.py       rows -> the groups of entries that an append makes of them
+tail.py         a stream followed, batch by batch
+producer.py     a named producer of a stream, whose batches may be sent again
+stream.py       the stream itself: append, read, tail
+session.py      connect; the log as a user holds it: create and find streams, status, trim
 """

@@ -82,10 +82,13 @@ def decode_batch(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBat
     return batch
 
 
-def split_batch(batch: pa.RecordBatch, payload_bytes_max: int) -> list[pa.RecordBatch]:
+def split_batch(
+    batch: pa.RecordBatch, payload_bytes_max: int, *, first_row: int = 0
+) -> list[pa.RecordBatch]:
     """Pieces of the batch, in order, each with a payload of at most payload_bytes_max bytes.
 
-    No rows give no pieces. Raises TooLarge naming the first row that does not fit by itself.
+    No rows give no pieces. Raises TooLarge naming the first row that does not fit by itself, where
+    the batch starts at row first_row of what the user gave.
     """
     pieces: list[pa.RecordBatch] = []
     # A stack instead of recursion; the earlier half is on top, so pieces come out in order.
@@ -97,7 +100,8 @@ def split_batch(batch: pa.RecordBatch, payload_bytes_max: int) -> list[pa.Record
         if size <= payload_bytes_max and piece.num_rows <= ARRAY_LENGTH_MAX:
             pieces.append(piece)
         elif end - start == 1:
-            raise TooLarge(f"row {start} takes {size} bytes, a payload at most {payload_bytes_max}")
+            row = first_row + start
+            raise TooLarge(f"row {row} takes {size} bytes, a payload at most {payload_bytes_max}")
         else:
             middle = (start + end) // 2
             ranges += [(middle, end), (start, middle)]

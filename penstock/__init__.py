@@ -1,0 +1,85 @@
+"""Exactly-once stream processing for PySpark over one shared log.
+
+    import penstock
+
+    log = penstock.connect()
+    bids = log.create_stream("bids", "auction long, price long, ts timestamp")
+    bids.append([{"auction": 1, "price": 250, "ts": datetime.now(UTC)}])
+    for batch in bids.tail(start="earliest"):
+        ...
+
+General layout, a package imports only what stands above it:
+
+errors.py, ids.py, limits.py, config.py   what everything below speaks of
+wire/      frames and messages between client and server
+log/       the shared log: order, files, server, clients
+stream/    typed rows over the log: schemas, append, read, tail, connect
+bench/     measurements
+cli/       the command `penstock`
+testing/   fakes and a seeded world, for tests only: nothing above imports it
+
+The names below are the public ones. Importing this package loads nothing heavy and starts nothing:
+`connect`, `Log` and `Stream` bring Arrow in when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import (
+    BadRow,
+    Damaged,
+    Fenced,
+    NotFound,
+    PenstockError,
+    Refused,
+    Retryable,
+    SchemaMismatch,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from penstock.stream.session import Log, connect
+    from penstock.stream.stream import Stream
+
+    __version__: str
+else:
+    _LAZY = {
+        "connect": "penstock.stream.session",
+        "Log": "penstock.stream.session",
+        "Stream": "penstock.stream.stream",
+    }
+
+    def __getattr__(name):
+        import importlib
+        import importlib.metadata
+
+        if name == "__version__":
+            value = importlib.metadata.version("penstock")
+        elif name in _LAZY:
+            value = getattr(importlib.import_module(_LAZY[name]), name)
+        else:
+            raise AttributeError(f"module penstock has no attribute {name}")
+        globals()[name] = value
+        return value
+
+
+__all__ = [
+    "BadRow",
+    "Damaged",
+    "Fenced",
+    "Log",
+    "NotFound",
+    "PenstockError",
+    "Refused",
+    "Retryable",
+    "SchemaMismatch",
+    "Stream",
+    "Trimmed",
+    "Unavailable",
+    "Unknown",
+    "__version__",
+    "connect",
+]

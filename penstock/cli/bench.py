@@ -1,0 +1,66 @@
+"""`penstock bench …`: measure, print a table or one JSON object, exit 1 if a bar is missed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from penstock.bench.report import Report
+
+
+@click.group()
+def bench() -> None:
+    """Measure what we claim, beside the raw disk or a peer, in one run."""
+
+
+@bench.command("log")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--quick", is_flag=True, help="A few seconds; the figures mean nothing.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where to write (about 6 GB); the disk that is measured.",
+)
+def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
+    """The shared log on one machine: latency, throughput, selective reads, opening, memory.
+
+    \b
+    Examples:
+      penstock bench log
+      penstock bench log --json --dir /var/tmp > log.json
+    """
+    from penstock.bench.log import QUICK, Plan, run_log_bench
+
+    report = run_log_bench(
+        directory=directory,
+        plan=QUICK if quick else Plan(),
+        say=lambda line: click.echo(f"… {line}", err=True),
+    )
+    show_report(report, as_json=as_json)
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """Print a report in the one form of all benchmarks, and exit 1 if a bar is missed."""
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _show_table(report)
+    if not report.ok:
+        sys.exit(1)
+
+
+def _show_table(report: Report) -> None:
+    found = report.as_json()
+    width = max(len(check.name) for check in report.checks)
+    for check in report.checks:
+        verdict = "ok  " if check.ok else "MISS"
+        value = f"{check.value:,.2f} {check.unit}"
+        click.echo(f"{verdict} {check.name:<{width}}  {value:>22}  {check.sense} {check.bar:,g}")
+    click.echo()
+    for name, figure in report.figures.items():
+        click.echo(f"{name}: {figure}")
+    click.echo(f"commit {found['commit']}, machine {found['machine']}")

@@ -1,0 +1,103 @@
+"""The root of the command line.
+
+Owns how every command ends: its own exit code, or that of its error's class (output.py), with one
+line on standard error. Law: standard output carries what was asked for and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from typing import IO, Any
+
+import click
+
+from penstock.cli.bench import bench
+from penstock.cli.demo import demo
+from penstock.cli.explain import explain
+from penstock.cli.log import log
+from penstock.cli.output import EXIT_INTERRUPTED, error_text, exit_code
+from penstock.cli.stream import stream
+from penstock.errors import Defect, PenstockError
+
+
+class Failed(click.ClickException):
+    """An error on its way to standard error and the exit code."""
+
+    def __init__(self, error: BaseException, *, as_json: bool) -> None:
+        super().__init__(str(error))
+        self.exit_code = exit_code(error)  # type: ignore[misc]
+        self._text = error_text(error, as_json=as_json)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(self._text, file=file, err=True)
+
+
+class Root(click.Group):
+    """The group `penstock`: errors of all commands end here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["as_json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        as_json: bool = ctx.meta["as_json"]
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            raise Failed(error, as_json=True) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BrokenPipeError:
+            _abandon_stdout()  # whoever read from us has had enough
+            ctx.exit(0)
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            if not isinstance(error, PenstockError | OSError) or isinstance(error, Defect):
+                traceback.print_exc()  # our bug: the report needs to say where
+            raise Failed(error, as_json=as_json) from error
+
+
+def _abandon_stdout() -> None:
+    """Let what is left in the buffer go nowhere, or Python would complain at its exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except io.UnsupportedOperation:
+        pass  # not a real file
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="penstock", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Exactly-once stream processing for PySpark over one shared log.
+
+    Exit codes: 0 done, 1 unexpected, 2 wrong usage, 3 refused, 4 unauthorized, 5 no server or
+    busy (try again), 6 unknown whether done, 7 fenced by somebody newer, 8 damaged data.
+
+    \b
+    Examples:
+      penstock demo
+      penstock stream create bids 'auction long, price long, ts timestamp'
+      echo '{"auction": 1, "price": 250}' | penstock stream append bids
+      penstock stream tail bids --start earliest
+      penstock log status --json
+    """
+
+
+for command in (log, stream, explain, demo, bench):
+    cli.add_command(command)
+
+
+def main() -> None:
+    cli(prog_name="penstock")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What the command line prints: exit codes, errors, tables, numbers and times.
+
+Owns the forms, in one place, so that they never change by accident: scripts read them. Text is
+aligned columns without boxes, one thing per line, so that it survives grep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import click
+
+from penstock.errors import Damaged, Fenced, Refused, Retryable, Unauthorized, Unknown
+from penstock.stream.positions import from_time_ms
+
+EXIT_UNEXPECTED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_DAMAGED: Final = 8
+EXIT_INTERRUPTED: Final = 130
+#: By error class, the first that fits; whatever is not here is unexpected.
+EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (click.UsageError, EXIT_USAGE),
+    (Unauthorized, 4),
+    (Refused, 3),
+    (Retryable, 5),
+    (Unknown, 6),
+    (Fenced, 7),
+    (Damaged, EXIT_DAMAGED),
+)
+
+#: Shown where there is no value.
+NOTHING: Final = "-"
+
+
+def exit_code(error: BaseException) -> int:
+    """How the process ends after this error."""
+    return next((code for cls, code in EXIT_CODES if isinstance(error, cls)), EXIT_UNEXPECTED)
+
+
+def error_text(error: BaseException, *, as_json: bool) -> str:
+    """The one line that tells of an error."""
+    message = " ".join(_message(error).split())
+    if not as_json:
+        return f"penstock: {message}"
+    return json.dumps(
+        {"error": type(error).__name__, "message": message, "exit_code": exit_code(error)}
+    )
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    return str(error) or repr(error)
+
+
+def show_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(headers: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Aligned columns, two blanks between them; numbers to the right."""
+    table = [[_cell(value) for value in row] for row in rows]
+    numeric = [
+        bool(table) and all(row[column].isdigit() for row in table)
+        for column in range(len(headers))
+    ]
+    widths = [max(len(text) for text in column) for column in zip(headers, *table, strict=True)]
+    click.secho(_line([header.upper() for header in headers], widths, numeric), bold=True)
+    for row in table:
+        click.echo(_line(row, widths, numeric))
+
+
+def show_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """One `name  value` per line."""
+    pairs = [(name, _cell(value)) for name, value in fields]
+    width = max(len(name) for name, _ in pairs)
+    for name, text in pairs:
+        click.echo(f"{name:<{width}}  {text}".rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)  # also numbers: an LSN is there to be copied
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    return "  ".join(
+        cell.rjust(width) if right else cell.ljust(width)
+        for cell, width, right in zip(cells, widths, numeric, strict=True)
+    ).rstrip()
+
+
+def time_text(time_ms: int) -> str:
+    """A moment, as the CLI prints and takes it."""
+    return from_time_ms(time_ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+def bytes_text(size: int) -> str:
+    """A size for people: 512 B, 1.5 kB, 64.0 MB."""
+    if size < 1000:
+        return f"{size} B"
+    number = float(size)
+    for unit in ("kB", "MB", "GB"):
+        number /= 1000
+        if number < 1000:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1000:.1f} TB"

@@ -1,0 +1,94 @@
+"""Which log a command is for: `--dir` or `--connect`, said the same way everywhere."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from penstock.errors import NotFound
+from penstock.log.embedded import default_data_dir
+from penstock.stream.session import Log, connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the options said."""
+
+    directory: Path | None
+    address: str | None
+    token_file: Path | None
+    tls_ca: Path | None
+    timeout: float
+
+    def open(self, *, create: bool = False) -> Log:
+        """Connect. A directory without a log is refused, unless the command may create one."""
+        if self.address is None and not create:
+            directory = self.directory or default_data_dir()
+            if not (directory / "log").is_dir():
+                raise NotFound(
+                    f"there is no log in {directory}: check --dir, or make one with "
+                    "`penstock stream create`"
+                )
+        return connect(
+            self.address or self.directory,
+            token_file=self.token_file,
+            tls_ca=self.tls_ca,
+            timeout=self.timeout,
+        )
+
+
+def target_options(command: F) -> F:
+    """Give a command the options that say which log is meant, as one argument `target`."""
+
+    @click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Data directory; its server is started if none runs.  [default: PENSTOCK_DIR, or the "
+        "user's data directory]",
+    )
+    @click.option("--connect", "address", metavar="URL", help="A server: penstock://host:port.")
+    @click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Token of that server.  [default: PENSTOCK_TOKEN_FILE]",
+    )
+    @click.option(
+        "--tls-ca",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Certificate authority of that server; needed beyond this machine.",
+    )
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.1),
+        default=10.0,
+        show_default=True,
+        help="Seconds to wait for the server.",
+    )
+    @functools.wraps(command)
+    def with_target(
+        *args: Any,
+        directory: Path | None,
+        address: str | None,
+        token_file: Path | None,
+        tls_ca: Path | None,
+        timeout: float,
+        **options: Any,
+    ) -> Any:
+        if directory is not None and address is not None:
+            raise click.UsageError("give --dir or --connect, not both")
+        if address is None and (token_file is not None or tls_ca is not None):
+            raise click.UsageError("--token-file and --tls-ca go with --connect")
+        target = Target(directory, address, token_file, tls_ca, timeout)
+        return command(*args, target=target, **options)
+
+    return with_target  # type: ignore[return-value]

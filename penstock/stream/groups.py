@@ -1,0 +1,91 @@
+"""Rows to the groups of entries that an append makes of them.
+
+Owns the cut: one entry per batch, batches split to the size of a payload, entries filled into as
+few groups as they fit. All checking and encoding happens here, before anything is sent.
+Law: the same rows, given in the same form, are cut the same way each time, so a replay has the
+shape of what it repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.ids import Lsn
+from penstock.limits import GROUP_BYTES_MAX, GROUP_ENTRIES_MAX, KIB, PAYLOAD_BYTES_MAX
+from penstock.log.client.appender_core import group_bytes
+from penstock.log.records import Appended, NewEntry
+from penstock.stream.batches import encode_batch, split_batch
+from penstock.stream.registration import stream_tag
+from penstock.stream.rows import to_batches
+
+#: Left free for what a group holds beside its entries: header and producer name.
+_GROUP_BYTES: Final = GROUP_BYTES_MAX - 4 * KIB
+
+Group = list[NewEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAppended:
+    """Rows that are durable and visible, and where they went."""
+
+    rows: int
+    #: One per group, in order; none if there were no rows. Other entries may lie between groups.
+    groups: tuple[Appended, ...]
+
+    @property
+    def first_lsn(self) -> Lsn | None:
+        """LSN of the first batch; None if there were no rows."""
+        return self.groups[0].first_lsn if self.groups else None
+
+    @property
+    def last_lsn(self) -> Lsn | None:
+        """LSN of the last batch; None if there were no rows."""
+        if not self.groups:
+            return None
+        return Lsn(self.groups[-1].first_lsn + self.groups[-1].count - 1)
+
+    @property
+    def duplicate(self) -> bool:
+        """All of it had been appended by an earlier attempt, and was not appended again."""
+        return bool(self.groups) and all(group.duplicate for group in self.groups)
+
+
+def make_groups(rows: object, *, name: str, schema: pa.Schema) -> list[Group]:
+    """The groups to append, in order. Raises BadRow, BadRequest or TooLarge."""
+    tags = (stream_tag(name),)
+    groups: list[Group] = []
+    size = 0
+    first_row = 0
+    for batch in to_batches(rows, schema):
+        for piece in split_batch(batch, PAYLOAD_BYTES_MAX, first_row=first_row):
+            entry = NewEntry(encode_batch(piece), tags, rows=piece.num_rows)
+            size += group_bytes([entry])
+            if not groups or size > _GROUP_BYTES or len(groups[-1]) == GROUP_ENTRIES_MAX:
+                groups.append([])
+                size = group_bytes([entry])
+            groups[-1].append(entry)
+        first_row += batch.num_rows
+    return groups
+
+
+def append_groups(groups: list[Group], append: Callable[[Group], Appended]) -> RowsAppended:
+    """Append one after the other. An error says how much had been appended before it."""
+    done: list[Appended] = []
+    rows = 0
+    for group in groups:
+        try:
+            done.append(append(group))
+        except PenstockError as error:
+            if not done:
+                raise
+            total = sum(entry.rows for each in groups for entry in each)
+            raise type(error)(
+                f"{error}; the first {rows} of {total} rows were appended before"
+            ) from error
+        rows += sum(entry.rows for entry in group)
+    return RowsAppended(rows, tuple(done))

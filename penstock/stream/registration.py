@@ -1,0 +1,85 @@
+"""How a stream stands in the log: its name, its tag, its metadata key and value.
+
+Owns the JSON under `stream/<name>` (docs/formats.md, "Stream definitions"): version, DDL for
+people, the schema as a base64 Arrow IPC message, and when it was created.
+Law: decode(encode(r)) equals r, and whatever else stands there raises BadFormat.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import BadFormat, BadRequest
+from penstock.stream.ddl import to_ddl
+from penstock.stream.schema import decode_schema, encode_schema
+
+VERSION: Final = 1
+KEY_PREFIX: Final = "stream/"
+TAG_PREFIX: Final = "s/"
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What the log knows of a stream."""
+
+    name: str
+    #: Normalised (schema.py).
+    schema: pa.Schema
+    created_ms: int
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark DDL text."""
+        return to_ddl(self.schema)
+
+
+def check_name(name: str) -> None:
+    """Names go into tags, keys, file names and SQL of later tools, hence few characters."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"stream name {name!r}: a letter or _ first, then letters, digits, _ . - "
+            "(128 characters at most)"
+        )
+
+
+def stream_key(name: str) -> str:
+    return KEY_PREFIX + name
+
+
+def stream_tag(name: str) -> str:
+    return TAG_PREFIX + name
+
+
+def encode_registration(registration: Registration) -> bytes:
+    return json.dumps(
+        {
+            "version": VERSION,
+            "ddl": registration.ddl,
+            "schema": base64.b64encode(encode_schema(registration.schema)).decode(),
+            "created_ms": registration.created_ms,
+        }
+    ).encode()
+
+
+def decode_registration(name: str, data: bytes) -> Registration:
+    try:
+        found: Any = json.loads(data)
+        if found["version"] != VERSION:
+            raise BadFormat(
+                f"stream {name} has version {found['version']}, this program reads {VERSION}: "
+                "use a newer one"
+            )
+        encoded = base64.b64decode(found["schema"], validate=True)
+        created_ms = int(found["created_ms"])
+    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        raise BadFormat(f"stream {name} is registered with bytes that cannot be read") from error
+    return Registration(name, decode_schema(encoded), created_ms)

@@ -1,0 +1,161 @@
+"""`penstock.connect` and what it returns: the log as a user holds it.
+
+Owns the life of a connection (opened here, closed by the user or at the end of the program) and the
+registry of streams. Law: of all that create a stream at the same time, one does; the others get it
+if their schema is equal, and SchemaMismatch if not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import json
+import os
+import time
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.errors import GuardFailed, NotFound, SchemaMismatch
+from penstock.ids import Lsn
+from penstock.log.api import Bounds
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.embedded import default_data_dir, endpoint
+from penstock.stream.positions import Position, resolve_position
+from penstock.stream.registration import (
+    KEY_PREFIX,
+    Registration,
+    check_name,
+    decode_registration,
+    encode_registration,
+    stream_key,
+)
+from penstock.stream.schema import describe_difference, normalise
+from penstock.stream.stream import Stream
+
+
+def connect(
+    target: str | os.PathLike[str] | None = None,
+    *,
+    token_file: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    timeout: float = 30.0,
+) -> Log:
+    """Connect to a log, and start its server if it is one of this machine and none runs.
+
+    `target` is a data directory (None: PENSTOCK_DIR, or the user's data directory), whose server is
+    shared by all programs that connect and stops soon after the last one; or an address like
+    "penstock://host:7070", with the server's token in `token_file` (or PENSTOCK_TOKEN_FILE) and,
+    beyond this machine, its certificate authority in `tls_ca`. `timeout` is how long, in seconds,
+    any request may take, reconnections included. Raises Unavailable, Unauthorized, BadConfig.
+    """
+    resolve = endpoint(target, token_file=token_file, tls_ca=tls_ca)
+    name = os.fspath(target) if target is not None else str(default_data_dir())
+    log = Log(BlockingLog(resolve, timeout=timeout), name)
+    # A program that just ends still finishes what it submitted and forgets its own producer.
+    atexit.register(log.close)
+    return log
+
+
+class Log:
+    """A connected log: its streams, its state. Make one with `penstock.connect`.
+
+    Usable from several threads, and in forked children, which connect on their own.
+    """
+
+    def __init__(self, client: BlockingLog, target: str) -> None:
+        self._client = client
+        self._target = target
+        self._closed = False
+
+    @property
+    def client(self) -> BlockingLog:
+        """The log itself: entries, tags, guards, metadata (penstock.log.api)."""
+        return self._client
+
+    def create_stream(self, name: str, schema: pa.Schema | str) -> Stream:
+        """Create a stream, or find it if it exists with an equal schema.
+
+        `schema` is Spark DDL text ("auction long, ts timestamp NOT NULL") or a `pyarrow.Schema`.
+        Raises SchemaMismatch, naming each column that differs, if it exists with another schema.
+        """
+        check_name(name)
+        wanted = Registration(name, normalise(schema), time.time_ns() // 1_000_000)
+        found = self._find(name)
+        if found is None:
+            try:
+                value = encode_registration(wanted)
+                self._client.compare_and_set(stream_key(name), expected=None, value=value)
+            except GuardFailed:
+                found = self._find(name)  # another was faster
+        if found is None:
+            return Stream(self._client, wanted)
+        difference = describe_difference(found.schema, wanted.schema)
+        if difference:
+            raise SchemaMismatch(f"stream {name} exists with another schema: {difference}")
+        return Stream(self._client, found)
+
+    def stream(self, name: str) -> Stream:
+        """The stream of this name; NotFound, with names that are close, if there is none."""
+        check_name(name)
+        found = self._find(name)
+        if found is None:
+            raise NotFound(f"no stream {name}: {_hint(name, self._names())}")
+        return Stream(self._client, found)
+
+    def streams(self) -> list[Stream]:
+        """All streams, by name."""
+        found = self._client.list_metadata(KEY_PREFIX)
+        names = {key.removeprefix(KEY_PREFIX): value.data for key, value in found.items()}
+        return [
+            Stream(self._client, decode_registration(name, names[name])) for name in sorted(names)
+        ]
+
+    def bounds(self) -> Bounds:
+        """What can be read now: [trim_point, tail)."""
+        return self._client.bounds()
+
+    def status(self) -> dict[str, Any]:
+        """The server's account of itself: positions, segments, sizes, connections, settings."""
+        status: dict[str, Any] = json.loads(self._client.status())
+        return status
+
+    def trim(self, position: Position) -> Lsn:
+        """Give up everything below the position, for all streams and for good.
+
+        Returns the trim point, which never goes back. Raises Trimmed for an LSN above the tail.
+        """
+        return self._client.trim(resolve_position(self._client, position))
+
+    def close(self) -> None:
+        """Finish what was submitted, then disconnect. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            atexit.unregister(self.close)
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Log({self._target!r}{', closed' if self._closed else ''})"
+
+    def _find(self, name: str) -> Registration | None:
+        value = self._client.get(stream_key(name))
+        return None if value is None else decode_registration(name, value.data)
+
+    def _names(self) -> list[str]:
+        return [key.removeprefix(KEY_PREFIX) for key in self._client.list_metadata(KEY_PREFIX)]
+
+
+def _hint(name: str, known: list[str]) -> str:
+    if not known:
+        return "the log has no streams yet; create_stream makes one"
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    shown = ", ".join(sorted(known)[:5])
+    return f"there are {shown}" + (f" and {len(known) - 5} more" if len(known) > 5 else "")

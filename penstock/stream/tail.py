@@ -1,0 +1,105 @@
+"""A stream followed: its batches in log order, each once, over any number of reconnections.
+
+Owns the position. Law: `position` is where a new tail continues without a gap or a repetition,
+whenever it is read between two batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Self
+
+import pyarrow as pa
+
+from penstock.errors import BadFormat, Unavailable
+from penstock.ids import Lsn
+from penstock.log.api import ReadBatch
+from penstock.log.client.blocking import BlockingReader
+from penstock.log.records import Entry, Kind
+from penstock.stream.batches import decode_batch
+
+
+class StreamTail:
+    """Iterate over it for `pyarrow.RecordBatch`es; close it, or use it in a `with`, when done.
+
+    It ends at its `end`, or when no batch came for `timeout` seconds: then continue, if you want,
+    with a new tail from `position`. One thread at a time; not across a fork.
+    """
+
+    def __init__(
+        self,
+        reader: BlockingReader,
+        *,
+        name: str,
+        schema: pa.Schema,
+        start: Lsn,
+        timeout: float | None,
+    ) -> None:
+        self._reader = reader
+        self._name = name
+        self._schema = schema
+        self._timeout = timeout
+        self._pending: deque[Entry] = deque()
+        self._looked_up_to = start
+        self._closed = False
+        #: The log entry of the last batch: its LSN, append time, producer, seq.
+        self.entry: Entry | None = None
+        #: Start here to continue after the last batch.
+        self.position = start
+
+    @property
+    def lsn(self) -> Lsn | None:
+        """LSN of the last batch; None before the first."""
+        return None if self.entry is None else self.entry.lsn
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        while not self._pending:
+            found = None if self._closed else self._fetch(deadline)
+            if found is None:
+                self.close()
+                raise StopIteration
+            self._pending.extend(entry for entry in found.entries if entry.kind is Kind.DATA)
+            self._looked_up_to = found.looked_up_to
+            if not self._pending:
+                self.position = found.looked_up_to
+        entry = self._pending.popleft()
+        try:
+            batch = decode_batch(entry.payload, self._schema)
+        except BadFormat as error:
+            raise BadFormat(f"stream {self._name}, LSN {entry.lsn}: {error}") from error
+        self.entry = entry
+        self.position = Lsn(entry.lsn + 1) if self._pending else self._looked_up_to
+        return batch
+
+    def _fetch(self, deadline: float | None) -> ReadBatch | None:
+        """None at the end and at the deadline."""
+        try:
+            wait = None if deadline is None else max(deadline - time.monotonic(), 0)
+            return self._reader.next_batch(wait)
+        except TimeoutError:
+            return None
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pending.clear()
+        try:
+            self._reader.close()
+        except Unavailable:
+            pass  # the client was closed before, and its readers with it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<tail of stream {self._name} at LSN {self.position}>"
