@@ -18,6 +18,8 @@ PAYLOAD_BYTES_MAX: Final = 1 * MIB
 GROUP_BYTES_MAX: Final = 4 * MIB
 #: Entries of one group; their LSNs are allocated in one step.
 GROUP_ENTRIES_MAX: Final = 10_000
+#: Some entries of a group, for a reader that wants only those: each brings its place of 4 bytes.
+SLICE_BYTES_MAX: Final = GROUP_BYTES_MAX + 4 * GROUP_ENTRIES_MAX
 #: Tags of one entry, and different tags in one group.
 ENTRY_TAGS_MAX: Final = 64
 GROUP_TAGS_MAX: Final = 20_000
@@ -39,9 +41,18 @@ FRAME_BODY_BYTES_MAX: Final = DELIVERY_BYTES + GROUP_BYTES_MAX + 64 * KIB
 #: Before the token is accepted, nothing larger than a HELLO is read (checklist 4.2).
 PREAUTH_FRAME_BYTES_MAX: Final = 16 * KIB
 
+#: What a group costs in memory beyond its bytes: the parsed table and what points to it. Counted
+#: wherever groups are held, so that a flood of tiny ones stays within the same bounds.
+GROUP_OVERHEAD_BYTES: Final = 2 * KIB
+
 #: Bytes that a server holds for one connection's unanswered appends, and for all connections.
 CONNECTION_INFLIGHT_BYTES_MAX: Final = 32 * MIB
 SERVER_INFLIGHT_BYTES_MAX: Final = 256 * MIB
+#: Bytes of answers and deliveries that wait in one socket before its next requests wait too; above
+#: one reader's default credit, so that a client that reads never meets it.
+CONNECTION_OUTPUT_BYTES_MAX: Final = 8 * MIB
+#: Requests of one connection that may be read from disk at once; each may answer with a payload.
+CONNECTION_READS_MAX: Final = 4
 CONNECTIONS_MAX: Final = 4096
 #: Connections that have not shown a token yet; further ones are closed at once.
 PREAUTH_CONNECTIONS_MAX: Final = 512
@@ -66,6 +77,8 @@ SEGMENT_MS_MAX: Final = 30 * 24 * 3600 * 1000
 # A group with the largest allowed payload fits, with room for its table.
 assert PAYLOAD_BYTES_MAX * 2 <= GROUP_BYTES_MAX
 assert GROUP_BYTES_MAX < FRAME_BODY_BYTES_MAX < CONNECTION_INFLIGHT_BYTES_MAX
+# A delivery that had nearly DELIVERY_BYTES takes one more slice, with its record header.
+assert DELIVERY_BYTES + SLICE_BYTES_MAX + KIB <= FRAME_BODY_BYTES_MAX
 # Tag references in a group are u16.
 assert GROUP_TAGS_MAX < 2**16
 assert ENTRY_TAGS_MAX < 2**16
@@ -74,5 +87,7 @@ assert PRODUCER_RECENT_GROUPS >= PRODUCER_INFLIGHT_GROUPS_MAX
 # A segment may overshoot its size by one group, and must stay addressable.
 assert SEGMENT_BYTES_MAX + GROUP_BYTES_MAX < 2**32
 assert SEGMENT_MS_MAX < 2**32
+# A client that only tails is never kept from asking.
+assert CREDIT_BYTES_DEFAULT < CONNECTION_OUTPUT_BYTES_MAX
 # One full group is always deliverable on a fresh subscription.
 assert CREDIT_BYTES_DEFAULT >= GROUP_BYTES_MAX

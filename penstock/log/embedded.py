@@ -68,6 +68,8 @@ def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) 
         raise BadConfig(f"give the token file of {url} as token_file or in PENSTOCK_TOKEN_FILE")
     token = read_token(Path(named))
     tls = ssl.create_default_context(cafile=str(tls_ca)) if tls_ca is not None else None
+    if tls is not None:
+        tls.hostname_checks_common_name = False  # names are in the SAN, or nowhere
 
     async def resolve() -> Endpoint:
         return Endpoint(host, port, token, tls)

@@ -28,6 +28,7 @@ from penstock.limits import (
     GROUP_TAGS_MAX,
     PAYLOAD_BYTES_MAX,
     PRODUCER_BYTES_MAX,
+    SLICE_BYTES_MAX,
     TAG_BYTES_MAX,
 )
 from penstock.log.records import Entry, Kind, NewEntry, SetKey, check_tag, meta_tag
@@ -284,7 +285,7 @@ def _join_body(
     )
     table_bytes = BODY_HEADER_BYTES + len(table)
     body_bytes = table_bytes + sum(map(len, payloads))
-    if body_bytes > GROUP_BYTES_MAX:
+    if body_bytes > (SLICE_BYTES_MAX if flags & SLICE else GROUP_BYTES_MAX):
         raise TooLarge(f"group of {body_bytes} bytes: the limit is {GROUP_BYTES_MAX}")
     header = _BODY.pack(
         0,
@@ -331,7 +332,7 @@ def decode_body(data: Buffer) -> Body:
         or ref_count > count * ENTRY_TAGS_MAX
         or text_bytes > tag_count * TAG_BYTES_MAX
         or not 0 < producer_bytes <= PRODUCER_BYTES_MAX
-        or body_bytes > GROUP_BYTES_MAX
+        or body_bytes > (SLICE_BYTES_MAX if sliced else GROUP_BYTES_MAX)
     ):
         raise BadFormat("group body has a count beyond the limits")
     rows_at = BODY_HEADER_BYTES + producer_bytes
@@ -518,7 +519,7 @@ def decode_header(data: Buffer, at: int = 0) -> RecordHeader:
     if crc32c(memoryview(data)[at + 8 : at + RECORD_HEADER_BYTES]) != crc:
         raise ChecksumMismatch("record header is damaged")
     size = fields[0]
-    if not RECORD_HEADER_BYTES <= size <= RECORD_HEADER_BYTES + GROUP_BYTES_MAX:
+    if not RECORD_HEADER_BYTES <= size <= RECORD_HEADER_BYTES + SLICE_BYTES_MAX:
         raise BadFormat(f"record of {size} bytes")
     return RecordHeader(
         size,

@@ -28,11 +28,15 @@ Decoder = Callable[[bytes, int], tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First on every connection. The token is compared in constant time."""
+    """First on every connection. The token is compared in constant time.
+
+    `session` is the same on all connections of one client object: the newest silences the others.
+    """
 
     KIND: ClassVar = 1
     token: str
     client: str
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,8 @@ class AsyncAppender:
             check_key(guard.key)
         check_submission(entries, guards)
         future: asyncio.Future[Appended] = self._loop.create_future()
+        self._idle.clear()  # before: a producer that is broken settles at once, and is idle again
         self._settle(self.core.submit(future, entries, guards=guards, flush=flush))
-        self._idle.clear()
         if self.core.pending_bytes > PENDING_BYTES_MAX:
             self._room.clear()
         if self.core.in_flight == 0:

@@ -64,12 +64,17 @@ class BlockingLog:
     def __init__(self, resolve: Resolve, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._resolve = resolve
         self._timeout = timeout
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
         self._thread: LoopThread | None = None
         self._log: AsyncLog | None = None
         self._closed = False
         self._open()
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """One per process: at a fork, a thread that the child lacks may hold the parent's."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
 
     def _open(self) -> AsyncLog:
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class AsyncLog:
     def __init__(self, resolve: Resolve, *, name: str, timeout: float) -> None:
         self._resolve = resolve
         self._name = name
+        #: What our connections have in common: the server hears only the newest of them.
+        self._session = secrets.token_hex(16)
         self.timeout = timeout
         self._connection: ClientConnection | None = None
         self._connected = asyncio.Event()
@@ -113,6 +116,7 @@ class AsyncLog:
                     endpoint.port,
                     token=endpoint.token,
                     name=self._name,
+                    session=self._session,
                     tls=endpoint.tls,
                     timeout=CONNECT_SECONDS,
                     on_delivery=self._delivered,
@@ -222,7 +226,7 @@ class AsyncLog:
                 async with asyncio.timeout_at(deadline):
                     found, data = await future
             except TimeoutError:
-                connection.forget(request)
+                # Its answer stays awaited: one that comes late must find somebody to ignore it.
                 raise DeadlineExceeded(
                     f"no answer to {type(message).__name__} within {self.timeout:g} s"
                 ) from None

@@ -119,6 +119,7 @@ async def open_connection(
     *,
     token: str,
     name: str,
+    session: str,
     tls: ssl.SSLContext | None,
     timeout: float,
     on_delivery: Callable[[m.Delivery, memoryview], None],
@@ -140,7 +141,7 @@ async def open_connection(
                 else:
                     welcome.set_result(message)
 
-            protocol.send(1, m.Hello(token, name), answer)
+            protocol.send(1, m.Hello(token, name, session), answer)
             try:
                 message = await welcome
             except BaseException:

@@ -24,6 +24,9 @@ from penstock.wire import messages as m
 if TYPE_CHECKING:
     from penstock.log.client.client import AsyncLog
 
+#: Wait before a subscription is tried again that the server could not serve.
+RESUME_SECONDS = 0.05
+
 
 class AsyncReader:
     """Iterate over it for `ReadBatch`es; `async with` it so that the server forgets it after."""
@@ -68,8 +71,19 @@ class AsyncReader:
 
     def _answered(self, message: m.Message | PenstockError, _: memoryview) -> None:
         """Only failures are answered; a lost connection is resumed by the client."""
-        if isinstance(message, PenstockError) and not isinstance(message, Retryable):
+        connection = self._connection
+        if not isinstance(message, PenstockError):
+            return
+        if not isinstance(message, Retryable):
             self.fail(message)
+        elif connection is not None and not connection.closed.done():
+            # The server gave this subscription up, not the connection: nobody else will resume it.
+            loop = asyncio.get_running_loop()
+            loop.call_later(RESUME_SECONDS, self._resume_on, connection)
+
+    def _resume_on(self, connection: ClientConnection) -> None:
+        if connection is self._connection and not connection.closed.done():
+            self.resume(connection)
 
     def delivered(self, message: m.Delivery, body: memoryview) -> None:
         self.next_lsn = Lsn(max(self.next_lsn, message.looked_up_to))
@@ -89,10 +103,7 @@ class AsyncReader:
 
     async def __anext__(self) -> ReadBatch:
         message, body = await self.next_delivery()
-        entries: list[Entry] = []
-        for header, group in split_records(body):
-            entries += group.entries(header.first_lsn, header.time_ms)
-        return ReadBatch(entries, Lsn(message.looked_up_to))
+        return ReadBatch(decode_records(body), Lsn(message.looked_up_to))
 
     async def next_delivery(self) -> tuple[m.Delivery, memoryview]:
         """The next delivery as it came, its records not yet taken apart."""
@@ -106,7 +117,9 @@ class AsyncReader:
             self._arrived.clear()
             await self._arrived.wait()
         message, body = self._queue.popleft()
-        if body and not self._done and self._connection is not None:
+        # What an earlier subscription sent was paid for with its credit, not with this one's.
+        is_paid = message.subscription == self.number
+        if body and is_paid and not self._done and self._connection is not None:
             if not self._connection.closed.done():
                 self._connection.send(0, m.Credit(self.number, len(body)))
         return message, body
@@ -130,6 +143,14 @@ class AsyncReader:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def decode_records(body: memoryview) -> list[Entry]:
+    """The entries of a delivery, each checked against its CRC."""
+    entries: list[Entry] = []
+    for header, group in split_records(body):
+        entries += group.entries(header.first_lsn, header.time_ms)
+    return entries
 
 
 def split_records(body: memoryview) -> Iterator[tuple[RecordHeader, Body]]:

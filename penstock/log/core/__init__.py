@@ -1,6 +1,7 @@
 """What decides; no I/O, no clock, no threads.
 
 sequencer.py  order groups, guard, fence, deduplicate, group commit
+sessions.py   which connection speaks for a client
 state.py      metadata and producers as a fold over the log; snapshot bytes
 tag_index.py  which entries carry a tag, where groups lie; index file bytes
 tails.py      many readers: positions, credits, progress

@@ -125,6 +125,8 @@ class Sequencer:
         self._waiting_bytes = 0
         #: When the oldest waiting group must be written; None if nothing waits.
         self._due_ms: int | None = None
+        #: The latest time at which a waiting group was asked for.
+        self._asked_ms = 0
         self._in_flight: Write | None = None
         #: Answers in order, each with the LSN that must be durable first.
         self._answers: deque[tuple[Lsn, Answer]] = deque()
@@ -157,8 +159,11 @@ class Sequencer:
         self._waiting.append(OrderedGroup(first_lsn, time_ms, body, roll))
         self._waiting_bytes += RECORD_HEADER_BYTES + len(body.data)
         due_ms = now_ms + flush.delay_ms
-        if self._due_ms is None or due_ms < self._due_ms:
-            self._due_ms = due_ms
+        if self._due_ms is None:
+            self._asked_ms, self._due_ms = now_ms, due_ms
+        else:
+            self._asked_ms = max(self._asked_ms, now_ms)
+            self._due_ms = min(self._due_ms, due_ms)
         self._answer(cause, Appended(first_lsn, body.count))
 
     def ask(self, cause: Cause) -> None:
@@ -170,7 +175,9 @@ class Sequencer:
         if self._in_flight is not None or not self._waiting or self.poisoned:
             return None
         assert self._due_ms is not None
-        if self._due_ms > now_ms and self._waiting_bytes < self._write_bytes_max:
+        # Before it was asked for: the clock was set back, and nobody may wait until it catches up.
+        is_early = self._asked_ms <= now_ms < self._due_ms
+        if is_early and self._waiting_bytes < self._write_bytes_max:
             return None
         groups: list[OrderedGroup] = []
         size = 0
@@ -182,6 +189,7 @@ class Sequencer:
             size += RECORD_HEADER_BYTES + len(group.body.data)
         self._waiting_bytes -= size
         # What stays behind was due no later than what was taken: write it as soon as possible.
+        self._asked_ms = now_ms
         self._due_ms = now_ms if self._waiting else None
         self._in_flight = Write(tuple(groups), self.durable_lsn, size)
         return self._in_flight
@@ -290,9 +298,10 @@ def decide_seq(body: Body, known: ProducerState | None) -> Appended | OldDuplica
     if seq < known.next_seq:
         if not known.recent or seq < known.recent[0].first_seq:
             return OldDuplicate(name, body.instance, seq, body.count)
-        for group in known.recent:
-            if group.first_seq == seq:
-                return decide_duplicate(body.instance, body.count, group)
+        group = next(group for group in reversed(known.recent) if group.first_seq <= seq)
+        # A newer instance wrote there: whatever the shapes, this one must hear that it is fenced.
+        if group.first_seq == seq or group.instance > body.instance:
+            return decide_duplicate(body.instance, body.count, group)
         raise SeqMismatch(
             f"producer {name}: seq {seq} lies inside an earlier group; the next is {known.next_seq}"
         )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
-from penstock.limits import DELIVERY_BYTES, MIB
+from penstock.limits import DELIVERY_BYTES, GROUP_OVERHEAD_BYTES, MIB
 from penstock.log.group_format import Body, RecordHeader, slice_record
 
 #: One piece read from storage; bounds what a subscription costs in memory at once.
@@ -307,9 +307,10 @@ class Tails:
 
     def _remember(self, group: DurableGroup) -> None:
         self._recent.append(group)
-        self._recent_bytes += len(group.body.data)
+        self._recent_bytes += GROUP_OVERHEAD_BYTES + len(group.body.data)
         while self._recent_bytes > RECENT_BYTES and len(self._recent) > 1:
-            self._recent_bytes -= len(self._recent.popleft().body.data)
+            oldest = self._recent.popleft()
+            self._recent_bytes -= GROUP_OVERHEAD_BYTES + len(oldest.body.data)
 
 
 def cut_group(

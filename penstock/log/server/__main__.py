@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +31,12 @@ def main() -> int:
     try:
         run_server(config)
     except PenstockError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        try:
+            print(f"penstock: {error}", file=sys.stderr, flush=True)
+        except OSError:
+            # Our output is often a file on the very disk that is full. Python would try once more
+            # to write it at exit, and end with a code of its own.
+            os._exit(EXIT_FATAL)
         return EXIT_FATAL
     return 0
 

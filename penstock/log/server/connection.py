@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import (
@@ -29,8 +29,11 @@ from penstock.errors import (
 from penstock.ids import Lsn
 from penstock.limits import (
     CONNECTION_INFLIGHT_BYTES_MAX,
+    CONNECTION_OUTPUT_BYTES_MAX,
+    CONNECTION_READS_MAX,
     CREDIT_BYTES_MAX,
     FLUSH_MS_MAX,
+    GROUP_OVERHEAD_BYTES,
     GUARDS_MAX,
     PREAUTH_FRAME_BYTES_MAX,
     PREAUTH_SECONDS_MAX,
@@ -63,7 +66,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.out: list[bytes | bytearray | memoryview] = []
         self._inflight_bytes = 0
-        self._paused = False
+        #: Why no more requests are read now; empty while they are.
+        self._halts: set[str] = set()
+        self._reads = asyncio.Semaphore(CONNECTION_READS_MAX)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.session = ""
+        self._is_silenced = False
         self.subscriptions: set[int] = set()
         self.peer = "?"
         self._http: bytearray | None = None
@@ -77,6 +86,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._server.admit(self):
             self._transport.abort()
             return
+        self._transport.set_write_buffer_limits(CONNECTION_OUTPUT_BYTES_MAX)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(PREAUTH_SECONDS_MAX, self._close, "no token in time")
 
@@ -92,6 +102,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, size: int) -> None:
+        if self._is_silenced:
+            return
         try:
             if not self.authenticated and self._is_http(size):
                 return
@@ -102,6 +114,29 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._fail(0, error)
             self._close(str(error))
         self._server.after_event()
+
+    def pause_writing(self) -> None:
+        """The peer does not read what it asked for: it need not ask for more."""
+        self._writable.clear()
+        self._halt("unread answers")
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._go_on("unread answers")
+
+    def _halt(self, cause: str) -> None:
+        transport = self._transport
+        if not self._halts and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        self._halts.add(cause)
+
+    def _go_on(self, cause: str) -> None:
+        if cause not in self._halts:
+            return
+        self._halts.discard(cause)
+        transport = self._transport
+        if not self._halts and transport is not None and not transport.is_closing():
+            transport.resume_reading()
 
     def eof_received(self) -> None:
         return None
@@ -115,6 +150,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def silence(self) -> None:
+        """The client speaks on a newer connection (core/sessions.py): nothing is heard on this."""
+        self._is_silenced = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def flush(self) -> None:
         """Send what collected."""
@@ -153,6 +194,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reader.allow_large()
         if self._deadline is not None:
             self._deadline.cancel()
+        self.session = message.session
         self._server.authenticated(self)
         owner = self._server.owner
         manifest = owner.storage.manifest
@@ -180,26 +222,28 @@ class ServerConnection(asyncio.BufferedProtocol):
                 owner.tails.unsubscribe((self, message.subscription))
                 self.subscriptions.discard(message.subscription)
             case m.ReadLast():
-                self._later(request, self._read_last(request, message))
+                self._later(request, lambda: self._read_last(request, message))
             case m.FindTime():
-                self._later(request, self._position(request, owner.find_time(message.time_ms)))
+                time_ms = message.time_ms
+                self._later(request, lambda: self._position(request, owner.find_time(time_ms)))
             case m.Trim():
                 logger.info("trim requested peer=%s lsn=%d", self.peer, message.lsn)
-                self._later(request, self._position(request, owner.trim(message.lsn)))
+                lsn = message.lsn
+                self._later(request, lambda: self._position(request, owner.trim(lsn)))
             case m.GetMetadata():
-                self._later(request, self._metadata(request, message))
+                self._later(request, lambda: self._metadata(request, message))
             case m.GetProducer():
-                self._later(request, self._producer(request, message.producer))
+                self._later(request, lambda: self._producer(request, message.producer))
             case m.GetBounds():
                 point = owner.storage.manifest.trim_point
                 self.send(request, m.LogBounds(point, owner.sequencer.durable_lsn))
             case m.GetStatus():
-                self.send(request, m.Status(self._server.status_json()))
+                self._later(request, lambda: self._status(request))
             case _:
                 raise BadRequest(f"{type(message).__name__} is not for a server")
 
     def _append(self, frame: Frame, message: m.Append) -> None:
-        size = len(frame.body)
+        size = GROUP_OVERHEAD_BYTES + len(frame.body)
         server = self._server
         if server.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
             raise Overloaded("too many bytes of unanswered appends")
@@ -217,7 +261,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         def reply(outcome: Outcome) -> None:
             self._inflight_bytes -= size
             server.inflight_bytes -= size
-            self._resume()
+            if self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
+                self._go_on("unanswered appends")
             if isinstance(outcome, PenstockError):
                 self._fail(request, outcome)
             else:
@@ -226,16 +271,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 )
 
         server.owner.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
-        if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX and not self._paused:
-            assert self._transport is not None
-            self._transport.pause_reading()
-            self._paused = True
-
-    def _resume(self) -> None:
-        if self._paused and self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
-            self._paused = False
-            if self._transport is not None:
-                self._transport.resume_reading()
+        if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX:
+            self._halt("unanswered appends")
 
     def _subscribe(self, message: m.Subscribe) -> None:
         owner = self._server.owner
@@ -281,10 +318,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # ---- requests that wait
 
-    def _later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, request: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Answer when there is time: a few at once, and none while answers wait to be read."""
+
         async def run() -> None:
             try:
-                await work
+                async with self._reads:
+                    await self._writable.wait()
+                    await work()
             except Defect as error:
                 self._server.on_fatal(error)
             except PenstockError as error:
@@ -307,6 +348,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     async def _position(self, request: int, found: Coroutine[Any, Any, Lsn]) -> None:
         self.send(request, m.Position(await found))
+
+    async def _status(self, request: int) -> None:
+        self.send(request, m.Status(self._server.status_json()))
 
     async def _metadata(self, request: int, message: m.GetMetadata) -> None:
         prefix = message.prefix
@@ -352,6 +396,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         shown = shown[:7].lower() + shown[7:]
         if not hmac.compare_digest(shown, wanted):
             self._server.metrics.unauthorized += 1
+            logger.warning("closing a connection peer=%s cause=unauthorized", self.peer)
             status, text = "401 Unauthorized", "send the token: Authorization: Bearer TOKEN\n"
         elif lines[0].split(b" ")[1] != b"/metrics":
             status, text = "404 Not Found", "only /metrics is here\n"

@@ -128,4 +128,14 @@ def read_address(data_dir: Path) -> Address | None:
 
 
 def remove_address(data_dir: Path) -> None:
+    """Whoever's it is: for a server that has just taken the lock."""
     (data_dir / "server.json").unlink(missing_ok=True)
+
+
+def remove_own_address(data_dir: Path) -> None:
+    """Only ours: the directory may have been replaced under us, and be another server's now."""
+    try:
+        if json.loads((data_dir / "server.json").read_text())["pid"] == os.getpid():
+            remove_address(data_dir)
+    except (OSError, ValueError, KeyError):
+        pass  # gone, or not ours

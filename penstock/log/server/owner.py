@@ -58,7 +58,12 @@ Reply = Callable[[Outcome], None]
 
 
 def wall_ms() -> int:
+    """It may jump: append times never follow it back, and nothing waits for it to catch up."""
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class LogOwner:
@@ -213,6 +218,8 @@ class LogOwner:
             outcome = Unknown(f"{error}; it may have been trimmed")
         except PenstockError as error:
             outcome = error
+        except OSError as error:
+            outcome = Unavailable(f"the request failed: {error}")
         self._count(outcome)
         reply(outcome)
         self._after_event()
@@ -240,7 +247,7 @@ class LogOwner:
             return
         self._take_in(write, groups, time.monotonic() - started)
         self._give_answers()
-        self.perform(self.tails.durable(groups, wall_ms()))
+        self.perform(self.tails.durable(groups, monotonic_ms()))
 
     def _written(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
         """The writer thread is done."""
@@ -248,7 +255,7 @@ class LogOwner:
         # The next write starts before the answers go out; on its thread, for done here it would
         # reach the readers before this one does.
         self.pump(inline=False)
-        self.perform(self.tails.durable(groups, wall_ms()))
+        self.perform(self.tails.durable(groups, monotonic_ms()))
         self._after_event()
 
     def _take_in(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
@@ -300,7 +307,8 @@ class LogOwner:
             self._fail_subscription(id, error)
         else:
             piece = done.result()
-            self.perform(self.tails.piece_read(id, piece.records, piece.looked_up_to, wall_ms()))
+            effects = self.tails.piece_read(id, piece.records, piece.looked_up_to, monotonic_ms())
+            self.perform(effects)
         self._after_event()
 
     async def _run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -325,7 +333,7 @@ class LogOwner:
         while True:
             await asyncio.sleep(PROGRESS_MS / 1000)
             if self.tails.count:
-                self.perform(self.tails.tick(wall_ms()))
+                self.perform(self.tails.tick(monotonic_ms()))
                 self._after_event()
 
     async def _housekeeping_loop(self) -> None:

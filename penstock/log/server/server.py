@@ -23,8 +23,9 @@ import uvloop
 
 from penstock.config import ServerConfig
 from penstock.errors import Defect, PenstockError, Unavailable
-from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
+from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
 from penstock.log.core.sequencer import SegmentLimits, Sequencer
+from penstock.log.core.sessions import Sessions
 from penstock.log.core.tails import Deliver, SubscriptionId
 from penstock.log.server.connection import ServerConnection
 from penstock.log.server.data_dir import (
@@ -32,6 +33,7 @@ from penstock.log.server.data_dir import (
     DirectoryLock,
     ensure_token,
     remove_address,
+    remove_own_address,
     write_address,
 )
 from penstock.log.server.metrics import ServerMetrics
@@ -90,6 +92,7 @@ class LogServer:
         self.dirty: set[ServerConnection] = set()
         self._connections: set[ServerConnection] = set()
         self._waiting: set[ServerConnection] = set()
+        self._sessions: Sessions[ServerConnection] = Sessions()
         self._started = time.time()
         self._idle_since = time.monotonic()
         self._fatal: BaseException | None = None
@@ -125,7 +128,7 @@ class LogServer:
             )
             await self._serve()
         finally:
-            remove_address(config.data_dir)
+            remove_own_address(config.data_dir)
             lock.release()
         if self._fatal is not None:
             raise Unavailable(f"the log stopped: {self._fatal!r}") from self._fatal
@@ -134,11 +137,16 @@ class LogServer:
         loop = asyncio.get_running_loop()
         config, manifest = self.config, self.owner.storage.manifest
         self.owner.start()
+        tls = self._tls()
+        # Handshakes come before connection.py's deadline and have the same one.
+        deadline = PREAUTH_SECONDS_MAX if tls is not None else None
         listener = await loop.create_server(
             lambda: ServerConnection(self),
             config.host,
             config.port,
-            ssl=self._tls(),
+            ssl=tls,
+            ssl_handshake_timeout=deadline,
+            ssl_shutdown_timeout=deadline,
             backlog=1024,
         )
         port = listener.sockets[0].getsockname()[1]
@@ -217,8 +225,12 @@ class LogServer:
     def authenticated(self, connection: ServerConnection) -> None:
         self._waiting.discard(connection)
         self._connections.add(connection)
+        older = self._sessions.open(connection.session, connection)
+        if older is not None:
+            older.silence()
 
     def dismiss(self, connection: ServerConnection) -> None:
+        self._sessions.close(connection.session, connection)
         self._waiting.discard(connection)
         self._connections.discard(connection)
         self.dirty.discard(connection)

@@ -1,12 +1,13 @@
 """The cold store: copies of sealed segments on any `pyarrow.fs` file system, and reads from there.
 
 Owns nothing about segments: it keeps named, immutable byte strings. Law: `put` returns only after
-the copy was read back and found equal; `open` reads by position, so a tag read fetches what it
-needs.
+the copy is durable and was read back and found equal; `open` reads by position, so a tag read
+fetches what it needs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -79,10 +80,21 @@ class FileSystemColdStore:
         with self._fs.open_output_stream(temporary) as output:
             for start in range(0, len(data), MIB):
                 output.write(data[start : start + MIB])
+        self._sync(temporary)  # before the move, or a crash could leave an empty file
         self._fs.move(temporary, path)
+        self._sync(self._root)  # before the local file is given up
         copy = ColdFile(self._fs, path)
         if copy.size != len(data) or crc32c(copy.read_at(0, copy.size)) != crc32c(data):
             raise ChecksumMismatch(f"the cold copy of {name} differs from what was written")
+
+    def _sync(self, path: str) -> None:
+        """Make a local file or folder durable; other stores answer only once they have done so."""
+        if isinstance(self._fs, fs.LocalFileSystem):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def open(self, name: str) -> ColdFile:
         return ColdFile(self._fs, self._path(name))

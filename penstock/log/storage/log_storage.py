@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from penstock.errors import Damaged, InvariantBroken, MissingFile, Trimmed, Unavailable
@@ -219,15 +220,28 @@ class LogStorage:
 
     def _change(self, manifest: Manifest) -> None:
         """Publish the next manifest. The lock is held: versions follow each other."""
-        self._store.write(manifest)
+        self._check_usable()
+        try:
+            self._store.write(manifest)
+        except OSError:
+            # A full disk leaves the old manifest, and trimming must stay possible then. If the new
+            # one is in place, nobody knows which of the two a power cut would leave (R48).
+            self.poisoned = True
+            current = self._store.read()
+            self.poisoned = current is None or current.version != self.manifest.version
+            raise
         self.manifest = manifest
 
     def close(self) -> None:
         """A clean stop: everything is durable, and the manifest says up to where."""
         if not self.poisoned:
             self.note()
-            self._file.truncate(self._file.size)
-            self._file.sync()
+            try:
+                self._file.truncate(self._file.size)
+                self._file.sync()
+            except BaseException:
+                self.poisoned = True
+                raise
             with self._lock:
                 self._change(self.manifest.next(clean_bytes=self._file.size))
         self.abandon()
@@ -249,6 +263,7 @@ class LogStorage:
         with self._lock:
             segments = self.manifest.segments
             sealing = set(self._sealing)
+        newest = segments[-2].id if len(segments) > 1 else None
         return [
             info.id
             for info in segments
@@ -258,6 +273,7 @@ class LogStorage:
                 info.id in sealing
                 or (self._cold is not None and not info.cold)
                 or not self._disk.exists(index_name(info.id))
+                or (info.id == newest and not self._disk.exists(snapshot_name(info.end_lsn)))
             )
         ]
 
@@ -327,11 +343,14 @@ class LogStorage:
             point = Lsn(max(self.manifest.trim_point, min(lsn, self.durable_lsn)))
             oldest = self._oldest_snapshot()
             segments = self.manifest.segments
-            gone = [
-                info
-                for info in segments[:-1]
-                if info.end_lsn <= point and info.end_lsn <= oldest and info.id not in self._sealing
-            ]
+            gone = list(
+                takewhile(
+                    lambda info: (
+                        info.end_lsn <= min(point, oldest) and info.id not in self._sealing
+                    ),
+                    segments[:-1],
+                )
+            )
             if point == self.manifest.trim_point and not gone:
                 return point
             self._change(self.manifest.next(segments=segments[len(gone) :], trim_point=point))
@@ -404,6 +423,8 @@ class LogStorage:
             except FileNotFoundError:
                 file = None
         if file is None:
+            if self._info(info.id) is None:
+                raise Trimmed(f"lsn {info.base_lsn} to {info.end_lsn - 1} was trimmed meanwhile")
             file = self._open_cold(segment_name(info.id))
         with self._lock:
             self._files[info.id] = file
@@ -439,19 +460,30 @@ class LogStorage:
         mark = self.manifest.log_mark
         name = index_name(info.id)
         try:
-            if info.local and self._disk.exists(name):
-                data = read_whole(self._disk, name)
-            else:
-                cold = self._open_cold(name)
-                data = cold.read_at(0, cold.size)
-            return SealedIndex(data, log_mark=mark, segment=info.id)
+            found = self._read_index(info, name)
+            if found is not None:
+                return SealedIndex(found, log_mark=mark, segment=info.id)
         except (Damaged, OSError) as error:
             logger.error("index is unusable, rebuilding segment=%d cause=%s", info.id, error)
         index = rebuild_index(self._open_file(info), info, self.manifest)
         data = index.encode(log_mark=mark, segment=info.id, end_lsn=info.end_lsn)
         if info.local and not self.poisoned:
-            replace_file(self._disk, name, data)
+            try:
+                replace_file(self._disk, name, data)
+            except OSError as error:
+                # The reader has its index: it need not fail because the disk is full, or because
+                # another reader was faster.
+                logger.warning("index is not stored segment=%d cause=%r", info.id, error)
         return SealedIndex(data, log_mark=mark, segment=info.id)
+
+    def _read_index(self, info: SegmentInfo, name: str) -> bytes | None:
+        """The bytes of the index file; None if a crash came before it was made."""
+        if info.local and self._disk.exists(name):
+            return read_whole(self._disk, name)
+        if not info.cold:
+            return None
+        cold = self._open_cold(name)
+        return cold.read_at(0, cold.size)
 
     def _forget(self, segment: SegmentId) -> None:
         with self._lock:

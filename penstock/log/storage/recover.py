@@ -138,17 +138,23 @@ def _make_durable(file: File, end: SegmentEnd) -> None:
 
 
 def _remove_leftovers(disk: Disk, manifest: Manifest) -> None:
-    """Remove what a durable manifest has disowned: trimmed segments, half-made temporary files."""
+    """Remove what the manifest has disowned: trimmed and cold segments, half-made files."""
     first = manifest.segments[0].id
-    for name in disk.names():
-        trimmed = (
-            name.startswith("seg-")
-            and name[4:14].isdigit()
-            and int(name[4:14]) < first
-            and manifest.trim_point > 0
-        )
-        if trimmed or name.endswith(".new"):
-            disk.remove(name)
+    cold = {info.id for info in manifest.segments if not info.local}
+
+    def is_disowned(name: str) -> bool:
+        if not name.startswith("seg-") or not name[4:14].isdigit():
+            return False
+        segment = int(name[4:14])
+        return segment in cold or (segment < first and manifest.trim_point > 0)
+
+    leftovers = [name for name in disk.names() if name.endswith(".new") or is_disowned(name)]
+    if leftovers:
+        # Its writer may have been killed before it synced the rename of this manifest: a power cut
+        # would bring back the one before, which still needs these files (R40).
+        disk.sync_dir()
+    for name in leftovers:
+        disk.remove(name)
 
 
 def _check_files(disk: Disk, manifest: Manifest) -> None:
