@@ -226,7 +226,7 @@ class Bench:
         times: dict[str, list[float]] = {"all": [], "one": []}
 
         async def measure(log: AsyncLog) -> None:
-            await _append_tagged(log, self._payload[:256], count, tags=100)
+            await _append_tagged(log, self._payload[:KIB], count, tags=100)
             for _ in range(3):
                 for name, tags, expected in (("one", ["t/7"], count // 100), ("all", None, count)):
                     started = time.perf_counter()

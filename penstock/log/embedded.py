@@ -128,4 +128,14 @@ def _start_server(data_dir: Path) -> Address:
         if process.poll() is not None and read_address(data_dir) is None:
             break
         time.sleep(0.01)
-    raise Unavailable(f"the server of {data_dir} did not start: see {log_path}")
+    raise Unavailable(
+        f"the server of {data_dir} did not start ({_last_line(log_path)}): see {log_path}"
+    )
+
+
+def _last_line(path: Path) -> str:
+    """What the server said last; the reason, if it could not start."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 2000))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

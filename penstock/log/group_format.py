@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -43,6 +44,8 @@ SLICE = 4  # not all entries of the group are here; their places follow the rows
 
 _BODY = struct.Struct("<IIIBBHQQIIII")  # docs/formats.md, "Body"
 _ROW = struct.Struct("<B3xIIII")  # kind, rows, payload_end, payload_crc, ref_end
+_ENDS = struct.Struct("<8xI4xI")  # of a row: payload_end, ref_end
+_BEFORE_FIRST = (0, 0, 0, 0, 0)
 _RECORD = struct.Struct("<IIIIQQQQQQ")  # docs/formats.md, "Record header"
 _REST = struct.Struct("<IIQQQQQQ")
 BODY_HEADER_BYTES = _BODY.size
@@ -75,6 +78,17 @@ class RecordHeader:
     def is_note(self) -> bool:
         """A note has no body: it only says how far the log was durable when all was quiet."""
         return self.record_bytes == RECORD_HEADER_BYTES
+
+
+class PickedRow(NamedTuple):
+    """One entry of a table: where its payload lies, from the first payload on, and its tags."""
+
+    kind: int
+    rows: int
+    start: int
+    end: int
+    crc: int
+    refs: tuple[int, ...]
 
 
 class Body:
@@ -167,11 +181,10 @@ class Body:
             return found[0] if found else []
         return sorted({index for indexes in found for index in indexes})
 
-    def row(self, index: int) -> tuple[int, int, int, int, int]:
-        return self.rows[index]
-
-    def entry_refs(self, index: int) -> tuple[int, ...]:
-        return self.refs[self.rows[index - 1][4] if index else 0 : self.rows[index][4]]
+    def pick(self, index: int) -> PickedRow:
+        _, _, start, _, ref_start = self.rows[index - 1] if index else _BEFORE_FIRST
+        kind, rows, end, crc, ref_end = self.rows[index]
+        return PickedRow(kind, rows, start, end, crc, self.refs[ref_start:ref_end])
 
     def tag(self, ref: int) -> str:
         return self.tags[ref]
@@ -402,16 +415,15 @@ class TableView:
         self._lengths_at = self._refs_at + 2 * ref_count
         self._tag_ends: tuple[int, ...] | None = None
 
-    def row(self, index: int) -> tuple[int, int, int, int, int]:
-        row: tuple[int, int, int, int, int] = _ROW.unpack_from(
-            self._view, self._rows_at + index * ROW_BYTES
-        )
-        return row
-
-    def entry_refs(self, index: int) -> tuple[int, ...]:
-        start = self.row(index - 1)[4] if index else 0
-        count = self.row(index)[4] - start
-        return struct.unpack_from(f"<{count}H", self._view, self._refs_at + 2 * start)
+    def pick(self, index: int) -> PickedRow:
+        at = self._rows_at + index * ROW_BYTES
+        start = ref_start = 0
+        if index:
+            start, ref_start = _ENDS.unpack_from(self._view, at - ROW_BYTES)
+        kind, rows, end, crc, ref_end = _ROW.unpack_from(self._view, at)
+        refs_at = self._refs_at + 2 * ref_start
+        refs = struct.unpack_from(f"<{ref_end - ref_start}H", self._view, refs_at)
+        return PickedRow(kind, rows, start, end, crc, refs)
 
     def tag(self, ref: int) -> str:
         if self._tag_ends is None:
@@ -548,15 +560,25 @@ def slice_record(
     header: RecordHeader, body: Body | TableView, keep: Sequence[int], payloads: Sequence[Buffer]
 ) -> bytes:
     """A record with the entries at indexes `keep` only; `payloads` are theirs."""
+    return slice_rows(header, body, keep, [body.pick(index) for index in keep], payloads)
+
+
+def slice_rows(
+    header: RecordHeader,
+    body: Body | TableView,
+    keep: Sequence[int],
+    picked: Sequence[PickedRow],
+    payloads: Sequence[Buffer],
+) -> bytes:
+    """`slice_record` for rows that were picked before."""
     ref_of: dict[int, int] = {}
     refs: list[int] = []
     rows: list[bytes] = []
     end = 0
-    for index, payload in zip(keep, payloads, strict=True):
-        kind, row_count, _, crc, _ = body.row(index)
-        for ref in body.entry_refs(index):
+    for kind, row_count, start, stop, crc, row_refs in picked:
+        for ref in row_refs:
             refs.append(ref_of.setdefault(ref, len(ref_of)))
-        end += len(payload)
+        end += stop - start
         rows.append(_ROW.pack(kind, row_count, end, crc, len(refs)))
     data = _join_body(
         producer=body.producer.encode(),
@@ -569,12 +591,17 @@ def slice_record(
         tags=[body.tag(ref).encode() for ref in ref_of],
         payloads=payloads,
     )
-    head = replace(
-        header,
-        record_bytes=RECORD_HEADER_BYTES + len(data),
-        table_crc=int.from_bytes(data[:4], "little"),
+    head = _encode_header(
+        RECORD_HEADER_BYTES + len(data),
+        int.from_bytes(data[:4], "little"),
+        header.first_lsn,
+        header.epoch,
+        header.segment,
+        header.time_ms,
+        header.durable_lsn,
+        header.log_mark,
     )
-    return encode_header(head) + data
+    return head + data
 
 
 # ---- metadata entries

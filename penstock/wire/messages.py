@@ -143,11 +143,12 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class GetMetadata:
-    """All keys that start with `prefix`; or, if `exact`, that very key."""
+    """Keys that start with `prefix`, those after `after`; or, if `exact`, that very key."""
 
     KIND: ClassVar = 15
     prefix: str
     exact: bool
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +160,11 @@ class MetadataValue:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
+    """`more`: the answer was cut here, ask again after the last key."""
+
     KIND: ClassVar = 16
     values: tuple[MetadataValue, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,8 +378,15 @@ class AsyncLog:
         return Value(found.values[0].data, Lsn(found.values[0].lsn)) if found.values else None
 
     async def list_metadata(self, prefix: str = "") -> dict[str, Value]:
-        found, _ = await self.call(m.GetMetadata(prefix, False), m.Metadata)
-        return {value.key: Value(value.data, Lsn(value.lsn)) for value in found.values}
+        values: dict[str, Value] = {}
+        after = ""
+        while True:
+            found, _ = await self.call(m.GetMetadata(prefix, False, after), m.Metadata)
+            for value in found.values:
+                values[value.key] = Value(value.data, Lsn(value.lsn))
+            if not found.more:
+                return values
+            after = found.values[-1].key
 
     async def compare_and_set(
         self, key: str, *, expected: bytes | None, value: bytes | None

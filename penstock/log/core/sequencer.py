@@ -147,10 +147,10 @@ class Sequencer:
         try:
             outcome = self._decide(body, guards)
         except PenstockError as error:
-            self._answer(cause, error)
+            self._answer_soon(cause, error)
             return
         if outcome is not None:
-            self._answer(cause, outcome)
+            self._answer_soon(cause, outcome)
             return
         first_lsn = self.state.next_lsn
         time_ms = max(now_ms, self.state.time_ms)
@@ -168,7 +168,7 @@ class Sequencer:
 
     def ask(self, cause: Cause) -> None:
         """Answer `cause` (with an empty Appended) once all that is ordered now is durable."""
-        self._answer(cause, Appended(self.state.next_lsn, 0))
+        self._answer_soon(cause, Appended(self.state.next_lsn, 0))
 
     def take_write(self, now_ms: int) -> Write | None:
         """The next write to perform now, if one is due and none is in flight."""
@@ -250,6 +250,12 @@ class Sequencer:
 
     def _answer(self, cause: Cause, outcome: Appended | OldDuplicate | PenstockError) -> None:
         self._answers.append((self.state.next_lsn, Answer(cause, outcome)))
+
+    def _answer_soon(self, cause: Cause, outcome: Appended | OldDuplicate | PenstockError) -> None:
+        """Whoever asks accepted no delay: what the answer rests on is written at once."""
+        if self._waiting:
+            self._due_ms = self._asked_ms
+        self._answer(cause, outcome)
 
     def _decide(self, body: Body, guards: Sequence[Guard]) -> Appended | OldDuplicate | None:
         """None: order it. A duplicate: its first outcome. Raises what refuses it."""

@@ -32,6 +32,7 @@ from penstock.limits import (
     CONNECTION_OUTPUT_BYTES_MAX,
     CONNECTION_READS_MAX,
     CREDIT_BYTES_MAX,
+    DELIVERY_BYTES,
     FLUSH_MS_MAX,
     GROUP_OVERHEAD_BYTES,
     GUARDS_MAX,
@@ -353,16 +354,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.send(request, m.Status(self._server.status_json()))
 
     async def _metadata(self, request: int, message: m.GetMetadata) -> None:
-        prefix = message.prefix
-
-        def choose(metadata: dict[str, Value]) -> list[tuple[str, Value]]:
-            if message.exact:
-                return [(prefix, metadata[prefix])] if prefix in metadata else []
-            return sorted((k, v) for k, v in metadata.items() if k.startswith(prefix))
-
-        found = await self._server.owner.get_metadata(choose)
-        values = tuple(m.MetadataValue(key, value.data, value.lsn) for key, value in found)
-        self.send(request, m.Metadata(values))
+        found = await self._server.owner.get_metadata(lambda known: choose_values(known, message))
+        size, count = 0, 0
+        while count < len(found) and (not count or size < DELIVERY_BYTES):
+            size += len(found[count][0]) + len(found[count][1].data)
+            count += 1
+        values = tuple(m.MetadataValue(key, value.data, value.lsn) for key, value in found[:count])
+        self.send(request, m.Metadata(values, more=count < len(found)))
 
     async def _producer(self, request: int, producer: str) -> None:
         known = self._server.owner.sequencer.state.producers.get(producer)
@@ -411,3 +409,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.flush()
         if self._transport is not None:
             self._transport.close()
+
+
+def choose_values(known: dict[str, Value], message: m.GetMetadata) -> list[tuple[str, Value]]:
+    """The keys that were asked for, sorted."""
+    if message.exact:
+        return [(message.prefix, known[message.prefix])] if message.prefix in known else []
+    return sorted(
+        (key, value)
+        for key, value in known.items()
+        if key.startswith(message.prefix) and key > message.after
+    )

@@ -96,9 +96,9 @@ class LogOwner:
         self._writes: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_loop, name="log-writer", daemon=True)
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
-        #: Fires at `_timer_ms`, when a write that waits for company is due.
+        #: Fires at `_timer_at` of the loop's clock, when a write that waits for company is due.
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._timer_at = 0.0
         self._quiet_since = time.monotonic()
         #: Recent duration of a write with its fsync, smoothed.
         self._fsync_seconds = 0.0
@@ -178,12 +178,13 @@ class LogOwner:
 
     def _wake_at(self, due_ms: int, now_ms: int) -> None:
         """Pump again when the next write is due; a shorter delay does not wait for a longer one."""
+        due_at = self._loop.time() + max(due_ms - now_ms, 0) / 1000
         if self._timer is not None:
-            if self._timer_ms <= due_ms:
+            if self._timer_at <= due_at:
                 return
             self._timer.cancel()
-        self._timer_ms = due_ms
-        self._timer = self._loop.call_later(max(due_ms - now_ms, 0) / 1000, self._timer_fired)
+        self._timer_at = due_at
+        self._timer = self._loop.call_at(due_at, self._timer_fired)
 
     def _give_answers(self) -> None:
         for answer in self.sequencer.take_answers():

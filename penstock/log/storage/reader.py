@@ -24,6 +24,7 @@ from penstock.log.group_format import (
     decode_header,
     decode_record,
     slice_record,
+    slice_rows,
 )
 from penstock.log.storage.log_storage import LogStorage, SegmentView
 
@@ -173,15 +174,15 @@ def _entries(
             data = view.file.read_at(position, header.record_bytes)
         return data
     base = RECORD_HEADER_BYTES + body.payload_start
+    picked = [body.pick(index) for index in keep]
     payloads = []
-    for index in keep:
-        left = base + (body.row(index - 1)[2] if index else 0)
-        right = base + body.row(index)[2]
+    for row in picked:
+        right = base + row.end
         if right <= len(data):
-            payloads.append(data[left:right])
+            payloads.append(data[base + row.start : right])
         else:
-            payloads.append(view.file.read_at(position + left, right - left))
-    return slice_record(header, body, keep, payloads)
+            payloads.append(view.file.read_at(position + base + row.start, row.end - row.start))
+    return slice_rows(header, body, keep, picked, payloads)
 
 
 def read_last(storage: LogStorage, tag: str, end: int) -> bytes | None:

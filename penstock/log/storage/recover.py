@@ -18,6 +18,7 @@ from penstock.log.core.tag_index import OpenIndex
 from penstock.log.storage.disk import Disk, File, read_whole
 from penstock.log.storage.manifest import Manifest, ManifestStore, SegmentInfo
 from penstock.log.storage.segment_file import (
+    SEGMENT_HEADER_BYTES,
     SegmentEnd,
     SegmentWalk,
     encode_segment_header,
@@ -171,6 +172,10 @@ def _check_files(disk: Disk, manifest: Manifest) -> None:
             file.close()
             if size != info.bytes:
                 raise BadFormat(f"{name} has {size} bytes, the manifest says {info.bytes}")
+    beyond = segment_name(SegmentId(manifest.segments[-1].id + 1))
+    if disk.exists(beyond) and len(read_whole(disk, beyond)) > SEGMENT_HEADER_BYTES:
+        # A crash in a roll leaves a header at most; records came after the manifest that named it.
+        raise BadFormat(f"{beyond} holds records, but the manifest does not name it: it is too old")
 
 
 def load_state(disk: Disk, manifest: Manifest, lsn: Lsn) -> LogState:

@@ -135,10 +135,14 @@ class SegmentWalk:
             or header.segment != self._info.id
             or header.first_lsn != self.next_lsn
             or header.time_ms < self.time_ms
-            or not self._epoch <= header.epoch <= manifest.epoch
+            or header.epoch < self._epoch
             or header.durable_lsn > header.first_lsn
         ):
             raise BadFormat(f"a record for lsn {header.first_lsn} does not belong here")
+        if header.epoch > manifest.epoch:
+            raise BadFormat(
+                f"a record of epoch {header.epoch} is newer than the manifest's {manifest.epoch}"
+            )
         if header.is_note:
             body = None
         else:
@@ -224,12 +228,13 @@ def _vouched(ends: list[tuple[int, int]], durable_lsn: int, vouched: int) -> int
 def _later_proof(
     file: File, info: SegmentInfo, manifest: Manifest, walk: SegmentWalk
 ) -> int | None:
-    """Position of an intact later record that calls the bad one durable, if there is one.
+    """Position of an intact record that calls the bad one durable, if there is one.
 
-    A copy of an old record inside somebody's payload proves nothing: what it calls durable lies
-    below.
+    So does a record of a later owner than the manifest's: that one had a newer manifest, and this
+    one was put back. A copy of an old record inside somebody's payload proves nothing: what it
+    calls durable lies below.
     """
-    at = walk.position + 1
+    at = walk.position
     while at < file.size:
         chunk = file.read_at(at, GROUP_BYTES_MAX)
         found = chunk.find(_MAGIC_BYTES)
@@ -244,7 +249,7 @@ def _later_proof(
                 header is not None
                 and header.log_mark == manifest.log_mark
                 and header.segment == info.id
-                and header.durable_lsn > walk.next_lsn
+                and (header.durable_lsn > walk.next_lsn or header.epoch > manifest.epoch)
             ):
                 return at + found
             found = chunk.find(_MAGIC_BYTES, found + 1)
