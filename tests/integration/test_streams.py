@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from embedded_server import kill_server, server_pid, stop_server, wait_until
+from embedded_server import is_dead, kill_server, server_pid, stop_server, wait_until
 
 import penstock
 from penstock.errors import (
@@ -528,7 +528,7 @@ def test_a_server_whose_directory_was_replaced_leaves_the_new_ones_address_alone
     with penstock.connect(data_dir) as log:
         assert server_pid(data_dir) != removed
         os.kill(removed, signal.SIGTERM)
-        wait_until(lambda: not Path(f"/proc/{removed}").exists(), "the old server did not stop")
+        wait_until(lambda: is_dead(removed), "the old server did not stop")
         assert log.status()["pid"] == server_pid(data_dir)
 
 

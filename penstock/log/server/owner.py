@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from penstock.errors import (
+    Damaged,
     NotFound,
     PenstockError,
     StaleInstance,
@@ -360,7 +361,11 @@ class LogOwner:
     async def _keep_house(self) -> None:
         try:
             for segment in self.storage.unfinished():
-                await self._run(self.storage.finish_sealed, segment)
+                try:
+                    await self._run(self.storage.finish_sealed, segment)
+                except Damaged as error:
+                    # The later ones must still get their snapshots, and the TTL its turn.
+                    logger.error("cannot finish a segment segment=%d cause=%s", segment, error)
             if self._ttl_seconds:
                 before_ms = wall_ms() - int(self._ttl_seconds * 1000)
                 lsn = self.storage.expired_lsn(before_ms)

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import ssl
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from penstock.log.server.data_dir import (
 from penstock.log.server.metrics import ServerMetrics
 from penstock.log.server.owner import LogOwner, wall_ms
 from penstock.log.storage.disk import Disk, RealDisk
-from penstock.log.storage.log_storage import LogStorage
+from penstock.log.storage.log_storage import FILE_CACHE_COUNT, LogStorage
 from penstock.log.storage.manifest import FileManifestStore
 from penstock.log.storage.recover import create_log, recover
 
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from penstock.log.storage.cold import ColdStore
 
 logger = logging.getLogger(__name__)
+
+#: Descriptors kept for the log's own files: those cached for readers, and some to work with.
+RESERVED_DESCRIPTORS = FILE_CACHE_COUNT + 64
 
 #: Exit code after a failed write, so that a supervisor can tell it from a crash.
 EXIT_FATAL = 70
@@ -214,9 +218,13 @@ class LogServer:
 
     def admit(self, connection: ServerConnection) -> bool:
         """Whether a new connection may stay; those without a token are few and short-lived."""
+        waiting, connected = len(self._waiting), len(self._connections)
+        descriptors, _ = descriptor_limits()
         if (
-            len(self._waiting) >= PREAUTH_CONNECTIONS_MAX
-            or len(self._connections) >= CONNECTIONS_MAX
+            waiting >= PREAUTH_CONNECTIONS_MAX
+            or connected >= CONNECTIONS_MAX
+            # A log that cannot open its next segment must stop: it comes first.
+            or waiting + connected >= descriptors - RESERVED_DESCRIPTORS
         ):
             return False
         self._waiting.add(connection)
@@ -317,10 +325,23 @@ class LogServer:
         )
 
 
+def descriptor_limits() -> tuple[int, int]:
+    """Descriptors that this process may have open, and may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return (sys.maxsize if soft == endless else soft, sys.maxsize if hard == endless else hard)
+
+
 def run_server(
     config: ServerConfig, on_ready: Callable[[Address], None] = lambda address: None
 ) -> None:
     """Serve in this process until SIGTERM or SIGINT; `on_ready` is told where, once it listens."""
+
+    wanted = CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + RESERVED_DESCRIPTORS
+    granted, most = descriptor_limits()
+    if granted < wanted:  # many systems grant 1024 until one asks
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), hard))
 
     async def main() -> None:
         server = LogServer(config, on_ready)

@@ -81,12 +81,8 @@ def create_log(disk: Disk, store: ManifestStore, *, log_id: bytes, now_ms: int) 
         )
     manifest = Manifest(log_id, 1, Epoch(0), Lsn(0), 0, ())
     first = SegmentId(0)
-    if disk.exists(segment_name(first)):
-        file = disk.open(segment_name(first))
-        size = file.size
-        file.close()
-        if size > 64:
-            raise MissingFile("the manifest is missing, but segment 0 holds records")
+    if disk.exists(segment_name(first)) and _size(disk, segment_name(first)) > SEGMENT_HEADER_BYTES:
+        raise MissingFile("the manifest is missing, but segment 0 holds records")
     file = create_segment(
         disk, manifest, segment=first, epoch=Epoch(0), base_lsn=Lsn(0), now_ms=now_ms
     )
@@ -166,16 +162,20 @@ def _check_files(disk: Disk, manifest: Manifest) -> None:
         name = segment_name(info.id)
         if not disk.exists(name):
             raise MissingFile(f"{name} is missing: lsn {info.base_lsn} to {info.end_lsn - 1}")
-        if info.sealed:
-            file = disk.open(name)
-            size = file.size
-            file.close()
-            if size != info.bytes:
-                raise BadFormat(f"{name} has {size} bytes, the manifest says {info.bytes}")
+        if info.sealed and (size := _size(disk, name)) != info.bytes:
+            raise BadFormat(f"{name} has {size} bytes, the manifest says {info.bytes}")
     beyond = segment_name(SegmentId(manifest.segments[-1].id + 1))
-    if disk.exists(beyond) and len(read_whole(disk, beyond)) > SEGMENT_HEADER_BYTES:
+    if disk.exists(beyond) and _size(disk, beyond) > SEGMENT_HEADER_BYTES:
         # A crash in a roll leaves a header at most; records came after the manifest that named it.
         raise BadFormat(f"{beyond} holds records, but the manifest does not name it: it is too old")
+
+
+def _size(disk: Disk, name: str) -> int:
+    file = disk.open(name)
+    try:
+        return file.size
+    finally:
+        file.close()
 
 
 def load_state(disk: Disk, manifest: Manifest, lsn: Lsn) -> LogState:

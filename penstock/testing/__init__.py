@@ -1,0 +1,13 @@
+"""Fakes and faults for tests; nothing in Penstock itself imports this.
+
+disk.py            a disk in memory that loses what was not synced
+faults.py          disks that fail on request, or write down what they are asked to do
+crash_states.py    every disk that a power cut could leave behind, from a recorded trace
+driver.py          one log on one disk, without a server, checked against what was sent
+history.py         what clients did and saw, and the check against the final log
+server_process.py  a log server to be killed, paused and starved
+tcp_proxy.py       a network that delays, stalls, cuts and swallows
+world.py           a whole system in one thread, from one seed: safety under faults, then liveness
+sim/               its parts: swarm, network, machine, shells of server and clients
+checkers/          the laws of the log over what clients did and saw
+"""

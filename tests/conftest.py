@@ -1,0 +1,53 @@
+"""What every test shares: one Spark session, Hypothesis profiles, and when soak tests run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Slow machines are no news, and tests that build large inputs say so themselves.
+_CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+# The default run is the same on every machine and every day; a soak run looks for news.
+settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=_CALM)
+settings.register_profile(
+    "soak", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_CALM
+)
+settings.load_profile("soak" if os.environ.get("PENSTOCK_SOAK") == "1" else "default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `soak` run only if `-m` names them."""
+    if "soak" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("soak") is not None]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One small local Spark, started by the first test that asks for it.
+
+    Java is a hard requirement: without it these tests fail, they are not skipped.
+    """
+    from pyspark.sql import SparkSession  # only here: it takes a second, and few tests need it
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("penstock-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,63 @@
+"""The servers that `penstock.connect` starts for tests: their processes, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.log.server.data_dir import is_locked
+
+DEADLINE_SECONDS = 15.0
+
+
+def server_pid(data_dir: Path) -> int:
+    return int(json.loads((data_dir / "server.json").read_text())["pid"])
+
+
+def kill_server(data_dir: Path) -> int:
+    """kill -9, and wait until it is dead, its lock released with it; returns its pid."""
+    pid = server_pid(data_dir)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: is_dead(pid), "the killed server still lives")
+    return pid
+
+
+def is_dead(pid: int) -> bool:
+    """The process is gone, or only waits for its parent to notice."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def stop_server(data_dir: Path) -> None:
+    """End the server of a directory, if one runs, and wait for it.
+
+    Where several programs raced to start it, the next of theirs may take over: it is ended too.
+    """
+    told: set[int] = set()
+
+    def is_gone() -> bool:
+        if not is_locked(data_dir):
+            return True
+        if (data_dir / "server.json").exists():
+            pid = server_pid(data_dir)
+            if pid not in told:
+                os.kill(pid, signal.SIGTERM)
+                told.add(pid)
+        return False
+
+    wait_until(is_gone, "the server did not stop")
+
+
+def wait_until(happened: Callable[[], bool], complaint: str) -> None:
+    """Poll for what another process does: it has no event that a test could wait for."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.01)

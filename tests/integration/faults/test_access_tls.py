@@ -1,0 +1,233 @@
+"""TLS: the right server is believed, every other one is not, and the token waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from served_log import ServedLog, served
+from tls_material import Authority, CertificateFiles
+
+from penstock.config import ServerConfig
+from penstock.errors import BadConfig, Unavailable
+from penstock.limits import PREAUTH_SECONDS_MAX
+from penstock.log.client.client import AsyncLog, Endpoint, Resolve
+from penstock.log.embedded import address_endpoint
+from penstock.log.records import NewEntry
+from penstock.log.server.data_dir import read_token
+
+HOSTS = ("localhost", "127.0.0.1")
+
+
+def tls_config(tmp_path: Path, files: CertificateFiles, host: str = "127.0.0.1") -> ServerConfig:
+    return ServerConfig(
+        tmp_path / "data", host=host, port=0, tls_cert=files.cert, tls_key=files.key
+    )
+
+
+def endpoint_of(log: ServedLog, ca: Path | None, host: str = "localhost") -> Resolve:
+    return address_endpoint(
+        f"penstock://{host}:{log.server.address.port}",
+        token_file=log.server.config.data_dir / "token",
+        tls_ca=ca,
+    )
+
+
+async def connect(resolve: Resolve, timeout: float = 10.0) -> list[bytes]:
+    """Append and read one entry through a client of its own."""
+    async with await AsyncLog.connect(resolve, timeout=timeout) as log:
+        await log.append([NewEntry(b"sealed", ("t",))])
+        return [entry.payload for entry in await log.read(["t"])]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_server_with_a_certificate_of_the_given_authority_is_believed(
+    tmp_path: Path, host: str
+) -> None:
+    authority = Authority(tmp_path, "ours")
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+            assert await connect(endpoint_of(log, authority.ca, host)) == [b"sealed"]
+
+    asyncio.run(main())
+
+
+def test_with_tls_a_server_may_listen_on_every_address(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    files = authority.issue("server", hosts=HOSTS)
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, files, host="0.0.0.0")) as log:
+            assert await connect(endpoint_of(log, authority.ca)) == [b"sealed"]
+
+    asyncio.run(main())
+
+
+def _other_authority(authority: Authority) -> CertificateFiles:
+    other = Authority(authority.ca.parent / "other", "other")
+    return other.issue("server", hosts=HOSTS)
+
+
+IMPOSTORS: dict[str, Callable[[Authority], CertificateFiles]] = {
+    "another authority": _other_authority,
+    "another host name": lambda ours: ours.issue("server", hosts=("other.example",)),
+    "another address": lambda ours: ours.issue("server", hosts=("10.1.2.3",)),
+    "a name that only starts like it": lambda ours: ours.issue("server", hosts=("localhost.x",)),
+    "no name at all": lambda ours: ours.issue("localhost"),
+    "expired": lambda ours: ours.issue("server", hosts=HOSTS, age_days=20, life_days=10),
+    "not valid yet": lambda ours: ours.issue("server", hosts=HOSTS, age_days=-5),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSTORS)
+def test_an_impostor_is_refused_before_it_sees_the_token(tmp_path: Path, name: str) -> None:
+    authority = Authority(tmp_path, "ours")
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, IMPOSTORS[name](authority))) as log:
+            with pytest.raises(Unavailable, match="certificate verify failed"):
+                await connect(endpoint_of(log, authority.ca), timeout=0.5)
+
+            metrics = log.server.metrics
+            assert (metrics.unauthorized, metrics.bad_frames, metrics.appended_entries) == (0, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_an_authority_of_the_system_is_not_trusted_beside_the_given_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    resolve = address_endpoint(
+        "penstock://localhost:1", token_file=_token_file(tmp_path), tls_ca=authority.ca
+    )
+
+    context = asyncio.run(_endpoint(resolve)).tls
+
+    assert context is not None and context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert len(context.get_ca_certs()) == 1
+
+
+async def _endpoint(resolve: Resolve) -> Endpoint:
+    return await resolve()
+
+
+def _token_file(directory: Path) -> Path:
+    path = directory / "some-token"
+    path.write_text("0" * 64)
+    path.chmod(0o600)
+    return path
+
+
+def test_plain_bytes_on_a_tls_port_get_nothing_and_harm_nobody(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+            with pytest.raises(Unavailable):
+                await connect(endpoint_of(log, None), timeout=0.5)
+            answer = await asyncio.to_thread(
+                talk, log.server.address.port, b"GET /metrics HTTP/1.1\r\n\r\n"
+            )
+            assert b"HTTP" not in answer and b"penstock" not in answer
+
+            assert await connect(endpoint_of(log, authority.ca)) == [b"sealed"]
+
+    asyncio.run(main())
+
+
+def test_a_tls_client_finds_nobody_on_a_plain_port(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+
+    async def main() -> None:
+        async with served(ServerConfig(tmp_path / "data", port=0)) as log:
+            with pytest.raises(Unavailable):
+                await connect(endpoint_of(log, authority.ca), timeout=0.5)
+            assert log.server.metrics.bad_frames >= 1
+            assert log.server.metrics.unauthorized == 0
+
+    asyncio.run(main())
+
+
+def test_metrics_are_served_under_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+            token = read_token(log.server.config.data_dir / "token")
+            request = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+            context = ssl.create_default_context(cafile=str(authority.ca))
+            answer = await asyncio.to_thread(
+                talk, log.server.address.port, request.encode(), context
+            )
+            assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"# EOF\n")
+
+    asyncio.run(main())
+
+
+def test_versions_below_tls_1_2_are_not_spoken(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+            with pytest.raises(OSError):
+                await asyncio.to_thread(talk, log.server.address.port, b"", context)
+
+    asyncio.run(main())
+
+
+def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    """Silence, half a hello, and a handshake without a token: each ends within the deadline."""
+    authority = Authority(tmp_path, "ours")
+    context = ssl.create_default_context(cafile=str(authority.ca))
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+            port = log.server.address.port
+            started = time.monotonic()
+            await asyncio.gather(
+                asyncio.to_thread(talk, port, b""),
+                asyncio.to_thread(talk, port, bytes.fromhex("16030100f8010000f40303")),
+                asyncio.to_thread(talk, port, b"", context),
+            )
+            assert time.monotonic() - started < PREAUTH_SECONDS_MAX + 3
+
+    asyncio.run(main())
+
+
+def talk(port: int, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    """Send, then read until the server ends it; TimeoutError if it does not within 20 s."""
+    with socket.create_connection(("127.0.0.1", port), 20) as plain:
+        one = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+        with one:
+            one.sendall(data)
+            answer = b""
+            try:
+                while piece := one.recv(65536):
+                    answer += piece
+            except ConnectionResetError:
+                pass
+            return answer
+
+
+@pytest.mark.parametrize("missing", ["tls_cert", "tls_key"])
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path, missing: str) -> None:
+    files = Authority(tmp_path, "ours").issue("server", hosts=HOSTS)
+    given = {"tls_cert": files.cert, "tls_key": files.key}
+    given[missing] = tmp_path / "nothing.pem"
+
+    with pytest.raises(BadConfig, match="does not exist"):
+        ServerConfig(tmp_path, **given).validate()
+    with pytest.raises(BadConfig, match="go together"):
+        ServerConfig(tmp_path, **{missing: files.cert}).validate()

@@ -1,0 +1,339 @@
+"""Who may talk to a server, and what its one open port shows to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from raw_client import RawClient, log_digest, quiet_digest, read_metrics
+
+from penstock.config import ServerConfig
+from penstock.errors import BadConfig, PenstockError, Unauthorized
+from penstock.limits import PREAUTH_FRAME_BYTES_MAX
+from penstock.log.client.client import AsyncLog, Endpoint
+from penstock.log.embedded import address_endpoint, directory_endpoint
+from penstock.log.records import NewEntry
+from penstock.log.server.data_dir import read_address, read_token
+from penstock.log.server.server import EXIT_FATAL
+from penstock.testing.server_process import ServerProcess
+from penstock.wire import messages as m
+from penstock.wire.frames import encode_frame
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("access") / "data") as server:
+        asyncio.run(append_some(server))
+        quiet_digest(server.data_dir)
+        yield server
+
+
+async def append_some(server: ServerProcess) -> None:
+    async with await AsyncLog.connect(server.endpoint()) as log:
+        for number in range(5):
+            await log.append([NewEntry(b"%d" % number, ("t",))])
+
+
+def token_of(server: ServerProcess) -> str:
+    return read_token(server.data_dir / "token")
+
+
+def near_tokens(token: str) -> dict[str, str]:
+    return {
+        "none": "",
+        "another": "0" * 64,
+        "its start": token[:-1],
+        "one byte more": token + "0",
+        "a line end more": token + "\n",
+        "upper case": token.upper() + "X",
+        "another last byte": token[:-1] + ("0" if token[-1] != "0" else "1"),
+        "a very long one": token * 200,
+        "another script": "п" * 64,
+    }
+
+
+def test_every_token_but_the_right_one_is_refused_and_leaves_no_trace(
+    server: ServerProcess,
+) -> None:
+    digest = log_digest(server.data_dir)
+    before = read_metrics(server)
+    told = server.output().count("cause=unauthorized")
+    wrong = near_tokens(token_of(server))
+
+    for name, token in wrong.items():
+        with RawClient(server) as client:
+            answer = client.ask(m.Hello(token, "raw"))
+            assert isinstance(answer, Unauthorized), name
+            assert client.read_frame() is None, "the connection stays open"
+
+    after = read_metrics(server)
+    assert after["penstock_unauthorized_total"] == before["penstock_unauthorized_total"] + len(
+        wrong
+    )
+    assert server.output().count("cause=unauthorized") == told + len(wrong), (
+        "one line tells of each"
+    )
+    assert log_digest(server.data_dir) == digest
+
+
+def test_requests_sent_right_behind_a_wrong_token_are_not_done(server: ServerProcess) -> None:
+    digest = log_digest(server.data_dir)
+    trim = m.encode_message(m.Trim(3))
+    hello = m.encode_message(m.Hello("0" * 64, "raw"))
+
+    with RawClient(server) as client:
+        client.send(encode_frame(m.Hello.KIND, 1, hello) + encode_frame(m.Trim.KIND, 2, trim) * 3)
+        assert isinstance(client.answer(), Unauthorized)
+        while (frame := client.read_frame()) is not None:
+            assert frame.kind == m.Failed.KIND
+
+    assert log_digest(server.data_dir) == digest
+    with RawClient(server) as client:
+        bounds = client.hello().ask(m.GetBounds())
+        assert isinstance(bounds, m.LogBounds) and bounds.trim_point == 0
+
+
+def test_a_client_with_a_wrong_token_is_told_at_once_and_does_not_try_again(
+    server: ServerProcess,
+) -> None:
+    before = read_metrics(server)["penstock_unauthorized_total"]
+    address = read_address(server.data_dir)
+    assert address is not None
+
+    async def resolve() -> Endpoint:
+        return Endpoint(address.host, address.port, "0" * 64)
+
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            with pytest.raises(Unauthorized):
+                await AsyncLog.connect(resolve)
+
+    asyncio.run(main())
+
+    assert read_metrics(server)["penstock_unauthorized_total"] == before + 1
+
+
+def test_a_token_that_others_may_read_is_refused_by_server_and_client(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    with server:
+        token = token_of(server)
+        assert server.stop() == 0
+    for mode in (0o644, 0o640, 0o604, 0o660):
+        (server.data_dir / "token").chmod(mode)
+        server.launch()
+
+        assert server.wait() == EXIT_FATAL
+
+        assert "others may read the token file" in server.output()
+        with pytest.raises(BadConfig, match="others may read"):
+            read_token(server.data_dir / "token")
+    assert token not in server.output()
+
+
+def test_a_client_of_a_directory_refuses_a_token_that_others_may_read(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        (server.data_dir / "token").chmod(0o644)
+
+        with pytest.raises(BadConfig, match="others may read"):
+            asyncio.run(AsyncLog.connect(directory_endpoint(server.data_dir, start=False)))
+
+
+def test_a_new_token_locks_out_the_old_one_and_clients_of_the_directory_follow(
+    tmp_path: Path,
+) -> None:
+    """Rotation: remove the file, restart the server."""
+
+    async def main(server: ServerProcess) -> str:
+        old = token_of(server)
+        async with await AsyncLog.connect(server.endpoint()) as log:
+            await log.append([NewEntry(b"before", ("t",))])
+            assert server.stop() == 0
+            (server.data_dir / "token").unlink()
+            await asyncio.to_thread(server.start)
+            await log.append([NewEntry(b"after", ("t",))])
+            assert [entry.payload for entry in await log.read(["t"])] == [b"before", b"after"]
+        return old
+
+    with ServerProcess(tmp_path / "data") as server:
+        old = asyncio.run(main(server))
+
+        assert token_of(server) != old
+        with RawClient(server) as client:
+            assert isinstance(client.ask(m.Hello(old, "raw")), Unauthorized)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.168.1.1", "example.com", "127.0.0.1.nip.io"]
+)
+def test_listening_beyond_loopback_without_tls_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(BadConfig, match="needs TLS"):
+        ServerConfig(tmp_path, host=host, port=0).validate()
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "example.com", "127.0.0.1.nip.io", "[::]"])
+def test_a_client_shows_its_token_to_another_machine_under_tls_only(host: str) -> None:
+    with pytest.raises(BadConfig, match="give tls_ca"):
+        address_endpoint(f"penstock://{host}:7070", token_file=None, tls_ca=None)
+
+
+def test_a_token_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(BadConfig) as caught:
+        address_endpoint("penstock://sesame@localhost:7070", token_file=None, tls_ca=None)
+
+    assert "sesame" not in str(caught.value)
+
+
+def test_the_server_listens_on_one_port_of_loopback(server: ServerProcess) -> None:
+    address = read_address(server.data_dir)
+    assert address is not None
+
+    assert server.listening() == [("0100007F", address.port)]
+
+
+def test_the_data_directory_is_closed_to_others(server: ServerProcess) -> None:
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert mode(server.data_dir) == 0o700
+    assert mode(server.data_dir / "log") == 0o700
+    assert mode(server.data_dir / "token") == 0o600
+    for path in (server.data_dir / "log").iterdir():
+        assert mode(path) == 0o600, path
+
+
+def test_the_token_shows_up_nowhere(server: ServerProcess) -> None:
+    """Not in arguments, environment, logs, answers, errors, status or the address file."""
+    token = token_of(server)
+    heard = [server.command_line(), server.environment()]
+    hello = m.encode_message(m.Hello(token, "raw"))
+    for head in (hello + b"\0", hello[:-1], hello[: len(token)]):
+        with RawClient(server) as client:
+            client.send(encode_frame(m.Hello.KIND, 1, head))
+            heard.append(client.read_all())
+    for request in (
+        f"GET /other HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n",
+        f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}x\r\n\r\n",
+        f"GET /{token} HTTP/1.1\r\n\r\n",
+        f"POST /{token} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n",
+    ):
+        with RawClient(server) as client:
+            heard.append(client.http(request.encode()))
+    with RawClient(server) as client:
+        status = client.hello().ask(m.GetStatus())
+        assert isinstance(status, m.Status)
+        heard.append(status.json.encode())
+    for message in (m.Hello(token, "again"), m.GetMetadata(token, True), m.ReadLast(token, 0)):
+        with RawClient(server) as client:
+            answer = client.hello().ask(message)
+            heard.append(repr(answer).encode() if isinstance(answer, PenstockError) else b"")
+    heard.append((server.data_dir / "server.json").read_bytes())
+    heard.append(server.output().encode())
+
+    for text in heard:
+        assert token.encode() not in text
+
+
+def test_names_from_the_network_do_not_forge_lines_of_the_log(server: ServerProcess) -> None:
+    forged = "forged line"
+    name = f"x\n{forged}\r\n\x1b[31m{forged}"
+    with RawClient(server) as client:
+        client.ask(m.Hello("0" * 64, name))
+    with RawClient(server) as client:
+        client.hello()
+        for message in (m.ReadLast(name, 0), m.GetMetadata(name, True), m.GetProducer(name)):
+            client.ask(message)
+        client.send(b"\n" + forged.encode() * 10)
+        client.read_all()
+
+    for line in server.output().splitlines():
+        assert not line.startswith(forged)
+        assert "\x1b" not in line
+
+
+def test_metrics_need_the_token_and_nothing_else_is_served(server: ServerProcess) -> None:
+    token = token_of(server)
+    right = f"Authorization: Bearer {token}\r\n"
+    cases = {
+        "GET /metrics HTTP/1.1\r\n\r\n": 401,
+        "GET /metrics HTTP/1.1\r\nAuthorization: Bearer \r\n\r\n": 401,
+        f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token[:-1]}\r\n\r\n": 401,
+        f"GET /metrics HTTP/1.1\r\nAuthorization: {token}\r\n\r\n": 401,
+        f"GET /metrics?token={token} HTTP/1.1\r\n\r\n": 401,
+        "GET / HTTP/1.1\r\n\r\n": 401,
+        f"GET / HTTP/1.1\r\n{right}\r\n": 404,
+        f"GET /metrics/../token HTTP/1.1\r\n{right}\r\n": 404,
+        f"GET /metrics HTTP/1.1\r\n{right}\r\n": 200,
+        f"GET /metrics HTTP/1.0\r\nauthorization:bearer {token}\r\n\r\n": 200,
+        "GET " + "x" * (2 * PREAUTH_FRAME_BYTES_MAX): 401,
+        "GET  \r\n\r\n": 401,
+    }
+    before = read_metrics(server)["penstock_unauthorized_total"]
+    told = server.output().count("cause=unauthorized")
+
+    for request, status in cases.items():
+        with RawClient(server) as client:
+            answer = client.http(request.encode())
+        assert answer.startswith(b"HTTP/1.1 %d " % status), request[:80]
+        if status != 200:
+            assert b"penstock_" not in answer
+
+    refused = sum(status == 401 for status in cases.values())
+    assert read_metrics(server)["penstock_unauthorized_total"] == before + refused
+    assert server.output().count("cause=unauthorized") == told + refused, "one line tells of each"
+
+
+def test_metrics_that_arrive_byte_by_byte_are_answered_too(server: ServerProcess) -> None:
+    request = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token_of(server)}\r\n\r\n"
+    with RawClient(server) as client:
+        for byte in request.encode():
+            client.send(bytes([byte]))
+
+        assert client.read_all().startswith(b"HTTP/1.1 200 OK")
+
+
+def test_metrics_are_valid_openmetrics_text(server: ServerProcess) -> None:
+    """The rules of the OpenMetrics text format that a scraper insists on."""
+    request = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token_of(server)}\r\n\r\n"
+    with RawClient(server) as client:
+        head, _, body = client.http(request.encode()).partition(b"\r\n\r\n")
+    assert b"content-type: application/openmetrics-text; version=1.0.0; charset=utf-8" in head
+    assert f"content-length: {len(body)}".encode() in head
+    assert body.endswith(b"\n# EOF\n") and body.count(b"# EOF") == 1
+
+    kinds: dict[str, str] = {}
+    samples: dict[str, list[tuple[str, str, float]]] = {}
+    family = ""
+    for line in body.decode().splitlines()[:-1]:
+        described = re.fullmatch(r"# (TYPE|HELP|UNIT) ([a-z_]+) (.+)", line)
+        if described is not None:
+            if described[1] == "TYPE":
+                family = described[2]
+                assert family not in kinds, "a family is described twice"
+                kinds[family] = described[3]
+            assert described[2] == family, "families are mixed"
+            if described[1] == "UNIT":
+                assert family.endswith("_" + described[3])
+            continue
+        sample = re.fullmatch(r'([a-z_]+)(\{le="[^"]+"\})? (\S+)', line)
+        assert sample is not None, line
+        assert sample[1].startswith(family), line
+        value = float(sample[3])
+        samples.setdefault(family, []).append((sample[1], sample[2] or "", value))
+
+    assert len(kinds) >= 15 and all(name.startswith("penstock_") for name in kinds)
+    for name, kind in kinds.items():
+        values = samples[name]
+        suffixes = {sample.removeprefix(name) for sample, _, _ in values}
+        if kind == "counter":
+            assert suffixes == {"_total"} and values[0][2] >= 0
+        elif kind == "gauge":
+            assert suffixes == {""}
+        else:
+            assert kind == "histogram" and suffixes == {"_bucket", "_sum", "_count"}
+            buckets = [value for sample, _, value in values if sample.endswith("_bucket")]
+            assert buckets == sorted(buckets)
+            assert ('{le="+Inf"}', values[-1][2]) in [(le, value) for _, le, value in values]

@@ -1,0 +1,191 @@
+"""A server that the kernel refuses something: room on disk, or one more descriptor.
+
+Goal: I1 and I22 when a real write fails. Method: resource limits of the live process, set from
+outside; a file that may not grow is what a full disk looks like from inside (EFBIG for ENOSPC).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+from fault_workload import Writer, clients, follow, read_final, settle
+
+from penstock.errors import Unavailable, Unknown
+from penstock.limits import KIB, SEGMENT_BYTES_MIN
+from penstock.log.client.client import AsyncLog
+from penstock.log.records import Appended, NewEntry
+from penstock.log.server.server import EXIT_FATAL
+from penstock.testing.history import History, Outcome
+from penstock.testing.server_process import ServerProcess
+
+SEED = 20260604
+PLENTY = 512
+
+
+def starve_and_feed(server: ServerProcess, limits: list[int]) -> list[int]:
+    """Take the room away, wait for the server to give up, give it back; the exit codes."""
+    codes = []
+    for limit in limits:
+        time.sleep(0.2)  # let it do some work
+        server.limit_file_bytes(limit)
+        codes.append(server.wait())
+        server.start()
+    return codes
+
+
+@pytest.mark.timeout(120)
+def test_a_disk_without_room_stops_the_server_and_loses_nothing_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """Writers go on across eight full disks: in a record, in a manifest, in an index, anywhere."""
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    limits = [rng.randrange(8 * KIB, SEGMENT_BYTES_MIN) for _ in range(5)] + [4000, 400, 1]
+
+    async def main(server: ServerProcess) -> list[int]:
+        history = History()
+        stop = asyncio.Event()
+        async with clients(server.endpoint(), 3) as logs:
+            work = [
+                asyncio.create_task(
+                    Writer(logs[n], history, f"writer-{n}", random.Random(n)).run(stop)
+                )
+                for n in range(2)
+            ]
+            reading = history.reading("tail", None)
+            tail = asyncio.create_task(follow(logs[2], reading))
+            await asyncio.sleep(0.2)
+            codes = await asyncio.to_thread(starve_and_feed, server, limits)
+            stop.set()
+            await asyncio.gather(*work)
+            final, by_tag = await read_final(logs[0])
+            await settle([reading], [tail], final[-1].lsn + 1)
+        assert history.count(Outcome.OK) > 10 * len(limits)
+        assert history.count(Outcome.UNKNOWN) == 0, "the server came back in time"
+        assert history.check(final, by_tag) == []
+        return codes
+
+    with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES_MIN) as server:
+        codes = asyncio.run(main(server))
+
+        assert codes == [EXIT_FATAL] * len(limits)
+        assert server.output().count("a write failed, the log stops") >= 3
+        assert server.stop() == 0
+
+
+def test_an_append_that_meets_a_full_disk_is_unknown_and_found_out_later(tmp_path: Path) -> None:
+    """The server does not come back in time: the outcome is unknown, and so it is told."""
+
+    async def append(log: AsyncLog, history: History, client: str, payload: bytes) -> None:
+        operation = history.invoke(client, [NewEntry(payload, ("t",))])
+        try:
+            done: Appended = await log.append(operation.entries)
+        except Unknown as error:
+            history.failed(operation, error)
+        else:
+            history.ok(operation, done)
+
+    async def main(server: ServerProcess) -> None:
+        history = History()
+        log = await AsyncLog.connect(server.endpoint(), timeout=1.0)
+        for number in range(20):
+            await append(log, history, "first", b"%d" % number)
+        server.limit_file_bytes(1)
+        await append(log, history, "first", b"too much")
+        assert history.appends[-1].outcome is Outcome.UNKNOWN
+        assert server.wait() == EXIT_FATAL
+        with pytest.raises(Unavailable):
+            await log.bounds()
+        await log.close()
+
+        server.start()
+        async with await AsyncLog.connect(server.endpoint()) as again:
+            await append(again, history, "second", b"room again")
+            entries = await again.read()
+            assert history.check(entries, {"t": await again.read(["t"])}) == []
+        assert history.count(Outcome.OK) == 21
+
+    with ServerProcess(tmp_path / "data") as server:
+        asyncio.run(main(server))
+
+
+async def fill_segments(server: ServerProcess, history: History, count: int) -> None:
+    """Write until there are `count` sealed segments."""
+    async with await AsyncLog.connect(server.endpoint()) as log:
+        number = 0
+        while len(list((server.data_dir / "log").glob("seg-*.log"))) <= count:
+            number += 1
+            entry = NewEntry(b"%06d" % number + bytes(8 * KIB), ("t", f"t{number % 7}"))
+            operation = history.invoke("filler", [entry])
+            history.ok(operation, await log.append([entry]))
+
+
+@pytest.mark.timeout(60)
+def test_readers_of_a_server_without_descriptors_go_on_once_it_has_some(tmp_path: Path) -> None:
+    """A read that fails for want of a descriptor is tried again; it neither ends nor hangs."""
+
+    async def main(server: ServerProcess) -> None:
+        history = History()
+        await fill_segments(server, history, 12)
+        await asyncio.to_thread(server.restart)  # it has opened no sealed segment yet
+        async with await AsyncLog.connect(server.endpoint()) as log:
+            readings = [history.reading("all", None), history.reading("t3", ["t3"])]
+            tail = (await log.bounds()).tail
+            server.limit_descriptors(server.descriptor_count())
+
+            tails = [asyncio.create_task(follow(log, reading)) for reading in readings]
+            last = asyncio.create_task(log.read_last("t3", end=40))
+            await asyncio.sleep(0.5)
+            assert not last.done() and readings[0].looked_up_to < tail
+            server.limit_descriptors(PLENTY)
+
+            found = await asyncio.wait_for(last, 10)
+            assert found is not None and "t3" in found.tags
+            await asyncio.wait_for(settle(readings, tails, tail), 10)
+            assert history.check(await log.read()) == []
+
+    with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES_MIN) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.timeout(60)
+def test_a_roll_without_a_descriptor_stops_the_server_and_loses_nothing(tmp_path: Path) -> None:
+    async def main(server: ServerProcess) -> None:
+        history = History()
+        stop = asyncio.Event()
+        async with clients(server.endpoint(), 1) as (log,):
+            work = asyncio.create_task(Writer(log, history, "w", random.Random(SEED)).run(stop))
+            await asyncio.sleep(0.3)
+            server.limit_descriptors(server.descriptor_count())
+            assert await asyncio.to_thread(server.wait) == EXIT_FATAL
+            await asyncio.to_thread(server.start)
+            await asyncio.sleep(0.3)
+            stop.set()
+            await work
+            final, by_tag = await read_final(log)
+        assert history.check(final, by_tag) == []
+
+    with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES_MIN) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.timeout(60)
+def test_new_clients_get_in_once_there_are_descriptors_again(tmp_path: Path) -> None:
+    async def main(server: ServerProcess) -> None:
+        async with await AsyncLog.connect(server.endpoint()) as old:
+            await old.append([NewEntry(b"1", ("t",))])
+            server.limit_descriptors(server.descriptor_count())
+            coming = asyncio.create_task(AsyncLog.connect(server.endpoint()))
+            await asyncio.sleep(0.5)
+            assert not coming.done()
+            await old.append([NewEntry(b"2", ("t",))])  # who is in does not notice
+            server.limit_descriptors(PLENTY)
+            async with await asyncio.wait_for(coming, 15) as new:
+                assert [entry.payload for entry in await new.read(["t"])] == [b"1", b"2"]
+
+    with ServerProcess(tmp_path / "data") as server:
+        asyncio.run(main(server))

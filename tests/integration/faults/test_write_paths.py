@@ -1,0 +1,112 @@
+"""Writes on the loop and on the writer thread, mixed: one order for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fault_workload import follow, settle
+from served_log import served
+
+from penstock.config import ServerConfig
+from penstock.errors import InvariantBroken, PenstockError, Unavailable
+from penstock.limits import KIB
+from penstock.log.core.sequencer import Write
+from penstock.log.core.tails import DurableGroup
+from penstock.log.records import Flush, NewEntry
+from penstock.log.server import owner
+from penstock.log.storage.log_storage import LogStorage
+from penstock.testing.history import History
+
+
+def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a write done on the loop never overtakes the one that the thread has just finished.
+
+    Method: a large group goes to the thread and is held there until a small one has arrived.
+    """
+    monkeypatch.setattr(owner, "INLINE_SECONDS", 60.0)
+    release = threading.Event()
+    plain = LogStorage.write
+
+    def write(self: LogStorage, write: Write) -> list[DurableGroup]:
+        if write.bytes > owner.INLINE_BYTES:
+            release.wait(10)
+        return plain(self, write)
+
+    monkeypatch.setattr(LogStorage, "write", write)
+
+    async def main() -> None:
+        history = History()
+        async with served(ServerConfig(tmp_path, port=0)) as log:
+            one, two, three = [await log.connect() for _ in range(3)]
+            reading = history.reading("tail", None)
+            tail = asyncio.create_task(follow(three, reading))
+            for round_number in range(5):
+                release.clear()
+                large = NewEntry(b"%d" % round_number + bytes(64 * KIB), ("large",))
+                small = NewEntry(b"%d" % round_number, ("small",))
+                appends = [history.invoke("one", [large]), history.invoke("two", [small])]
+                first = asyncio.create_task(one.append([large]))
+                while log.server.owner.sequencer.is_idle:
+                    await asyncio.sleep(0)
+                second = asyncio.create_task(two.append([small]))
+                while log.server.owner.sequencer.due_ms() is None and not second.done():
+                    if log.server.owner.sequencer._waiting:
+                        break
+                    await asyncio.sleep(0)
+                release.set()
+                history.ok(appends[0], await first)
+                history.ok(appends[1], await second)
+            final = await three.read()
+            await settle([reading], [tail], final[-1].lsn + 1)
+            for client in (one, two, three):
+                await client.close()
+        assert history.check(final) == []
+
+    asyncio.run(main())
+
+
+def test_a_short_flush_delay_does_not_wait_for_a_longer_one(tmp_path: Path) -> None:
+    async def main() -> float:
+        async with served(ServerConfig(tmp_path, port=0)) as log:
+            patient, hasty = await log.connect(), await log.connect()
+            await patient.append([NewEntry(b"opens the producer")])
+            await hasty.append([NewEntry(b"opens the producer")])
+            slow = asyncio.create_task(patient.append([NewEntry(b"slow")], flush=Flush(10_000)))
+            while log.server.owner.sequencer.is_idle:
+                await asyncio.sleep(0)
+
+            started = time.monotonic()
+            await hasty.append([NewEntry(b"quick")], flush=Flush(5))
+            seconds = time.monotonic() - started
+
+            await slow
+            await patient.close()
+            await hasty.close()
+            return seconds
+
+    assert asyncio.run(main()) < 5.0
+
+
+def test_a_broken_invariant_stops_the_server_instead_of_serving_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def durable(*_: object) -> None:
+        raise InvariantBroken("the story")
+
+    async def main() -> None:
+        async with served(ServerConfig(tmp_path, port=0)) as log:
+            client = await log.connect(timeout=1.0)
+            monkeypatch.setattr(log.server.owner.tails, "durable", durable)
+            with pytest.raises(PenstockError):
+                await client.append([NewEntry(b"x")])
+            with pytest.raises(Unavailable, match="the story"):
+                await log.task
+            await client.close()
+
+    asyncio.run(main())

@@ -1,0 +1,326 @@
+"""Style as a test: the sans-IO rule, the order of imports between packages, sizes and names.
+
+Each rule is a function from a parsed module to its violations, and each is shown to fail on a bad
+snippet, so that a rule which has gone blind is noticed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "penstock"
+
+#: What decides: no clock, no randomness, no I/O, no threads. Folders end in a slash.
+PURE = (
+    "errors.py",
+    "ids.py",
+    "limits.py",
+    "wire/",
+    "log/api.py",
+    "log/records.py",
+    "log/group_format.py",
+    "log/record_format.py",
+    "log/core/",
+    "log/client/appender_core.py",
+    "stream/batches.py",
+    "stream/columns.py",
+    "stream/ddl.py",
+    "stream/json_lines.py",
+    "stream/registration.py",
+    "stream/rows.py",
+    "stream/schema.py",
+    "stream/values.py",
+)
+IMPURE_MODULES = {
+    "asyncio",
+    "io",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "queue",
+    "random",
+    "secrets",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "uvloop",
+}
+IMPURE_CALLS = {"open", "print", "input", "hash", "id", "now", "utcnow", "today"}
+UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
+UNSAFE_CALLS = {"eval", "exec"}
+
+#: A package imports itself and what stands above it. The longest matching prefix counts.
+LAYERS = (
+    ("errors", "ids", "limits", "config"),
+    ("log.records", "log.group_format", "log.record_format", "log.api"),
+    ("wire",),
+    ("log.core",),
+    ("log.storage",),
+    ("log.server",),
+    ("log.client",),
+    ("log.embedded",),
+    ("stream",),
+    ("bench",),
+    ("cli",),
+    ("testing",),
+)
+#: Third parties that have one home.
+HOMES = {
+    "pyarrow": ("stream/", "log/storage/cold.py", "cli/stream.py"),
+    "click": ("cli/",),
+    "rich": ("cli/",),
+    "uvloop": ("log/server/", "log/client/blocking.py", "bench/", "testing/"),
+    "kazoo": (),
+    "grpc": (),
+    "pyspark": (),
+}
+DRAWERS = {"utils", "util", "helpers", "common", "misc", "base", "manager"}
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 800
+WIDTH_MAX = 100
+
+
+@dataclass(frozen=True)
+class Module:
+    """A parsed source file; `path` is relative to the package."""
+
+    path: str
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def dotted(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def modules() -> list[Module]:
+    return [
+        Module(path.relative_to(PACKAGE).as_posix(), path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every imported module, `TYPE_CHECKING` blocks left out: they are not there at run time."""
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+
+
+def is_pure(path: str) -> bool:
+    return any(path.startswith(p) if p.endswith("/") else path == p for p in PURE)
+
+
+# ---- rules
+
+
+def impurities(module: Module) -> list[str]:
+    if not is_pure(module.path):
+        return []
+    found = [
+        f"{line}: a pure module imports {name}"
+        for line, name in imported(module.tree)
+        if name.split(".")[0] in IMPURE_MODULES
+    ]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            if name in IMPURE_CALLS and not (name == "open" and isinstance(called, ast.Attribute)):
+                found.append(f"{node.lineno}: a pure module calls {name}")
+    return found
+
+
+def loops_over_sets(module: Module) -> list[str]:
+    """The order of a set is not defined: the same seed must give the same trace."""
+    if not is_pure(module.path):
+        return []
+    found = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.For):
+            source = node.iter
+            called = isinstance(source, ast.Call) and ast.unparse(source.func)
+            if isinstance(source, ast.Set | ast.SetComp) or called in ("set", "frozenset"):
+                found.append(f"{node.lineno}: a pure module loops over a set")
+    return found
+
+
+def layer_of(dotted: str) -> int | None:
+    name = dotted.removeprefix("penstock.")
+    best: tuple[int, int] | None = None
+    for number, names in enumerate(LAYERS):
+        for prefix in names:
+            if name == prefix or name.startswith(prefix + "."):
+                if best is None or len(prefix) > best[0]:
+                    best = (len(prefix), number)
+    return None if best is None else best[1]
+
+
+def upward_imports(module: Module) -> list[str]:
+    own = layer_of(module.dotted)
+    if own is None:
+        return []
+    found = []
+    for line, name in imported(module.tree):
+        other = layer_of(name) if name.startswith("penstock.") else None
+        if other is not None and other > own:
+            found.append(f"{line}: {module.dotted} imports {name}, which stands below it")
+    return found
+
+
+def homeless_imports(module: Module) -> list[str]:
+    found = []
+    for line, name in imported(module.tree):
+        homes = HOMES.get(name.split(".")[0])
+        if homes is not None and not any(module.path.startswith(home) for home in homes):
+            found.append(f"{line}: {name} has no home in {module.path}")
+    return found
+
+
+def unsafe_code(module: Module) -> list[str]:
+    found = [
+        f"{line}: {name} runs code from data"
+        for line, name in imported(module.tree)
+        if name.split(".")[0] in UNSAFE_MODULES
+    ]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in UNSAFE_CALLS:
+                found.append(f"{node.lineno}: {node.func.id} runs code from data")
+    return found
+
+
+def long_things(module: Module) -> list[str]:
+    lines = module.text.splitlines()
+    found = [
+        f"{number}: {len(line)} columns"
+        for number, line in enumerate(lines, 1)
+        if len(line) > WIDTH_MAX
+    ]
+    if len(lines) > FILE_LINES_MAX:
+        found.append(f"1: {len(lines)} lines, split it by noun")
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                found.append(f"{node.lineno}: {node.name} has {length} lines")
+    return found
+
+
+def names_and_docstrings(module: Module) -> list[str]:
+    found = []
+    if Path(module.path).stem in DRAWERS:
+        found.append("1: a drawer, not a noun")
+    if not ast.get_docstring(module.tree):
+        found.append("1: no docstring")
+    return found
+
+
+RULES: tuple[Callable[[Module], list[str]], ...] = (
+    impurities,
+    loops_over_sets,
+    upward_imports,
+    homeless_imports,
+    unsafe_code,
+    long_things,
+    names_and_docstrings,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: Callable[[Module], list[str]]) -> None:
+    problems = [f"{m.path}:{found}" for m in modules() for found in rule(m)]
+
+    assert not problems, "\n".join(problems)
+
+
+BAD = {
+    impurities: [
+        Module("log/core/x.py", '"""x."""\nimport time\n'),
+        Module("wire/x.py", '"""x."""\nprint(1)\n'),
+        Module("stream/rows.py", '"""x."""\nfrom datetime import datetime\ndatetime.now()\n'),
+    ],
+    loops_over_sets: [Module("log/core/x.py", '"""x."""\nfor i in {1, 2}:\n    pass\n')],
+    upward_imports: [
+        Module("log/core/x.py", '"""x."""\nfrom penstock.log.storage.disk import Disk\n'),
+        Module("log/server/x.py", '"""x."""\nimport penstock.testing.disk\n'),
+        Module("log/client/x.py", '"""x."""\nfrom penstock.stream.rows import to_batches\n'),
+    ],
+    homeless_imports: [
+        Module("log/core/x.py", '"""x."""\nimport pyarrow as pa\n'),
+        Module("stream/x.py", '"""x."""\nfrom pyspark.sql import SparkSession\n'),
+    ],
+    unsafe_code: [
+        Module("stream/x.py", '"""x."""\nimport pickle\n'),
+        Module("cli/x.py", '"""x."""\neval("1")\n'),
+    ],
+    long_things: [
+        Module("x.py", '"""x."""\n' + "x = 1  #" + " " * 100 + "\n"),
+        Module("x.py", '"""x."""\n' + "x = 1\n" * 801),
+        Module("x.py", '"""x."""\ndef f():\n' + "    x = 1\n" * 71),
+    ],
+    names_and_docstrings: [Module("utils.py", '"""x."""\n'), Module("noun.py", "x = 1\n")],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "module"),
+    [(rule, module) for rule, bad in BAD.items() for module in bad],
+    ids=lambda value: getattr(value, "__name__", "bad"),
+)
+def test_the_rule_sees_a_violation(rule: Callable[[Module], list[str]], module: Module) -> None:
+    assert rule(module)
+
+
+def test_every_rule_was_seen_to_fail() -> None:
+    assert set(BAD) == set(RULES)
+
+
+def test_every_package_says_what_its_files_are_for() -> None:
+    missing = []
+    for init in sorted(PACKAGE.rglob("__init__.py")):
+        text = init.read_text()
+        for path in sorted(init.parent.glob("*.py")):
+            if not path.name.startswith("__") and path.name not in text:
+                missing.append(f"{path.relative_to(PACKAGE)} is not in {init.relative_to(PACKAGE)}")
+
+    assert not missing, "\n".join(missing)
+
+
+def test_every_pure_path_exists() -> None:
+    later = {"log/record_format.py"}
+
+    assert all((PACKAGE / path).exists() for path in PURE if path not in later)
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+
+    assert len(names) == len(set(names))
