@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.errors import (
     DeadlineExceeded,
@@ -57,10 +57,15 @@ class AppenderMachine(RuleBasedStateMachine):
         self.fenced = False
 
     @rule(
-        count=st.integers(1, 3),
-        guarded=st.sampled_from([False, False, False, True]),
-        flush=FLUSHES,
+        asked=st.lists(st.tuples(st.integers(1, 3), st.booleans(), FLUSHES), max_size=3),
+        send=st.booleans(),
     )
+    def submit_some(self, asked: list[tuple[int, bool, Flush]], send: bool) -> None:
+        for each in asked:
+            self.submit(*each)
+            if send:
+                self.send()
+
     def submit(self, count: int, guarded: bool, flush: Flush) -> None:
         ticket, self.tickets = self.tickets, self.tickets + 1
         entries = [NewEntry(b"%d-%d" % (ticket, index)) for index in range(count)]
@@ -82,10 +87,22 @@ class AppenderMachine(RuleBasedStateMachine):
             assert len(flying) == 1
         assert len(flying) <= WINDOW_GROUPS
 
-    @precondition(lambda self: self.to_server)
-    @rule(fate=st.sampled_from(["take", "take", "guard", "guard", "busy"]))
+    @rule(
+        fates=st.lists(st.sampled_from(["take", "take", "guard", "guard", "busy"]), max_size=4),
+        answers=st.integers(0, 4),
+    )
+    def serve_some(self, fates: list[str], answers: int) -> None:
+        """The server handles some requests, and some of its answers arrive."""
+        self.send()
+        for fate in fates:
+            if self.to_server:
+                self.serve(fate)
+        for _ in range(answers):
+            if self.answers:
+                self.answer()
+
     def serve(self, fate: str) -> None:
-        """The server handles the oldest request; a group is never handled before its turn."""
+        """The oldest request: a group is never handled before its turn."""
         send = self.to_server.pop(0)
         body = decode_body(send.body)
         outcome: Appended | PenstockError
@@ -109,8 +126,6 @@ class AppenderMachine(RuleBasedStateMachine):
             self.next_seq += body.count
         self.answers.append((send.seq, outcome))
 
-    @precondition(lambda self: self.answers)
-    @rule()
     def answer(self) -> None:
         seq, outcome = self.answers.pop(0)
         if isinstance(outcome, GuardFailed):
@@ -175,4 +190,4 @@ class AppenderMachine(RuleBasedStateMachine):
 
 
 class TestAppender(AppenderMachine.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(stateful_step_count=100)
+    settings = settings(stateful_step_count=50)

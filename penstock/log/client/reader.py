@@ -64,9 +64,10 @@ class AsyncReader:
         self._connection = connection
         # A new number: deliveries of the old subscription cannot be taken for the new one's.
         self._log.renumber_reader(self)
-        message = m.Subscribe(
-            self.number, self._tags, self.next_lsn, self._end, CREDIT_BYTES_DEFAULT
-        )
+        # What was received and not handed out yet is credited when it is: it must not count twice.
+        held = sum(len(body) for _, body in self._queue)
+        credit = max(CREDIT_BYTES_DEFAULT - held, 1)
+        message = m.Subscribe(self.number, self._tags, self.next_lsn, self._end, credit)
         connection.send(self.number, message, self._answered)
 
     def _answered(self, message: m.Message | PenstockError, _: memoryview) -> None:

@@ -44,6 +44,8 @@ def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
         history = History()
         async with served(ServerConfig(tmp_path, port=0)) as log:
             one, two, three = [await log.connect() for _ in range(3)]
+            for client in (one, two):
+                await client.own_appender()
             reading = history.reading("tail", None)
             tail = asyncio.create_task(follow(three, reading))
             for round_number in range(5):
@@ -52,12 +54,11 @@ def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
                 small = NewEntry(b"%d" % round_number, ("small",))
                 appends = [history.invoke("one", [large]), history.invoke("two", [small])]
                 first = asyncio.create_task(one.append([large]))
-                while log.server.owner.sequencer.is_idle:
+                while log.server.inflight_bytes == 0:
                     await asyncio.sleep(0)
+                held = log.server.inflight_bytes
                 second = asyncio.create_task(two.append([small]))
-                while log.server.owner.sequencer.due_ms() is None and not second.done():
-                    if log.server.owner.sequencer._waiting:
-                        break
+                while log.server.inflight_bytes == held:
                     await asyncio.sleep(0)
                 release.set()
                 history.ok(appends[0], await first)

@@ -1,0 +1,52 @@
+"""Proof that the simulation can fail: every mutant of the log is caught within a few seeds.
+
+A checker that never complained proves nothing. Each mutant is one plausible mistake in the real
+code (log_mutants.py); the output says after how many seeds, and by what, it was caught.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from log_mutants import MUTANTS, Mutant
+
+from penstock.testing.sim.swarm import draw_swarm
+from penstock.testing.world import World
+
+SEEDS_MAX = 200
+#: Mistakes in a mutant itself, not in what it does to the log.
+_BROKEN_MUTANT = (TypeError, AttributeError, NameError, ImportError)
+
+
+def world(seed: int, changes: dict[str, Any]) -> World:
+    """The world of a seed, narrowed to what a mutant needs."""
+    return World(seed, swarm=replace(draw_swarm(Random(seed)), **changes) if changes else None)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_world_catches(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mutant.apply(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            world(seed, mutant.swarm).run()
+        except _BROKEN_MUTANT:
+            raise
+        except Exception as caught:
+            what = f"{type(caught).__name__}: {caught}".splitlines()[0]
+            with capsys.disabled():
+                print(f"\nmutant {mutant.name!r}: {seed + 1} seeds, {what[:120]}")
+            return
+    pytest.fail(f"mutant {mutant.name!r} survived {SEEDS_MAX} seeds")
+
+
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in MUTANTS if mutant.swarm], ids=lambda mutant: mutant.name
+)
+def test_worlds_narrowed_for_a_mutant_are_clean_without_it(mutant: Mutant) -> None:
+    for seed in range(5):
+        world(seed, mutant.swarm).run()
