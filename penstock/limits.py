@@ -30,6 +30,8 @@ KEY_BYTES_MAX: Final = TAG_BYTES_MAX - 4
 VALUE_BYTES_MAX: Final = 256 * KIB
 GUARDS_MAX: Final = 64
 SUBSCRIPTION_TAGS_MAX: Final = 10_000
+#: LSNs and append times stay below this; a reader without an end has it as its end.
+POSITION_MAX: Final = 2**62
 #: How long a group may wait for others to share its fsync; clients give up long after it.
 FLUSH_MS_MAX: Final = 10_000
 

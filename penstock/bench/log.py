@@ -34,7 +34,7 @@ from penstock.log.server.server import LogServer, open_storage
 from penstock.log.storage.disk import RealDisk
 
 #: What the server may use beyond an empty one, whatever the log's length: see docs/operations.md.
-MEMORY_BOUND_BYTES = 512 * MIB
+MEMORY_BOUND_BYTES = 256 * MIB
 
 Say = Callable[[str], None]
 

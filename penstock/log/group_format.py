@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -59,8 +58,7 @@ assert BODY_HEADER_BYTES == 48
 assert RECORD_HEADER_BYTES == 64
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """What ordering adds to a body."""
 
     record_bytes: int

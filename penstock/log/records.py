@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.errors import BadRequest, TooLarge
 from penstock.ids import Lsn
-from penstock.limits import FLUSH_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX, VALUE_BYTES_MAX
+from penstock.limits import FLUSH_MS_MAX, KEY_BYTES_MAX, POSITION_MAX, TAG_BYTES_MAX, VALUE_BYTES_MAX
 
 
 class Kind(IntEnum):
@@ -118,6 +118,12 @@ def check_tag(tag: str) -> None:
         raise TooLarge(f"tag of {size} bytes: a tag has 1 to {TAG_BYTES_MAX}")
     if not tag.isprintable():
         raise BadRequest(f"tag {tag!r} holds a character that cannot be printed")
+
+
+def check_position(position: int) -> None:
+    """An LSN or a time that a caller gives, before it is put into a message."""
+    if not 0 <= position <= POSITION_MAX:
+        raise BadRequest(f"{position} is no LSN or time: 0 to {POSITION_MAX} allowed")
 
 
 def check_key(key: str) -> None:

@@ -16,13 +16,15 @@ from collections.abc import Callable
 from hashlib import blake2b
 from random import Random
 
+from penstock.errors import Trimmed
 from penstock.log.client.reader import decode_records
 from penstock.log.records import Entry
 from penstock.log.storage.log_storage import LogStorage
-from penstock.log.storage.manifest import FileManifestStore
+from penstock.log.storage.manifest import MANIFEST_FILE, FileManifestStore
 from penstock.log.storage.reader import find_time, read_last, read_piece
 from penstock.log.storage.recover import recover
-from penstock.testing.checkers import check_all
+from penstock.log.storage.verify import verify_log
+from penstock.testing.checkers import Violation, check_all
 from penstock.testing.disk import SimDisk
 from penstock.testing.sim.link import Link
 from penstock.testing.sim.machine import Clock, CrashPoint, MachineDisk, MemoryColdStore
@@ -77,6 +79,7 @@ class World:
         self._unique = 0
         self._armed_point: CrashPoint | None = None
         self._armed_sync: int | None = None
+        self._links: dict[str, Link] = {}
         self._writers: list[Writer | Counter | Lock] = []
         self._followers: list[Follower] = []
         self.steps = 0
@@ -206,7 +209,9 @@ class World:
         for number in range(swarm.readers):
             count = self.random.randint(1, 3)
             tags = tuple(self.random.sample(TAGS, count)) if self.random.random() < 0.8 else None
-            follower = self._follower(f"r{number}", tags, slow=self.random.random() < 0.3)
+            # Some share the connection of a writer, as in a program that does both.
+            name = "w0" if self.random.random() < 0.3 else f"r{number}"
+            follower = self._follower(name, tags, slow=self.random.random() < 0.3)
             self.after(self.random.randint(0, 10**6), "leave", follower.leave_and_return)
         for number in range(swarm.scanners):
             Scanner(self, self._link(f"s{number}"), tags=(*TAGS, "m/counter", "none")).start()
@@ -214,8 +219,10 @@ class World:
             Trimmer(self, self._link(f"t{number}"), limit=self._trim_limit).start()
 
     def _link(self, name: str) -> Link:
-        link = Link(self, name)
-        link.dial()
+        link = self._links.get(name)
+        if link is None:
+            link = self._links[name] = Link(self, name)
+            link.dial()
         return link
 
     def _writer(self, process: str, *, name: str | None, delay_ms: int = 0) -> None:
@@ -316,6 +323,7 @@ class World:
         if power_cut:
             self.count("unsynced at power cut" if self.disk.has_unsynced else "power cut")
             self.disk = self.disk.crash(self.random, self.swarm.odds)
+            _check_undamaged(self.disk)
         else:
             self.disk.kill()
         self._restart()
@@ -337,12 +345,15 @@ class World:
         """Cut the power once more, recover, and read the log by every way there is."""
         self.note("final power cut")
         disk = self.disk.crash(self.random)
+        _check_undamaged(disk)
         store = FileManifestStore(disk)
         recovered = recover(disk, store)
         storage = LogStorage(disk, store, recovered, cold=self.cold, now_ms=self.wall_ms)
         for segment in storage.unfinished():
             if self.random.random() < 0.5:
                 storage.finish_sealed(segment)
+        _check_undamaged(disk)
+        _check_trimmed(storage)
         entries = _read_all(storage, None)
         tags = sorted({tag for entry in entries for tag in entry.tags} | {"none"})
         times = sorted({entry.time_ms + delta for entry in entries for delta in (0, 1)})
@@ -356,6 +367,25 @@ class World:
             by_time={time_ms: find_time(storage, time_ms) for time_ms in times},
             metadata=dict(recovered.state.metadata),
         )
+
+
+def _check_undamaged(disk: SimDisk) -> None:
+    """No crash looks like damage to whoever checks the files before they are opened again."""
+    findings = verify_log(disk).findings if disk.exists(MANIFEST_FILE) else []
+    for finding in findings:
+        if finding.severity == "damage":
+            raise Violation("I17", f"taken for damage: {finding}")
+
+
+def _check_trimmed(storage: LogStorage) -> None:
+    """What was given up cannot be read, even where its bytes are still there."""
+    lsn = storage.manifest.trim_point - 1
+    if lsn >= 0:
+        try:
+            read_piece(storage, None, lsn, lsn + 1, 1000)
+        except Trimmed:
+            return
+        raise Violation("trim", f"lsn {lsn} is below the trim point and can be read")
 
 
 def _read_all(storage: LogStorage, tags: frozenset[str] | None) -> list[Entry]:

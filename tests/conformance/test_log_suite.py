@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
-from log_implementations import IMPLEMENTATIONS
 
 from penstock.errors import (
     BadRequest,
@@ -25,21 +22,6 @@ from penstock.log.records import Flush, Guard, Kind, NewEntry, SetKey, Value
 
 Scenario = Callable[[Any], Awaitable[None]]
 Run = Callable[[Scenario], None]
-
-
-@pytest.fixture(params=IMPLEMENTATIONS)
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs a scenario on a fresh log of each implementation."""
-    opener = IMPLEMENTATIONS[request.param]
-
-    def run_scenario(scenario: Scenario) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(60), opener(tmp_path) as log:
-                await scenario(log)
-
-        uvloop.run(main())
-
-    return run_scenario
 
 
 def data(text: str, *tags: str) -> NewEntry:

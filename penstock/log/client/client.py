@@ -41,6 +41,7 @@ from penstock.log.records import (
     SetKey,
     Value,
     check_key,
+    check_position,
     meta_tag,
 )
 from penstock.wire import messages as m
@@ -311,12 +312,15 @@ class AsyncLog:
         end: int | None = None,
     ) -> AsyncReader:
         """Follow entries; iterate over it, and close it (or leave `async with`) when done."""
+        stop = FOREVER if end is None else Lsn(end)
+        check_position(start)
+        check_position(stop)
         reader = AsyncReader(
             self,
             self.next_request(),
             None if tags is None else tuple(dict.fromkeys(tags)),
             start=Lsn(start),
-            end=FOREVER if end is None else Lsn(end),
+            end=stop,
         )
         self._readers[reader.number] = reader
         if self._fatal is not None:
@@ -341,7 +345,10 @@ class AsyncLog:
     async def read(
         self, tags: Sequence[str] | None = None, *, start: int = 0, end: int | None = None
     ) -> list[Entry]:
-        stop = (await self.bounds()).tail if end is None else end
+        check_position(start)
+        stop = FOREVER if end is None else end
+        check_position(stop)
+        stop = min(stop, (await self.bounds()).tail)
         entries: list[Entry] = []
         if stop <= start:
             return entries
@@ -352,6 +359,7 @@ class AsyncLog:
 
     async def read_last(self, tag: str, *, end: int | None = None) -> Entry | None:
         stop = FOREVER if end is None else end
+        check_position(stop)
         _, body = await self.call(m.ReadLast(tag, stop), m.LastEntry)
         if not body:
             return None
@@ -363,10 +371,12 @@ class AsyncLog:
         return Bounds(Lsn(found.trim_point), Lsn(found.tail))
 
     async def find_time(self, time_ms: int) -> Lsn:
+        check_position(time_ms)
         found, _ = await self.call(m.FindTime(time_ms), m.Position)
         return Lsn(found.lsn)
 
     async def trim(self, lsn: int) -> Lsn:
+        check_position(lsn)
         found, _ = await self.call(m.Trim(lsn), m.Position)
         return Lsn(found.lsn)
 

@@ -316,7 +316,7 @@ def decide_seq(body: Body, known: ProducerState | None) -> Appended | OldDuplica
             f"producer {name} has instance {known.instance}; instance {body.instance} is fenced"
         )
     if seq > known.next_seq:
-        raise SeqGap(f"producer {name}: seq {seq} follows {known.next_seq - 1}, a gap")
+        raise SeqGap(f"producer {name}: seq {seq} leaves a gap, the next is {known.next_seq}")
     return None
 
 

@@ -16,8 +16,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,7 @@ def producer_tag(producer: str) -> str:
     return "\x00p/" + producer
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSpan:
+class GroupSpan(NamedTuple):
     """Where a group's record lies in its segment file: bytes [start, end)."""
 
     first_lsn: Lsn

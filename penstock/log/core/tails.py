@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
-from penstock.limits import DELIVERY_BYTES, GROUP_OVERHEAD_BYTES, MIB
+from penstock.limits import DELIVERY_BYTES, GROUP_OVERHEAD_BYTES, MIB, POSITION_MAX
 from penstock.log.group_format import Body, RecordHeader, slice_record
 
 #: One piece read from storage; bounds what a subscription costs in memory at once.
@@ -30,7 +30,7 @@ PIECE_BYTES = DELIVERY_BYTES
 #: Groups kept in memory for readers that are nearly caught up, so that they need no disk.
 RECENT_BYTES = 8 * MIB
 #: Never-ending subscriptions end here.
-FOREVER = Lsn(2**62)
+FOREVER = Lsn(POSITION_MAX)
 
 SubscriptionId = Hashable
 Records = list[bytes | memoryview]

@@ -31,7 +31,7 @@ from penstock.log.storage.log_storage import LogStorage, SegmentView
 #: Bytes read at once when all entries are wanted.
 SCAN_BYTES = 1 * MIB
 #: First read of a record of which only some entries are wanted: header, table and perhaps all.
-PROBE_BYTES = 4 * KIB
+PROBE_BYTES = 16 * KIB
 #: Matches looked up in an index at once.
 MATCHES_MAX = 4096
 _ALL = 2**62
