@@ -6,17 +6,8 @@ from collections.abc import Sequence
 
 from penstock.ids import Epoch, Lsn, SegmentId
 from penstock.log.core.tails import DurableGroup
-from penstock.log.group_format import (
-    CLAIM,
-    RECORD_HEADER_BYTES,
-    RETIRE,
-    Body,
-    RecordHeader,
-    decode_body,
-    encode_body,
-    encode_header,
-    meta_entry,
-)
+from penstock.log.group_format import CLAIM, RETIRE, Body, decode_body, encode_body, meta_entry
+from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header
 from penstock.log.records import Entry, Kind, NewEntry, SetKey
 
 #: What a log stamps on its records, indexes and snapshots.

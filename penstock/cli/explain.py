@@ -22,7 +22,8 @@ from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.client.client import AsyncLog
 from penstock.log.client.reader import split_records
-from penstock.log.group_format import CLAIM, RETIRE, Body, RecordHeader, decode_sets
+from penstock.log.group_format import CLAIM, RETIRE, Body, decode_sets
+from penstock.log.record_format import RecordHeader
 from penstock.log.records import Entry, Kind
 from penstock.stream.batches import decode_batch
 from penstock.stream.json_lines import rows_to_json_lines

@@ -2,7 +2,8 @@
 
 api.py           the interface, with the positions drawn
 records.py       entries, kinds, guards: the values
-group_format.py  the bytes of groups and records
+group_format.py  the bytes of a group
+record_format.py the bytes of a record: a group with its place
 embedded.py      find or start the server of a data directory
 core/            pure: sequencer, state, tag index, tails
 storage/         files: segments, indexes, snapshots, manifest, recovery, verify, cold store

@@ -1,13 +1,10 @@
-"""The bytes of a group: the unit of append, persistence, replication and delivery.
+"""The body of a group: its bytes as the client made them, never changed after.
 
-Owns two layouts, drawn in docs/formats.md. A *body* is made by the client and never changed after:
-producer, seq, tags, entry rows, payloads, each payload with its own CRC-32C. A *record* is what the
-log stores: a 64-byte header with everything that ordering adds (LSN, epoch, segment, time, durable
-LSN) before the untouched body. A *slice* is a record that holds some entries of its group only.
+Owns the layout drawn in docs/formats.md: producer, seqs, tags, one row per entry, payloads. The
+table has a CRC-32C, each payload its own. A *slice* is a body that holds some entries of its group
+only. What ordering adds in front of a body is record_format.py's.
 
-Law: decode(encode(x)) == x, and any other bytes raise `Damaged`; every byte is under a CRC, and the
-header binds LSN, epoch, segment and log to the body, so that a valid record in the wrong place is
-noticed.
+Law: decode(encode(x)) == x, and any other bytes raise `Damaged`; every byte is under a CRC.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from penstock.errors import BadFormat, BadRequest, ChecksumMismatch, TooLarge
-from penstock.ids import Epoch, Lsn, SegmentId
+from penstock.ids import Lsn
 from penstock.limits import (
     ENTRY_TAGS_MAX,
     GROUP_BYTES_MAX,
@@ -45,37 +42,12 @@ _BODY = struct.Struct("<IIIBBHQQIIII")  # docs/formats.md, "Body"
 _ROW = struct.Struct("<B3xIIII")  # kind, rows, payload_end, payload_crc, ref_end
 _ENDS = struct.Struct("<8xI4xI")  # of a row: payload_end, ref_end
 _BEFORE_FIRST = (0, 0, 0, 0, 0)
-_RECORD = struct.Struct("<IIIIQQQQQQ")  # docs/formats.md, "Record header"
-_REST = struct.Struct("<IIQQQQQQ")
 BODY_HEADER_BYTES = _BODY.size
 ROW_BYTES = _ROW.size
-RECORD_HEADER_BYTES = _RECORD.size
-RECORD_MAGIC = 0x31524750  # "PGR1"
 
 _KINDS = {int(kind): kind for kind in Kind}
 
 assert BODY_HEADER_BYTES == 48
-assert RECORD_HEADER_BYTES == 64
-
-
-class RecordHeader(NamedTuple):
-    """What ordering adds to a body."""
-
-    record_bytes: int
-    table_crc: int
-    first_lsn: Lsn
-    epoch: Epoch
-    segment: SegmentId
-    time_ms: int
-    #: Everything below this LSN was durable when the record was written (DistributedLog's LAC).
-    durable_lsn: Lsn
-    #: First eight bytes of the log's id.
-    log_mark: int
-
-    @property
-    def is_note(self) -> bool:
-        """A note has no body: it only says how far the log was durable when all was quiet."""
-        return self.record_bytes == RECORD_HEADER_BYTES
 
 
 class PickedRow(NamedTuple):
@@ -493,82 +465,13 @@ def check_new_body(body: Body) -> None:
     body.check_payloads()
 
 
-# ---- records: a body with what ordering adds
-
-
-def encode_header(header: RecordHeader) -> bytes:
-    return _encode_header(
-        header.record_bytes,
-        header.table_crc,
-        header.first_lsn,
-        header.epoch,
-        header.segment,
-        header.time_ms,
-        header.durable_lsn,
-        header.log_mark,
-    )
-
-
-def encode_note(*, lsn: int, epoch: int, segment: int, time_ms: int, log_mark: int) -> bytes:
-    """A record without a body: everything below `lsn` is durable."""
-    return _encode_header(RECORD_HEADER_BYTES, 0, lsn, epoch, segment, time_ms, lsn, log_mark)
-
-
-def _encode_header(*fields: int) -> bytes:
-    rest = _REST.pack(*fields)
-    return struct.pack("<II", RECORD_MAGIC, crc32c(rest)) + rest
-
-
-def decode_header(data: Buffer, at: int = 0) -> RecordHeader:
-    """Parse the 64 bytes at `at`; raises BadFormat or ChecksumMismatch."""
-    if len(data) - at < RECORD_HEADER_BYTES:
-        raise BadFormat("record header is cut")
-    magic, crc, *fields = _RECORD.unpack_from(data, at)
-    if magic != RECORD_MAGIC:
-        raise BadFormat(f"record magic is {magic:#010x}")
-    if crc32c(memoryview(data)[at + 8 : at + RECORD_HEADER_BYTES]) != crc:
-        raise ChecksumMismatch("record header is damaged")
-    size = fields[0]
-    if not RECORD_HEADER_BYTES <= size <= RECORD_HEADER_BYTES + SLICE_BYTES_MAX:
-        raise BadFormat(f"record of {size} bytes")
-    return RecordHeader(
-        size,
-        fields[1],
-        Lsn(fields[2]),
-        Epoch(fields[3]),
-        SegmentId(fields[4]),
-        fields[5],
-        Lsn(fields[6]),
-        fields[7],
-    )
-
-
-def decode_record(data: Buffer) -> tuple[RecordHeader, Body]:
-    """Parse one whole record with a body; payload CRCs are left to `Body.entries`."""
-    header = decode_header(data)
-    if header.record_bytes != len(data) or header.is_note:
-        raise BadFormat(f"record of {len(data)} bytes says {header.record_bytes}")
-    body = decode_body(memoryview(data)[RECORD_HEADER_BYTES:])
-    if body.table_crc != header.table_crc:
-        raise BadFormat("record header belongs to another body")
-    return header, body
-
-
-def slice_record(
-    header: RecordHeader, body: Body | TableView, keep: Sequence[int], payloads: Sequence[Buffer]
-) -> bytes:
-    """A record with the entries at indexes `keep` only; `payloads` are theirs."""
-    return slice_rows(header, body, keep, [body.pick(index) for index in keep], payloads)
-
-
-def slice_rows(
-    header: RecordHeader,
+def slice_body(
     body: Body | TableView,
     keep: Sequence[int],
     picked: Sequence[PickedRow],
     payloads: Sequence[Buffer],
 ) -> bytes:
-    """`slice_record` for rows that were picked before."""
+    """The body with the entries at indexes `keep` only, whose rows and payloads these are."""
     ref_of: dict[int, int] = {}
     refs: list[int] = []
     rows: list[bytes] = []
@@ -578,7 +481,7 @@ def slice_rows(
             refs.append(ref_of.setdefault(ref, len(ref_of)))
         end += stop - start
         rows.append(_ROW.pack(kind, row_count, end, crc, len(refs)))
-    data = _join_body(
+    return _join_body(
         producer=body.producer.encode(),
         instance=body.instance,
         first_seq=body.first_seq,
@@ -589,17 +492,6 @@ def slice_rows(
         tags=[body.tag(ref).encode() for ref in ref_of],
         payloads=payloads,
     )
-    head = _encode_header(
-        RECORD_HEADER_BYTES + len(data),
-        int.from_bytes(data[:4], "little"),
-        header.first_lsn,
-        header.epoch,
-        header.segment,
-        header.time_ms,
-        header.durable_lsn,
-        header.log_mark,
-    )
-    return head + data
 
 
 # ---- metadata entries

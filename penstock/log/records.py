@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from penstock.errors import BadRequest, TooLarge
 from penstock.ids import Lsn
-from penstock.limits import FLUSH_MS_MAX, KEY_BYTES_MAX, POSITION_MAX, TAG_BYTES_MAX, VALUE_BYTES_MAX
+from penstock.limits import (
+    FLUSH_MS_MAX,
+    KEY_BYTES_MAX,
+    POSITION_MAX,
+    TAG_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
 
 
 class Kind(IntEnum):

@@ -25,10 +25,10 @@ from penstock.log.group_format import (
     Body,
     check_new_body,
     decode_body,
-    decode_record,
     encode_body,
     meta_entry,
 )
+from penstock.log.record_format import decode_record
 from penstock.log.records import Appended, Entry, Guard, Kind, NewEntry, SetKey, Value
 from penstock.log.storage.cold import ColdStore
 from penstock.log.storage.disk import Disk

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
-from penstock.errors import NotFound, PenstockError, Trimmed, Unavailable, Unknown
+from penstock.errors import PenstockError, TooLarge, Trimmed, Unavailable, Unknown
 from penstock.ids import Epoch, Lsn, SegmentId
-from penstock.limits import CREDIT_BYTES_DEFAULT
+from penstock.limits import CREDIT_BYTES_DEFAULT, SUBSCRIPTION_TAGS_MAX
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender_core import check_submission
 from penstock.log.core.sequencer import (
@@ -30,16 +30,18 @@ from penstock.log.core.state import AppendedGroup, LogState
 from penstock.log.core.tails import FOREVER, Deliver, DurableGroup, Effect, Tails, cut_group
 from penstock.log.group_format import (
     CLAIM,
-    RECORD_HEADER_BYTES,
     RETIRE,
-    RecordHeader,
     check_new_body,
     decode_body,
-    decode_record,
     decode_sets,
     encode_body,
-    encode_header,
     meta_entry,
+)
+from penstock.log.record_format import (
+    RECORD_HEADER_BYTES,
+    RecordHeader,
+    decode_record,
+    encode_header,
 )
 from penstock.log.records import (
     IMMEDIATE,
@@ -52,6 +54,7 @@ from penstock.log.records import (
     SetKey,
     Value,
     check_key,
+    check_position,
     check_sets,
     meta_tag,
 )
@@ -70,6 +73,11 @@ class MemoryLog:
         self._readers: dict[int, MemoryReader] = {}
         self._reader_count = 0
         self._own: MemoryAppender | None = None
+        self._closed = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the log was closed")
 
     # ---- appending
 
@@ -105,6 +113,7 @@ class MemoryLog:
         flags: int = 0,
     ) -> Appended:
         """Order one group and make it visible; raises what refuses it."""
+        self._check_open()
         body = decode_body(
             encode_body(
                 producer=producer,
@@ -168,22 +177,31 @@ class MemoryLog:
     def tail(
         self, tags: Sequence[str] | None = None, *, start: int, end: int | None = None
     ) -> MemoryReader:
+        stop = FOREVER if end is None else Lsn(end)
+        check_position(start)
+        check_position(stop)
         self._reader_count += 1
         reader = MemoryReader(self, self._reader_count)
-        if start < self._trim_point:
-            reader.fail(Trimmed(f"lsn {start} is below the trim point {self._trim_point}"))
+        try:
+            self._check_open()
+            self._check_readable(tags, start)
+        except PenstockError as error:
+            reader.fail(error)
             return reader
         self._readers[reader.number] = reader
+        wanted = None if tags is None else frozenset(tags)
         self._perform(
             self._tails.subscribe(
-                reader.number,
-                None if tags is None else frozenset(tags),
-                start=Lsn(start),
-                end=FOREVER if end is None else Lsn(end),
-                credit=CREDIT_BYTES_DEFAULT,
+                reader.number, wanted, start=Lsn(start), end=stop, credit=CREDIT_BYTES_DEFAULT
             )
         )
         return reader
+
+    def _check_readable(self, tags: Sequence[str] | None, start: int) -> None:
+        if tags is not None and not 0 < len(set(tags)) <= SUBSCRIPTION_TAGS_MAX:
+            raise TooLarge(f"{len(tags)} tags: 1 to {SUBSCRIPTION_TAGS_MAX} allowed")
+        if start < self._trim_point:
+            raise Trimmed(f"lsn {start} is below the trim point {self._trim_point}")
 
     def credit(self, number: int, size: int) -> None:
         self._perform(self._tails.credit(number, size))
@@ -213,7 +231,10 @@ class MemoryLog:
     async def read(
         self, tags: Sequence[str] | None = None, *, start: int = 0, end: int | None = None
     ) -> list[Entry]:
-        stop = self._sequencer.durable_lsn if end is None else end
+        check_position(start)
+        stop = FOREVER if end is None else end
+        check_position(stop)
+        stop = min(stop, self._sequencer.durable_lsn)
         if start >= stop:
             return []
         async with self.tail(tags, start=start, end=stop) as reader:
@@ -221,6 +242,7 @@ class MemoryLog:
 
     async def read_last(self, tag: str, *, end: int | None = None) -> Entry | None:
         stop = FOREVER if end is None else end
+        check_position(stop)
         for group in reversed(self._groups):
             for entry in reversed(list(entries_of(group))):
                 if entry.lsn < self._trim_point:
@@ -230,12 +252,14 @@ class MemoryLog:
         return None
 
     async def find_time(self, time_ms: int) -> Lsn:
+        check_position(time_ms)
         for group in self._groups:
             if group.header.time_ms >= time_ms and group.end_lsn > self._trim_point:
                 return Lsn(max(group.header.first_lsn, self._trim_point))
         return self._sequencer.durable_lsn
 
     async def trim(self, lsn: int) -> Lsn:
+        check_position(lsn)
         if lsn > self._sequencer.durable_lsn:
             raise Trimmed(f"cannot trim at {lsn}: the tail is {self._sequencer.durable_lsn}")
         self._trim_point = Lsn(max(self._trim_point, lsn))
@@ -270,6 +294,8 @@ class MemoryLog:
                             yield None if data is None else Value(data, entry.lsn)
 
     async def close(self) -> None:
+        """Every reader ends with Unavailable, and nothing more is taken. Idempotent."""
+        self._closed = True
         for reader in list(self._readers.values()):
             reader.fail(Unavailable("the log was closed"))
 
@@ -306,6 +332,8 @@ class MemoryAppender:
         if sets:
             check_sets(sets)
             entries = [*entries, meta_entry(sets)]
+        for guard in guards:
+            check_key(guard.key)
         check_submission(entries, guards)
         done = self._log.decide(self.producer, self.instance, self.next_seq, entries, guards=guards)
         self.next_seq += len(entries)
@@ -314,12 +342,7 @@ class MemoryAppender:
     async def close(self) -> None:
         if not self._closed and self._retires:
             goodbye = NewEntry(b"", (), Kind.CONTROL)
-            try:
-                self._log.decide(
-                    self.producer, self.instance, self.next_seq, [goodbye], flags=RETIRE
-                )
-            except NotFound:
-                pass
+            self._log.decide(self.producer, self.instance, self.next_seq, [goodbye], flags=RETIRE)
         self._closed = True
 
 

@@ -144,7 +144,7 @@ class World:
             self._heal()
             self._finish()
             self._check_prompt()
-            final = self._read_final()
+            final = self.read_final()
         check_all(self.story, final)
 
     def _heal(self) -> None:
@@ -341,7 +341,7 @@ class World:
 
     # ---- the end
 
-    def _read_final(self) -> FinalLog:
+    def read_final(self) -> FinalLog:
         """Cut the power once more, recover, and read the log by every way there is."""
         self.note("final power cut")
         disk = self.disk.crash(self.random)

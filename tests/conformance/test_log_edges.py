@@ -1,4 +1,4 @@
-"""The edges of `penstock.log.api.Log`: retries, ranges, names, limits, ends. For every log alike."""
+"""The edges of `penstock.log.api.Log`: retries, ranges, names, limits and ends, for every log."""
 
 from __future__ import annotations
 

@@ -28,15 +28,18 @@ from penstock.log.core.state import LogState, decode_snapshot, encode_snapshot
 from penstock.log.core.tag_index import OpenIndex, SealedIndex
 from penstock.log.group_format import (
     BODY_HEADER_BYTES,
-    RECORD_HEADER_BYTES,
+    TableView,
     check_new_body,
     decode_body,
-    decode_header,
-    decode_record,
     decode_sets,
     encode_body,
-    encode_header,
     meta_entry,
+)
+from penstock.log.record_format import (
+    RECORD_HEADER_BYTES,
+    decode_header,
+    decode_record,
+    encode_header,
     slice_record,
 )
 from penstock.log.records import Entry, NewEntry, SetKey
@@ -105,6 +108,25 @@ def test_a_slice_is_the_group_without_the_other_entries(
     whole = list(body.entries(lsn, 7))
     assert list(sliced.entries(header.first_lsn, 7)) == [whole[i] for i in keep]
     assert [sliced.place(i) for i in range(sliced.count)] == keep
+
+
+@given(GROUPS, st.data())
+def test_a_table_read_row_by_row_says_what_the_whole_body_says(
+    entries: list[NewEntry], data: st.DataObject
+) -> None:
+    body = group(seq=5, entries=entries)
+    table = TableView(body.data[: body.payload_start])
+
+    assert [table.pick(i) for i in range(table.count)] == [body.pick(i) for i in range(body.count)]
+    assert [table.tag(ref) for ref in range(len(body.tags))] == body.tags
+    keep = sorted(data.draw(st.sets(st.integers(0, body.count - 1), min_size=1)))
+    payloads = [body.payload(i) for i in keep]
+    header = header_of(body, 9)
+    assert slice_record(header, table, keep, payloads) == slice_record(header, body, keep, payloads)
+    other = data.draw(damaged(bytes(body.data[: body.payload_start])))
+    if other[: body.payload_start] != body.data[: body.payload_start]:
+        with pytest.raises(Damaged):
+            TableView(other)
 
 
 @given(GROUPS, st.data())

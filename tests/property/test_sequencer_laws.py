@@ -29,7 +29,8 @@ from penstock.log.core.sequencer import (
     Write,
 )
 from penstock.log.core.state import LogState
-from penstock.log.group_format import CLAIM, RECORD_HEADER_BYTES, RETIRE, Body, decode_sets
+from penstock.log.group_format import CLAIM, RETIRE, Body, decode_sets
+from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, SetKey
 
 WRITE_BYTES = 700

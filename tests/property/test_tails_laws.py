@@ -23,7 +23,7 @@ from sample_groups import group, stored
 from penstock.ids import Lsn
 from penstock.log.core import tails as tails_module
 from penstock.log.core.tails import Deliver, DurableGroup, Effect, ReadBehind, Tails, cut_group
-from penstock.log.group_format import decode_record
+from penstock.log.record_format import decode_record
 from penstock.log.records import NewEntry
 
 

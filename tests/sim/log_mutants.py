@@ -20,12 +20,8 @@ from penstock.log.core.sequencer import Answer, OrderedGroup, Sequencer, Write
 from penstock.log.core.sessions import Sessions
 from penstock.log.core.state import LogState
 from penstock.log.core.tails import Deliver, DurableGroup, Subscription, Tails
-from penstock.log.group_format import (
-    RECORD_HEADER_BYTES,
-    Body,
-    RecordHeader,
-    encode_header,
-)
+from penstock.log.group_format import Body
+from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header
 from penstock.log.records import Appended, Guard
 from penstock.log.storage import log_storage, manifest, recover
 from penstock.log.storage.disk import Disk

@@ -64,7 +64,7 @@ class Stage:
         return op
 
     def payloads(self) -> list[bytes]:
-        return [entry.payload for entry in self.world._read_final().entries]
+        return [entry.payload for entry in self.world.read_final().entries]
 
 
 @pytest.fixture(params=["as it is", "mutant"])

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, Refused, StaleInstance, Unavailable
+from penstock.errors import PenstockError, Refused, Retryable, StaleInstance, Unavailable
 from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.appender_core import (
@@ -238,7 +238,7 @@ class AsyncAppender:
             body = retire_body(self.producer, self.instance, self.next_seq)
             try:
                 await self._log.call(m.Append((), 0), m.AppendDone, body)
-            except (Refused, Unavailable):
+            except (Refused, Retryable):
                 pass  # a retry after it took effect, or no server: one row stays in the table
 
     async def __aenter__(self) -> AsyncAppender:

@@ -30,7 +30,8 @@ from penstock.log.client.appender import AsyncAppender, claim_producer
 from penstock.log.client.connection import ClientConnection, open_connection
 from penstock.log.client.reader import AsyncReader
 from penstock.log.core.tails import FOREVER
-from penstock.log.group_format import decode_record, decode_sets
+from penstock.log.group_format import decode_sets
+from penstock.log.record_format import decode_record
 from penstock.log.records import (
     IMMEDIATE,
     Appended,

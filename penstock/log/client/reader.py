@@ -17,7 +17,8 @@ from penstock.ids import Lsn
 from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.api import ReadBatch
 from penstock.log.client.connection import ClientConnection
-from penstock.log.group_format import Body, RecordHeader, decode_header, decode_record
+from penstock.log.group_format import Body
+from penstock.log.record_format import RecordHeader, decode_header, decode_record
 from penstock.log.records import Entry
 from penstock.wire import messages as m
 

@@ -32,7 +32,8 @@ from penstock.errors import (
 from penstock.ids import Lsn
 from penstock.limits import DELIVERY_BYTES
 from penstock.log.core.state import AppendedGroup, LogState, ProducerState, claim_nonce
-from penstock.log.group_format import CLAIM, RECORD_HEADER_BYTES, Body, decode_sets
+from penstock.log.group_format import CLAIM, Body, decode_sets
+from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, check_sets, meta_tag
 
 #: One write and its fsync: large enough to use a disk's bandwidth, small enough not to delay the

@@ -124,11 +124,13 @@ class OpenIndex:
         texts = [tag.encode() for _, tag in tags]
         counts = [len(self._postings[tag]) for _, tag in tags]
         base_ms = self._times[0] if self._times else 0
+        # Clamped, not wrapped, should a clock jump further than a segment may last.
+        times = np.minimum(np.array(self._times, "<u8") - np.uint64(base_ms), 2**32 - 1)
         content = b"".join(
             (
                 np.array(self._lsns, "<u4").tobytes(),
                 np.array(self._starts, "<u4").tobytes(),
-                (np.array(self._times, "<u8") - np.uint64(base_ms)).astype("<u4").tobytes(),
+                times.astype("<u4").tobytes(),
                 np.array([hashed for hashed, _ in tags], "<u8").tobytes(),
                 _ends(counts),
                 _ends([len(text) for text in texts]),

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
 from penstock.limits import DELIVERY_BYTES, GROUP_OVERHEAD_BYTES, MIB, POSITION_MAX
-from penstock.log.group_format import Body, RecordHeader, slice_record
+from penstock.log.group_format import Body
+from penstock.log.record_format import RecordHeader, slice_record
 
 #: One piece read from storage; bounds what a subscription costs in memory at once.
 PIECE_BYTES = DELIVERY_BYTES

@@ -26,7 +26,7 @@ from penstock.log.core.sequencer import OrderedGroup, Write
 from penstock.log.core.state import LogState, encode_snapshot
 from penstock.log.core.tag_index import GroupSpan, Lsns, OpenIndex, SealedIndex, TagIndex
 from penstock.log.core.tails import DurableGroup
-from penstock.log.group_format import RECORD_HEADER_BYTES, RecordHeader, encode_header, encode_note
+from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header, encode_note
 from penstock.log.storage.disk import Disk, File, read_whole, replace_file
 from penstock.log.storage.manifest import Manifest, ManifestStore, SegmentInfo
 from penstock.log.storage.recover import (
@@ -81,6 +81,7 @@ class LogStorage:
         self._now_ms = now_ms
         #: Guards the manifest, and the open index between writer and readers.
         self._lock = threading.RLock()
+        self._index_lock = threading.Lock()
         self.manifest = recovered.manifest
         self._file = recovered.file
         self._index = recovered.index
@@ -288,7 +289,7 @@ class LogStorage:
         mark = self.manifest.log_mark
         if not self._disk.exists(index_name(segment)):
             data = index.encode(log_mark=mark, segment=segment, end_lsn=info.end_lsn)
-            replace_file(self._disk, index_name(segment), data)
+            self._store_index(segment, data)
         if state is None and not self._disk.exists(snapshot_name(info.end_lsn)):
             if segment == self.manifest.segments[-2].id:
                 state = load_state(self._disk, self.manifest, info.end_lsn)
@@ -298,6 +299,11 @@ class LogStorage:
             self._sealing.pop(segment, None)
         if self._cold is not None and not info.cold:
             self._copy_to_cold(info)
+
+    def _store_index(self, segment: SegmentId, data: bytes) -> None:
+        """Housekeeping and a reader may want to at once, and both use the same temporary name."""
+        with self._index_lock:
+            replace_file(self._disk, index_name(segment), data)
 
     def _write_snapshot(self, state: LogState) -> None:
         name = snapshot_name(state.next_lsn)
@@ -469,7 +475,7 @@ class LogStorage:
         data = index.encode(log_mark=mark, segment=info.id, end_lsn=info.end_lsn)
         if info.local and not self.poisoned:
             try:
-                replace_file(self._disk, name, data)
+                self._store_index(info.id, data)
             except OSError as error:
                 # The reader has its index: it need not fail because the disk is full, or because
                 # another reader was faster.

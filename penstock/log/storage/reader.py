@@ -16,11 +16,10 @@ from penstock.ids import Lsn
 from penstock.limits import KIB, MIB
 from penstock.log.core.state import AppendedGroup
 from penstock.log.core.tag_index import GroupSpan, producer_tag
-from penstock.log.group_format import (
-    BODY_HEADER_BYTES,
+from penstock.log.group_format import BODY_HEADER_BYTES, TableView
+from penstock.log.record_format import (
     RECORD_HEADER_BYTES,
     RecordHeader,
-    TableView,
     decode_header,
     decode_record,
     slice_record,

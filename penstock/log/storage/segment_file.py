@@ -20,12 +20,11 @@ from crc32c import crc32c
 from penstock.errors import BadFormat, ChecksumMismatch, Damaged
 from penstock.ids import Epoch, Lsn, SegmentId
 from penstock.limits import GROUP_BYTES_MAX, MIB
-from penstock.log.group_format import (
+from penstock.log.group_format import Body, decode_body
+from penstock.log.record_format import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
-    Body,
     RecordHeader,
-    decode_body,
     decode_header,
 )
 from penstock.log.storage.disk import File

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.ids import SegmentId
 from penstock.log.core.sequencer import SegmentLimits
-from penstock.log.group_format import RECORD_HEADER_BYTES, decode_header
+from penstock.log.record_format import RECORD_HEADER_BYTES, decode_header
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.storage.manifest import Manifest, decode_manifest
 from penstock.log.storage.recover import snapshot_lsns, snapshot_name

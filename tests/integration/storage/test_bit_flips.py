@@ -10,7 +10,7 @@ from sample_log import SampleLog, case, make_sample_log
 
 from penstock.errors import Damaged
 from penstock.ids import SegmentId
-from penstock.log.group_format import RECORD_HEADER_BYTES
+from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.storage.recover import rebuild_index
 from penstock.log.storage.segment_file import SEGMENT_HEADER_BYTES, index_name, segment_name
 from penstock.log.storage.verify import verify_log

@@ -9,7 +9,7 @@ from sample_log import LIMITS, SampleLog, make_sample_log
 
 from penstock.errors import Damaged, MissingFile
 from penstock.ids import SegmentId
-from penstock.log.group_format import RECORD_HEADER_BYTES
+from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.records import NewEntry
 from penstock.log.storage.manifest import FileManifestStore
 from penstock.log.storage.recover import recover

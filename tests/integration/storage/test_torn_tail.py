@@ -8,7 +8,7 @@ import pytest
 from sample_log import case
 
 from penstock.errors import Damaged
-from penstock.log.group_format import RECORD_HEADER_BYTES
+from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.storage.segment_file import segment_name
 from penstock.testing.disk import SECTOR_BYTES, SimDisk

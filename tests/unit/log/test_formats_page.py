@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.ids import Epoch, Lsn, SegmentId
-from penstock.log.group_format import (
-    CLAIM,
+from penstock.log.group_format import CLAIM, decode_body, encode_body
+from penstock.log.record_format import (
     RECORD_HEADER_BYTES,
     RecordHeader,
-    decode_body,
     decode_record,
-    encode_body,
     encode_header,
 )
 from penstock.log.records import Kind, NewEntry

@@ -28,18 +28,20 @@ from penstock.limits import (
 from penstock.log.group_format import (
     BODY_HEADER_BYTES,
     CLAIM,
-    RECORD_HEADER_BYTES,
     RETIRE,
     TableView,
     check_new_body,
     decode_body,
-    decode_header,
-    decode_record,
     decode_sets,
     encode_body,
+    meta_entry,
+)
+from penstock.log.record_format import (
+    RECORD_HEADER_BYTES,
+    decode_header,
+    decode_record,
     encode_header,
     encode_note,
-    meta_entry,
     slice_record,
 )
 from penstock.log.records import Entry, Kind, NewEntry, SetKey, check_tag

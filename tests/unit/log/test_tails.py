@@ -21,7 +21,7 @@ from penstock.log.core.tails import (
     Tails,
     cut_group,
 )
-from penstock.log.group_format import decode_record
+from penstock.log.record_format import decode_record
 from penstock.log.records import NewEntry
 
 PLENTY = 2**30
