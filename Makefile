@@ -38,7 +38,8 @@ test: $(BIN)/.installed java lint types
 	$(BIN)/pytest
 
 soak: $(BIN)/.installed java
-	$(BIN)/pytest -m soak --timeout 0
+	PENSTOCK_SOAK=1 $(BIN)/pytest tests/property --timeout 0
+	PENSTOCK_SOAK=1 $(BIN)/pytest -m soak --timeout 0
 
 bench: $(BIN)/.installed
 	$(BIN)/penstock bench log

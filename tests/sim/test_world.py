@@ -21,7 +21,7 @@ from penstock.testing.world import World
 from penstock.wire.messages import MESSAGES, GetStatus, Status
 
 #: Seeds of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n` elsewhere.
-SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "250"))
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "1000"))
 FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "0"))
 #: Below this, a campaign is a repetition of something and says nothing about coverage.
 _CAMPAIGN_SEEDS = 100

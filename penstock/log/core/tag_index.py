@@ -24,6 +24,7 @@ from crc32c import crc32c
 
 from penstock.errors import BadFormat, ChecksumMismatch
 from penstock.ids import Lsn
+from penstock.limits import POSITION_MAX
 from penstock.log.group_format import CLAIM, RETIRE, Body, Buffer
 
 Lsns = npt.NDArray[np.int64]
@@ -190,6 +191,8 @@ class SealedIndex:
             raise ChecksumMismatch("index file is damaged")
         if mark != log_mark or self.segment != segment:
             raise BadFormat(f"index file belongs to segment {self.segment} or to another log")
+        if not self.base_lsn <= self.end_lsn <= POSITION_MAX:
+            raise BadFormat("index file has LSNs that cannot be")
         at = _HEADER.size
         if at + 12 * groups + 16 * tags + 4 * postings > size:
             raise BadFormat("index file has counts beyond its length")

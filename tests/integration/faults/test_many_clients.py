@@ -1,8 +1,6 @@
 """Ten writers and ten readers at once, with every operation written down and checked.
 
-`make test` runs it for LOAD_SECONDS; a minute of it, as a release asks for, is
-`pytest -m soak tests/integration/faults/test_many_clients.py`, and PENSTOCK_LOAD_SECONDS sets any
-other length.
+`make test` runs it for a minute, `make soak` for five; PENSTOCK_LOAD_SECONDS sets any other length.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from penstock.testing.server_process import ServerProcess
 SEED = 20260606
 WRITERS = 10
 READERS = 10
-LOAD_SECONDS = float(os.environ.get("PENSTOCK_LOAD_SECONDS", "15"))
+LOAD_SECONDS = float(os.environ.get("PENSTOCK_LOAD_SECONDS", "60"))
 
 
 def tags_of(number: int) -> tuple[str, ...] | None:
@@ -96,11 +94,11 @@ def load_and_check(tmp_path: Path, seconds: float) -> None:
         assert server.stop() == 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_ten_writers_and_ten_readers_agree_on_one_log(tmp_path: Path) -> None:
     load_and_check(tmp_path, LOAD_SECONDS)
 
 
 @pytest.mark.soak
-def test_ten_writers_and_ten_readers_agree_on_one_log_for_a_minute(tmp_path: Path) -> None:
-    load_and_check(tmp_path, max(LOAD_SECONDS, 60.0))
+def test_ten_writers_and_ten_readers_agree_on_one_log_for_five_minutes(tmp_path: Path) -> None:
+    load_and_check(tmp_path, max(LOAD_SECONDS, 300.0))

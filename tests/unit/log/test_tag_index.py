@@ -187,6 +187,16 @@ def test_counts_that_do_not_add_up_are_noticed_behind_a_good_crc(field: int, val
         SealedIndex(data, log_mark=LOG_MARK, segment=7)
 
 
+@pytest.mark.parametrize(("at", "value"), [(32, 109), (32, 2**63), (40, 99), (40, 2**64 - 1)])
+def test_lsns_that_cannot_be_are_noticed_behind_a_good_crc(at: int, value: int) -> None:
+    data = bytearray(open_index().encode(log_mark=LOG_MARK, segment=7, end_lsn=108))
+    struct.pack_into("<Q", data, at, value)
+    data[4:8] = crc32c(data[8:]).to_bytes(4, "little")
+
+    with pytest.raises(Damaged):
+        SealedIndex(data, log_mark=LOG_MARK, segment=7)
+
+
 def test_an_index_of_another_segment_or_log_is_refused() -> None:
     data = open_index().encode(log_mark=LOG_MARK, segment=7, end_lsn=108)
 
