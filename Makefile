@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types soak bench clean java
+.PHONY: help demo test lint types soak bench clean java
 .DEFAULT_GOAL := help
 
 help:
@@ -21,7 +21,7 @@ $(BIN)/.installed: pyproject.toml
 	@touch $@
 
 java:
-	@command -v java >/dev/null 2>&1 && java -version 2>&1 | head -n 1 | grep -Eq '"(1[7-9]|[2-9][0-9])' || \
+	@command -v java >/dev/null 2>&1 && java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || \
 	  { echo "Java 17 or newer is missing (Spark needs it); install it with: apt-get install openjdk-17-jre-headless"; exit 1; }
 
 demo: $(BIN)/.installed java

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -40,7 +39,8 @@ SLICE = 4  # not all entries of the group are here; their places follow the rows
 
 _BODY = struct.Struct("<IIIBBHQQIIII")  # docs/formats.md, "Body"
 _ROW = struct.Struct("<B3xIIII")  # kind, rows, payload_end, payload_crc, ref_end
-_ENDS = struct.Struct("<8xI4xI")  # of a row: payload_end, ref_end
+_PAIR = struct.Struct("<8xI4xIB3xIIII")  # ends of the row before, then a row
+_REF = struct.Struct("<H")
 _BEFORE_FIRST = (0, 0, 0, 0, 0)
 BODY_HEADER_BYTES = _BODY.size
 ROW_BYTES = _ROW.size
@@ -151,13 +151,21 @@ class Body:
             return found[0] if found else []
         return sorted({index for indexes in found for index in indexes})
 
-    def pick(self, index: int) -> PickedRow:
-        _, _, start, _, ref_start = self.rows[index - 1] if index else _BEFORE_FIRST
-        kind, rows, end, crc, ref_end = self.rows[index]
-        return PickedRow(kind, rows, start, end, crc, self.refs[ref_start:ref_end])
+    def pick(self, keep: Sequence[int]) -> list[PickedRow]:
+        """The rows at these indexes."""
+        picked = []
+        for index in keep:
+            _, _, start, _, ref_start = self.rows[index - 1] if index else _BEFORE_FIRST
+            kind, rows, end, crc, ref_end = self.rows[index]
+            picked.append(PickedRow(kind, rows, start, end, crc, self.refs[ref_start:ref_end]))
+        return picked
 
-    def tag(self, ref: int) -> str:
-        return self.tags[ref]
+    def tag_bytes(self, ref: int) -> bytes:
+        return self.tags[ref].encode()
+
+    @property
+    def producer_bytes(self) -> bytes:
+        return self.producer.encode()
 
     def entries(self, first_lsn: int, time_ms: int, start: int = 0) -> Iterator[Entry]:
         """All entries at or above LSN `start`, each payload checked against its CRC."""
@@ -380,27 +388,35 @@ class TableView:
             raise ChecksumMismatch("table of a group is damaged")
         self.payload_start: int = table_bytes
         self._rows_at = BODY_HEADER_BYTES + producer_bytes
-        self.producer = str(self._view[BODY_HEADER_BYTES : self._rows_at], "utf-8")
+        self.producer_bytes = bytes(self._view[BODY_HEADER_BYTES : self._rows_at])
         self._refs_at = self._rows_at + self.count * ROW_BYTES
         self._lengths_at = self._refs_at + 2 * ref_count
-        self._tag_ends: tuple[int, ...] | None = None
 
-    def pick(self, index: int) -> PickedRow:
-        at = self._rows_at + index * ROW_BYTES
-        start = ref_start = 0
-        if index:
-            start, ref_start = _ENDS.unpack_from(self._view, at - ROW_BYTES)
-        kind, rows, end, crc, ref_end = _ROW.unpack_from(self._view, at)
-        refs_at = self._refs_at + 2 * ref_start
-        refs = struct.unpack_from(f"<{ref_end - ref_start}H", self._view, refs_at)
-        return PickedRow(kind, rows, start, end, crc, refs)
+    def pick(self, keep: Sequence[int]) -> list[PickedRow]:
+        """The rows at these indexes."""
+        view, refs_from = self._view, self._refs_at
+        picked = []
+        for index in keep:
+            at = self._rows_at + index * ROW_BYTES
+            if index:
+                start, ref_start, kind, rows, end, crc, ref_end = _PAIR.unpack_from(
+                    view, at - ROW_BYTES
+                )
+            else:
+                start = ref_start = 0
+                kind, rows, end, crc, ref_end = _ROW.unpack_from(view, at)
+            if ref_end - ref_start == 1:
+                refs = _REF.unpack_from(view, refs_from + 2 * ref_start)
+            else:
+                count = ref_end - ref_start
+                refs = struct.unpack_from(f"<{count}H", view, refs_from + 2 * ref_start)
+            picked.append(PickedRow(kind, rows, start, end, crc, refs))
+        return picked
 
-    def tag(self, ref: int) -> str:
-        if self._tag_ends is None:
-            lengths = struct.unpack_from(f"<{self._tag_count}H", self._view, self._lengths_at)
-            self._tag_ends = (0, *accumulate(lengths))
-        base = self._lengths_at + 2 * self._tag_count
-        return str(self._view[base + self._tag_ends[ref] : base + self._tag_ends[ref + 1]], "utf-8")
+    def tag_bytes(self, ref: int) -> bytes:
+        lengths = struct.unpack_from(f"<{ref + 1}H", self._view, self._lengths_at)
+        end = self._lengths_at + 2 * self._tag_count + sum(lengths)
+        return bytes(self._view[end - lengths[-1] : end])
 
     def place(self, index: int) -> int:
         return index
@@ -482,14 +498,14 @@ def slice_body(
         end += stop - start
         rows.append(_ROW.pack(kind, row_count, end, crc, len(refs)))
     return _join_body(
-        producer=body.producer.encode(),
+        producer=body.producer_bytes,
         instance=body.instance,
         first_seq=body.first_seq,
         flags=body.flags | SLICE,
         rows=rows,
         places=struct.pack(f"<{len(keep)}I", *map(body.place, keep)),
         refs=refs,
-        tags=[body.tag(ref).encode() for ref in ref_of],
+        tags=[body.tag_bytes(ref) for ref in ref_of],
         payloads=payloads,
     )
 

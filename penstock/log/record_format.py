@@ -53,16 +53,7 @@ class RecordHeader(NamedTuple):
 
 
 def encode_header(header: RecordHeader) -> bytes:
-    return _encode_header(
-        header.record_bytes,
-        header.table_crc,
-        header.first_lsn,
-        header.epoch,
-        header.segment,
-        header.time_ms,
-        header.durable_lsn,
-        header.log_mark,
-    )
+    return _encode_header(*header)
 
 
 def encode_note(*, lsn: int, epoch: int, segment: int, time_ms: int, log_mark: int) -> bytes:
@@ -87,16 +78,7 @@ def decode_header(data: Buffer, at: int = 0) -> RecordHeader:
     size = fields[0]
     if not RECORD_HEADER_BYTES <= size <= RECORD_HEADER_BYTES + SLICE_BYTES_MAX:
         raise BadFormat(f"record of {size} bytes")
-    return RecordHeader(
-        size,
-        fields[1],
-        Lsn(fields[2]),
-        Epoch(fields[3]),
-        SegmentId(fields[4]),
-        fields[5],
-        Lsn(fields[6]),
-        fields[7],
-    )
+    return RecordHeader._make(fields)
 
 
 def decode_record(data: Buffer) -> tuple[RecordHeader, Body]:
@@ -114,7 +96,7 @@ def slice_record(
     header: RecordHeader, body: Body | TableView, keep: Sequence[int], payloads: Sequence[Buffer]
 ) -> bytes:
     """A record with the entries at indexes `keep` only; `payloads` are theirs."""
-    return slice_rows(header, body, keep, [body.pick(index) for index in keep], payloads)
+    return slice_rows(header, body, keep, body.pick(keep), payloads)
 
 
 def slice_rows(
@@ -126,8 +108,5 @@ def slice_rows(
 ) -> bytes:
     """`slice_record` for rows that were picked before."""
     data = slice_body(body, keep, picked, payloads)
-    head = header._replace(
-        record_bytes=RECORD_HEADER_BYTES + len(data),
-        table_crc=int.from_bytes(data[:4], "little"),
-    )
-    return encode_header(head) + data
+    table_crc = int.from_bytes(data[:4], "little")
+    return _encode_header(RECORD_HEADER_BYTES + len(data), table_crc, *header[2:]) + data

@@ -237,25 +237,22 @@ MESSAGES: dict[int, type[Message]] = {cls.KIND: cls for cls in typing.get_args(M
 
 def encode_message(message: Message) -> bytes:
     parts: list[bytes] = []
-    codec_of(type(message))[0](message, parts)
+    kind: Any = type(message)
+    _codec(kind)[0](message, parts)
     return b"".join(parts)
 
 
 def decode_message(kind: int, head: bytes) -> Message:
-    cls = MESSAGES.get(kind)
+    cls: Any = MESSAGES.get(kind)
     if cls is None:
         raise BadFormat(f"message kind {kind} is not known")
     try:
-        message, at = codec_of(cls)[1](head, 0)
+        message, at = _codec(cls)[1](head, 0)
     except (struct.error, UnicodeDecodeError, IndexError):
         raise BadFormat(f"message {cls.__name__} is cut or holds no UTF-8") from None
     if at != len(head):
         raise BadFormat(f"message {cls.__name__} has {len(head) - at} bytes too many")
     return typing.cast(Message, message)
-
-
-def codec_of(cls: object) -> tuple[Encoder, Decoder]:
-    return _codec(cls)
 
 
 @cache

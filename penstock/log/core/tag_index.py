@@ -55,6 +55,9 @@ class TagIndex(Protocol):
     def span(self, lsn: int) -> GroupSpan:
         """The group that holds `lsn`."""
 
+    def starts(self, lsns: Lsns) -> tuple[list[int], list[int]]:
+        """For each of these LSNs, first LSN and start position of the group that holds it."""
+
     def at_time(self, time_ms: int) -> Lsn | None:
         """First LSN of the first group appended at or after `time_ms`; None: all are older."""
 
@@ -111,13 +114,14 @@ class OpenIndex:
         end = self._starts[at + 1] if at + 1 < len(self._starts) else self._end
         return GroupSpan(Lsn(self._lsns[at] + self.base_lsn), self._starts[at], end)
 
+    def starts(self, lsns: Lsns) -> tuple[list[int], list[int]]:
+        base = self.base_lsn
+        places = [bisect_right(self._lsns, lsn - base) - 1 for lsn in lsns.tolist()]
+        return [self._lsns[at] + base for at in places], [self._starts[at] for at in places]
+
     def at_time(self, time_ms: int) -> Lsn | None:
         at = bisect_left(self._times, time_ms)
         return Lsn(self._lsns[at] + self.base_lsn) if at < len(self._lsns) else None
-
-    def tag_counts(self) -> dict[str, int]:
-        """Entries per tag, hidden ones left out."""
-        return {tag: len(d) for tag, d in self._postings.items() if not tag.startswith("\x00")}
 
     def encode(self, *, log_mark: int, segment: int, end_lsn: int) -> bytes:
         """The bytes of the index file (docs/formats.md, "Index file")."""
@@ -249,6 +253,11 @@ class SealedIndex:
         at = int(np.searchsorted(self._lsns, lsn - self.base_lsn, "right")) - 1
         end = int(self._starts[at + 1]) if at + 1 < len(self._starts) else self._end
         return GroupSpan(Lsn(int(self._lsns[at]) + self.base_lsn), int(self._starts[at]), end)
+
+    def starts(self, lsns: Lsns) -> tuple[list[int], list[int]]:
+        places = np.searchsorted(self._lsns, lsns - self.base_lsn, "right") - 1
+        firsts = self._lsns[places].astype(np.int64) + self.base_lsn
+        return firsts.tolist(), self._starts[places].tolist()
 
     def at_time(self, time_ms: int) -> Lsn | None:
         at = int(np.searchsorted(self._times, max(time_ms - self._base_ms, 0)))

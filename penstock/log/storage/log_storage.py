@@ -518,6 +518,10 @@ class LockedIndex:
         with self._lock:
             return self._index.span(lsn)
 
+    def starts(self, lsns: Lsns) -> tuple[list[int], list[int]]:
+        with self._lock:
+            return self._index.starts(lsns)
+
     def at_time(self, time_ms: int) -> Lsn | None:
         with self._lock:
             return self._index.at_time(time_ms)

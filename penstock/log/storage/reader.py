@@ -15,7 +15,7 @@ from penstock.errors import BadFormat, NotFound
 from penstock.ids import Lsn
 from penstock.limits import KIB, MIB
 from penstock.log.core.state import AppendedGroup
-from penstock.log.core.tag_index import GroupSpan, producer_tag
+from penstock.log.core.tag_index import producer_tag
 from penstock.log.group_format import BODY_HEADER_BYTES, TableView
 from penstock.log.record_format import (
     RECORD_HEADER_BYTES,
@@ -82,9 +82,7 @@ def _scan(view: SegmentView, start: int, stop: int, bytes_max: int) -> ReadPiece
             at = 0
         record = memoryview(chunk)[at : at + header.record_bytes]
         at += header.record_bytes
-        count = int.from_bytes(
-            record[RECORD_HEADER_BYTES + 32 : RECORD_HEADER_BYTES + 36], "little"
-        )
+        count = _checked_table(view, header, record).count
         if header.first_lsn < lsn or header.first_lsn + count > stop:
             record = memoryview(_cut(record, lsn, stop))
         records.append(record)
@@ -117,32 +115,35 @@ def _cut(record: memoryview, start: int, stop: int) -> bytes:
 def _select(
     view: SegmentView, tags: frozenset[str], start: int, stop: int, bytes_max: int
 ) -> ReadPiece:
-    lsns: list[int] = view.index.entries(tags, start, stop, MATCHES_MAX).tolist()
-    records: list[bytes | memoryview] = []
+    found = view.index.entries(tags, start, stop, MATCHES_MAX)
+    lsns: list[int] = found.tolist()
+    firsts, starts = view.index.starts(found)
+    records: list[bytes] = []
     size = 0
     at = 0
-    while at < len(lsns):
-        if size >= bytes_max:
-            return ReadPiece(records, Lsn(lsns[at]))
-        span = view.index.span(lsns[at])
-        header, body, data = _read_table(view, span)
-        first = at
-        group_end = header.first_lsn + body.count
-        while at < len(lsns) and lsns[at] < group_end:
-            at += 1
-        keep = [lsn - header.first_lsn for lsn in lsns[first:at]]
-        record = _entries(view, span.start, header, body, data, keep)
+    while at < len(lsns) and size < bytes_max:
+        first, position = firsts[at], starts[at]
+        end = bisect_right(firsts, first, at)
+        header, body, data = _read_table(view, first, position)
+        keep = [lsn - first for lsn in lsns[at:end]]
+        record = _entries(view, position, header, body, data, keep)
         records.append(record)
         size += len(record)
-    looked = Lsn(lsns[-1] + 1) if len(lsns) == MATCHES_MAX else Lsn(stop)
-    return ReadPiece(records, looked)
+        at = end
+    if at < len(lsns):
+        looked = lsns[at]
+    else:
+        looked = lsns[-1] + 1 if len(lsns) == MATCHES_MAX else stop
+    # Joined here, on the reader's thread: the event loop sends one buffer instead of hundreds.
+    return ReadPiece([b"".join(records)] if records else [], Lsn(looked))
 
 
-def _read_table(view: SegmentView, span: GroupSpan) -> tuple[RecordHeader, TableView, bytes]:
-    position = span.start
+def _read_table(
+    view: SegmentView, first_lsn: int, position: int
+) -> tuple[RecordHeader, TableView, bytes]:
     data = view.file.read_at(position, PROBE_BYTES)
     header = decode_header(data)
-    _check_place(view, header, span.first_lsn)
+    _check_place(view, header, first_lsn)
     if len(data) > header.record_bytes:
         data = data[: header.record_bytes]
     if header.record_bytes > len(data):
@@ -152,10 +153,14 @@ def _read_table(view: SegmentView, span: GroupSpan) -> tuple[RecordHeader, Table
             raise BadFormat(f"segment {view.info.id} at byte {position}: table length {table}")
         if table > len(data):
             data = view.file.read_at(position, table)
-    body = TableView(memoryview(data)[RECORD_HEADER_BYTES:])
-    if body.table_crc != header.table_crc:
-        raise BadFormat(f"segment {view.info.id} at byte {position}: header of another body")
-    return header, body, data
+    return header, _checked_table(view, header, memoryview(data)), data
+
+
+def _checked_table(view: SegmentView, header: RecordHeader, record: memoryview) -> TableView:
+    table = TableView(record[RECORD_HEADER_BYTES:])
+    if table.table_crc != header.table_crc:
+        raise BadFormat(f"segment {view.info.id}, lsn {header.first_lsn}: header of another body")
+    return table
 
 
 def _entries(
@@ -173,7 +178,7 @@ def _entries(
             data = view.file.read_at(position, header.record_bytes)
         return data
     base = RECORD_HEADER_BYTES + body.payload_start
-    picked = [body.pick(index) for index in keep]
+    picked = body.pick(keep)
     payloads = []
     for row in picked:
         right = base + row.end
@@ -199,7 +204,7 @@ def read_last(storage: LogStorage, tag: str, end: int) -> bytes | None:
             if lsn < point:
                 return None
             span = view.index.span(lsn)
-            header, body, data = _read_table(view, span)
+            header, body, data = _read_table(view, span.first_lsn, span.start)
             return _entries(view, span.start, header, body, data, [lsn - header.first_lsn])
     return None
 
@@ -258,5 +263,5 @@ class _GroupSeqs:
 
 
 def _group(view: SegmentView, lsn: int) -> tuple[RecordHeader, TableView]:
-    header, body, _ = _read_table(view, view.index.span(lsn))
+    header, body, _ = _read_table(view, *view.index.span(lsn)[:2])
     return header, body

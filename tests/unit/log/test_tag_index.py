@@ -131,10 +131,6 @@ def test_a_time_finds_the_first_group_at_or_after_it(
     assert index.at_time(time_ms) == lsn
 
 
-def test_hidden_tags_are_not_counted() -> None:
-    assert open_index().tag_counts() == {"a": 3, "b": 2, "é": 1, "c": 1}
-
-
 def test_an_empty_segment_has_an_index_too() -> None:
     empty = OpenIndex(5)
 
