@@ -52,7 +52,7 @@ class Overloaded(Retryable):
 
 
 class DeadlineExceeded(Retryable):
-    """No answer within the caller's deadline, to a request that changes nothing."""
+    """No answer within the caller's deadline, to a request that may be repeated."""
 
 
 class Unknown(PenstockError):

@@ -55,13 +55,14 @@ SERVER_INFLIGHT_BYTES_MAX: Final = 256 * MIB
 CONNECTION_OUTPUT_BYTES_MAX: Final = 8 * MIB
 #: Requests of one connection that may be read from disk at once; each may answer with a payload.
 CONNECTION_READS_MAX: Final = 4
+#: Requests of one connection that may wait for an answer before its next ones wait too.
+CONNECTION_WAITING_MAX: Final = 64
 CONNECTIONS_MAX: Final = 4096
 #: Connections that have not shown a token yet; further ones are closed at once.
 PREAUTH_CONNECTIONS_MAX: Final = 512
 PREAUTH_SECONDS_MAX: Final = 5.0
 SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
-#: Credit that one subscription may hold: what a reader that stalls can cost a server's socket
-#: buffer.
+#: Credit that one subscription may hold, however much its reader gives.
 CREDIT_BYTES_MAX: Final = 64 * MIB
 CREDIT_BYTES_DEFAULT: Final = 4 * MIB
 

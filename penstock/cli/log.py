@@ -26,7 +26,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.target import Target, json_option, target_options
 from penstock.config import ServerConfig
-from penstock.errors import BadRequest, NotFound, Trimmed, Unavailable
+from penstock.errors import BadRequest, NotFound, Unavailable
 from penstock.log.embedded import default_data_dir
 from penstock.log.server.data_dir import Address, is_locked
 from penstock.log.server.server import EXIT_FATAL, run_server
@@ -183,7 +183,7 @@ def status(target: Target, as_json: bool) -> None:
             ("connections", found["connections"]),
             ("readers", f"{found['subscriptions']}, {found['subscriptions_behind']} behind"),
             ("server", f"pid {found['pid']}, up {found['uptime_seconds']:.0f} s"),
-            ("memory", bytes_text(found["memory_bytes"])),
+            ("peak memory", bytes_text(found["memory_peak_bytes"])),
         ]
     )
     click.echo()
@@ -303,7 +303,7 @@ def trim(lsn: int | None, before: str | None, dry_run: bool, target: Target, as_
         found = opened.status()
         wanted = lsn if lsn is not None else _lsn_before(opened, before or "")
         if wanted > found["tail"]:
-            raise Trimmed(f"cannot trim at {wanted}: the tail is {found['tail']}")
+            raise BadRequest(f"cannot trim at {wanted}: the tail is {found['tail']}")
         point = max(wanted, found["trim_point"])
         if not dry_run:
             point = int(opened.trim(wanted))

@@ -46,6 +46,11 @@ def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
             address = await asyncio.to_thread(_start_server, data_dir)
         if address is None:
             raise Unavailable(f"no server runs for {data_dir}: start one with `penstock log serve`")
+        if address.tls:
+            raise BadConfig(
+                f"the server of {data_dir} speaks TLS: "
+                f"connect with penstock://{address.host}:{address.port} and tls_ca"
+            )
         return Endpoint(address.host, address.port, read_token(data_dir / "token"))
 
     return resolve

@@ -123,7 +123,7 @@ class Log:
     def trim(self, position: Position) -> Lsn:
         """Give up everything below the position, for all streams and for good.
 
-        Returns the trim point, which never goes back. Raises Trimmed for an LSN above the tail.
+        Returns the trim point, which never goes back. Raises BadRequest for an LSN above the tail.
         """
         return self._client.trim(resolve_position(self._client, position))
 

@@ -28,7 +28,7 @@ from penstock.log.group_format import (
     encode_body,
     meta_entry,
 )
-from penstock.log.record_format import decode_record
+from penstock.log.record_format import decode_header, decode_record
 from penstock.log.records import Appended, Entry, Guard, Kind, NewEntry, SetKey, Value
 from penstock.log.storage.cold import ColdStore
 from penstock.log.storage.disk import Disk
@@ -321,8 +321,11 @@ class LogDriver:
             piece = read_piece(self.storage, wanted, at, end, PIECE_BYTES)
             assert piece.looked_up_to > at, "a piece that makes no progress"
             at = piece.looked_up_to
-            for record in piece.records:
-                header, body = decode_record(record)
+            data = memoryview(b"".join(piece.records))  # a buffer may hold several records
+            while data:
+                size = decode_header(data).record_bytes
+                header, body = decode_record(data[:size])
+                data = data[size:]
                 found.append(list(body.entries(header.first_lsn, header.time_ms)))
         return found
 

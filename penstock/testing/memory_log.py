@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
-from penstock.errors import PenstockError, TooLarge, Trimmed, Unavailable, Unknown
+from penstock.errors import BadRequest, PenstockError, TooLarge, Trimmed, Unavailable, Unknown
 from penstock.ids import Epoch, Lsn, SegmentId
 from penstock.limits import CREDIT_BYTES_DEFAULT, SUBSCRIPTION_TAGS_MAX
 from penstock.log.api import Bounds, ReadBatch
@@ -56,6 +56,7 @@ from penstock.log.records import (
     check_key,
     check_position,
     check_sets,
+    check_tag,
     meta_tag,
 )
 
@@ -200,6 +201,8 @@ class MemoryLog:
     def _check_readable(self, tags: Sequence[str] | None, start: int) -> None:
         if tags is not None and not 0 < len(set(tags)) <= SUBSCRIPTION_TAGS_MAX:
             raise TooLarge(f"{len(tags)} tags: 1 to {SUBSCRIPTION_TAGS_MAX} allowed")
+        for tag in tags or ():
+            check_tag(tag)
         if start < self._trim_point:
             raise Trimmed(f"lsn {start} is below the trim point {self._trim_point}")
 
@@ -241,6 +244,7 @@ class MemoryLog:
             return [entry async for batch in reader for entry in batch.entries]
 
     async def read_last(self, tag: str, *, end: int | None = None) -> Entry | None:
+        check_tag(tag)
         stop = FOREVER if end is None else end
         check_position(stop)
         for group in reversed(self._groups):
@@ -261,7 +265,7 @@ class MemoryLog:
     async def trim(self, lsn: int) -> Lsn:
         check_position(lsn)
         if lsn > self._sequencer.durable_lsn:
-            raise Trimmed(f"cannot trim at {lsn}: the tail is {self._sequencer.durable_lsn}")
+            raise BadRequest(f"cannot trim at {lsn}: the tail is {self._sequencer.durable_lsn}")
         self._trim_point = Lsn(max(self._trim_point, lsn))
         return self._trim_point
 

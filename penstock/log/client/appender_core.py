@@ -123,7 +123,7 @@ class AppenderCore:
         guards: Sequence[Guard] = (),
         flush: Flush = IMMEDIATE,
     ) -> list[Settle]:
-        """Take in an append. Entries were checked (`check_entries`)."""
+        """Take in an append. Entries were checked (`check_submission`)."""
         if self.broken is not None:
             return [Settle(ticket, self.broken)]
         size = group_bytes(entries)

@@ -21,7 +21,7 @@ from penstock.errors import Unavailable
 from penstock.ids import Lsn
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender import AsyncAppender
-from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Resolve
+from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Resolve, changes_of
 from penstock.log.client.reader import AsyncReader
 from penstock.log.records import (
     IMMEDIATE,
@@ -32,6 +32,7 @@ from penstock.log.records import (
     NewEntry,
     SetKey,
     Value,
+    meta_tag,
 )
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ class BlockingLog:
             if self._log is None or self._pid != os.getpid():
                 # First use, or first use after a fork: the parent's thread does not exist here.
                 self._pid = os.getpid()
+                self._log = None  # if we cannot connect now, the next call tries again
                 self._thread = LoopThread()
                 connect = AsyncLog.connect(self._resolve, timeout=self._timeout)
                 try:
@@ -91,6 +93,10 @@ class BlockingLog:
                     self._thread.stop()
                     raise
             return self._log
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def run(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
         """Run `call(log)` on the client's loop and wait."""
@@ -178,6 +184,11 @@ class BlockingLog:
 
     def compare_and_set(self, key: str, *, expected: bytes | None, value: bytes | None) -> Lsn:
         return self.run(lambda log: log.compare_and_set(key, expected=expected, value=value))
+
+    def watch(self, key: str, *, start: int) -> Iterator[Value | None]:
+        with self.tail([meta_tag(key)], start=start) as reader:
+            for batch in reader:
+                yield from changes_of(key, batch)
 
     def status(self) -> str:
         return self.run(lambda log: log.status())
@@ -272,7 +283,7 @@ class BlockingReader:
             yield batch
 
     def close(self) -> None:
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and not self._log.closed:
             self._log.run(lambda _: self._reader.close())
 
     def __enter__(self) -> BlockingReader:

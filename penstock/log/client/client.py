@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.ids import Lsn
-from penstock.log.api import Bounds
+from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender import AsyncAppender, claim_producer
 from penstock.log.client.connection import ClientConnection, open_connection
 from penstock.log.client.reader import AsyncReader
@@ -408,11 +408,8 @@ class AsyncLog:
     async def watch(self, key: str, *, start: int) -> AsyncIterator[Value | None]:
         async with self.tail([meta_tag(key)], start=start) as reader:
             async for batch in reader:
-                for entry in batch.entries:
-                    for change in decode_sets(entry.payload):
-                        if change.key == key:
-                            removed = change.value is None
-                            yield None if removed else Value(change.value or b"", entry.lsn)
+                for value in changes_of(key, batch):
+                    yield value
 
     # ---- for people and tools
 
@@ -420,6 +417,14 @@ class AsyncLog:
         """The server's status as JSON text."""
         found, _ = await self.call(m.GetStatus(), m.Status)
         return found.json
+
+
+def changes_of(key: str, batch: ReadBatch) -> Iterator[Value | None]:
+    """The values that a batch of metadata entries gave a key; None where it was removed."""
+    for entry in batch.entries:
+        for change in decode_sets(entry.payload):
+            if change.key == key:
+                yield None if change.value is None else Value(change.value, entry.lsn)
 
 
 def _is_usable(own: asyncio.Task[AsyncAppender]) -> bool:

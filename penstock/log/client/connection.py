@@ -46,6 +46,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         for answer in answers.values():
             answer(error, _NOTHING)
 
+    def _abort(self, error: PenstockError) -> None:
+        transport = self._transport
+        self._end(error)
+        if transport is not None:
+            transport.abort()
+
     def close(self) -> None:
         """Close now; unanswered requests end with Unavailable."""
         transport = self._transport
@@ -62,10 +68,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             for frame in self._reader.buffer_updated(size):
                 self._handle(frame)
         except PenstockError as error:
-            transport = self._transport
-            self._end(Unavailable(f"the server sent what this client cannot read: {error}"))
-            if transport is not None:
-                transport.abort()
+            self._abort(Unavailable(f"the server sent what this client cannot read: {error}"))
 
     def _handle(self, frame: Frame) -> None:
         message = m.decode_message(frame.kind, frame.head)
@@ -76,10 +79,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         answer = self._answers.pop(frame.request, None)
         if isinstance(message, m.Failed):
             error = error_from_code(message.code, message.message)
-            if answer is None:
-                self._end(error)
-            else:
+            if answer is not None:
                 answer(error, body)
+            elif frame.request == 0:
+                self._abort(error)
+            # Else nobody waits any more: a reader's, say, that was closed meanwhile.
             return
         if answer is None:
             raise BadFormat(f"an answer to request {frame.request}, which was not asked")

@@ -2,7 +2,8 @@
 
 Owns the position. Law: entries are handed out once, in LSN order; after a reconnection the
 subscription starts again at the first LSN that was not handed over, so nothing is skipped and
-nothing comes twice.
+nothing comes twice. Law: what is held here and the credit that the server has are together at most
+CREDIT_BYTES_DEFAULT (a server sends whole records, so the last may be beyond it).
 """
 
 from __future__ import annotations
@@ -53,21 +54,29 @@ class AsyncReader:
         self._done = False
         self._error: PenstockError | None = None
         self._connection: ClientConnection | None = None
+        #: Holds as much as it may: subscribes once some of it was handed out.
+        self._is_full = False
+        #: When the server first gave the subscription up, and last, since anything was delivered.
+        self._failures: tuple[float, float] | None = None
 
     def resume(self, connection: ClientConnection) -> None:
-        """Subscribe (again) on a new connection."""
-        if self._done or self._error is not None:
+        """Subscribe (again), unless the connection just ended: the client then comes again."""
+        if self._done or self._error is not None or connection.closed.done():
             return
         if self.next_lsn >= self._end:
             self._done = True
             self._arrived.set()
             return
+        if connection is not self._connection:
+            self._failures = None
         self._connection = connection
+        # What was received and not handed out yet is credited when it is: it must not count twice.
+        credit = CREDIT_BYTES_DEFAULT - sum(len(body) for _, body in self._queue)
+        self._is_full = credit <= 0
+        if self._is_full:
+            return
         # A new number: deliveries of the old subscription cannot be taken for the new one's.
         self._log.renumber_reader(self)
-        # What was received and not handed out yet is credited when it is: it must not count twice.
-        held = sum(len(body) for _, body in self._queue)
-        credit = max(CREDIT_BYTES_DEFAULT - held, 1)
         message = m.Subscribe(self.number, self._tags, self.next_lsn, self._end, credit)
         connection.send(self.number, message, self._answered)
 
@@ -81,7 +90,18 @@ class AsyncReader:
         elif connection is not None and not connection.closed.done():
             # The server gave this subscription up, not the connection: nobody else will resume it.
             loop = asyncio.get_running_loop()
-            loop.call_later(RESUME_SECONDS, self._resume_on, connection)
+            if self._failed_for(loop.time()) >= self._log.timeout:
+                self.fail(message)
+            else:
+                loop.call_later(RESUME_SECONDS, self._resume_on, connection)
+
+    def _failed_for(self, now: float) -> float:
+        """How long the server gives up this subscription again and again, nothing delivered."""
+        first, last = self._failures or (now, now)
+        if now - last >= self._log.timeout:
+            first = now  # it stood that long in between: there was nothing to deliver
+        self._failures = (first, now)
+        return now - first
 
     def _resume_on(self, connection: ClientConnection) -> None:
         if connection is self._connection and not connection.closed.done():
@@ -89,6 +109,7 @@ class AsyncReader:
 
     def delivered(self, message: m.Delivery, body: memoryview) -> None:
         self.next_lsn = Lsn(max(self.next_lsn, message.looked_up_to))
+        self._failures = None
         self._queue.append((message, body))
         if message.done:
             self._done = True
@@ -119,12 +140,19 @@ class AsyncReader:
             self._arrived.clear()
             await self._arrived.wait()
         message, body = self._queue.popleft()
-        # What an earlier subscription sent was paid for with its credit, not with this one's.
-        is_paid = message.subscription == self.number
-        if body and is_paid and not self._done and self._connection is not None:
-            if not self._connection.closed.done():
-                self._connection.send(0, m.Credit(self.number, len(body)))
+        if body:
+            self._give_credit(len(body))
         return message, body
+
+    def _give_credit(self, size: int) -> None:
+        """To the current subscription, whichever one sent them: `resume` counted what was held."""
+        connection = self._connection
+        if self._done or connection is None or connection.closed.done():
+            return
+        if self._is_full:
+            self.resume(connection)
+        else:
+            connection.send(0, m.Credit(self.number, size))
 
     def _close(self) -> None:
         self._log.forget_reader(self.number)

@@ -2,12 +2,13 @@
 
 Owns positions, credits and progress of all subscriptions. Knows no sockets, files or clock. A
 subscription is *live* (it has seen everything below the tail and is fed from memory as groups
-become durable) or *behind* (the shell reads a piece from storage for it). A reader without credit
-is simply behind: nothing is kept for it, so a slow reader costs nobody.
+become durable) or *behind* (the shell reads a piece from storage for it). A reader without credit,
+or whose shell has no room for it (*paused*), is simply behind: nothing is kept for it, so a slow
+reader costs nobody.
 
           subscribe              caught up
     ───────────────► behind ──────────────────► live
-                       ▲   ◄── no credit left ──┘
+                       ▲   ◄─ no credit, pause ─┘
                        └ piece read, not at the tail yet
 
 Laws: (I3) each subscription is given every matching entry in [start, end) once, in LSN order;
@@ -22,7 +23,13 @@ from dataclasses import dataclass
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
-from penstock.limits import DELIVERY_BYTES, GROUP_OVERHEAD_BYTES, MIB, POSITION_MAX
+from penstock.limits import (
+    CREDIT_BYTES_MAX,
+    DELIVERY_BYTES,
+    GROUP_OVERHEAD_BYTES,
+    MIB,
+    POSITION_MAX,
+)
 from penstock.log.group_format import Body
 from penstock.log.record_format import RecordHeader, slice_record
 
@@ -79,7 +86,18 @@ Effect = Deliver | ReadBehind
 class Subscription:
     """One reader's place."""
 
-    __slots__ = ("credit", "end", "id", "live", "next_lsn", "reading", "tags", "told", "told_ms")
+    __slots__ = (
+        "credit",
+        "end",
+        "id",
+        "live",
+        "next_lsn",
+        "paused",
+        "reading",
+        "tags",
+        "told",
+        "told_ms",
+    )
 
     def __init__(
         self, id: SubscriptionId, tags: frozenset[str] | None, start: Lsn, end: Lsn, credit: int
@@ -92,6 +110,7 @@ class Subscription:
         #: Bytes that may still be sent; one record may overdraw it.
         self.credit = credit
         self.live = False
+        self.paused = False
         self.reading = False
         #: The last `looked_up_to` that was sent, and when.
         self.told = start
@@ -121,11 +140,13 @@ class Tails:
         start: Lsn,
         end: Lsn = FOREVER,
         credit: int,
+        paused: bool = False,
     ) -> list[Effect]:
         """A new reader. `start` may lie above the tail: then it waits for it."""
         if id in self._all:
             raise InvariantBroken(f"subscription {id} exists")
-        subscription = Subscription(id, tags, start, end, credit)
+        subscription = Subscription(id, tags, start, end, min(credit, CREDIT_BYTES_MAX))
+        subscription.paused = paused
         self._all[id] = subscription
         return self._advance(subscription)
 
@@ -139,7 +160,24 @@ class Tails:
         subscription = self._all.get(id)
         if subscription is None:
             return []
-        subscription.credit += size
+        subscription.credit = min(subscription.credit + size, CREDIT_BYTES_MAX)
+        return self._advance(subscription)
+
+    def pause(self, id: SubscriptionId) -> None:
+        """Nothing more for this reader, but for a piece that is being read already."""
+        subscription = self._all.get(id)
+        if subscription is None:
+            return
+        subscription.paused = True
+        if subscription.live:
+            subscription.next_lsn = max(subscription.next_lsn, self._tail)
+            self._leave_live(subscription)
+
+    def resume(self, id: SubscriptionId) -> list[Effect]:
+        subscription = self._all.get(id)
+        if subscription is None:
+            return []
+        subscription.paused = False
         return self._advance(subscription)
 
     def durable(self, groups: Iterable[DurableGroup], now_ms: int) -> list[Effect]:
@@ -207,7 +245,7 @@ class Tails:
         """Assert what can be seen from here."""
         for subscription in self._all.values():
             assert subscription.told <= subscription.next_lsn or subscription.live
-            assert not (subscription.live and subscription.reading)
+            assert not (subscription.live and (subscription.reading or subscription.paused))
         lsn = self._tail
         for group in reversed(self._recent):
             assert group.end_lsn == lsn
@@ -232,7 +270,9 @@ class Tails:
 
     def _advance(self, subscription: Subscription) -> list[Effect]:
         """Go live if all has been seen; else serve from memory or ask for a piece from storage."""
-        if subscription.live or subscription.reading or subscription.id not in self._all:
+        if subscription.live or subscription.reading or subscription.paused:
+            return []
+        if subscription.id not in self._all:
             return []
         effects: list[Effect] = []
         while subscription.next_lsn < min(self._tail, subscription.end):

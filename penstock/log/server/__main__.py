@@ -30,7 +30,7 @@ def main() -> int:
     )
     try:
         run_server(config)
-    except PenstockError as error:
+    except (PenstockError, OSError) as error:
         try:
             print(f"penstock: {error}", file=sys.stderr, flush=True)
         except OSError:

@@ -31,6 +31,7 @@ from penstock.limits import (
     CONNECTION_INFLIGHT_BYTES_MAX,
     CONNECTION_OUTPUT_BYTES_MAX,
     CONNECTION_READS_MAX,
+    CONNECTION_WAITING_MAX,
     CREDIT_BYTES_MAX,
     DELIVERY_BYTES,
     FLUSH_MS_MAX,
@@ -44,7 +45,7 @@ from penstock.limits import (
 )
 from penstock.log.core.tails import Deliver
 from penstock.log.group_format import check_new_body, decode_body
-from penstock.log.records import Flush, Value
+from penstock.log.records import Flush, Value, check_tag
 from penstock.log.server.owner import Outcome
 from penstock.wire import messages as m
 from penstock.wire.errors import error_code
@@ -117,13 +118,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.after_event()
 
     def pause_writing(self) -> None:
-        """The peer does not read what it asked for: it need not ask for more."""
+        """The peer does not read what it asked for: it need not ask for more, nor be given more."""
         self._writable.clear()
         self._halt("unread answers")
+        for number in self.subscriptions:
+            self._server.owner.tails.pause((self, number))
 
     def resume_writing(self) -> None:
         self._writable.set()
         self._go_on("unread answers")
+        owner = self._server.owner
+        for number in list(self.subscriptions):
+            owner.perform(owner.tails.resume((self, number)))
+        self._server.after_event()
 
     def _halt(self, cause: str) -> None:
         transport = self._transport
@@ -223,6 +230,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 owner.tails.unsubscribe((self, message.subscription))
                 self.subscriptions.discard(message.subscription)
             case m.ReadLast():
+                check_tag(message.tag)
                 self._later(request, lambda: self._read_last(request, message))
             case m.FindTime():
                 time_ms = message.time_ms
@@ -278,6 +286,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _subscribe(self, message: m.Subscribe) -> None:
         owner = self._server.owner
         number = message.subscription
+        if number >= 2**32:
+            # Its failure is told under this number, as that of a request.
+            raise BadRequest(f"subscription {number}: numbers have 32 bits")
         if number in self.subscriptions:
             raise BadRequest(f"subscription {number} exists")
         try:
@@ -285,6 +296,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 raise Overloaded("too many subscriptions on one connection")
             if message.tags is not None and not 0 < len(message.tags) <= SUBSCRIPTION_TAGS_MAX:
                 raise TooLarge(f"{len(message.tags)} tags: 1 to {SUBSCRIPTION_TAGS_MAX} allowed")
+            for tag in message.tags or ():
+                check_tag(tag)
             if not 0 < message.credit <= CREDIT_BYTES_MAX or message.start > message.end:
                 raise BadRequest("credit or range makes no sense")
             point = owner.storage.manifest.trim_point
@@ -301,6 +314,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 start=Lsn(message.start),
                 end=Lsn(message.end),
                 credit=message.credit,
+                paused=not self._writable.is_set(),
             )
         )
 
@@ -338,7 +352,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._answered)
+        if len(self._tasks) > CONNECTION_WAITING_MAX:
+            self._halt("waiting requests")
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if len(self._tasks) < CONNECTION_WAITING_MAX // 2:
+            self._go_on("waiting requests")
 
     async def _read_last(self, request: int, message: m.ReadLast) -> None:
         record = await self._server.owner.read_last(message.tag, message.end)

@@ -33,6 +33,7 @@ class Address:
 
     host: str
     port: int
+    tls: bool = False
 
 
 class DirectoryLock:
@@ -108,6 +109,7 @@ def write_address(data_dir: Path, address: Address, log_id: bytes) -> None:
             {
                 "host": address.host,
                 "port": address.port,
+                "tls": address.tls,
                 "pid": os.getpid(),
                 "log_id": log_id.hex(),
             }
@@ -122,7 +124,7 @@ def read_address(data_dir: Path) -> Address | None:
         return None
     try:
         found = json.loads((data_dir / "server.json").read_text())
-        return Address(str(found["host"]), int(found["port"]))
+        return Address(str(found["host"]), int(found["port"]), bool(found.get("tls")))
     except (OSError, ValueError, KeyError):
         return None
 

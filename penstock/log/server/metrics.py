@@ -49,7 +49,7 @@ class ServerMetrics:
     append_duration: Histogram = field(default_factory=Histogram)
     fsync_duration: Histogram = field(default_factory=Histogram)
 
-    def text(self, gauges: dict[str, tuple[str, float]]) -> str:
+    def text(self, gauges: dict[str, tuple[str, int]]) -> str:
         """OpenMetrics text; `gauges` are name → (help, value) read off the server now."""
         lines: list[str] = []
         counters = {
@@ -68,7 +68,7 @@ class ServerMetrics:
             lines += (f"# TYPE {full} counter", f"# HELP {full} {text}", f"{full}_total {value}")
         for name, (text, number) in gauges.items():
             full = f"penstock_{name}"
-            lines += (f"# TYPE {full} gauge", f"# HELP {full} {text}", f"{full} {number:g}")
+            lines += (f"# TYPE {full} gauge", f"# HELP {full} {text}", f"{full} {number}")
         for name, text, histogram in (
             ("append_duration_seconds", "From request to answer.", self.append_duration),
             ("fsync_duration_seconds", "One write and its fsync.", self.fsync_duration),

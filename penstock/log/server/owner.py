@@ -15,11 +15,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.errors import (
+    BadRequest,
     Damaged,
     NotFound,
     PenstockError,
@@ -105,21 +106,34 @@ class LogOwner:
         self._fsync_seconds = 0.0
         self._stopping = False
         self._note_lock = threading.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         self._writer.start()
-        self._tasks = [
-            self._loop.create_task(self._progress_loop()),
-            self._loop.create_task(self._housekeeping_loop()),
-        ]
+        self._spawn(self._progress_loop())
+        self._spawn(self._note_loop())
+        self._spawn(self._housekeeping_loop())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that nobody foresaw to fail ends the owner: half of one must not go on."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.critical("a task failed, the log stops cause=%r", error, exc_info=error)
+            self._on_fatal(error)
 
     async def stop(self, *, clean: bool) -> None:
         """Finish what is in flight and close the files; or, if not clean, just let go."""
         self._stopping = True
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         while clean and not self.sequencer.poisoned and not self.sequencer.is_idle:
             self.pump(flush=True)
             await asyncio.sleep(0.001)
@@ -193,7 +207,7 @@ class LogOwner:
             reply = answer.cause
             assert callable(reply)
             if isinstance(outcome, OldDuplicate):
-                self._tasks.append(self._loop.create_task(self._answer_old(reply, outcome)))
+                self._spawn(self._answer_old(reply, outcome))
                 continue
             self._count(outcome)
             reply(outcome)
@@ -216,7 +230,8 @@ class LogOwner:
         try:
             group = await self._run(find_group, self.storage, old.producer, old.first_seq)
             outcome: Outcome = decide_duplicate(old.instance, old.count, group)
-        except NotFound as error:
+        except (NotFound, Trimmed, Damaged) as error:
+            # It was durable once, so no refusal: readers may have seen it.
             outcome = Unknown(f"{error}; it may have been trimmed")
         except PenstockError as error:
             outcome = error
@@ -225,7 +240,6 @@ class LogOwner:
         self._count(outcome)
         reply(outcome)
         self._after_event()
-        self._tasks = [task for task in self._tasks if not task.done()]
 
     def _write_loop(self) -> None:
         while (write := self._writes.get()) is not None:
@@ -286,6 +300,8 @@ class LogOwner:
                 self._read_behind(effect)
 
     def _read_behind(self, effect: ReadBehind) -> None:
+        if self._stopping:
+            return  # the pool takes nothing more
         future = self._loop.run_in_executor(
             self._pool,
             read_piece,
@@ -324,7 +340,7 @@ class LogOwner:
 
     async def trim(self, lsn: int) -> Lsn:
         if lsn > self.sequencer.durable_lsn:
-            raise Trimmed(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
+            raise BadRequest(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
         point = await self._run(self.storage.trim, lsn)
         logger.info("trimmed trim_point=%d", point)
         return point
@@ -338,16 +354,18 @@ class LogOwner:
                 self.perform(self.tails.tick(monotonic_ms()))
                 self._after_event()
 
-    async def _housekeeping_loop(self) -> None:
-        last = 0.0
+    async def _note_loop(self) -> None:
         while True:
             await asyncio.sleep(NOTE_DELAY_MS / 2000)
             quiet = time.monotonic() - self._quiet_since
             if quiet * 1000 >= NOTE_DELAY_MS and self.sequencer.is_idle:
                 await self._run(self._note)
-            if time.monotonic() - last >= HOUSEKEEPING_SECONDS:
-                await self._keep_house()
-                last = time.monotonic()
+
+    async def _housekeeping_loop(self) -> None:
+        """Apart from the notes, which must not wait for a slow upload."""
+        while True:
+            await self._keep_house()
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
 
     def _note(self) -> None:
         with self._note_lock:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import uvloop
 
 from penstock.config import ServerConfig
-from penstock.errors import Defect, PenstockError, Unavailable
+from penstock.errors import BadConfig, Defect, PenstockError, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
 from penstock.log.core.sequencer import SegmentLimits, Sequencer
 from penstock.log.core.sessions import Sessions
@@ -138,23 +138,46 @@ class LogServer:
             raise Unavailable(f"the log stopped: {self._fatal!r}") from self._fatal
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        config, manifest = self.config, self.owner.storage.manifest
         self.owner.start()
-        tls = self._tls()
+        listener: asyncio.Server | None = None
+        try:
+            listener = await self._listen()
+            self._announce(listener)
+            await self._wait()
+        finally:
+            if listener is not None:
+                listener.close()
+            await self.owner.stop(clean=self._fatal is None)
+            for connection in list(self._connections):
+                connection.flush()
+                connection.close()
+            logger.info("stopped tail=%d", self.owner.sequencer.durable_lsn)
+
+    async def _listen(self) -> asyncio.Server:
+        config, tls = self.config, self._tls()
         # Handshakes come before connection.py's deadline and have the same one.
         deadline = PREAUTH_SECONDS_MAX if tls is not None else None
-        listener = await loop.create_server(
-            lambda: ServerConnection(self),
-            config.host,
-            config.port,
-            ssl=tls,
-            ssl_handshake_timeout=deadline,
-            ssl_shutdown_timeout=deadline,
-            backlog=1024,
-        )
+        try:
+            return await self._loop.create_server(
+                lambda: ServerConnection(self),
+                config.host,
+                config.port,
+                ssl=tls,
+                ssl_handshake_timeout=deadline,
+                ssl_shutdown_timeout=deadline,
+                backlog=1024,
+            )
+        except OSError as error:
+            # No cause: nothing is wrong with the log (see `penstock log serve`).
+            reason = error.strerror or error
+            raise Unavailable(
+                f"cannot listen on {config.host} port {config.port}: {reason}"
+            ) from None
+
+    def _announce(self, listener: asyncio.Server) -> None:
+        config, manifest = self.config, self.owner.storage.manifest
         port = listener.sockets[0].getsockname()[1]
-        self.address = Address(config.host, port)
+        self.address = Address(config.host, port, tls=config.tls_cert is not None)
         write_address(config.data_dir, self.address, manifest.log_id)
         logger.info(
             "serving host=%s port=%d log=%s epoch=%d trim_point=%d tail=%d segments=%d",
@@ -168,15 +191,6 @@ class LogServer:
         )
         self.ready.set()
         self._on_ready(self.address)
-        try:
-            await self._wait()
-        finally:
-            listener.close()
-            await self.owner.stop(clean=self._fatal is None)
-            for connection in list(self._connections):
-                connection.flush()
-                connection.close()
-            logger.info("stopped tail=%d", self.owner.sequencer.durable_lsn)
 
     async def _wait(self) -> None:
         """Until told to stop, or, if so configured, until nobody has been here for a while."""
@@ -200,7 +214,10 @@ class LogServer:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.config.tls_cert, self.config.tls_key)
+        try:
+            context.load_cert_chain(self.config.tls_cert, self.config.tls_key)
+        except OSError as error:
+            raise BadConfig(f"cannot load certificate {self.config.tls_cert}: {error}") from None
         return context
 
     def on_fatal(self, error: BaseException) -> None:
@@ -297,7 +314,7 @@ class LogServer:
                 "subscriptions": owner.tails.count,
                 "subscriptions_behind": owner.tails.behind,
                 "appended_entries": self.metrics.appended_entries,
-                "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "pid": os.getpid(),
                 "data_dir": str(self.config.data_dir),

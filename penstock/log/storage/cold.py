@@ -1,8 +1,8 @@
 """The cold store: copies of sealed segments on any `pyarrow.fs` file system, and reads from there.
 
-Owns nothing about segments: it keeps named, immutable byte strings. Law: `put` returns only after
-the copy is durable and was read back and found equal; `open` reads by position, so a tag read
-fetches what it needs.
+Owns nothing about segments: it keeps named, immutable byte strings; a name may have a folder.
+Law: `put` returns only after the copy is durable and was read back and found equal; `open` reads by
+position, so a tag read fetches what it needs.
 """
 
 from __future__ import annotations
@@ -77,12 +77,16 @@ class FileSystemColdStore:
 
     def put(self, name: str, data: bytes) -> None:
         path, temporary = self._path(name), self._path(name + ".new")
+        folder = path.rpartition("/")[0]
+        self._fs.create_dir(folder, recursive=True)
         with self._fs.open_output_stream(temporary) as output:
             for start in range(0, len(data), MIB):
                 output.write(data[start : start + MIB])
         self._sync(temporary)  # before the move, or a crash could leave an empty file
         self._fs.move(temporary, path)
-        self._sync(self._root)  # before the local file is given up
+        self._sync(folder)  # before the local file is given up
+        if "/" in name:
+            self._sync(self._root)  # the folder may be new
         copy = ColdFile(self._fs, path)
         if copy.size != len(data) or crc32c(copy.read_at(0, copy.size)) != crc32c(data):
             raise ChecksumMismatch(f"the cold copy of {name} differs from what was written")

@@ -1,8 +1,8 @@
 """One log's files: write groups, roll segments, read by tag, trim. The shell picks the threads.
 
 Owns the manifest while the log is open, the open segment's file and index, and the caches of sealed
-ones. One thread at a time may call the writing methods (`write`, `note`, `close`), one the
-housekeeping methods (`finish_sealed`, `trim`, `cool`); any thread may read.
+ones. One thread at a time may call the writing methods (`write`, `note`, `close`); any thread may
+keep house (`finish_sealed`, `trim`, `cool`: a lock lets in one at a time) and read.
 
 Law: `write` returns only after fsync. A roll makes the new file durable, then the manifest, then
 writes; a crash between any two leaves a log that opens. After an OSError of a write the storage is
@@ -36,6 +36,7 @@ from penstock.log.storage.recover import (
     rebuild_index,
     snapshot_lsns,
     snapshot_name,
+    walk_sealed,
 )
 from penstock.log.storage.segment_file import index_name, segment_name
 
@@ -82,6 +83,8 @@ class LogStorage:
         #: Guards the manifest, and the open index between writer and readers.
         self._lock = threading.RLock()
         self._index_lock = threading.Lock()
+        #: Held by all that makes or removes files of sealed segments; taken before `_lock`.
+        self._housekeeping_lock = threading.Lock()
         self.manifest = recovered.manifest
         self._file = recovered.file
         self._index = recovered.index
@@ -227,11 +230,19 @@ class LogStorage:
         except OSError:
             # A full disk leaves the old manifest, and trimming must stay possible then. If the new
             # one is in place, nobody knows which of the two a power cut would leave (R48).
-            self.poisoned = True
-            current = self._store.read()
-            self.poisoned = current is None or current.version != self.manifest.version
+            if not self._is_newest():
+                self.poisoned = True
             raise
         self.manifest = manifest
+
+    def _is_newest(self) -> bool:
+        """Whether the stored manifest is surely still the one that we have."""
+        try:
+            current = self._store.read()
+        except (Damaged, OSError) as error:
+            logger.error("the manifest cannot be read cause=%r", error)
+            return False
+        return current is not None and current.version == self.manifest.version
 
     def close(self) -> None:
         """A clean stop: everything is durable, and the manifest says up to where."""
@@ -280,14 +291,18 @@ class LogStorage:
 
     def finish_sealed(self, segment: SegmentId) -> None:
         """Give a sealed segment its index file, its snapshot and its cold copy. May run twice."""
-        info = self._info(segment)
-        if info is None or not info.sealed:
-            return
+        with self._housekeeping_lock:
+            info = self._info(segment)
+            if info is not None and info.sealed and info.local:
+                self._finish(info)
+
+    def _finish(self, info: SegmentInfo) -> None:
+        segment = info.id
         index, state = self._sealing.get(segment, (None, None))
-        if index is None:
-            index = rebuild_index(self._open_file(info), info, self.manifest)
-        mark = self.manifest.log_mark
         if not self._disk.exists(index_name(segment)):
+            if index is None:
+                index = rebuild_index(self._open_file(info), info, self.manifest)
+            mark = self.manifest.log_mark
             data = index.encode(log_mark=mark, segment=segment, end_lsn=info.end_lsn)
             self._store_index(segment, data)
         if state is None and not self._disk.exists(snapshot_name(info.end_lsn)):
@@ -314,26 +329,40 @@ class LogStorage:
 
     def _copy_to_cold(self, info: SegmentInfo) -> None:
         assert self._cold is not None
-        for name in (segment_name(info.id), index_name(info.id)):
-            self._cold.put(name, read_whole(self._disk, name))
-        self._replace_info(info.id, cold=True)
+        file = self._disk.open(segment_name(info.id))
+        try:
+            for _ in walk_sealed(file, info, self.manifest):
+                pass  # checks it: a bit that flipped here must not get into what may be all we keep
+            data = file.read_at(0, file.size)
+        finally:
+            file.close()
+        self._cold.put(self._cold_name(segment_name(info.id)), data)
+        index = read_whole(self._disk, index_name(info.id))
+        self._cold.put(self._cold_name(index_name(info.id)), index)
+        self._set_copied(info, local=True)
 
-    def _replace_info(self, segment: SegmentId, *, cold: bool = True, local: bool = True) -> None:
+    def _cold_name(self, name: str) -> str:
+        """Logs may share a cold store: each has a folder."""
+        return f"{self.manifest.log_id.hex()}/{name}"
+
+    def _set_copied(self, info: SegmentInfo, *, local: bool) -> None:
         with self._lock:
-            info = self._info(segment)
-            if info is not None:
-                changed = replace(info, cold=cold, local=local)
-                self._change(self.manifest.next(segments=self.manifest.with_segment(changed)))
+            changed = replace(info, cold=True, local=local)
+            self._change(self.manifest.next(segments=self.manifest.with_segment(changed)))
 
     def cool(self, local_bytes_max: int) -> int:
         """Drop local files of the oldest segments that have a cold copy; returns how many."""
+        with self._housekeeping_lock:
+            return self._cool(local_bytes_max)
+
+    def _cool(self, local_bytes_max: int) -> int:
         segments = [info for info in self.manifest.segments if info.sealed and info.local]
         surplus = sum(info.bytes for info in segments) - local_bytes_max
         dropped = 0
         for info in segments:
             if surplus <= 0 or not info.cold or info.end_lsn > self._oldest_snapshot():
                 break
-            self._replace_info(info.id, local=False)  # before the removal, or a read would miss it
+            self._set_copied(info, local=False)  # before the removal, or a read would miss it
             self._forget(info.id)
             self._remove_local(info.id)
             surplus -= info.bytes
@@ -345,6 +374,10 @@ class LogStorage:
 
         A segment is kept while the older of two snapshots still needs it for recovery.
         """
+        with self._housekeeping_lock:
+            return self._trim(lsn)
+
+    def _trim(self, lsn: int) -> Lsn:
         with self._lock:
             point = Lsn(max(self.manifest.trim_point, min(lsn, self.durable_lsn)))
             oldest = self._oldest_snapshot()
@@ -364,9 +397,9 @@ class LogStorage:
             self._forget(info.id)
             if info.local:
                 self._remove_local(info.id)
-            if info.cold and self._cold is not None:
-                for name in (segment_name(info.id), index_name(info.id)):
-                    self._cold.remove(name)
+        for info in gone:
+            if info.cold:
+                self._remove_cold(info.id)
         return point
 
     def expired_lsn(self, before_ms: int) -> Lsn:
@@ -386,6 +419,16 @@ class LogStorage:
         for name in (segment_name(segment), index_name(segment)):
             if self._disk.exists(name):
                 self._disk.remove(name)
+
+    def _remove_cold(self, segment: SegmentId) -> None:
+        if self._cold is None:
+            return
+        for name in map(self._cold_name, (segment_name(segment), index_name(segment))):
+            try:
+                self._cold.remove(name)
+            except OSError as error:
+                # The trim is done: a copy that nobody reads costs space, no more.
+                logger.error("a cold copy is left over, remove it name=%s cause=%r", name, error)
 
     # ---- reading
 
@@ -441,7 +484,7 @@ class LogStorage:
     def _open_cold(self, name: str) -> File:
         if self._cold is None:
             raise MissingFile(f"{name} is in the cold store, but none is configured")
-        return self._cold.open(name)
+        return self._cold.open(self._cold_name(name))
 
     def _sealed(self, info: SegmentInfo) -> TagIndex:
         with self._lock:

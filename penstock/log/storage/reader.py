@@ -38,7 +38,10 @@ _ALL = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ReadPiece:
-    """Records found, and how far was looked: [start, looked_up_to) holds nothing else."""
+    """Records found, and how far was looked: [start, looked_up_to) holds nothing else.
+
+    A buffer may hold several records, one after the other.
+    """
 
     records: list[bytes | memoryview]
     looked_up_to: Lsn

@@ -9,6 +9,7 @@ then is the epoch taken.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from penstock.errors import BadFormat, Damaged, MissingFile
@@ -21,6 +22,7 @@ from penstock.log.storage.segment_file import (
     SEGMENT_HEADER_BYTES,
     SegmentEnd,
     SegmentWalk,
+    StoredGroup,
     encode_segment_header,
     find_segment_end,
     segment_name,
@@ -187,13 +189,13 @@ def load_state(disk: Disk, manifest: Manifest, lsn: Lsn) -> LogState:
         if info.base_lsn > state.next_lsn or not info.local:
             raise MissingFile(f"no snapshot covers the log below lsn {info.base_lsn}")
         logger.info("folding a sealed segment again segment=%d", info.id)
-        walk = SegmentWalk(disk.open(segment_name(info.id)), info, manifest)
-        for group in walk:
-            state.apply(group.body, first_lsn=group.header.first_lsn, time_ms=group.header.time_ms)
-        if walk.problem is not None:
-            raise type(walk.problem)(
-                f"{segment_name(info.id)} at byte {walk.position}: {walk.problem}"
-            )
+        file = disk.open(segment_name(info.id))
+        try:
+            for group in walk_sealed(file, info, manifest):
+                header = group.header
+                state.apply(group.body, first_lsn=header.first_lsn, time_ms=header.time_ms)
+        finally:
+            file.close()
     if state.next_lsn != lsn:
         raise MissingFile(
             f"the state below lsn {lsn} cannot be rebuilt: it ends at {state.next_lsn}"
@@ -215,8 +217,7 @@ def _load_snapshot(disk: Disk, manifest: Manifest, lsn: Lsn) -> LogState:
 def rebuild_index(file: File, info: SegmentInfo, manifest: Manifest) -> OpenIndex:
     """The index of a sealed segment, from its records."""
     index = OpenIndex(info.base_lsn)
-    walk = SegmentWalk(file, info, manifest)
-    for group in walk:
+    for group in walk_sealed(file, info, manifest):
         index.add(
             group.body,
             first_lsn=group.header.first_lsn,
@@ -224,9 +225,16 @@ def rebuild_index(file: File, info: SegmentInfo, manifest: Manifest) -> OpenInde
             start=group.start,
             end=group.end,
         )
+    return index
+
+
+def walk_sealed(file: File, info: SegmentInfo, manifest: Manifest) -> Iterator[StoredGroup]:
+    """The groups of a sealed segment; raises Damaged unless all of them are there and whole."""
+    walk = SegmentWalk(file, info, manifest)
+    yield from walk
     if walk.problem is not None or walk.next_lsn != info.end_lsn:
-        raise BadFormat(
+        error = type(walk.problem) if walk.problem is not None else BadFormat
+        raise error(
             f"{segment_name(info.id)} at byte {walk.position}, lsn {walk.next_lsn}: "
             f"{walk.problem or 'the segment ends too early'}"
         )
-    return index

@@ -1,8 +1,9 @@
 """Find any flipped bit in a log's files, and say where.
 
 Owns the reading of every byte: manifest, segments, indexes, snapshots. Changes nothing, and needs
-no lock: a live server only appends, so the open segment is checked up to where the server says that
-it is durable.
+no lock. A live server appends: the open segment is checked up to where the server says that it is
+durable. It also removes files, each after the manifest or the listing stopped naming it: what is
+missing is looked up there again before it counts as missing. Cold copies are not read.
 Law (I17): every byte of these files is under a CRC or must be zero; whatever does not match becomes
 a finding of severity "damage" that names file, bytes and structure. A torn tail is a "note": the
 next opening cuts it, and nothing in it was acknowledged.
@@ -78,6 +79,7 @@ class _Verifier:
         self._progress = progress
         self._report = VerifyReport()
         self._total = 0
+        self._cold_only = 0
 
     def run(self) -> VerifyReport:
         manifest = self._manifest()
@@ -88,8 +90,13 @@ class _Verifier:
         for info in manifest.segments:
             if info.local:
                 self._segment(info, manifest)
+            else:
+                self._cold_only += 1
         for lsn in snapshot_lsns(self._disk):
             self._snapshot(lsn, manifest)
+        if self._cold_only:
+            problem = f"{self._cold_only} segments are only in the cold store and were not checked"
+            self._note(MANIFEST_FILE, 0, 0, problem, structure="segment")
         return self._report
 
     def _manifest(self) -> Manifest | None:
@@ -106,10 +113,15 @@ class _Verifier:
 
     def _segment(self, info: SegmentInfo, manifest: Manifest) -> None:
         name = segment_name(info.id)
-        if not self._disk.exists(name):
-            self._damage(name, 0, 0, "segment", "the file is missing", lsn=info.base_lsn)
+        try:
+            file = self._disk.open(name)
+        except FileNotFoundError:
+            newest = self._newest(info)
+            if newest is not None and newest.local:
+                self._damage(name, 0, 0, "segment", "the file is missing", lsn=info.base_lsn)
+            elif newest is not None:
+                self._cold_only += 1
             return
-        file = self._disk.open(name)
         try:
             index = self._walk(file, info, manifest)
         except Damaged as error:
@@ -120,6 +132,16 @@ class _Verifier:
         self._done(name)
         if info.sealed:
             self._index(info, manifest, index)
+
+    def _newest(self, info: SegmentInfo) -> SegmentInfo | None:
+        """What the manifest says of the segment by now; None if it was trimmed meanwhile."""
+        try:
+            manifest = FileManifestStore(self._disk).read()
+        except Damaged:
+            return info
+        if manifest is None:
+            return info
+        return next((known for known in manifest.segments if known.id == info.id), None)
 
     def _walk(self, file: File, info: SegmentInfo, manifest: Manifest) -> OpenIndex | None:
         """Check all records; returns the index that they make, if they are whole."""
@@ -171,10 +193,13 @@ class _Verifier:
 
     def _index(self, info: SegmentInfo, manifest: Manifest, expected: OpenIndex | None) -> None:
         name = index_name(info.id)
-        if not self._disk.exists(name):
-            self._note(name, 0, 0, "no index yet; it is rebuilt when it is needed")
+        try:
+            data = read_whole(self._disk, name)
+        except FileNotFoundError:
+            newest = self._newest(info)
+            if newest is not None and newest.local:
+                self._note(name, 0, 0, "no index yet; it is rebuilt when it is needed")
             return
-        data = read_whole(self._disk, name)
         try:
             SealedIndex(data, log_mark=manifest.log_mark, segment=info.id)
         except Damaged as error:
@@ -190,7 +215,10 @@ class _Verifier:
 
     def _snapshot(self, lsn: int, manifest: Manifest) -> None:
         name = snapshot_name(lsn)
-        data = read_whole(self._disk, name)
+        try:
+            data = read_whole(self._disk, name)
+        except FileNotFoundError:
+            return  # a newer one took its place since the listing, which is all that names it
         try:
             state = decode_snapshot(data, log_mark=manifest.log_mark)
             if state.next_lsn != lsn:
@@ -200,9 +228,10 @@ class _Verifier:
         self._done(name)
 
     def _size(self, name: str) -> int:
-        if not self._disk.exists(name):
+        try:
+            file = self._disk.open(name)
+        except FileNotFoundError:
             return 0
-        file = self._disk.open(name)
         try:
             return file.size
         finally:
@@ -218,6 +247,14 @@ class _Verifier:
     ) -> None:
         self._report.findings.append(Finding(file, start, end, structure, problem, lsn))
 
-    def _note(self, file: str, start: int, end: int, problem: str, lsn: int | None = None) -> None:
-        finding = Finding(file, start, end, "tail", problem, lsn, "note")
+    def _note(
+        self,
+        file: str,
+        start: int,
+        end: int,
+        problem: str,
+        lsn: int | None = None,
+        structure: str = "tail",
+    ) -> None:
+        finding = Finding(file, start, end, structure, problem, lsn, "note")
         self._report.findings.append(finding)

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from penstock.errors import Damaged, NotFound, PenstockError, Trimmed, Unavailable, Unknown
+from penstock.errors import (
+    BadRequest,
+    Damaged,
+    NotFound,
+    PenstockError,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
 from penstock.ids import Lsn
 from penstock.log.core.sequencer import (
     OldDuplicate,
@@ -248,7 +256,7 @@ class SimOwner:
             try:
                 group = find_group(self.storage, old.producer, old.first_seq)
                 outcome: Outcome = decide_duplicate(old.instance, old.count, group)
-            except NotFound as error:
+            except (NotFound, Trimmed) as error:
                 outcome = Unknown(str(error))
             except OSError as error:
                 self.expect(error)
@@ -310,7 +318,7 @@ class SimOwner:
         def act() -> None:
             try:
                 work()
-            except Trimmed as error:
+            except (Trimmed, BadRequest) as error:
                 failed(error)
             except (OSError, Unavailable) as error:
                 self.expect(error)
@@ -320,7 +328,7 @@ class SimOwner:
 
     def trim(self, lsn: int) -> Lsn:
         if lsn > self.sequencer.durable_lsn:
-            raise Trimmed(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
+            raise BadRequest(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
         segments = len(self.storage.manifest.segments)
         point = self.storage.trim(lsn)
         if len(self.storage.manifest.segments) < segments:

@@ -38,6 +38,7 @@ class SimReader:
         self._number = 0
         self._queue: deque[tuple[m.Delivery, bytes]] = deque()
         self._handing = False
+        self._is_full = False
         self._done = False
         self._closed = False
         self._record_max = 0
@@ -54,10 +55,13 @@ class SimReader:
             self._done = True
             self._hand_out_later()
             return
+        credit = self._world.swarm.credit_bytes - sum(len(body) for _, body in self._queue)
+        self._is_full = credit <= 0
+        if self._is_full:
+            return
         self._link.readers.pop(self._number, None)
         self._number = self._link.next_request()
         self._link.readers[self._number] = self._delivered
-        credit = self._world.swarm.credit_bytes
         message = m.Subscribe(self._number, self.reading.tags, self.next_lsn, self._end, credit)
         self._link.send(self._number, message, self._answered)
 
@@ -94,9 +98,9 @@ class SimReader:
         """A reader never holds more than it gave credit for, but for one record (I19)."""
         sizes = [header.record_bytes for header, _ in split_records(memoryview(body))]
         self._record_max = max([self._record_max, *sizes])
-        waiting = [data for message, data in self._queue if message.subscription == self._number]
         limit = self._world.swarm.credit_bytes + self._record_max
-        assert sum(map(len, waiting)) <= limit, f"{self._link.name} is given more than its credit"
+        held = sum(len(data) for _, data in self._queue)
+        assert held <= limit, f"{self._link.name} is given more than its credit"
 
     def _hand_out_later(self) -> None:
         if not self._handing:
@@ -112,9 +116,11 @@ class SimReader:
         message, body = self._queue.popleft()
         entries = decode_records(memoryview(body))
         self._world.story.saw(self.reading, entries, message.looked_up_to, self._world.now_us)
-        is_paid = message.subscription == self._number
-        if body and is_paid and not self._done and self._link.connection is not None:
-            self._link.send(0, m.Credit(self._number, len(body)))
+        if body and not self._done and self._link.connection is not None:
+            if self._is_full:
+                self.connected()
+            else:
+                self._link.send(0, m.Credit(self._number, len(body)))
         if self._queue or self._done or self.reading.error is not None:
             self._hand_out_later()
 

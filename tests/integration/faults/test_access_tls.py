@@ -17,7 +17,7 @@ from penstock.config import ServerConfig
 from penstock.errors import BadConfig, Unavailable
 from penstock.limits import PREAUTH_SECONDS_MAX
 from penstock.log.client.client import AsyncLog, Endpoint, Resolve
-from penstock.log.embedded import address_endpoint
+from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.server.data_dir import read_token
 
@@ -122,6 +122,17 @@ def _token_file(directory: Path) -> Path:
     path.write_text("0" * 64)
     path.chmod(0o600)
     return path
+
+
+def test_clients_of_the_directory_of_a_tls_server_are_told_how_to_connect(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+
+    async def main() -> None:
+        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+            with pytest.raises(BadConfig, match=r"speaks TLS: connect with penstock://127.*tls_ca"):
+                await connect(directory_endpoint(log.server.config.data_dir))
+
+    asyncio.run(main())
 
 
 def test_plain_bytes_on_a_tls_port_get_nothing_and_harm_nobody(tmp_path: Path) -> None:

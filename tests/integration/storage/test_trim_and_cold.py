@@ -58,6 +58,11 @@ def cold_driver(tmp_path: Path, cold: FileSystemColdStore) -> Iterator[LogDriver
     driver.abandon()
 
 
+def copies(driver: LogDriver, tmp_path: Path) -> Path:
+    """The log's folder in the cold store."""
+    return tmp_path / "cold" / driver.storage.manifest.log_id.hex()
+
+
 def segment_files(disk: object) -> list[str]:
     assert isinstance(disk, RealDisk | SimDisk)
     return [name for name in disk.names() if name.startswith("seg-")]
@@ -224,7 +229,7 @@ def test_cold_copies_equal_the_local_files(cold_driver: LogDriver, tmp_path: Pat
     for info in cold_driver.storage.manifest.segments[:-1]:
         for name in (segment_name(info.id), index_name(info.id)):
             local = (tmp_path / "log" / name).read_bytes()
-            assert (tmp_path / "cold" / name).read_bytes() == local
+            assert (copies(cold_driver, tmp_path) / name).read_bytes() == local
 
 
 def test_after_the_local_files_are_dropped_reads_come_from_the_cold_store(
@@ -308,11 +313,11 @@ def test_an_error_at_any_step_of_dropping_local_files_leaves_a_log_that_opens(
 
 def test_a_trim_removes_cold_copies_too(cold_driver: LogDriver, tmp_path: Path) -> None:
     cold_driver.storage.cool(0)
-    before = len(os.listdir(tmp_path / "cold"))
+    before = len(os.listdir(copies(cold_driver, tmp_path)))
     cold_driver.trim(cold_driver.storage.durable_lsn)
 
     first = cold_driver.storage.manifest.segments[0].id
-    left = sorted(os.listdir(tmp_path / "cold"))
+    left = sorted(os.listdir(copies(cold_driver, tmp_path)))
     assert len(left) < before
     assert left[0] == index_name(first)
     cold_driver.check()
@@ -322,7 +327,7 @@ def test_a_cold_copy_that_is_damaged_is_never_read_as_data(
     cold_driver: LogDriver, tmp_path: Path
 ) -> None:
     cold_driver.storage.cool(0)
-    path = tmp_path / "cold" / segment_name(SegmentId(1))
+    path = copies(cold_driver, tmp_path) / segment_name(SegmentId(1))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -335,8 +340,8 @@ def test_a_cold_index_that_is_lost_or_damaged_is_rebuilt(
     cold_driver: LogDriver, tmp_path: Path
 ) -> None:
     cold_driver.storage.cool(0)
-    (tmp_path / "cold" / index_name(SegmentId(0))).unlink()
-    (tmp_path / "cold" / index_name(SegmentId(1))).write_bytes(b"nonsense")
+    (copies(cold_driver, tmp_path) / index_name(SegmentId(0))).unlink()
+    (copies(cold_driver, tmp_path) / index_name(SegmentId(1))).write_bytes(b"nonsense")
 
     cold_driver.check()
 
@@ -354,7 +359,7 @@ def test_a_damaged_segment_is_not_copied_to_the_cold_store(
     with pytest.raises(Damaged):
         reopened.keep_house()
 
-    copied = sorted(os.listdir(tmp_path / "cold"))
+    copied = sorted(os.listdir(copies(reopened, tmp_path)))
     assert copied == [index_name(SegmentId(0)), segment_name(SegmentId(0))]
     assert not reopened.storage.manifest.segments[1].cold
     reopened.abandon()

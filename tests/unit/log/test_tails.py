@@ -10,6 +10,7 @@ from sample_groups import entries_of, group, stored
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
+from penstock.limits import CREDIT_BYTES_MAX
 from penstock.log.core.tails import (
     FOREVER,
     PIECE_BYTES,
@@ -345,3 +346,41 @@ def test_a_group_is_cut_to_tags_and_range(
     assert lsns(Deliver("r", record, Lsn(0))) == expected
     assert (record == whole.record) == (len(expected) == 3)
     assert len(entries_of([whole])) == 3
+
+
+# ---- bounds
+
+
+def test_credit_never_grows_beyond_its_limit(bench: Bench) -> None:
+    """However much a reader promises to take, one subscription is sent no more than the limit."""
+    bench.subscribe("r", None, 100, credit=CREDIT_BYTES_MAX)
+    for _ in range(3):
+        bench.credit("r", CREDIT_BYTES_MAX)
+    assert bench.core._all["r"].credit == CREDIT_BYTES_MAX
+
+
+def test_a_paused_reader_gets_nothing_until_it_is_resumed_and_then_everything(
+    bench: Bench,
+) -> None:
+    first, second = tagged(0, "a"), tagged(1, "a")
+    bench.subscribe("r", None, 0)
+    bench.core.pause("r")
+    assert bench.durable(first, second) == []
+    assert bench.credit("r", 1) == bench.tick() == []
+    assert bench.core.resume("r") == [Deliver("r", first.record + second.record, Lsn(2))]
+    bench.core.check()
+    third = tagged(2, "a")
+    assert bench.durable(third) == [Deliver("r", third.record, Lsn(3))]
+
+
+def test_a_pause_lets_only_the_piece_that_is_being_read_through() -> None:
+    late = Bench(tail=10)
+    (read,) = late.subscribe("r", None, 0)
+    assert isinstance(read, ReadBehind)
+    late.core.pause("r")
+    group = tagged(0, "a")
+    (delivery,) = late.piece("r", [group], 1)
+    assert isinstance(delivery, Deliver)
+    (again,) = late.core.resume("r")
+    assert isinstance(again, ReadBehind)
+    assert again.start == 1

@@ -1,0 +1,205 @@
+"""What a client does when its connection, its server or its process changes under it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from embedded_server import stop_server
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.ids import Lsn
+from penstock.limits import CREDIT_BYTES_DEFAULT
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.client.client import AsyncLog, Endpoint
+from penstock.log.client.connection import Answer, ClientConnection
+from penstock.log.client.reader import AsyncReader
+from penstock.log.core.tails import FOREVER
+from penstock.log.embedded import directory_endpoint
+from penstock.log.records import Value
+from penstock.wire import messages as m
+from penstock.wire.errors import error_code
+from penstock.wire.frames import encode_frame
+
+
+class FakeConnection:
+    """Keeps what a reader sends."""
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
+        self.sent: list[m.Message] = []
+        self.answers: dict[int, Answer] = {}
+
+    def send(self, request: int, message: m.Message, answer: Answer | None = None) -> None:
+        if self.closed.done():
+            raise Unavailable("the connection is closed")
+        self.sent.append(message)
+        if answer is not None:
+            self.answers[request] = answer
+
+    def forget(self, request: int) -> None:
+        self.answers.pop(request, None)
+
+    def credit(self) -> int:
+        """All that the server was given for the newest subscription."""
+        credit = 0
+        for message in self.sent:
+            if isinstance(message, m.Subscribe):
+                credit = message.credit
+            elif isinstance(message, m.Credit):
+                credit += message.bytes
+        return credit
+
+
+def reader_of(timeout: float = 30.0) -> AsyncReader:
+    log = SimpleNamespace(timeout=timeout, forget_reader=lambda _: None)
+
+    def renumber(reader: AsyncReader) -> None:
+        reader.number += 1
+
+    log.renumber_reader = renumber
+    return AsyncReader(cast(Any, log), 1, None, start=Lsn(0), end=FOREVER)
+
+
+def deliver(reader: AsyncReader, size: int) -> None:
+    reader.delivered(m.Delivery(reader.number, reader.next_lsn + 1, False), memoryview(bytes(size)))
+
+
+def test_only_a_failure_of_request_0_ends_the_connection() -> None:
+    class Transport:
+        aborted = False
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    def receive(connection: ClientConnection, request: int, error: PenstockError) -> None:
+        head = m.encode_message(m.Failed(error_code(error), str(error)))
+        frame = bytes(encode_frame(m.Failed.KIND, request, head, 0))
+        connection.get_buffer(-1)[: len(frame)] = frame
+        connection.buffer_updated(len(frame))
+
+    async def main() -> None:
+        connection, transport = ClientConnection(lambda *_: None), Transport()
+        connection.connection_made(cast(Any, transport))
+
+        receive(connection, 7, Unavailable("too late"))
+        assert not connection.closed.done()
+
+        receive(connection, 0, Unavailable("go away"))
+        assert str(await connection.closed) == "go away"
+        assert transport.aborted
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("held", [1, CREDIT_BYTES_DEFAULT - 10, CREDIT_BYTES_DEFAULT + 10])
+def test_a_reader_that_held_much_at_a_reconnection_has_its_whole_credit_again(held: int) -> None:
+    async def main() -> None:
+        reader = reader_of()
+        reader.resume(cast(Any, FakeConnection()))
+        half = held // 2
+        deliver(reader, half)
+        deliver(reader, held - half)
+
+        connection = FakeConnection()
+        reader.resume(cast(Any, connection))
+        assert connection.credit() == max(CREDIT_BYTES_DEFAULT - held, 0)
+        await reader.next_delivery()
+        assert connection.credit() + held - half == CREDIT_BYTES_DEFAULT
+        await reader.next_delivery()
+        assert connection.credit() == CREDIT_BYTES_DEFAULT
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_is_given_up_again_and_again_fails_with_the_cause() -> None:
+    async def main() -> None:
+        reader, connection = reader_of(timeout=0.2), FakeConnection()
+        reader.resume(cast(Any, connection))
+
+        async def refuse() -> None:
+            while True:
+                for request in list(connection.answers):
+                    answer = connection.answers.pop(request)
+                    answer(Unavailable("the disk cannot be read"), memoryview(b""))
+                await asyncio.sleep(0)
+
+        refusing = asyncio.create_task(refuse())
+        with pytest.raises(Unavailable, match="the disk cannot be read"):
+            async with asyncio.timeout(20):
+                await reader.next_delivery()
+        refusing.cancel()
+        assert sum(isinstance(message, m.Subscribe) for message in connection.sent) > 2
+
+    asyncio.run(main())
+
+
+def test_a_reader_opened_as_the_connection_ends_is_resumed_on_the_next_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await AsyncLog.connect(directory_endpoint(tmp_path)) as log:
+            await log.compare_and_set("k", expected=None, value=b"v")
+            log.reconnect()
+            async with log.tail(start=0, end=1) as reader, asyncio.timeout(20):
+                assert [len(batch.entries) async for batch in reader if batch.entries] == [1]
+
+    try:
+        asyncio.run(main())
+    finally:
+        stop_server(tmp_path)
+
+
+def test_a_forked_child_that_could_not_connect_at_first_tries_again(tmp_path: Path) -> None:
+    parent = os.getpid()
+    found = directory_endpoint(tmp_path)
+    failures = [Unavailable("not yet")]
+
+    async def resolve() -> Endpoint:
+        if os.getpid() != parent and failures:
+            error = failures[0]
+            await asyncio.sleep(0)
+            raise error
+        return await found()
+
+    log = BlockingLog(resolve, timeout=5.0)
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(_child(log, failures))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        log.close()
+        stop_server(tmp_path)
+
+
+def _child(log: BlockingLog, failures: list[Unavailable]) -> int:
+    log._timeout = 0.1
+    try:
+        log.bounds()
+        return 1
+    except Unavailable:
+        pass
+    failures.clear()
+    log._timeout = 20.0
+    try:
+        log.bounds()
+        log.close()
+        return 0
+    except BaseException:
+        return 2
+
+
+def test_the_blocking_client_watches_a_key(tmp_path: Path) -> None:
+    try:
+        with BlockingLog(directory_endpoint(tmp_path)) as log:
+            at = log.compare_and_set("k", expected=None, value=b"1")
+            log.compare_and_set("other", expected=None, value=b"x")
+            log.compare_and_set("k", expected=b"1", value=None)
+            changes = log.watch("k", start=0)
+            assert [next(changes), next(changes)] == [Value(b"1", at), None]
+        changes.close()  # type: ignore[attr-defined]  # after the client, which is no error
+    finally:
+        stop_server(tmp_path)

@@ -1,0 +1,226 @@
+"""What a review found in the server's shells, each played on the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import ServerConfig
+from penstock.errors import (
+    BadConfig,
+    BadRequest,
+    ChecksumMismatch,
+    NotFound,
+    PenstockError,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
+from penstock.limits import CONNECTION_WAITING_MAX
+from penstock.log.client.client import AsyncLog
+from penstock.log.core.sequencer import OldDuplicate
+from penstock.log.embedded import directory_endpoint
+from penstock.log.records import NewEntry
+from penstock.log.server import owner as owner_module
+from penstock.log.server.connection import ServerConnection
+from penstock.log.server.metrics import ServerMetrics
+from penstock.log.server.server import EXIT_FATAL, LogServer
+from penstock.log.storage.log_storage import LogStorage
+
+Scenario = Callable[[LogServer, AsyncLog], Coroutine[Any, Any, None]]
+
+
+def play(data_dir: Path, scenario: Scenario) -> None:
+    """Run the scenario with a server in the same event loop and a client of it."""
+
+    async def main() -> None:
+        server = LogServer(ServerConfig(data_dir=data_dir))
+        task = asyncio.create_task(server.run())
+        await asyncio.sleep(0)
+        await server.ready.wait()
+        try:
+            async with asyncio.timeout(20):
+                endpoint = directory_endpoint(data_dir, start=False)
+                async with await AsyncLog.connect(endpoint) as log:
+                    await scenario(server, log)
+        finally:
+            server.stop()
+            await task
+
+    asyncio.run(main())
+
+
+def the_connection(server: LogServer) -> ServerConnection:
+    (connection,) = server._connections
+    return connection
+
+
+@pytest.mark.parametrize("kind", [NotFound, Trimmed, ChecksumMismatch])
+def test_a_retry_whose_group_cannot_be_looked_up_is_unknown_and_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[PenstockError]
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind("gone")
+
+    monkeypatch.setattr(owner_module, "find_group", fail)
+
+    async def scenario(server: LogServer, log: AsyncLog) -> None:
+        outcomes: list[object] = []
+        old = OldDuplicate("p", 1, 0, 1)
+        await server.owner._answer_old(outcomes.append, old)
+        assert [type(outcome) for outcome in outcomes] == [Unknown]
+
+    play(tmp_path, scenario)
+
+
+def test_a_connection_that_does_not_read_is_sent_nothing_more_until_it_does(
+    tmp_path: Path,
+) -> None:
+    async def scenario(server: LogServer, log: AsyncLog) -> None:
+        async with log.tail(["t"], start=0) as reader:
+            await log.append([NewEntry(b"1", ("t",))])
+            assert [entry.payload for entry in (await anext(reader)).entries] == [b"1"]
+            connection = the_connection(server)
+            connection.pause_writing()
+            endpoint = directory_endpoint(tmp_path, start=False)
+            async with await AsyncLog.connect(endpoint) as other:
+                await other.append([NewEntry(b"2", ("t",))])
+            assert server.owner.tails.behind == 1
+            connection.resume_writing()
+            found: list[bytes] = []
+            while not found:
+                found = [entry.payload for entry in (await anext(reader)).entries]
+            assert found == [b"2"]
+
+    play(tmp_path, scenario)
+
+
+def test_a_connection_with_many_waiting_requests_is_not_read_until_most_are_answered(
+    tmp_path: Path,
+) -> None:
+    async def scenario(server: LogServer, log: AsyncLog) -> None:
+        connection, gate = the_connection(server), asyncio.Event()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        for number in range(CONNECTION_WAITING_MAX + 1):
+            assert not connection._halts
+            connection._later(number, wait)
+        assert connection._halts == {"waiting requests"}
+        gate.set()
+        await log.bounds()
+        assert not connection._halts
+
+    play(tmp_path, scenario)
+
+
+def test_a_background_task_that_fails_stops_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: LogStorage) -> list[int]:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(LogStorage, "unfinished", fail)
+    with pytest.raises(Unavailable, match="a defect"):
+        asyncio.run(LogServer(ServerConfig(data_dir=tmp_path)).run())
+
+
+def test_notes_do_not_wait_for_slow_housekeeping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, note = threading.Event(), LogStorage.note
+
+    def slow(_: owner_module.LogOwner) -> Coroutine[Any, Any, None]:
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        return never()
+
+    def seen(self: LogStorage) -> None:
+        note(self)
+        noted.set()
+
+    monkeypatch.setattr(owner_module.LogOwner, "_keep_house", slow)
+    monkeypatch.setattr(LogStorage, "note", seen)
+
+    async def scenario(server: LogServer, log: AsyncLog) -> None:
+        await log.append([NewEntry(b"1")])
+        noted.clear()
+        assert await asyncio.to_thread(noted.wait, 10)
+
+    play(tmp_path, scenario)
+
+
+def test_hidden_tags_cannot_be_read(tmp_path: Path) -> None:
+    async def scenario(server: LogServer, log: AsyncLog) -> None:
+        await log.append([NewEntry(b"1", ("t",))])
+        with pytest.raises(BadRequest, match="cannot be printed"):
+            await log.read(["\x00p/producer"])
+        with pytest.raises(BadRequest, match="cannot be printed"):
+            await log.read_last("\x00p/producer")
+
+    play(tmp_path, scenario)
+
+
+def test_metrics_show_positions_exactly() -> None:
+    text = ServerMetrics().text({"tail_position": ("First unwritten LSN.", 123_456_789)})
+    assert "penstock_tail_position 123456789\n" in text
+
+
+def test_a_server_that_cannot_listen_says_where_and_leaves_nothing_open(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"port {port}.*in use") as caught:
+            asyncio.run(LogServer(ServerConfig(data_dir=tmp_path, port=port)).run())
+    assert caught.value.__cause__ is None
+    assert threading.active_count() == before
+
+
+def test_every_way_to_serve_a_taken_port_ends_with_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for expected, *command in (
+            [5, "penstock.cli.main", "log", "serve", "--dir", str(tmp_path)],
+            [EXIT_FATAL, "penstock.log.server", "--data-dir", str(tmp_path)],
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", *map(str, command), "--port", port],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == expected, done.stderr
+            assert f"port {port}: " in done.stderr.splitlines()[-1]
+            assert "Traceback" not in done.stderr
+
+
+def test_a_server_without_its_certificate_says_so_and_leaves_nothing_open(tmp_path: Path) -> None:
+    before = threading.active_count()
+    (tmp_path / "cert.pem").write_text("nothing")
+    config = ServerConfig(
+        data_dir=tmp_path / "data",
+        tls_cert=tmp_path / "cert.pem",
+        tls_key=tmp_path / "cert.pem",
+    )
+    with pytest.raises(BadConfig, match=r"cert\.pem"):
+        asyncio.run(LogServer(config).run())
+    assert threading.active_count() == before
+
+
+def test_a_trim_above_the_tail_is_a_bad_request(tmp_path: Path) -> None:
+    async def scenario(server: LogServer, log: AsyncLog) -> None:
+        with pytest.raises(BadRequest, match="the tail is 0"):
+            await log.trim(1)
+
+    play(tmp_path, scenario)
