@@ -178,7 +178,8 @@ class AsyncAppender:
                 if connection is not None and connection.closed.done():
                     return  # the connection ended: `disconnected` sends it again
                 self._settle(self.core.answered(send.seq, message))
-            self.pump()
+            if not self.core.is_idle:
+                self.pump()
 
         return answer
 

@@ -273,6 +273,7 @@ class LogServer:
         self.owner.pump()
         while self.dirty:
             self.dirty.pop().flush()
+        self.owner.storage.index_written()
 
     def _deliver(self, effect: Deliver) -> None:
         connection, number = cast(tuple[ServerConnection, int], effect.id)

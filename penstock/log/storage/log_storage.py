@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -88,6 +88,8 @@ class LogStorage:
         self.manifest = recovered.manifest
         self._file = recovered.file
         self._index = recovered.index
+        #: Durable groups that the index does not know yet, and where their first record starts.
+        self._unindexed: deque[tuple[int, list[DurableGroup]]] = deque()
         self.durable_lsn = recovered.state.next_lsn
         self._time_ms = recovered.state.time_ms
         #: Indexes and states of segments that were sealed but not finished yet.
@@ -121,19 +123,28 @@ class LogStorage:
             self.poisoned = True
             raise
         with self._lock:
-            for group in groups:
-                end = start + group.header.record_bytes
-                self._index.add(
-                    group.body,
-                    first_lsn=group.header.first_lsn,
-                    time_ms=group.header.time_ms,
-                    start=start,
-                    end=end,
-                )
-                start = end
+            self._unindexed.append((start, groups))
             self.durable_lsn = write.end_lsn
             self._time_ms = write.groups[-1].time_ms
         return groups
+
+    def index_written(self) -> None:
+        """Take what was written into the index. Done after the answers went out, or by a reader
+        that comes before: nobody who waits for an fsync waits for this too.
+        """
+        with self._lock:
+            while self._unindexed:
+                start, groups = self._unindexed.popleft()
+                for group in groups:
+                    end = start + group.header.record_bytes
+                    self._index.add(
+                        group.body,
+                        first_lsn=group.header.first_lsn,
+                        time_ms=group.header.time_ms,
+                        start=start,
+                        end=end,
+                    )
+                    start = end
 
     def _write_groups(
         self, ordered: Iterable[OrderedGroup], durable_lsn: Lsn
@@ -216,6 +227,7 @@ class LogStorage:
             )
             segments = (*self.manifest.with_segment(sealed), fresh)
             self._change(self.manifest.next(segments=segments))
+            self.index_written()
             self._sealing[old.id] = (self._index, state)
             self._files[old.id] = self._file
             self._file = file
@@ -440,6 +452,7 @@ class LogStorage:
                 raise Trimmed(f"lsn {lsn} is below the trim point {manifest.trim_point}")
             info = manifest.segments[-1]
             if lsn >= info.base_lsn:
+                self.index_written()
                 return SegmentView(
                     info, self.durable_lsn, self._file, LockedIndex(self), manifest.log_mark
                 )
