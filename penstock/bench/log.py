@@ -227,7 +227,7 @@ class Bench:
 
         async def measure(log: AsyncLog) -> None:
             await _append_tagged(log, self._payload[:KIB], count, tags=100)
-            for _ in range(3):
+            for _ in range(self._plan.rounds):
                 for name, tags, expected in (("one", ["t/7"], count // 100), ("all", None, count)):
                     started = time.perf_counter()
                     found = await _count(log, tags)
