@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -254,9 +253,10 @@ def _verify(data_dir: Path) -> VerifyReport:
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("verify", total=None)
-        update: Callable[[int, int], None] = lambda done, total: progress.update(  # noqa: E731
-            bar, completed=done, total=total
-        )
+
+        def update(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
         for _ in range(_VERIFY_ATTEMPTS):
             before = _open_segment(data_dir)
             report = verify_log(disk, durable_bytes=before[1] if before else None, progress=update)

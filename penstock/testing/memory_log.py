@@ -19,6 +19,7 @@ from penstock.ids import Epoch, Lsn, SegmentId
 from penstock.limits import CREDIT_BYTES_DEFAULT, SUBSCRIPTION_TAGS_MAX
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender_core import check_submission
+from penstock.log.client.client import changes_of
 from penstock.log.core.sequencer import (
     Answer,
     OldDuplicate,
@@ -33,7 +34,6 @@ from penstock.log.group_format import (
     RETIRE,
     check_new_body,
     decode_body,
-    decode_sets,
     encode_body,
     meta_entry,
 )
@@ -291,11 +291,8 @@ class MemoryLog:
     async def watch(self, key: str, *, start: int) -> AsyncIterator[Value | None]:
         async with self.tail([meta_tag(key)], start=start) as reader:
             async for batch in reader:
-                for entry in batch.entries:
-                    for change in decode_sets(entry.payload):
-                        if change.key == key:
-                            data = change.value
-                            yield None if data is None else Value(data, entry.lsn)
+                for value in changes_of(key, batch):
+                    yield value
 
     async def close(self) -> None:
         """Every reader ends with Unavailable, and nothing more is taken. Idempotent."""
