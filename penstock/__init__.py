@@ -14,6 +14,11 @@ errors.py, ids.py, limits.py, config.py   what everything below speaks of
 wire/      frames and messages between client and server
 log/       the shared log: order, files, server, clients
 stream/    typed rows over the log: schemas, append, read, tail, connect
+state/     what operators keep, by key and virtual node
+plan/      Spark's plan to stages
+ops/       operators over Arrow batches
+spark/     where PySpark meets Penstock
+nexmark/   the benchmark: generator and queries
 bench/     measurements
 cli/       the command `penstock`
 testing/   fakes and a seeded world, for tests only: nothing above imports it
@@ -41,6 +46,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.spark.frontend import explain
     from penstock.stream.session import Log, connect
     from penstock.stream.stream import Stream
 
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
 else:
     _LAZY = {
         "connect": "penstock.stream.session",
+        "explain": "penstock.spark.frontend",
         "Log": "penstock.stream.session",
         "Stream": "penstock.stream.stream",
     }
@@ -82,4 +89,5 @@ __all__ = [
     "Unknown",
     "__version__",
     "connect",
+    "explain",
 ]

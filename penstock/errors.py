@@ -23,7 +23,9 @@ PenstockError
 │  ├─ BadConfig         a setting is wrong: lists every problem
 │  ├─ BadRow            a row does not fit its stream's schema: names row and column
 │  ├─ SchemaMismatch    the stream exists with another schema
-│  └─ Unauthorized      the token is missing or wrong
+│  ├─ Unauthorized      the token is missing or wrong
+│  ├─ Unsupported       a query that cannot run here: lists every reason
+│  └─ EvaluationFailed  an expression failed on a row: Spark's own condition, e.g. DIVIDE_BY_ZERO
 └─ Defect               our bug: the process should crash
    └─ InvariantBroken
 
@@ -129,6 +131,22 @@ class SchemaMismatch(Refused):
 
 class Unauthorized(Refused):
     """The server did not accept the token."""
+
+
+class Unsupported(Refused):
+    """A query has parts that cannot run here; nothing was started. `reasons` lists all of them."""
+
+    def __init__(self, message: str, reasons: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
+class EvaluationFailed(Refused):
+    """A row made an expression fail, as it would in Spark; `condition` is Spark's name for it."""
+
+    def __init__(self, condition: str, message: str = "") -> None:
+        super().__init__(f"[{condition}] {message}".strip())
+        self.condition = condition
 
 
 class Defect(PenstockError):

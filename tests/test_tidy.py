@@ -37,6 +37,11 @@ PURE = (
     "stream/rows.py",
     "stream/schema.py",
     "stream/values.py",
+    "state/",
+    "plan/",
+    "ops/",
+    "nexmark/model.py",
+    "nexmark/generator.py",
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -75,6 +80,12 @@ LAYERS = (
     ("log.client",),
     ("log.embedded",),
     ("stream",),
+    ("state.api", "state.keys"),
+    ("state",),
+    ("plan",),
+    ("ops",),
+    ("spark",),
+    ("nexmark",),
     ("bench",),
     ("cli",),
     ("testing",),
@@ -83,13 +94,35 @@ LAYERS = (
 STRANGERS = (("log.server", "log.client"), ("log.storage", "log.client"))
 #: Third parties that have one home.
 HOMES = {
-    "pyarrow": ("stream/", "log/storage/cold.py", "cli/stream.py"),
+    "pyarrow": (
+        "stream/",
+        "log/storage/cold.py",
+        "cli/stream.py",
+        "state/",
+        "plan/",
+        "ops/",
+        "spark/",
+        "nexmark/",
+        "bench/",
+        "testing/",
+    ),
     "click": ("cli/",),
     "rich": ("cli/",),
     "uvloop": ("log/server/", "log/client/blocking.py", "bench/", "testing/"),
     "kazoo": (),
     "grpc": (),
-    "pyspark": (),
+    "pyspark": (
+        "spark/",
+        "nexmark/",
+        "bench/",
+        "testing/oracle.py",
+        # Where a user's Python function runs, with pyspark's own conversions.
+        "ops/python_eval.py",
+        "ops/map_batches.py",
+        "ops/with_state.py",
+        "ops/processor_state.py",
+    ),
+    "py4j": ("spark/walker.py",),
 }
 DRAWERS = {"utils", "util", "helpers", "common", "misc", "base", "manager"}
 FUNCTION_LINES_MAX = 70

@@ -5,6 +5,7 @@ faults.py          disks that fail on request, or write down what they are asked
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 driver.py          one log on one disk, without a server, checked against what was sent
 history.py         what clients did and saw, and the check against the final log
+oracle.py          the same DataFrame function by batch Spark and by our operators
 memory_log.py      a log without files or sockets, for tests of what stands on one
 server_process.py  a log server to be killed, paused and starved
 tcp_proxy.py       a network that delays, stalls, cuts and swallows

@@ -1,0 +1,8 @@
+"""NEXMark: an auction site as a benchmark. Its events from nothing but their ids, and its queries.
+
+model.py      what the events look like, and the words they are made of
+draws.py      random numbers without a sequence: slot k of event n
+pools.py      the strings, made once from the seed, picked by draws
+generator.py  event ids -> persons, auctions, bids, or the mixed stream, as Arrow batches
+queries/      q0 ... q22, one plain PySpark function each
+"""

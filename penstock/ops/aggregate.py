@@ -1,0 +1,262 @@
+"""Keyed aggregation: one row per key, kept up to date, or shown once when no more rows can come.
+
+A batch costs one dictionary lookup per row, one pass per buffer column, and one row out (two, with
+the one it replaces) per key touched. State per key: the number of rows, and each call's buffer.
+
+Laws: after any prefix of the input, the rows emitted so far, added up by weight, are the aggregates
+of that prefix (emit = changes), or of the keys whose time has passed (emit = finals). A key whose
+event time the watermark has passed is forgotten; rows for it that come later are late.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.ops.aggregate_calls import BoundCall, Distinct, bind_calls
+from penstock.ops.aggregates.api import Buffers, Ints, fold_add
+from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.watermarks import LateFilter, event_times_us
+from penstock.plan import nodes as n
+from penstock.plan.exprs import Column
+from penstock.plan.stages import partitioning
+from penstock.state.api import Slots, State, Table
+from penstock.state.keys import hash_columns, normalise_floats
+
+_ROWS = "rows"
+_TIME = "time_us"
+_NEVER = np.iinfo(np.int64).max
+
+
+class AggregateOperator:
+    """Aggregation whose functions can be fed row by row (and taken back, if rows are)."""
+
+    def __init__(self, node: n.Aggregate, state: State, on_late: OnLate) -> None:
+        self._node = node
+        self._finals = node.emit == "finals"
+        self._state = state
+        schema = node.child.schema
+        self._key_at = [schema.get_field_index(key.name) for key in node.keys]
+        self._calls = bind_calls(node.calls, schema)
+        keys = pa.schema([(key.name, key.type) for key in node.keys])
+        placed = partition_positions(node.child, [key.name for key in node.keys])
+        columns: dict[str, pa.DataType] = {_ROWS: pa.int64()}
+        for index, bound in enumerate(self._calls):
+            columns |= {f"{index}.{k}": kind for k, kind in bound.accumulator.columns.items()}
+        self._late: LateFilter | None = None
+        self._time_key = -1
+        if node.event_time is not None:
+            columns[_TIME] = pa.int64()
+            names = [key.name for key in node.keys]
+            self._time_key = names.index(node.event_time)
+            self._late = LateFilter("aggregate", self._key_at[self._time_key], on_late)
+        self._table = state.table("groups", keys, columns, placed)
+        self._distinct = {
+            index: self._distinct_table(index, bound, keys, placed)
+            for index, bound in enumerate(self._calls)
+            if bound.call.distinct
+        }
+        self._earliest_us: int | None = None
+
+    def _distinct_table(
+        self, index: int, bound: BoundCall, keys: pa.Schema, placed: list[int]
+    ) -> Table:
+        fields = list(keys) + [
+            pa.field(f"arg{i}", arg.type) for i, arg in enumerate(bound.call.args)
+        ]
+        columns = {"count": pa.int64()}
+        if self._late is not None:
+            columns[_TIME] = pa.int64()
+        return self._state.table(f"distinct{index}", pa.schema(fields), columns, placed)
+
+    def on_start(self) -> list[Delta]:
+        """Without keys there is a result before the first row."""
+        if self._node.keys or len(self._table):
+            return []
+        if not self._state.owns(hash_columns([], 1))[0]:
+            return []
+        slots, _ = self._table.locate([])
+        self._table.touch(slots)
+        buffers = self._read(slots)
+        return [Delta(self._rows_out([], buffers))]
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        if self._late is not None:
+            delta = self._late.keep(delta)
+        if not len(delta):
+            return []
+        batch, weights = delta.batch, delta.weights
+        keys = [normalise_floats(batch.column(index)) for index in self._key_at]
+        if keys:
+            slots, _ = self._table.locate(keys)
+            unique, first, groups = np.unique(slots, return_index=True, return_inverse=True)
+        else:
+            unique, _ = self._table.locate([])
+            first, groups = np.zeros(1, np.int64), np.zeros(len(delta), np.int64)
+        shown = [key.take(pa.array(first)) for key in keys]
+        before = self._table.read(_ROWS, unique).astype(np.int64)
+        old = None if self._finals else self._read(unique)
+        new = self._feed(batch, weights, keys, unique, groups)
+        after = before + _row_counts(weights, groups, len(unique))
+        self._write(unique, new, after)
+        if self._late is not None:
+            self._note_times(unique, shown[self._time_key])
+        gone = (after <= 0) if keys else np.zeros(len(unique), bool)
+        out = []
+        if old is not None:
+            existed = before > 0 if keys else np.ones(1, bool)
+            out = self._changes(shown, old, existed, new, ~gone)
+        if gone.any():
+            self._table.delete(unique[gone])
+        return out
+
+    def _feed(
+        self,
+        batch: pa.RecordBatch,
+        weights: Weights | None,
+        keys: list[pa.Array],
+        unique: Slots,
+        groups: Ints,
+    ) -> list[Buffers]:
+        count = len(unique)
+        own = np.arange(count)
+        merged = []
+        for index, bound in enumerate(self._calls):
+            table = self._distinct.get(index)
+            distinct = None if table is None else self._distinct_rows(table, keys)
+            rows, lifted = bound.lift(batch, weights, distinct)
+            kept = self._read_call(index, bound, unique)
+            together = [np.concatenate(pair) for pair in zip(kept, lifted, strict=True)]
+            merged.append(
+                bound.accumulator.merge(together, np.concatenate([own, groups[rows]]), count)
+            )
+        return merged
+
+    def _distinct_rows(self, table: Table, keys: list[pa.Array]) -> Distinct:
+        """Counts every (key, arguments); the rows that count are those which start or end one."""
+
+        def choose(
+            values: list[pa.Array], rows: Ints, weights: Weights | None
+        ) -> tuple[Ints, Weights | None]:
+            if not len(rows):
+                return rows, None
+            own = [key.take(pa.array(rows)) for key in keys]
+            slots, _ = table.locate([*own, *(normalise_floats(value) for value in values)])
+            unique, first, groups = np.unique(slots, return_index=True, return_inverse=True)
+            before = table.read("count", unique).astype(np.int64)
+            after = before + _row_counts(weights, groups, len(unique))
+            table.write("count", unique, after)
+            if self._late is not None:
+                times = event_times_us(own[self._time_key].take(pa.array(first)))
+                table.write(_TIME, unique, times.fill_null(_NEVER).to_numpy())
+            table.touch(unique)
+            steps = (after > 0).astype(np.int64) - (before > 0).astype(np.int64)
+            if (after <= 0).any():
+                table.delete(unique[after <= 0])
+            chosen = np.flatnonzero(steps)
+            order = np.argsort(first[chosen], kind="stable")
+            chosen = chosen[order]
+            signs = steps[chosen]
+            return first[chosen], None if (signs == 1).all() else signs
+
+        return choose
+
+    # -- state
+
+    def _read(self, slots: Slots) -> list[Buffers]:
+        return [self._read_call(i, bound, slots) for i, bound in enumerate(self._calls)]
+
+    def _read_call(self, index: int, bound: BoundCall, slots: Slots) -> Buffers:
+        names = bound.accumulator.columns
+        return [self._table.read(f"{index}.{name}", slots) for name in names]
+
+    def _write(self, slots: Slots, buffers: list[Buffers], rows: Ints) -> None:
+        for index, bound in enumerate(self._calls):
+            for name, values in zip(bound.accumulator.columns, buffers[index], strict=True):
+                self._table.write(f"{index}.{name}", slots, values)
+        self._table.write(_ROWS, slots, rows)
+        self._table.touch(slots)
+
+    def _note_times(self, slots: Slots, column: pa.Array) -> None:
+        times = event_times_us(column).fill_null(_NEVER).to_numpy()
+        self._table.write(_TIME, slots, times)
+        earliest = int(times.min())
+        if self._earliest_us is None or earliest < self._earliest_us:
+            self._earliest_us = earliest
+
+    # -- output
+
+    def _rows_out(self, keys: list[pa.Array], buffers: list[Buffers]) -> pa.RecordBatch:
+        values = [
+            bound.accumulator.finish(part) for bound, part in zip(self._calls, buffers, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays([*keys, *values], schema=self._node.schema)
+
+    def _changes(
+        self,
+        keys: list[pa.Array],
+        old: list[Buffers],
+        existed: npt.NDArray[np.bool_],
+        new: list[Buffers],
+        exists: npt.NDArray[np.bool_],
+    ) -> list[Delta]:
+        """What is taken back, then what holds instead."""
+        out = []
+        if existed.any():
+            out.append(self._rows_out(_where(keys, existed), _cut(old, existed)))
+        taken = out[0].num_rows if out else 0
+        if exists.any():
+            out.append(self._rows_out(_where(keys, exists), _cut(new, exists)))
+        if not taken:
+            return [Delta(batch) for batch in out]
+        batch = pa.concat_batches(out) if len(out) > 1 else out[0]
+        weights = np.ones(batch.num_rows, np.int64)
+        weights[:taken] = -1
+        return [Delta(batch, weights)]
+
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        if self._late is None:
+            return []
+        self._late.watermark_ms = watermark_ms
+        bound_us = watermark_ms * 1000
+        if self._earliest_us is not None and self._earliest_us > bound_us:
+            return []
+        slots = self._table.slots()
+        times = self._table.read(_TIME, slots).astype(np.int64)
+        passed = times <= bound_us
+        rest = times[~passed]
+        self._earliest_us = int(rest.min()) if len(rest) else _NEVER
+        done = slots[passed]
+        if not len(done):
+            return []
+        out = []
+        if self._finals:
+            out = [Delta(self._rows_out(self._table.keys(done), self._read(done)))]
+        self._table.delete(done)
+        for table in self._distinct.values():
+            kept = table.slots()
+            table.delete(kept[table.read(_TIME, kept).astype(np.int64) <= bound_us])
+        return out
+
+
+def partition_positions(child: n.Node, names: list[str]) -> list[int]:
+    """Which of the key columns place rows: those by which the child's rows sit."""
+    sits = partitioning(child)
+    if sits is None:
+        return list(range(len(names)))
+    return [names.index(key.name) for key in sits if isinstance(key, Column) and key.name in names]
+
+
+def _row_counts(weights: Weights | None, groups: Ints, count: int) -> Ints:
+    if weights is None:
+        return np.bincount(groups, minlength=count)
+    return fold_add(weights, groups, count).astype(np.int64)
+
+
+def _where(keys: list[pa.Array], mask: npt.NDArray[np.bool_]) -> list[pa.Array]:
+    return keys if mask.all() else [key.filter(pa.array(mask)) for key in keys]
+
+
+def _cut(buffers: list[Buffers], mask: npt.NDArray[np.bool_]) -> list[Buffers]:
+    return buffers if mask.all() else [[part[mask] for part in call] for call in buffers]

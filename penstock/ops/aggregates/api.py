@@ -1,0 +1,109 @@
+"""What an aggregate function is: rows lifted to buffers, buffers merged, a buffer finished.
+
+A buffer is a fixed set of columns (NumPy arrays of int64, float64, bool or objects), one element
+per group. `lift` makes the buffer of each single row; `merge` folds buffers that belong to the same
+group, in order; `finish` shows a group's value. A group without rows has the buffer of zeros and
+Nones, and merging it changes nothing.
+
+Laws: merge is associative over consecutive rows, so chunking and partial aggregation change
+nothing (float sums are folded from left to right only, see `exact`). If `invert` exists, merging a
+row's inverted buffer takes the row back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.plan.nodes import AggregateCall
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+#: One array per buffer column.
+Buffers: TypeAlias = list[npt.NDArray[Any]]
+
+
+class Accumulator(Protocol):
+    """One aggregate call at work; stateless itself."""
+
+    #: Buffer columns: name within the call, and type.
+    columns: dict[str, pa.DataType]
+    #: Whether merging may be regrouped freely: false for sums of floating point numbers.
+    exact: bool
+
+    def lift(self, args: list[pa.Array], rows: int) -> Buffers:
+        """The buffer of each row."""
+
+    def merge(self, buffers: Buffers, groups: Ints, count: int) -> Buffers:
+        """The buffers of groups 0 .. count-1; row i belongs to groups[i]."""
+
+    def finish(self, buffers: Buffers) -> pa.Array:
+        """The value of each group."""
+
+    def invert(self, buffers: Buffers) -> Buffers | None:
+        """Buffers that take rows back, or None if this function cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateFunction:
+    """A registered aggregate function."""
+
+    kinds: tuple[str, ...]
+    sql: tuple[str, ...]
+    build: Callable[[AggregateCall], Accumulator]
+    accepts: Callable[[AggregateCall], str | None]
+
+
+AGGREGATES: dict[str, AggregateFunction] = {}
+
+
+def aggregate(
+    *kinds: str,
+    sql: str,
+    accepts: Callable[[AggregateCall], str | None] = lambda call: None,
+) -> Callable[[Callable[[AggregateCall], Accumulator]], Callable[[AggregateCall], Accumulator]]:
+    """Register what builds the accumulator of a call of these Catalyst functions."""
+
+    def register(
+        build: Callable[[AggregateCall], Accumulator],
+    ) -> Callable[[AggregateCall], Accumulator]:
+        known = AggregateFunction(kinds, tuple(sql.split()), build, accepts)
+        for kind in kinds:
+            assert kind not in AGGREGATES, f"{kind} is registered twice"
+            AGGREGATES[kind] = known
+        return build
+
+    return register
+
+
+def judge_aggregate(call: AggregateCall) -> str | None:
+    """Why the call cannot be computed, or None if it can."""
+    known = AGGREGATES.get(call.function)
+    if known is None:
+        return f"no aggregate function for {call.function}"
+    return known.accepts(call)
+
+
+def has_values(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where the column is not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), bool)
+    return column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def fold_add(values: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[Any]:
+    """Sums per group, added from left to right."""
+    total = np.zeros(count, values.dtype)
+    np.add.at(total, groups, values)
+    return total
+
+
+def any_of(flags: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[np.bool_]:
+    """Whether any flag of the group is set."""
+    found = np.zeros(count, bool)
+    found[groups[flags.astype(bool)]] = True
+    return found

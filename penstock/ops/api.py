@@ -1,0 +1,68 @@
+"""What every operator is: batches in, batches out; time told, never asked.
+
+A Delta is a batch of rows and how often each counts: no weights means once each, a negative weight
+takes a row back. Contract of an operator: rows of one call are processed as if one by one, in
+order; the same rows in any chunking give the same result; whatever must survive lives in the State
+it was built with. The watermark is told between batches, after the rows that moved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+#: The watermark of a stream that has ended, and of one whose first row is still to come. In
+#: microseconds both fit 64 bits, with room for delays.
+END_MS = 2**62 // 1000
+START_MS = -END_MS
+Weights = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Rows, and how often each counts."""
+
+    batch: pa.RecordBatch
+    weights: Weights | None = None
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Delta:
+        """These rows, in this order."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Delta(self.batch.take(pa.array(rows)), weights)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Delta:
+        """The rows for which the mask is true."""
+        if mask.all():
+            return self
+        weights = None if self.weights is None else self.weights[mask]
+        return Delta(self.batch.filter(pa.array(mask)), weights)
+
+    def all_weights(self) -> Weights:
+        """One weight per row."""
+        return np.ones(len(self), np.int64) if self.weights is None else self.weights
+
+
+class Operator(Protocol):
+    """One node of a query at work."""
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        """Rows came in at this port; returns what goes out because of them."""
+
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        """No row at or below this event time is expected any more, at any port."""
+
+
+#: Told of rows that came after the watermark had passed them, and by whom.
+OnLate = Callable[[str, Delta], None]
+
+
+def ignore_late(operator: str, rows: Delta) -> None:
+    """For those who do not ask."""

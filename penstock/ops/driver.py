@@ -1,0 +1,170 @@
+"""Run a whole query in this process, from lists of batches: no log, no tasks, no time of its own.
+
+The real stages, operators and state; only the moving of batches between stages is done by function
+call. Every stage may be run by several tasks, which own disjoint sets of virtual nodes, to show
+that placement does not matter. What stands between two calls is exactly what a snapshot holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.ops.api import END_MS, START_MS, Delta, OnLate, ignore_late
+from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.pipeline import Pipeline
+from penstock.plan import nodes as n
+from penstock.plan.stages import Query, Stage, StageInput
+from penstock.state.api import Snapshot
+from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
+from penstock.state.memory import MemoryState
+
+
+@dataclass(slots=True)
+class _Task:
+    pipeline: Pipeline
+    state: MemoryState
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSnapshot:
+    """All that a query has kept: by stage, then by virtual node (or task)."""
+
+    states: tuple[tuple[dict[int, Snapshot], ...], ...]
+    ended: bool = False
+    started: bool = field(default=True)
+
+
+class Driver:
+    """A query at work. Feed it, then read `outputs`, or fold them with `result`."""
+
+    def __init__(
+        self,
+        query: Query,
+        statics: Mapping[int, pa.Table],
+        *,
+        tasks: int = 1,
+        on_late: OnLate = ignore_late,
+        resume: DriverSnapshot | None = None,
+    ) -> None:
+        self.query = query
+        self.outputs: list[Delta] = []
+        self._tasks: list[list[_Task]] = []
+        self._routes = [_compile_route(stage, tasks) for stage in query.stages]
+        for stage in query.stages:
+            row = []
+            for index in range(tasks):
+                owned = frozenset(range(index, VIRTUAL_NODES, tasks))
+                state = MemoryState(owned)
+                if resume is not None:
+                    state.restore(resume.states[stage.id][index])
+                row.append(_Task(Pipeline(stage.root, state, statics, on_late), state))
+            self._tasks.append(row)
+        self._readers = _find_readers(query)
+        self._next_task = 0
+        if resume is None:
+            for stage in query.stages:
+                for task in self._tasks[stage.id]:
+                    self._pass_on(stage.id, task.pipeline.start())
+        self._tick(START_MS)
+
+    def feed(self, stream: str, batch: pa.RecordBatch) -> None:
+        """A batch of a source stream; columns are found by the stream's own names."""
+        for stage in self.query.stages:
+            for position, leaf in enumerate(stage.inputs):
+                if isinstance(leaf, n.Scan) and leaf.stream == stream and batch.num_rows:
+                    columns = [batch.column(name) for name in leaf.columns]
+                    rows = pa.RecordBatch.from_arrays(columns, schema=leaf.schema)
+                    task = self._tasks[stage.id][self._next_task % len(self._tasks[stage.id])]
+                    self._pass_on(stage.id, task.pipeline.push(position, Delta(rows)))
+        self._next_task += 1
+        self._tick(START_MS)
+
+    def finish(self) -> None:
+        """All streams have ended: every window closes."""
+        self._tick(END_MS)
+
+    def _pass_on(self, stage_id: int, deltas: list[Delta]) -> None:
+        """Deliver a stage's output to whoever reads it."""
+        if stage_id == self.query.stages[-1].id:
+            self.outputs += deltas
+            return
+        for delta in deltas:
+            for task_id, part in self._routes[stage_id](delta):
+                for reader, position in self._readers[stage_id]:
+                    task = self._tasks[reader][task_id]
+                    self._pass_on(reader, task.pipeline.push(position, part))
+
+    def _tick(self, source_ms: int) -> None:
+        """Tell every stage the time, in order; sources tell nothing but their end."""
+        for stage in self.query.stages:
+            marks: dict[int, int | None] = {}
+            for position, leaf in enumerate(stage.inputs):
+                if isinstance(leaf, StageInput):
+                    known = [t.pipeline.watermark_ms for t in self._tasks[leaf.stage]]
+                    told = [mark for mark in known if mark is not None]
+                    marks[position] = min(told) if told else None
+                else:
+                    marks[position] = END_MS if source_ms == END_MS else None
+            for task in self._tasks[stage.id]:
+                self._pass_on(stage.id, task.pipeline.advance(marks))
+
+    def snapshot(self) -> DriverSnapshot:
+        """Everything that the query has kept."""
+        return DriverSnapshot(
+            tuple(tuple(task.state.snapshot() for task in row) for row in self._tasks)
+        )
+
+    def result(self) -> pa.Table:
+        """The outputs so far, added up: rows that were taken back are gone. User's names."""
+        return fold(self.outputs, self.query.schema)
+
+
+def fold(deltas: list[Delta], schema: pa.Schema) -> pa.Table:
+    """The rows that remain when all weights are added up."""
+    from penstock.state.memory_row_set import MemoryRowSet
+
+    kept = [delta for delta in deltas if len(delta)]
+    if not kept:
+        return schema.empty_table()
+    inner = kept[0].batch.schema
+    if all(delta.weights is None for delta in kept):
+        table = pa.Table.from_batches([delta.batch for delta in kept], inner)
+    else:
+        rows = MemoryRowSet(inner, (), None, ())
+        for delta in kept:
+            rows.insert(delta.batch, delta.weights)
+        batch, weights = rows.rows()
+        assert (weights > 0).all(), "more rows were taken back than given"
+        table = pa.Table.from_batches(
+            [batch.take(pa.array(np.repeat(np.arange(len(weights)), weights)))]
+        )
+    return pa.Table.from_arrays(table.columns, schema=schema) if len(schema) else table
+
+
+def _find_readers(query: Query) -> dict[int, list[tuple[int, int]]]:
+    readers: dict[int, list[tuple[int, int]]] = {stage.id: [] for stage in query.stages}
+    for stage in query.stages:
+        for position, leaf in enumerate(stage.inputs):
+            if isinstance(leaf, StageInput):
+                readers[leaf.stage].append((stage.id, position))
+    return readers
+
+
+def _compile_route(stage: Stage, tasks: int) -> Callable[[Delta], list[tuple[int, Delta]]]:
+    """Where rows of a stage's output go: to the task that owns their virtual node."""
+    if stage.keys is None:
+        return lambda delta: []
+    keys = [compile_expr(key, stage.root.schema) for key in stage.keys]
+
+    def route(delta: Delta) -> list[tuple[int, Delta]]:
+        if tasks == 1:
+            return [(0, delta)]
+        values = [as_array(key(delta.batch), len(delta)) for key in keys]
+        owner = virtual_nodes(hash_columns(values, len(delta))) % tasks
+        return [(int(task), delta.where(owner == task)) for task in np.unique(owner)]
+
+    return route

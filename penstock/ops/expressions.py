@@ -1,0 +1,142 @@
+"""IR expressions to functions from a record batch to a column, with Spark's semantics.
+
+Compiling happens once per query: columns become positions, calls become closures. What is
+evaluated, and over which rows, is decided here and in the special forms: an expression that can
+fail is only evaluated over rows for which Spark would evaluate it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.ops import functions
+from penstock.ops.functions.registry import FUNCTIONS, Compiled, Datum
+from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
+
+_TRUE: Final = pa.scalar(True)
+
+
+def compile_expr(expr: Expr, schema: pa.Schema) -> Compiled:
+    """The expression over batches of this schema; its value may be a scalar."""
+    functions.load()
+    match expr:
+        case Column():
+            index = schema.get_field_index(expr.name)
+            assert index >= 0, f"no column {expr.name} in {schema.names}"
+            return lambda batch: batch.column(index)
+        case Literal():
+            value = expr.value
+            return lambda batch: value
+        case Call():
+            return _compile_call(expr, schema)
+        case Lambda():
+            raise AssertionError("a lambda is compiled by the function that takes it")
+
+
+def _compile_call(call: Call, schema: pa.Schema) -> Compiled:
+    known = FUNCTIONS[call.function]
+    if known.form is not None:
+        if any(isinstance(arg, Lambda) for arg in call.args):
+            return functions.compile_lambda_call(call, schema, compile_expr)
+        args = [guard(arg, schema) for arg in call.args]
+        return known.form(call, args)
+    evaluate = known.evaluate
+    assert evaluate is not None
+    args = [compile_expr(arg, schema) for arg in call.args]
+    match args:
+        case [one]:
+            return lambda batch: evaluate(call, one(batch))
+        case [one, two]:
+            return lambda batch: evaluate(call, one(batch), two(batch))
+        case _:
+            return lambda batch: evaluate(call, *[arg(batch) for arg in args])
+
+
+def guard(expr: Expr, schema: pa.Schema) -> Compiled:
+    """The compiled expression, marked with whether it can fail on some row.
+
+    Special forms read the mark (`can_fail`): what cannot fail they evaluate over all rows at once.
+    """
+    compiled = compile_expr(expr, schema)
+    if not can_raise(expr):
+        return compiled
+
+    def may_fail(batch: pa.RecordBatch) -> Datum:
+        return compiled(batch)
+
+    may_fail.can_fail = True  # type: ignore[attr-defined]
+    return may_fail
+
+
+def can_raise(expr: Expr) -> bool:
+    """Whether some row can make the expression fail."""
+    match expr:
+        case Call():
+            known = FUNCTIONS[expr.function]
+            return known.raises(expr) or any(can_raise(arg) for arg in expr.args)
+        case Lambda():
+            return can_raise(expr.body)
+        case _:
+            return False
+
+
+def as_array(value: Datum, rows: int) -> pa.Array:
+    """The value with one element per row."""
+    if isinstance(value, pa.Scalar):
+        return pa.repeat(value, rows)
+    return value
+
+
+def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Schema) -> Compiled:
+    """All expressions at once: from a batch of `inputs` to a batch of `output`."""
+    compiled = [compile_expr(expr, inputs) for expr in exprs]
+
+    def project(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = batch.num_rows
+        arrays = [as_array(evaluate(batch), rows) for evaluate in compiled]
+        return pa.RecordBatch.from_arrays(arrays, schema=output)
+
+    def project_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+        # A batch without columns still has rows; Arrow keeps their number only in a struct.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
+
+    return project if exprs else project_rows
+
+
+def compile_predicate(expr: Expr, schema: pa.Schema) -> Compiled:
+    """A mask without nulls: only rows for which the condition is true stay."""
+    conjuncts = [guard(part, schema) for part in _conjuncts(expr)]
+
+    def mask(batch: pa.RecordBatch) -> Datum:
+        value: Datum = _TRUE
+        for conjunct in conjuncts:
+            if getattr(conjunct, "can_fail", False) and value is not _TRUE:
+                value = _and_where(value, conjunct, batch)
+            else:
+                found = conjunct(batch)
+                value = found if value is _TRUE else pc.and_kleene(value, found)
+        return value
+
+    return mask
+
+
+def _conjuncts(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Call) and expr.function == "And":
+        return [part for arg in expr.args for part in _conjuncts(arg)]
+    return [expr]
+
+
+def _and_where(value: Datum, conjunct: Compiled, batch: pa.RecordBatch) -> Datum:
+    """value AND conjunct, the latter evaluated only where the former is not false."""
+    return functions.and_where(value, conjunct, batch)
+
+
+def true_mask(value: Datum, rows: int) -> np.ndarray:
+    """A condition's value as NumPy booleans: null is false."""
+    if isinstance(value, pa.Scalar):
+        return np.full(rows, value.as_py() is True)
+    return pc.fill_null(value, False).to_numpy(zero_copy_only=False)

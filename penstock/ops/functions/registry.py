@@ -1,0 +1,116 @@
+"""The registry of functions: Catalyst's name of an expression to the code that evaluates it.
+
+A *function* is given its arguments' values and answers with a value. A *special form* decides
+itself which arguments to evaluate, and over which rows: branches, short circuits, lambdas.
+
+A value (Datum) is an Arrow array with one element per row, or a scalar that stands for all rows.
+Contract of a function: nulls, errors and types are Spark's, per evaluation mode of the call; the
+answer has call.type exactly; no state, no clock, no randomness; no loop over rows in Python unless
+a comment says why no column kernel can do it.
+
+Law: whatever the registry does not know is refused during translation. The documentation's list of
+functions (docs/functions.md) is printed from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.plan.exprs import Call
+
+Datum: TypeAlias = pa.Array | pa.Scalar
+#: A compiled expression: from the rows to its value over them.
+Compiled: TypeAlias = Callable[[pa.RecordBatch], Datum]
+Evaluate: TypeAlias = Callable[..., Datum]
+#: Makes the compiled form of a call out of its compiled arguments.
+Form: TypeAlias = Callable[[Call, list[Compiled]], Compiled]
+#: Whether a call can fail on some row, apart from its arguments.
+Raises: TypeAlias = Callable[[Call], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A registered function or special form."""
+
+    #: Catalyst's class names that it answers for.
+    kinds: tuple[str, ...]
+    #: The names users write, for the documentation.
+    sql: tuple[str, ...]
+    evaluate: Evaluate | None
+    form: Form | None
+    raises: Raises
+    #: Says why a call cannot be evaluated, or None.
+    accepts: Callable[[Call], str | None]
+
+
+FUNCTIONS: dict[str, Function] = {}
+
+
+def _when_ansi(call: Call) -> bool:
+    return call.is_ansi
+
+
+def _accepts_all(call: Call) -> str | None:
+    return None
+
+
+def function(
+    *kinds: str,
+    sql: str = "",
+    raises: bool | Raises = _when_ansi,
+    accepts: Callable[[Call], str | None] = _accepts_all,
+) -> Callable[[Evaluate], Evaluate]:
+    """Register `evaluate(call, *values)` for these Catalyst names. `sql` lists names, spaced.
+
+    `raises` says whether a call can fail on a row; by default it can in ANSI mode.
+    """
+
+    def register(evaluate: Evaluate) -> Evaluate:
+        _add(Function(kinds, tuple(sql.split()), evaluate, None, _as_raises(raises), accepts))
+        return evaluate
+
+    return register
+
+
+def special_form(
+    *kinds: str,
+    sql: str = "",
+    raises: bool | Raises = False,
+    accepts: Callable[[Call], str | None] = _accepts_all,
+) -> Callable[[Form], Form]:
+    """Register `form(call, compiled_args) -> compiled` for these Catalyst names."""
+
+    def register(form: Form) -> Form:
+        _add(Function(kinds, tuple(sql.split()), None, form, _as_raises(raises), accepts))
+        return form
+
+    return register
+
+
+def judge(call: Call) -> str | None:
+    """Why the call cannot be evaluated, or None if it can."""
+    known = FUNCTIONS.get(call.function)
+    if known is None:
+        return f"no function for {call.function}"
+    return known.accepts(call)
+
+
+def sql_names() -> list[str]:
+    """All names that users may write, sorted."""
+    return sorted({name for known in FUNCTIONS.values() for name in known.sql})
+
+
+def _add(known: Function) -> None:
+    for kind in known.kinds:
+        assert kind not in FUNCTIONS, f"{kind} is registered twice"
+        FUNCTIONS[kind] = known
+
+
+def _as_raises(raises: bool | Raises) -> Raises:
+    if isinstance(raises, bool):
+        return (lambda call: True) if raises else (lambda call: False)
+    return raises

@@ -1,0 +1,303 @@
+"""Joins of two streams, either of which may take rows back; and of a stream with a static table.
+
+Both sides are kept as row sets by key. A batch on one side is matched with what the other side has
+kept, then kept itself: every pair is found exactly once, by whichever row came later.
+
+Outer, semi and anti joins also need to know when a row's number of partners leaves or reaches zero.
+For the rows of the batch that is the number just found. For rows of the other side that the batch
+touches, it is counted anew before and after, so nothing but the rows is ever stored. With finals, a
+row without partners is shown when its time has passed: plan/time_bounds.py keeps partners around
+for as long as that takes.
+
+Law: the emitted rows, added up by weight, are the join of the rows received so far (emit =
+changes), or that join's rows that no later row can change (emit = finals).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.ops.aggregate import partition_positions
+from penstock.ops.aggregates.api import Ints, fold_add
+from penstock.ops.api import Delta, OnLate
+from penstock.ops.expressions import compile_predicate, true_mask
+from penstock.ops.watermarks import LateFilter
+from penstock.plan import nodes as n
+from penstock.state.api import RowSet, State
+from penstock.state.keys import key_objects, normalise_floats
+from penstock.state.memory_row_set import MemoryRowSet
+
+_LEFT, _RIGHT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Matches of a batch: row of the batch, row of the other side, and the other's weight."""
+
+    own: Ints
+    other: pa.RecordBatch
+    weights: Ints
+
+
+class JoinOperator:
+    """A join of two streams."""
+
+    def __init__(self, node: n.Join, state: State, on_late: OnLate) -> None:
+        self._node = node
+        self._logic = _Logic(node)
+        self._finals = node.emit == "finals"
+        times = (node.left_time, node.right_time)
+        self._times = times
+        self._late: list[LateFilter | None] = []
+        self._sides: list[RowSet] = []
+        for port, child in enumerate(node.children):
+            keys = (node.left_keys, node.right_keys)[port]
+            positions = [child.schema.get_field_index(key.name) for key in keys]
+            placed = partition_positions(child, [key.name for key in keys])
+            time = times[port]
+            at = None if time is None else child.schema.get_field_index(time.column)
+            self._late.append(None if at is None else LateFilter("join", at, on_late))
+            self._sides.append(
+                state.row_set(
+                    ("left", "right")[port],
+                    child.schema,
+                    positions,
+                    at,
+                    [positions[i] for i in placed],
+                )
+            )
+        self._decided_us = [state.value("left_decided_us"), state.value("right_decided_us")]
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        late = self._late[port]
+        if late is not None:
+            delta = late.keep(delta)
+        if not len(delta):
+            return []
+        own, other = self._sides[port], self._sides[1 - port]
+        pairs = self._logic.match(port, delta.batch, other)
+        out = self._logic.joined(port, delta, pairs)
+        out += self._alone(port, delta, pairs)
+        if self._logic.keeps(1 - port):
+            out += self._transitions(port, delta, pairs)
+        own.insert(delta.batch, delta.weights)
+        return out
+
+    def _alone(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
+        """Rows of the batch that stand for themselves, by their number of partners."""
+        if not self._logic.keeps(port):
+            return []
+        counts = fold_add(pairs.weights, pairs.own, len(delta)).astype(np.int64)
+        if self._node.kind == "semi":
+            return self._logic.lone(port, delta.where(counts > 0))
+        if self._finals:
+            return []
+        return self._logic.lone(port, delta.where(counts == 0))
+
+    def _transitions(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
+        """Rows of the other side whose number of partners left or reached zero by this batch."""
+        if not len(pairs.own):
+            return []
+        steps = delta.all_weights()[pairs.own]
+        rows, weights, added = _sum_by_row(pairs, steps)
+        partners = self._logic.match(1 - port, rows, self._sides[port])
+        before = fold_add(partners.weights, partners.own, rows.num_rows).astype(np.int64)
+        after = before + added
+        signs = (before == 0).astype(np.int64) - (after == 0).astype(np.int64)
+        if self._node.kind != "semi":
+            if self._finals:
+                return []
+            signs = -signs
+        moved = np.flatnonzero(signs)
+        if not len(moved):
+            return []
+        changed = Delta(rows.take(pa.array(moved)), (signs * weights)[moved])
+        return self._logic.lone(1 - port, changed)
+
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        out: list[Delta] = []
+        for port, time in enumerate(self._times):
+            late = self._late[port]
+            if time is None or late is None:
+                continue
+            late.watermark_ms = watermark_ms
+            if self._finals and self._node.kind != "semi" and self._logic.keeps(port):
+                out += self._decide(port, (watermark_ms - time.reach_ms) * 1000)
+        for port, time in enumerate(self._times):
+            if time is not None:
+                self._sides[port].evict((watermark_ms - time.keep_ms) * 1000)
+        return out
+
+    def _decide(self, port: int, bound_us: int) -> list[Delta]:
+        """Rows whose last possible partner would have come by now, and that have none."""
+        decided = self._decided_us[port].get()
+        rows, weights = self._sides[port].expired(bound_us)
+        if decided is not None and rows.num_rows:
+            late = self._late[port]
+            assert late is not None
+            fresh = ~_at_most(rows, self._sides[port], decided)
+            rows, weights = rows.filter(pa.array(fresh)), weights[fresh]
+        self._decided_us[port].set(bound_us)
+        if not rows.num_rows:
+            return []
+        partners = self._logic.match(port, rows, self._sides[1 - port])
+        counts = fold_add(partners.weights, partners.own, rows.num_rows)
+        return self._logic.lone(port, Delta(rows, weights).where(counts == 0))
+
+
+class StaticJoinOperator:
+    """A join of a stream with a table that does not change; nothing of the stream is kept."""
+
+    def __init__(self, node: n.Join, table: pa.Table, port: int) -> None:
+        self._node = node
+        self._logic = _Logic(node)
+        self._port = port
+        child = node.children[1 - port]
+        keys = (node.left_keys, node.right_keys)[1 - port]
+        positions = tuple(child.schema.get_field_index(key.name) for key in keys)
+        self._table = MemoryRowSet(child.schema, positions, None, positions)
+        for batch in table.to_batches():
+            rows = pa.RecordBatch.from_arrays(batch.columns, schema=child.schema)
+            self._table.insert(rows, None)
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        if port != self._port:
+            return []
+        pairs = self._logic.match(self._port, delta.batch, self._table)
+        out = self._logic.joined(self._port, delta, pairs)
+        if self._logic.keeps(self._port):
+            counts = fold_add(pairs.weights, pairs.own, len(delta))
+            wanted = counts > 0 if self._node.kind == "semi" else counts == 0
+            out += self._logic.lone(self._port, delta.where(wanted))
+        return out
+
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        return []
+
+
+class _Logic:
+    """What a pair and a lone row look like in the output, and when two rows are a pair."""
+
+    def __init__(self, node: n.Join) -> None:
+        self._node = node
+        self._schemas = (node.left.schema, node.right.schema)
+        self._keys = [
+            [schema.get_field_index(key.name) for key in keys]
+            for schema, keys in zip(self._schemas, (node.left_keys, node.right_keys), strict=True)
+        ]
+        both = pa.schema([*node.left.schema, *node.right.schema])
+        self._condition = (
+            None if node.condition is None else compile_predicate(node.condition, both)
+        )
+        self._both = both
+
+    def keeps(self, port: int) -> bool:
+        """Whether rows of this side show up in the output by themselves."""
+        wanted = {
+            "inner": (),
+            "left": (_LEFT,),
+            "right": (_RIGHT,),
+            "full": (_LEFT, _RIGHT),
+            "semi": (_LEFT,),
+            "anti": (_LEFT,),
+        }
+        return port in wanted[self._node.kind]
+
+    def match(self, port: int, batch: pa.RecordBatch, other: RowSet) -> _Pairs:
+        """All pairs of the batch's rows with rows of the other side."""
+        keys = [normalise_floats(batch.column(index)) for index in self._keys[port]]
+        rows = np.arange(batch.num_rows)
+        if not keys:
+            probe = np.zeros(batch.num_rows, np.int64)
+            _, found, weights = other.fetch([])
+            own = np.repeat(rows, found.num_rows)
+            at = np.tile(np.arange(found.num_rows), batch.num_rows)
+            pairs = _Pairs(own, found.take(pa.array(at)), weights[at])
+        else:
+            usable = self._usable(keys)
+            if usable is not None:
+                rows = rows[usable]
+                keys = [key.filter(pa.array(usable)) for key in keys]
+            probe, found, weights = other.fetch(keys)
+            pairs = _Pairs(rows[probe], found, weights)
+        return self._where(port, batch, pairs)
+
+    def _usable(self, keys: list[pa.Array]) -> npt.NDArray[np.bool_] | None:
+        """A null key matches nothing, unless compared null-safely."""
+        usable: npt.NDArray[np.bool_] | None = None
+        for key, safe in zip(keys, self._node.null_safe, strict=True):
+            if not safe and key.null_count:
+                valid = key.is_valid().to_numpy(zero_copy_only=False)
+                usable = valid if usable is None else usable & valid
+        return usable
+
+    def _where(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> _Pairs:
+        if self._condition is None or not len(pairs.own):
+            return pairs
+        mask = true_mask(self._condition(self._side_by_side(port, batch, pairs)), len(pairs.own))
+        if mask.all():
+            return pairs
+        return _Pairs(pairs.own[mask], pairs.other.filter(pa.array(mask)), pairs.weights[mask])
+
+    def _side_by_side(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> pa.RecordBatch:
+        own = batch.take(pa.array(pairs.own)).columns
+        other = pairs.other.columns
+        columns = [*own, *other] if port == _LEFT else [*other, *own]
+        return pa.RecordBatch.from_arrays(columns, schema=self._both)
+
+    def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
+        """The pairs as output rows; semi and anti joins show none."""
+        if self._node.kind in ("semi", "anti") or not len(pairs.own):
+            return []
+        wide = self._side_by_side(port, delta.batch, pairs)
+        batch = wide.select(self._node.schema.names)
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._node.schema)
+        weights: Ints | None = pairs.weights
+        if delta.weights is not None:
+            weights = pairs.weights * delta.weights[pairs.own]
+        elif (pairs.weights == 1).all():
+            weights = None
+        return [Delta(batch, weights)]
+
+    def lone(self, port: int, delta: Delta) -> list[Delta]:
+        """Rows of one side by themselves, padded with nulls where the output has more columns."""
+        if not len(delta):
+            return []
+        own = self._schemas[port]
+        arrays = []
+        for field in self._node.schema:
+            index = own.get_field_index(field.name)
+            if index >= 0:
+                arrays.append(delta.batch.column(index))
+            else:
+                arrays.append(pa.nulls(len(delta), field.type))
+        return [Delta(pa.RecordBatch.from_arrays(arrays, schema=self._node.schema), delta.weights)]
+
+
+def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]:
+    """The distinct rows of the other side, how often each is there, and the sum of its steps.
+
+    `steps` has the weight of the batch's row of each pair. Equal rows may be kept apart, each with
+    a weight of its own, and then meet the same row of the batch more than once.
+    """
+    first: dict[object, int] = {}
+    objects = key_objects(pairs.other.columns, pairs.other.num_rows)
+    groups = np.fromiter(
+        (first.setdefault(key, len(first)) for key in objects), np.int64, len(objects)
+    )
+    _, at = np.unique(groups, return_index=True)
+    with_first = pairs.own == pairs.own[at][groups]
+    there = fold_add(pairs.weights * with_first, groups, len(at)).astype(np.int64)
+    total = fold_add(pairs.weights * steps, groups, len(at)).astype(np.int64)
+    return pairs.other.take(pa.array(at)), there, total // there
+
+
+def _at_most(rows: pa.RecordBatch, side: RowSet, bound_us: int) -> npt.NDArray[np.bool_]:
+    assert isinstance(side, MemoryRowSet)
+    times = side._times(rows)
+    passed = pa.compute.fill_null(pa.compute.less_equal(times, bound_us), False)
+    return passed.to_numpy(zero_copy_only=False)

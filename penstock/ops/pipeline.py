@@ -1,0 +1,126 @@
+"""One stage at work in one task: a tree of operators, fed at its leaves.
+
+Rows pushed into a leaf flow to the root before push returns. Watermarks move when `advance` is
+called, children before parents, and what an operator emits because time passed flows on before its
+parent is told of that time: a window closed below is counted above before the one above closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.ops.api import START_MS, Delta, OnLate, Operator, ignore_late
+from penstock.ops.build import build_operator
+from penstock.ops.watermarks import WatermarkOperator
+from penstock.plan import nodes as n
+from penstock.plan.stages import StageInput
+from penstock.state.api import State
+
+
+@dataclass(slots=True)
+class _Place:
+    """An operator in the tree."""
+
+    node: n.Node
+    operator: Operator | None
+    parent: _Place | None
+    port: int
+    children: list[_Place] = field(default_factory=list)
+    watermark_ms: int | None = None
+
+
+class Pipeline:
+    """The operators of one stage in one task."""
+
+    def __init__(
+        self,
+        root: n.Node,
+        state: State,
+        statics: Mapping[int, pa.Table],
+        on_late: OnLate = ignore_late,
+    ) -> None:
+        self._state = state
+        self._statics = statics
+        self._on_late = on_late
+        self._out: list[Delta] = []
+        self._count = 0
+        #: The leaves that are streams, from left to right.
+        self._leaves: list[_Place] = []
+        self._root = self._build(root, None, 0)
+        #: What the stage's output may still bring; None if nothing in it tells the time.
+        self.watermark_ms: int | None = None
+
+    def _build(self, node: n.Node, parent: _Place | None, port: int) -> _Place:
+        place = _Place(node, None, parent, port)
+        id, self._count = self._count, self._count + 1
+        if isinstance(node, n.Scan | StageInput):
+            self._leaves.append(place)
+            return place
+        place.operator = build_operator(
+            node, self._state.within(str(id)), self._statics, self._on_late
+        )
+        place.children = [
+            self._build(child, place, index) for index, child in enumerate(node.children)
+        ]
+        return place
+
+    def start(self) -> list[Delta]:
+        """What the stage says before any input: rows of static inputs, results over nothing."""
+        self._out = []
+        self._start(self._root)
+        return self._out
+
+    def _start(self, place: _Place) -> None:
+        for child in place.children:
+            self._start(child)
+        if isinstance(place.node, n.Static):
+            rows = self._statics[place.node.id]
+            for batch in rows.to_batches():
+                self._send(place, [Delta(batch)])
+        elif place.operator is not None:
+            begin: Callable[[], list[Delta]] | None = getattr(place.operator, "on_start", None)
+            if begin is not None:
+                self._send(place, begin())
+
+    def push(self, leaf: int, delta: Delta) -> list[Delta]:
+        """Rows for a leaf, by its position in Stage.inputs; returns the stage's output."""
+        self._out = []
+        self._send(self._leaves[leaf], [delta])
+        return self._out
+
+    def _send(self, place: _Place, deltas: list[Delta]) -> None:
+        parent = place.parent
+        if parent is None:
+            self._out += deltas
+            return
+        assert parent.operator is not None
+        for delta in deltas:
+            if len(delta):
+                self._send(parent, parent.operator.on_batch(place.port, delta))
+
+    def advance(self, watermarks: Mapping[int, int | None]) -> list[Delta]:
+        """Time passed at the leaves (None: this leaf says nothing of time); returns the output."""
+        self._out = []
+        for position, leaf in enumerate(self._leaves):
+            leaf.watermark_ms = watermarks.get(position)
+        self._advance(self._root)
+        self.watermark_ms = self._root.watermark_ms
+        return self._out
+
+    def _advance(self, place: _Place) -> None:
+        if place.operator is None:
+            return
+        for child in place.children:
+            self._advance(child)
+        known = [c.watermark_ms for c in place.children if c.watermark_ms is not None]
+        watermark = min(known) if known else None
+        if isinstance(place.operator, WatermarkOperator):
+            place.watermark_ms = place.operator.advance(watermark)
+            return
+        if watermark is not None and watermark != place.watermark_ms:
+            place.watermark_ms = watermark
+            if watermark != START_MS:
+                self._send(place, place.operator.on_watermark(watermark))

@@ -1,0 +1,80 @@
+"""Operators without state: project, filter, expand, union, generate, watermark's own marking.
+
+Weights pass through: a row that is taken back takes back what was made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.ops.api import Delta
+from penstock.ops.expressions import compile_predicate, compile_projection, true_mask
+from penstock.plan import nodes as n
+
+
+class Stateless:
+    """Any function from a batch and weights to batches; time means nothing to it."""
+
+    def __init__(self, apply: Callable[[Delta], list[Delta]]) -> None:
+        self._apply = apply
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        return self._apply(delta)
+
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        return []
+
+
+def build_project(node: n.Project) -> Stateless:
+    project = compile_projection(node.exprs, node.child.schema, node.schema)
+    return Stateless(lambda delta: [Delta(project(delta.batch), delta.weights)])
+
+
+def build_filter(node: n.Filter) -> Stateless:
+    predicate = compile_predicate(node.condition, node.child.schema)
+
+    def keep(delta: Delta) -> list[Delta]:
+        mask = predicate(delta.batch)
+        if delta.weights is None and isinstance(mask, pa.Array):
+            kept = delta.batch.filter(mask)
+            return [Delta(kept)] if kept.num_rows else []
+        chosen = delta.where(true_mask(mask, len(delta)))
+        return [chosen] if len(chosen) else []
+
+    return Stateless(keep)
+
+
+def build_expand(node: n.Expand) -> Stateless:
+    projections = [
+        compile_projection(exprs, node.child.schema, node.schema) for exprs in node.projections
+    ]
+
+    def expand(delta: Delta) -> list[Delta]:
+        """Row by row, each with all its projections, so that order says nothing of chunking."""
+        count, times = len(delta), len(projections)
+        made = [project(delta.batch) for project in projections]
+        table = pa.Table.from_batches(made, node.schema).combine_chunks()
+        order = np.arange(count * times).reshape(times, count).T.ravel()
+        batch = table.to_batches()[0] if count * times else made[0]
+        weights = None if delta.weights is None else np.repeat(delta.weights, times)
+        return [Delta(batch.take(pa.array(order)), weights)] if count else []
+
+    return Stateless(expand)
+
+
+def build_union(node: n.Union) -> Stateless:
+    schema = node.schema
+
+    def rename(delta: Delta) -> list[Delta]:
+        arrays = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(delta.batch.columns, schema, strict=True)
+        ]
+        if not arrays:
+            return [delta]
+        return [Delta(pa.RecordBatch.from_arrays(arrays, schema=schema), delta.weights)]
+
+    return Stateless(rename)

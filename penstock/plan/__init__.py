@@ -1,0 +1,17 @@
+"""From Spark's optimized plan to stages. Pure: starts at a neutral tree, ends at values.
+
+tree.py              the neutral tree that spark/walker.py makes of Spark's plan
+types.py             Spark's types to Arrow's
+exprs.py             expressions of the IR
+nodes.py             nodes of the IR: what a query computes
+translate.py         plan nodes to IR nodes, refusing what cannot run
+translate_expr.py    expressions to IR expressions
+translate_window.py  window functions
+time_bounds.py       how long a join must remember its rows
+refusals.py          reasons, gathered and told at once
+rewrites/            rules from IR to IR
+changes.py           which streams only grow, and which take rows back
+modes.py             what append, update and complete ask of a plan
+stages.py            cut where rows must move to the owner of their key
+explain.py           a query in plain text
+"""

@@ -1,0 +1,223 @@
+"""A query in plain text: stages, the streams between them, keys, state, modes.
+
+For `penstock plan explain`, `penstock.explain(df)` and golden tests: the same query prints the same
+text every day, so Catalyst's column ids are left out where names tell columns apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.plan import nodes as n
+from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
+from penstock.plan.stages import Query, Stage, StageInput
+from penstock.state.keys import VIRTUAL_NODES
+
+_INFIX: Final = {
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+    "Divide": "/",
+    "IntegralDivide": "div",
+    "Remainder": "%",
+    "And": "and",
+    "Or": "or",
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+_LABEL_WIDTH: Final = 12
+
+
+def explain(query: Query) -> str:
+    """The query as text, one stage after the other, in the order in which rows pass them."""
+    streams = ", ".join(query.streams) or "no stream"
+    count = len(query.stages)
+    head = f"{query.mode} mode, {count} stage{'s' * (count != 1)}, reads {streams}"
+    parts = [head]
+    for stage in query.stages:
+        parts.append("\n".join(_stage(stage)))
+    fields = ", ".join(f"{field.name} {_type(field.type)}" for field in query.schema)
+    parts.append(f"result: {fields}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _stage(stage: Stage) -> Iterator[str]:
+    kind = "changing" if stage.changing else "append-only"
+    if stage.keys is None:
+        yield f"stage {stage.id}: writes the result, {kind}"
+    else:
+        by = ", ".join(_expr(key) for key in stage.keys)
+        placed = f"by {by}, {VIRTUAL_NODES} virtual nodes" if by else "all to one virtual node"
+        yield f"stage {stage.id}: writes a keyed stream, {placed}, {kind}"
+    yield from _node(stage.root, 1)
+
+
+def _node(node: n.Node, depth: int) -> Iterator[str]:
+    label, text = _describe(node)
+    line = f"{'  ' * depth}{label:<{_LABEL_WIDTH}} {text}".rstrip()
+    yield line
+    state = _state(node)
+    if state is not None:
+        yield f"{'  ' * depth}{'':<{_LABEL_WIDTH}} keeps {state}"
+    for child in node.children:
+        yield from _node(child, depth + 1)
+
+
+def _describe(node: n.Node) -> tuple[str, str]:
+    match node:
+        case n.Scan():
+            return "scan", f"{node.stream} [{', '.join(node.columns)}]"
+        case StageInput():
+            return "read", f"the keyed stream of stage {node.stage}"
+        case n.Static():
+            return "static", f"[{', '.join(_name(name) for name in node.schema.names)}]"
+        case n.Project():
+            return "project", _projection(node)
+        case n.Filter():
+            return "filter", _expr(node.condition)
+        case n.Expand():
+            return "expand", f"each row to {len(node.projections)} rows"
+        case n.Generate():
+            args = ", ".join(map(_expr, node.args))
+            return "generate", f"{node.generator.lower()}({args}){' outer' * node.outer}"
+        case n.Watermark():
+            return "watermark", f"{_name(node.column)}, delay {node.delay_ms} ms"
+        case n.Aggregate():
+            return "aggregate", _aggregate(node)
+        case n.Join():
+            return "join", _join(node)
+        case n.Deduplicate():
+            return "deduplicate", f"by {_names(node.keys)}"
+        case n.Window():
+            return "window", _over(node)
+        case n.TopN():
+            by = _names(node.partition) or "nothing"
+            return "top-n", f"{node.function.lower()} <= {node.limit} by {by}{_order(node.order)}"
+        case n.PythonEval():
+            return "python", ", ".join(call.name for call in node.calls)
+        case n.MapBatches():
+            return "map", getattr(node.function, "__name__", "function")
+        case n.TransformWithState():
+            return "processor", type(node.processor).__name__
+        case n.Sort():
+            return "sort", _order(node.order).strip()
+        case n.Limit():
+            return "limit", str(node.count)
+        case _:
+            return type(node).__name__.lower(), ""
+
+
+def _projection(node: n.Project) -> str:
+    shown = []
+    for expr, field in zip(node.exprs, node.schema, strict=True):
+        same = isinstance(expr, Column) and _name(expr.name) == _name(field.name)
+        shown.append(_expr(expr) if same else f"{_expr(expr)} as {_name(field.name)}")
+    return ", ".join(shown)
+
+
+def _aggregate(node: n.Aggregate) -> str:
+    calls = []
+    for call in node.calls:
+        args = ", ".join(map(_expr, call.args))
+        text = f"{call.function.lower()}({'distinct ' * call.distinct}{args})"
+        calls.append(text + (f" where {_expr(call.filter)}" if call.filter is not None else ""))
+    by = _names(node.keys) or "nothing"
+    return f"by {by}: {', '.join(calls) or 'keys only'}; emits {node.emit}"
+
+
+def _join(node: n.Join) -> str:
+    pairs = zip(node.left_keys, node.right_keys, strict=True)
+    on = [f"{_name(left.name)} = {_name(right.name)}" for left, right in pairs]
+    if node.condition is not None:
+        on.append(_expr(node.condition))
+    return f"{node.kind} on {' and '.join(on) or 'everything'}; emits {node.emit}"
+
+
+def _over(node: n.Window) -> str:
+    calls = ", ".join(call.function.lower() for call in node.calls)
+    return f"{calls} over {_names(node.partition) or 'everything'}{_order(node.order)}"
+
+
+def _order(terms: tuple[n.Order, ...]) -> str:
+    shown = [f"{_expr(term.expr)}{' desc' * term.descending}" for term in terms]
+    return f" order by {', '.join(shown)}" if shown else ""
+
+
+def _state(node: n.Node) -> str | None:
+    """What the node's operator remembers, and until when."""
+    match node:
+        case n.Aggregate():
+            what = "sessions of each key" if node.session is not None else "one row per key"
+            if node.event_time is None:
+                return f"{what}, forever"
+            return f"{what}, until the watermark passes {_name(node.event_time)}"
+        case n.Join() if is_static(node.left) or is_static(node.right):
+            return None
+        case n.Join():
+            return f"left rows {_kept(node.left_time)}; right rows {_kept(node.right_time)}"
+        case n.Deduplicate():
+            if node.event_time is None:
+                return "keys, forever"
+            extra = f" + {node.within_ms} ms" if node.within_ms is not None else ""
+            return f"keys, until the watermark passes {_name(node.event_time)}{extra}"
+        case n.Window():
+            return "all rows of each partition, forever"
+        case n.TopN():
+            few = is_append_only(node.child)
+            return f"{'the best' if few else 'all'} rows of each partition, forever"
+        case n.TransformWithState():
+            return "what the processor keeps"
+        case _:
+            return None
+
+
+def _kept(time: n.EventTime | None) -> str:
+    if time is None:
+        return "forever"
+    extra = f" + {time.keep_ms} ms" if time.keep_ms else ""
+    return f"until the watermark passes {_name(time.column)}{extra}"
+
+
+def _expr(expr: Expr) -> str:
+    match expr:
+        case Column():
+            return _name(expr.name)
+        case Literal():
+            return _literal(expr.value)
+        case Lambda():
+            params = ", ".join(_name(param.name) for param in expr.params)
+            return f"({params}) -> {_expr(expr.body)}"
+        case Call():
+            infix = _INFIX.get(expr.function)
+            if infix is not None and len(expr.args) == 2:
+                return f"({_expr(expr.args[0])} {infix} {_expr(expr.args[1])})"
+            return f"{expr.function.lower()}({', '.join(map(_expr, expr.args))})"
+
+
+def _literal(value: pa.Scalar) -> str:
+    shown = value.as_py()
+    if shown is None:
+        return "null"
+    if isinstance(shown, bool):
+        return str(shown).lower()
+    return repr(shown) if isinstance(shown, str) else str(shown)
+
+
+def _names(columns: tuple[Column, ...]) -> str:
+    return ", ".join(_name(column.name) for column in columns)
+
+
+def _name(column: str) -> str:
+    return column.rsplit("#", 1)[0]
+
+
+def _type(kind: pa.DataType) -> str:
+    return str(kind)

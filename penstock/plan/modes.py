@@ -1,0 +1,43 @@
+"""What an output mode asks of a plan, and which operators must wait for the watermark.
+
+update    every change, as it happens: operators emit changes
+complete  the whole result, again and again: operators emit changes, the sink keeps the result
+append    only rows that never change: operators emit finals, and the watermark must bound them
+"""
+
+from __future__ import annotations
+
+from penstock.plan import nodes as n
+from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.refusals import Refusals
+from penstock.plan.stages import with_emit
+
+_USE_UPDATE = "use mode='update'"
+
+
+def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> n.Node:
+    """The plan as this mode runs it; reasons against it are noted."""
+    if mode != "append":
+        return with_emit(root, "changes")
+    root = with_emit(root, "finals")
+    for node in root.walk():
+        problem = _needs_watermark(node)
+        if problem is not None:
+            refusals.add(type(node).__name__, problem, f"call withWatermark, or {_USE_UPDATE}")
+    if not refusals.reasons and not is_append_only(root):
+        refusals.add(
+            type(root).__name__, "its result takes rows back, which append mode cannot", _USE_UPDATE
+        )
+    return root
+
+
+def _needs_watermark(node: n.Node) -> str | None:
+    match node:
+        case n.Aggregate() if node.event_time is None and node.session is None:
+            return "append mode needs an aggregation by event time: a window, with a watermark"
+        case n.Join() if node.kind in ("left", "right", "full", "anti"):
+            if is_static(node.left) or is_static(node.right):
+                return None
+            if node.left_time is None or node.right_time is None:
+                return f"append mode needs a {node.kind} join bounded in event time on both sides"
+    return None

@@ -1,0 +1,331 @@
+"""The IR: what a query computes, as immutable nodes over named, typed columns.
+
+Every node knows its output schema; columns are named `name#id`, unique within a query, so that no
+node ever has to disambiguate. A node says what, never how: operators (ops/) are built from nodes,
+stages (stages.py) are cut between them.
+
+Two words run through all of it. A stream is *append-only*, or *changing*: rows are also taken back
+(a retraction is a row with weight -1). An operator emits *changes*, or *finals*: rows that no later
+input can change, told by the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Literal as OneOf
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.plan.exprs import Column, Expr
+
+JoinKind: TypeAlias = OneOf["inner", "left", "right", "full", "semi", "anti"]
+Mode: TypeAlias = OneOf["append", "update", "complete"]
+Emit: TypeAlias = OneOf["changes", "finals"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node; `schema` is what comes out of it."""
+
+    schema: pa.Schema
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The nodes whose rows come in, by port."""
+        values = (getattr(self, field.name) for field in fields(self))
+        found: list[Node] = []
+        for value in values:
+            if isinstance(value, Node):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += [item for item in value if isinstance(item, Node)]
+        return tuple(found)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        """The same node over other inputs, in the order of `children`."""
+        waiting = list(children)
+        changed: dict[str, object] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Node):
+                changed[field.name] = waiting.pop(0)
+            elif isinstance(value, tuple) and value and isinstance(value[0], Node):
+                changed[field.name] = tuple(waiting.pop(0) for _ in value)
+        assert not waiting
+        return replace(self, **changed)
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Node):
+    """The rows of a stream. `columns` are the names, in the stream, of what the query reads."""
+
+    stream: str
+    columns: tuple[str, ...]
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Static(Node):
+    """Rows that do not change while the query runs; Spark computed them. `id` finds them."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project(Node):
+    child: Node
+    #: One per output column, in order.
+    exprs: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter(Node):
+    child: Node
+    condition: Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expand(Node):
+    """Each row becomes one row per projection: sliding windows, rollups, several distincts."""
+
+    child: Node
+    projections: tuple[tuple[Expr, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union(Node):
+    """All rows of all inputs; columns correspond by position."""
+
+    inputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate(Node):
+    """Each row becomes one row per element of the generator's array or map."""
+
+    child: Node
+    #: Catalyst's name: Explode, PosExplode, Inline, Stack.
+    generator: str
+    args: tuple[Expr, ...]
+    #: Whether a row with no elements stays, with nulls.
+    outer: bool
+    #: Columns of the child that are kept, in order; the generated ones follow.
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark(Node):
+    """Event time of these rows is `column`; rows may come up to delay_ms late."""
+
+    child: Node
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UdfCall:
+    """One Python function over columns; `kind` is Spark's eval type."""
+
+    function: Callable[..., object]
+    kind: int
+    args: tuple[Expr | UdfCall, ...]
+    type: pa.DataType
+    name: str
+    #: Names for keyword arguments, by position; None for positional ones.
+    keywords: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonEval(Node):
+    """The child's columns, then one column per call of a Python, pandas or Arrow function."""
+
+    child: Node
+    calls: tuple[UdfCall, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBatches(Node):
+    """mapInArrow and mapInPandas: a function from an iterator of batches to one."""
+
+    child: Node
+    function: Callable[..., object]
+    kind: int
+    #: Columns as the function sees and returns them, by the user's names.
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """One aggregate function. `function` is Catalyst's name: Sum, Count, MaxBy."""
+
+    function: str
+    args: tuple[Expr, ...]
+    type: pa.DataType
+    #: Only rows for which it is true count.
+    filter: Expr | None = None
+    distinct: bool = False
+    options: tuple[tuple[str, object], ...] = ()
+
+    def option(self, name: str, default: object = None) -> object:
+        """The option of this name as Catalyst spelled it, or the default."""
+        return next((value for key, value in self.options if key == name), default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate(Node):
+    """One row per key: the key columns, then one column per call."""
+
+    child: Node
+    keys: tuple[Column, ...]
+    calls: tuple[AggregateCall, ...]
+    #: The key column that carries event time: a timestamp, or a window (then its end counts).
+    event_time: str | None = None
+    #: The key column that holds sessions yet to be merged: [start, end) of every row.
+    session: str | None = None
+    emit: Emit = "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """How long a join must remember a row, by its event time t.
+
+    No partner can come any more once the watermark passed t + reach_ms: its fate is decided. It is
+    forgotten once the watermark passed t + keep_ms, when no partner of it is undecided either.
+    """
+
+    column: str
+    reach_ms: int
+    keep_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Node):
+    """Pairs of rows whose keys are equal and for which the condition holds."""
+
+    left: Node
+    right: Node
+    kind: JoinKind
+    left_keys: tuple[Column, ...]
+    right_keys: tuple[Column, ...]
+    #: Whether null equals null, per key.
+    null_safe: tuple[bool, ...]
+    #: Over the columns of both sides.
+    condition: Expr | None = None
+    left_time: EventTime | None = None
+    right_time: EventTime | None = None
+    emit: Emit = "changes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deduplicate(Node):
+    """The first row of each key."""
+
+    child: Node
+    keys: tuple[Column, ...]
+    event_time: str | None = None
+    #: dropDuplicatesWithinWatermark: a key is forgotten this long after its row's event time.
+    within_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One term of ORDER BY."""
+
+    expr: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """One window function. `function` is Catalyst's name: RowNumber, Rank, Lag, or an aggregate."""
+
+    function: str
+    args: tuple[Expr, ...]
+    type: pa.DataType
+    #: rows or range; bounds are offsets from the current row, None is unbounded.
+    frame: OneOf["rows", "range"] = "rows"
+    lower: int | None = None
+    upper: int | None = 0
+    options: tuple[tuple[str, object], ...] = ()
+    aggregate: AggregateCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Node):
+    """The child's columns, then one column per window function over (partition, order)."""
+
+    child: Node
+    partition: tuple[Column, ...]
+    order: tuple[Order, ...]
+    calls: tuple[WindowCall, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopN(Node):
+    """Only rows whose rank within their partition is at most `limit`: less for a Window to keep."""
+
+    child: Node
+    partition: tuple[Column, ...]
+    order: tuple[Order, ...]
+    #: RowNumber, Rank or DenseRank.
+    function: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformWithState(Node):
+    """The user's StatefulProcessor over rows grouped by key."""
+
+    child: Node
+    processor: object
+    #: 211 pandas, 213 rows: Spark's eval types.
+    kind: int
+    key_count: int
+    time_mode: OneOf["none", "processingtime", "eventtime"]
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    event_time: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort(Node):
+    """Order of the whole result; only a complete-mode sink can show it."""
+
+    child: Node
+    order: tuple[Order, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Node):
+    """The first rows of a sorted result; only below a complete-mode sink."""
+
+    child: Node
+    count: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Node):
+    """Rows move to the task that owns their key: a stage ends below, the next begins above.
+
+    No keys means that all rows meet in one virtual node.
+    """
+
+    child: Node
+    keys: tuple[Expr, ...]
+
+
+#: Functions of a schema that nodes share.
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """The schema's fields as expressions."""
+    return tuple(Column(field.name, field.type) for field in schema)

@@ -1,0 +1,44 @@
+"""Reasons why a query cannot run here, gathered so that the user hears all of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import Unsupported
+
+#: What to do when nothing better is known.
+MICRO_BATCH = "run it with Spark's own engine: df.writeStream.format('penstock')"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that is in the way."""
+
+    #: The plan node, as Spark prints it.
+    node: str
+    problem: str
+    remedy: str = MICRO_BATCH
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n    in: {self.node}\n    instead: {self.remedy}"
+
+
+class Refusals:
+    """Collects reasons during translation."""
+
+    def __init__(self) -> None:
+        self.reasons: list[Reason] = []
+
+    def add(self, node: str, problem: str, remedy: str = MICRO_BATCH) -> None:
+        """Note a reason; the same one is noted once."""
+        reason = Reason(node, problem, remedy)
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def check(self) -> None:
+        """Raise Unsupported if there are any reasons."""
+        if self.reasons:
+            count = len(self.reasons)
+            head = f"this query cannot run here, for {count} reason{'s' * (count > 1)}:"
+            lines = [f"{index}. {reason}" for index, reason in enumerate(self.reasons, 1)]
+            raise Unsupported("\n".join([head, *lines]), tuple(self.reasons))

@@ -1,0 +1,22 @@
+"""Rewrites of the IR, one rule per file, applied once each in the order of RULES.
+
+prune.py             a scan reads only the columns that are used
+count_duplicates.py  distinct rows of a changing stream are counted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.plan.nodes import Node
+from penstock.plan.rewrites.count_duplicates import count_duplicates
+from penstock.plan.rewrites.prune import prune
+
+RULES: tuple[Callable[[Node], Node], ...] = (prune, count_duplicates)
+
+
+def rewrite(root: Node) -> Node:
+    """The plan after all rules."""
+    for rule in RULES:
+        root = rule(root)
+    return root

@@ -1,0 +1,186 @@
+"""Cut a query into stages, where rows must move to the task that owns their key.
+
+A stage is a piece of the plan that one task runs by itself over its share of the input. It reads
+streams of the log and writes one: the result, or a keyed stream in between, whose rows go to
+virtual nodes by the hash of their key (state/keys.py). A keyed stream has a fixed number of virtual
+nodes; tasks own sets of them.
+
+Law: rows that meet in an operator's state have equal partition hashes, so they meet in one task, no
+matter how many tasks there are. An exchange is left out only where rows already sit by a subset of
+the keys that are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.plan import nodes as n
+from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.exprs import Column, Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput(n.Node):
+    """Rows of the keyed stream that stage `stage` writes; they sit by `keys`."""
+
+    stage: int
+    keys: tuple[Expr, ...]
+    append_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage. `keys` is None for the last one, whose output is the query's result."""
+
+    id: int
+    root: n.Node
+    keys: tuple[Expr, ...] | None
+    #: Whether its output takes rows back.
+    changing: bool
+
+    @property
+    def inputs(self) -> tuple[n.Scan | StageInput, ...]:
+        """The leaves that are streams, from left to right."""
+        leaves = (node for node in self.root.walk())
+        return tuple(node for node in leaves if isinstance(node, n.Scan | StageInput))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A whole query, ready to run: stages in an order in which each reads only earlier ones."""
+
+    stages: tuple[Stage, ...]
+    mode: n.Mode
+    schema: pa.Schema
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The source streams that it reads, sorted."""
+        names = {leaf.stream for s in self.stages for leaf in s.inputs if isinstance(leaf, n.Scan)}
+        return tuple(sorted(names))
+
+
+def cut(root: n.Node, mode: n.Mode, names: tuple[str, ...]) -> Query:
+    """The stages of a plan whose result is written in this mode."""
+    cutter = _Cutter()
+    last = cutter.place(root)
+    cutter.add(last, None)
+    fields = [field.with_name(name) for field, name in zip(root.schema, names, strict=True)]
+    return Query(tuple(cutter.stages), mode, pa.schema(fields))
+
+
+class _Cutter:
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+
+    def add(self, root: n.Node, keys: tuple[Expr, ...] | None) -> int:
+        id = len(self.stages)
+        self.stages.append(Stage(id, root, keys, not is_append_only(root)))
+        return id
+
+    def place(self, node: n.Node) -> n.Node:
+        """The node with exchanges below it replaced by inputs from earlier stages."""
+        children = tuple(self.place(child) for child in node.children)
+        wanted = required_keys(node)
+        if wanted is not None:
+            exact = len(wanted) > 1  # both sides of a join must be placed by the same rule
+            children = tuple(
+                self._exchange(child, keys, exact=exact)
+                for child, keys in zip(children, wanted, strict=True)
+            )
+        return node.with_children(children) if children else node
+
+    def _exchange(self, child: n.Node, keys: tuple[Expr, ...] | None, *, exact: bool) -> n.Node:
+        if keys is None or _sits_by(child, keys, exact=exact):
+            return child
+        id = self.add(child, keys)
+        append_only = not self.stages[id].changing
+        return StageInput(schema=child.schema, stage=id, keys=keys, append_only=append_only)
+
+
+def required_keys(node: n.Node) -> tuple[tuple[Expr, ...] | None, ...] | None:
+    """Per child, the keys by which its rows must sit; None where that does not matter."""
+    match node:
+        case n.Aggregate():
+            return (tuple(key for key in node.keys if key.name != node.session),)
+        case n.Deduplicate():
+            return (node.keys,)
+        case n.Window() | n.TopN():
+            return (node.partition,)
+        case n.TransformWithState():
+            return (tuple(n.columns_of(node.child.schema)[: node.key_count]),)
+        case n.Join():
+            if is_static(node.right) or is_static(node.left):
+                return (None, None)
+            return (node.left_keys, node.right_keys)
+        case _:
+            return None
+
+
+def _sits_by(node: n.Node, keys: tuple[Expr, ...], *, exact: bool) -> bool:
+    """Whether rows with equal keys are in one task already."""
+    have = partitioning(node)
+    if have is None:
+        return False
+    return have == keys if exact else all(key in keys for key in have)
+
+
+def partitioning(node: n.Node) -> tuple[Expr, ...] | None:
+    """The keys by which the node's rows sit, in the columns of its output; None if unknown."""
+    match node:
+        case StageInput():
+            return node.keys
+        case n.Filter() | n.Watermark() | n.Deduplicate() | n.Window() | n.TopN():
+            return partitioning(node.child)
+        case n.Aggregate():
+            below = partitioning(node.child)
+            return below if below is not None and set(below) <= set(node.keys) else None
+        case n.Join():
+            return _through_join(node)
+        case n.Project():
+            return _through_projection(node)
+        case _:
+            return None
+
+
+def _through_join(node: n.Join) -> tuple[Expr, ...] | None:
+    """A join's rows sit by its keys, seen from a side whose columns are never padded with nulls."""
+    if is_static(node.right):
+        return partitioning(node.left)
+    if is_static(node.left):
+        return partitioning(node.right)
+    names = set(node.schema.names)
+    for keys, kinds in (
+        (node.left_keys, ("inner", "left", "semi", "anti")),
+        (node.right_keys, ("inner", "right")),
+    ):
+        if node.kind in kinds and all(isinstance(k, Column) and k.name in names for k in keys):
+            return keys
+    return None
+
+
+def _through_projection(node: n.Project) -> tuple[Expr, ...] | None:
+    below = partitioning(node.child)
+    if below is None:
+        return None
+    renamed: list[Expr] = []
+    for key in below:
+        for expr, field in zip(node.exprs, node.schema, strict=True):
+            if expr == key:
+                renamed.append(Column(field.name, field.type))
+                break
+        else:
+            return None
+    return tuple(renamed)
+
+
+def with_emit(node: n.Node, emit: n.Emit) -> n.Node:
+    """The plan with every operator that has the choice emitting changes, or finals."""
+    children = tuple(with_emit(child, emit) for child in node.children)
+    if children:
+        node = node.with_children(children)
+    if isinstance(node, n.Aggregate | n.Join):
+        node = replace(node, emit=emit)
+    return node

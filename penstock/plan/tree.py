@@ -1,0 +1,77 @@
+"""The neutral tree: Spark's optimized plan as plain values, read once, free of the JVM.
+
+The walker (spark/walker.py) makes it, everything in plan/ starts from it. A node keeps Catalyst's
+own class name as its kind and its constructor's fields under their own names, so that a reader can
+lay Spark's sources beside it. Nothing here knows what a kind means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyarrow as pa
+
+#: What a field of a node may hold: nothing, a number, text, bytes, an Arrow scalar, an ExprTree,
+#: the user's own function out of a PythonUDF, or a tuple of these. Its reader checks what it is.
+Value: TypeAlias = object
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column of a plan node's output. `id` is Catalyst's exprId: equal ids, equal column."""
+
+    name: str
+    id: int
+    type: pa.DataType
+    nullable: bool
+    #: The delay of the watermark on this column, if it carries event time.
+    watermark_ms: int | None = None
+    #: Whether this is the struct column of a session window, whose rows are yet to be merged.
+    is_session: bool = False
+    #: A problem that keeps this column from being one of ours, e.g. its type.
+    problem: str | None = None
+
+    @property
+    def column(self) -> str:
+        """The name of this column in our batches: unique within a query."""
+        return f"{self.name}#{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExprTree:
+    """An expression. `type` is None where Spark's type has no Arrow type; `problem` says so."""
+
+    kind: str
+    type: pa.DataType | None
+    children: tuple[ExprTree, ...] = ()
+    fields: Mapping[str, Value] = field(default_factory=dict)
+    #: Spark's own text of it, for messages.
+    text: str = ""
+    problem: str | None = None
+
+    def text_of(self, name: str) -> str:
+        """A field as text."""
+        return str(self.fields[name])
+
+    def walk(self) -> Iterator[ExprTree]:
+        """This node and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTree:
+    """A plan node."""
+
+    kind: str
+    output: tuple[Attribute, ...]
+    children: tuple[PlanTree, ...] = ()
+    fields: Mapping[str, Value] = field(default_factory=dict)
+    is_streaming: bool = True
+    #: Spark's own one-line text of it, for messages.
+    text: str = ""
+    #: For a plan without streaming sources: computes its rows, by Spark.
+    rows: Callable[[], pa.Table] | None = None

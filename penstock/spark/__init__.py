@@ -1,0 +1,5 @@
+"""Where PySpark meets Penstock.
+
+walker.py     Spark's optimized plan, read through py4j into plan/tree.py's neutral tree
+frontend.py   from a DataFrame to a query: plan it, translate, refuse, cut; and explain
+"""

@@ -1,0 +1,67 @@
+"""From a user's DataFrame to a query that can run: ask Catalyst, translate, refuse, cut.
+
+The optimized plan is made with the session's own optimizer from the analyzed plan, so no setting of
+the user's is touched and Structured Streaming's own restrictions do not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.ops.judges import JUDGES
+from penstock.plan import nodes as n
+from penstock.plan.explain import explain as explain_query
+from penstock.plan.modes import check_mode
+from penstock.plan.refusals import Refusals
+from penstock.plan.rewrites import rewrite
+from penstock.plan.stages import Query, cut
+from penstock.plan.translate import translate
+from penstock.spark.walker import Walker
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A query, and how to get the rows of its static inputs."""
+
+    query: Query
+    statics: dict[int, Callable[[], pa.Table]]
+
+    def static_rows(self) -> dict[int, pa.Table]:
+        """The rows of all static inputs, computed by Spark now."""
+        return {id: rows() for id, rows in self.statics.items()}
+
+
+def explain(df: Any, *, mode: n.Mode = "update") -> str:
+    """How Penstock would run a streaming DataFrame: stages, keys, state, modes, in plain text.
+
+    Raises Unsupported with every reason if it would not.
+    """
+    return explain_query(plan(df, mode=mode).query)
+
+
+def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
+    """The query of a streaming DataFrame. Raises Unsupported with every reason against it."""
+    spark = df.sparkSession
+    analyzed = df._jdf.queryExecution().analyzed()
+    refusals = Refusals()
+    pattern = spark.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if analyzed.containsPattern(pattern.CURRENT_LIKE()):
+        refusals.add(
+            "the query",
+            "current_timestamp(), now() and the like: planning would freeze them",
+            "put the time into the rows before they enter the log",
+        )
+    optimized = spark._jsparkSession.sessionState().optimizer().execute(analyzed)
+    tree = Walker(spark).read(optimized)
+    if not tree.is_streaming:
+        refusals.add(
+            "the query", "it reads no stream", "use spark.readStream, or run it as a batch query"
+        )
+    translated = translate(tree, JUDGES, refusals)
+    root = rewrite(check_mode(translated.root, mode, refusals))
+    refusals.check()
+    return Planned(cut(root, mode, translated.names), translated.statics)

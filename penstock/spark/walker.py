@@ -1,0 +1,386 @@
+"""Read Spark's optimized plan through py4j into the neutral tree. The one place that touches it.
+
+`toJSON` would be one call, but loses evaluation modes, watermark delays, options and functions, so
+every node is read field by field. A call costs about 60 us; what all nodes of a class share (field
+names, which of them hold expressions) is asked once per walk.
+
+Duties: the JVM's objects do not leave this file; a plan without streaming sources becomes one leaf
+whose rows Spark itself computes when asked; nothing is judged here, only read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.plan.tree import Attribute, ExprTree, PlanTree, Value
+from penstock.plan.types import NoArrowType, from_spark, is_months
+
+#: How Catalyst prints a column: name, id, L for longs, and the delay of its watermark.
+_ATTRIBUTE: Final = re.compile(r"(?s)(?P<name>.*)#(?P<id>\d+)L?(-T(?P<delay>\d+)ms)?")
+_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.Expression"
+_PLAN: Final = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
+_SEQ: Final = "scala.collection.Seq"
+_OPTION: Final = "scala.Option"
+_TEXT_WIDTH: Final = 160
+_PRIMITIVES: Final = (bool, int, float, str, bytes, bytearray)
+
+
+class Walker:
+    """Walks the plans of one DataFrame. Not for keeps: make one per walk."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._gateway = spark.sparkContext._gateway
+        self._jvm = spark.sparkContext._jvm
+        self._types: dict[str, tuple[pa.DataType | None, str | None]] = {}
+        self._attributes: dict[int, Attribute] = {}
+
+    def read(self, plan: Any) -> PlanTree:
+        """The tree of a logical plan."""
+        if not plan.isStreaming():
+            return self._read_static(plan)
+        children = tuple(self.read(child) for child in _seq(plan.children()))
+        kind = plan.nodeName()
+        fields = self._read_fields(plan, kind)
+        output = self._read_output(plan)
+        rows = None
+        if kind == "LocalRelation":  # what is left when the optimizer proves a stream empty
+            schema = pa.schema([pa.field(a.column, a.type, a.nullable) for a in output])
+            rows = schema.empty_table
+        reader = _EXTRA.get(kind)
+        if reader is not None:
+            fields = {**fields, **reader(self, plan)}
+        text = plan.simpleString(_TEXT_WIDTH)
+        return PlanTree(kind, output, children, fields, True, text, rows)
+
+    def _read_static(self, plan: Any) -> PlanTree:
+        def rows() -> pa.Table:
+            from pyspark.sql import DataFrame  # the caller has it loaded already
+
+            jdf = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(
+                self._spark._jsparkSession, plan
+            )
+            return DataFrame(jdf, self._spark).toArrow()
+
+        text = plan.simpleString(_TEXT_WIDTH)
+        return PlanTree("Static", self._read_output(plan), is_streaming=False, text=text, rows=rows)
+
+    def _read_output(self, plan: Any) -> tuple[Attribute, ...]:
+        fields = json.loads(plan.schema().json())["fields"]
+        if not fields:
+            return ()
+        printed = plan.output().mkString("\x01").split("\x01")
+        output = []
+        for field, text in zip(fields, printed, strict=True):
+            match = _ATTRIBUTE.fullmatch(text)
+            assert match is not None, text
+            spelled = json.dumps(field["type"])
+            arrow_type, problem = self._to_arrow(spelled)
+            if problem is None and is_months(spelled):
+                problem = "columns of year-month intervals have no Arrow type in Python"
+            delay = match["delay"]
+            attribute = Attribute(
+                name=field["name"],
+                id=int(match["id"]),
+                type=arrow_type if arrow_type is not None else pa.null(),
+                nullable=field["nullable"],
+                watermark_ms=int(delay) if delay is not None else None,
+                is_session="spark.sessionWindow" in field["metadata"],
+                problem=problem,
+            )
+            self._attributes[attribute.id] = attribute
+            output.append(attribute)
+        return tuple(output)
+
+    def _to_arrow(self, spelled: str) -> tuple[pa.DataType | None, str | None]:
+        if spelled not in self._types:
+            try:
+                self._types[spelled] = (from_spark(spelled), None)
+            except NoArrowType as error:
+                self._types[spelled] = (None, f"type {error}")
+        return self._types[spelled]
+
+    # -- expressions
+
+    def expression(self, node: Any) -> ExprTree:
+        """The tree of an expression."""
+        kind = node.nodeName()
+        if kind == "AttributeReference":
+            return self._read_reference(node)
+        children = tuple(self.expression(child) for child in _seq(node.children()))
+        fields = self._read_fields(node, kind)
+        reader = _EXTRA.get(kind)
+        if reader is not None:
+            fields = {**fields, **reader(self, node)}
+        arrow_type, problem = self._type_of(node)
+        return ExprTree(kind, arrow_type, children, fields, problem=problem)
+
+    def _read_reference(self, node: Any) -> ExprTree:
+        text = node.toString()
+        match = _ATTRIBUTE.fullmatch(text)
+        assert match is not None, text
+        id = int(match["id"])
+        known = self._attributes.get(id)
+        if known is not None:
+            arrow_type, problem, name = known.type, known.problem, known.name
+        else:
+            arrow_type, problem = self._type_of(node)
+            name = node.name()
+        delay = match["delay"]
+        fields: dict[str, Value] = {
+            "name": name,
+            "id": id,
+            "watermark_ms": int(delay) if delay is not None else None,
+        }
+        return ExprTree("AttributeReference", arrow_type, (), fields, text, problem)
+
+    def _type_of(self, node: Any) -> tuple[pa.DataType | None, str | None]:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return self._to_arrow(node.dataType().json())
+        except Py4JJavaError:  # specifications and the like have no type
+            return None, None
+
+    # -- fields
+
+    def _read_fields(self, node: Any, kind: str) -> dict[str, Value]:
+        if kind not in _SHAPES:
+            _SHAPES[kind] = self._describe(node)
+        shape = _SHAPES[kind]
+        fields: dict[str, Value] = {}
+        for index, name, held in shape.fields:
+            if held == "node" and not shape.is_plan:
+                continue  # read as a child already
+            read = self._to_value(node.productElement(index), held, shape.is_plan)
+            if read is not _SKIP:
+                fields[name] = read
+        return fields
+
+    def _describe(self, node: Any) -> _Shape:
+        is_plan = self._is(node, _PLAN)
+        if not self._is(node, "scala.Product"):
+            return _Shape(is_plan, ())
+        java_class = node.getClass()
+        no_arguments = self._gateway.new_array(self._jvm.java.lang.Class, 0)
+        expression = self._jvm.java.lang.Class.forName(_EXPRESSION)
+        described = []
+        for index in range(node.productArity()):
+            name = node.productElementName(index)
+            if (node.nodeName(), name) in _USELESS:
+                continue
+            declared = java_class.getMethod(name, no_arguments).getReturnType()
+            class_name = declared.getName()
+            if class_name.endswith("LogicalPlan"):
+                continue
+            if expression.isAssignableFrom(declared) or class_name.endswith("NamedExpression"):
+                held = "node"
+            elif class_name == _OPTION:
+                held = "option"
+            elif class_name.startswith("scala.collection."):
+                held = "seq"
+            else:
+                held = "value"
+            described.append((index, name, held))
+        return _Shape(is_plan, tuple(described))
+
+    def _is(self, value: Any, class_name: str) -> bool:
+        from py4j.java_gateway import is_instance_of
+
+        return bool(is_instance_of(self._gateway, value, class_name))
+
+    def _to_value(self, value: Any, held: str, is_plan: bool) -> Any:
+        if value is None or isinstance(value, _PRIMITIVES):
+            return bytes(value) if isinstance(value, bytearray) else value
+        if held == "node":
+            return self.expression(value)
+        if held == "option":
+            return None if value.isEmpty() else self._to_value(value.get(), "any", is_plan)
+        if held == "seq":
+            read = []
+            for element in _seq(value):
+                read.append(self._to_value(element, "any", is_plan))
+                if read[-1] is _SKIP:
+                    return _SKIP
+            return tuple(read)
+        if held == "any":
+            if self._is(value, _EXPRESSION):
+                return self.expression(value) if is_plan else _SKIP
+            if self._is(value, _PLAN):
+                return _SKIP
+            if self._is(value, _SEQ):
+                return self._to_value(value, "seq", is_plan)
+        return value.toString()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What all nodes of one class share: fields as (position, name, what it holds)."""
+
+    is_plan: bool
+    fields: tuple[tuple[int, str, str], ...]
+
+
+class _Skip:
+    """Stands for a field that is read as a child instead."""
+
+
+_SKIP: Final = _Skip()
+#: By kind; Spark's classes do not change while we run.
+_SHAPES: Final[dict[str, _Shape]] = {}
+#: Fields that say again what children or other fields say, and are slow to read.
+_USELESS: Final = {
+    ("CaseWhen", "branches"),
+    ("Literal", "value"),
+    ("Literal", "dataType"),
+    ("InSet", "hset"),
+    ("NamedLambdaVariable", "value"),
+    ("NamedLambdaVariable", "exprId"),
+    ("NamedLambdaVariable", "dataType"),
+    ("PythonUDF", "func"),
+    ("PythonUDF", "resultId"),
+    ("StaticInvoke", "staticObject"),
+    ("StreamingRelation", "dataSource"),
+    ("StreamingRelation", "output"),
+    ("StreamingRelationV2", "source"),
+    ("StreamingRelationV2", "table"),
+    ("StreamingRelationV2", "extraOptions"),
+    ("StreamingRelationV2", "output"),
+}
+
+
+def _seq(values: Any) -> list[Any]:
+    return [values.apply(index) for index in range(values.length())]
+
+
+# -- what the generic reading cannot see, by kind
+
+
+def _literal(walker: Walker, node: Any) -> dict[str, Value]:
+    """The constant as an Arrow scalar: `value`, or nothing if its type is not one of ours."""
+    arrow_type, _ = walker._type_of(node)
+    if arrow_type is None:
+        return {"value": None}
+    value = node.value()
+    if value is None:
+        return {"value": pa.scalar(None, arrow_type)}
+    scalar = _simple_scalar(value, arrow_type)
+    if scalar is None:
+        scalar = _compute_literal(walker, node, arrow_type)
+    return {"value": scalar}
+
+
+def _simple_scalar(value: Any, arrow_type: pa.DataType) -> pa.Scalar | None:
+    if isinstance(value, bytearray):
+        value = bytes(value)
+    if isinstance(value, _PRIMITIVES):
+        if pa.types.is_temporal(arrow_type):
+            integers = pa.int32() if pa.types.is_date32(arrow_type) else pa.int64()
+            if pa.types.is_interval(arrow_type):
+                return None
+            return pa.scalar(value, integers).cast(arrow_type)
+        return pa.scalar(value, arrow_type)
+    if pa.types.is_string(arrow_type):
+        return pa.scalar(value.toString(), arrow_type)
+    if pa.types.is_decimal(arrow_type):
+        import decimal
+
+        return pa.scalar(decimal.Decimal(value.toString()), arrow_type)
+    if pa.types.is_interval(arrow_type):
+        months, days, micros = value.months, value.days, value.microseconds
+        months, days, micros = (v() if callable(v) else v for v in (months, days, micros))
+        return pa.scalar((months, days, micros * 1000), arrow_type)
+    return None
+
+
+def _compute_literal(walker: Walker, node: Any, arrow_type: pa.DataType) -> pa.Scalar:
+    """Arrays, maps and structs: Spark computes the one-row plan `SELECT literal`."""
+    from pyspark.sql import DataFrame
+
+    jvm = walker._jvm
+    frame = walker._spark.range(1)
+    column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(node)
+    jdf = frame._jdf.select(_java_array(walker, column))
+    table = DataFrame(jdf, walker._spark).toArrow()
+    return table.column(0).combine_chunks().cast(arrow_type)[0]
+
+
+def _java_array(walker: Walker, column: Any) -> Any:
+    array = walker._gateway.new_array(walker._jvm.org.apache.spark.sql.Column, 1)
+    array[0] = column
+    return array
+
+
+def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
+    """`IN` with many values; they are Catalyst's internal values, as a literal's are."""
+    child_type, _ = walker._type_of(node.child())
+    if child_type is None:
+        return {"hset": None}
+    literal = walker._jvm.org.apache.spark.sql.catalyst.expressions.Literal
+    values = []
+    iterator = node.hset().iterator()
+    while iterator.hasNext():
+        value = iterator.next()
+        if value is None:
+            values.append(pa.scalar(None, child_type))
+            continue
+        scalar = _simple_scalar(value, child_type)
+        if scalar is None:
+            made = literal.apply(value, node.child().dataType())
+            scalar = _compute_literal(walker, made, child_type)
+        values.append(scalar)
+    return {"hset": tuple(sorted(values, key=repr))}
+
+
+def _python_udf(walker: Walker, node: Any) -> dict[str, Value]:
+    from pyspark.serializers import CPickleSerializer
+
+    function, _ = CPickleSerializer().loads(node.func().command().unsafeArray())
+    return {"func": function}
+
+
+def _lambda_variable(walker: Walker, node: Any) -> dict[str, Value]:
+    return {"id": node.exprId().id()}
+
+
+def _static_invoke(walker: Walker, node: Any) -> dict[str, Value]:
+    return {"staticObject": node.staticObject().getName()}
+
+
+def _watermark(walker: Walker, node: Any) -> dict[str, Value]:
+    delay = node.delay()
+    jvm = walker._jvm
+    millis = jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark.getDelayMs(delay)
+    return {"delay_ms": millis}
+
+
+def _stream(walker: Walker, node: Any) -> dict[str, Value]:
+    """The source's name and options, sorted, so that a plan prints the same every day."""
+    options: dict[str, str] = {}
+    if node.nodeName() == "StreamingRelationV2":
+        options = dict(node.extraOptions().asCaseSensitiveMap())
+    else:
+        pairs = node.dataSource().options()
+        iterator = pairs.iterator()
+        while iterator.hasNext():
+            pair = iterator.next()
+            options[pair._1()] = pair._2()
+    return {"options": tuple(sorted(options.items()))}
+
+
+_EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
+    "Literal": _literal,
+    "InSet": _in_set,
+    "PythonUDF": _python_udf,
+    "NamedLambdaVariable": _lambda_variable,
+    "StaticInvoke": _static_invoke,
+    "EventTimeWatermark": _watermark,
+    "StreamingRelation": _stream,
+    "StreamingRelationV2": _stream,
+}

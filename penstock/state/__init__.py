@@ -1,0 +1,8 @@
+"""What operators keep, by key and by virtual node.
+
+api.py             what an operator may ask of a store; the laws
+keys.py            the one partition hash, virtual nodes, keys as dictionary objects
+memory.py          the store in memory: name spaces, snapshots, changes
+memory_table.py    one row per key
+memory_row_set.py  many rows per key
+"""

@@ -1,0 +1,158 @@
+"""State in this process's memory: the default, and the model for every other store.
+
+A store holds all virtual nodes of one task together, because batches mix them: splitting a batch of
+a thousand rows by virtual node would cost more than working on it. Snapshots and changes are split
+by hashing their keys, which costs only when they are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.state.api import Change, RowSet, Snapshot, Table, Value
+from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes
+from penstock.state.memory_row_set import MemoryRowSet
+from penstock.state.memory_table import MemoryTable
+
+#: Stands for the task itself in a dictionary of snapshots.
+OF_TASK = -1
+_VALUE_SCHEMA = pa.schema([("value", pa.int64())])
+
+
+Part = TypeVar("Part", MemoryTable, MemoryRowSet, "_Value")
+
+
+class MemoryState:
+    """The state of one task, or the part of it under a prefix."""
+
+    def __init__(self, owned: frozenset[int] | None = None) -> None:
+        self._prefix = ""
+        self._parts: dict[str, MemoryTable | MemoryRowSet | _Value] = {}
+        self._owned = owned
+        #: What was restored before the operators said what they keep.
+        self._waiting: dict[str, list[Change]] = {}
+
+    def within(self, prefix: str) -> MemoryState:
+        inner = MemoryState(self._owned)
+        inner._prefix = f"{self._prefix}{prefix}/"
+        inner._parts = self._parts
+        inner._waiting = self._waiting
+        return inner
+
+    def owns(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        if self._owned is None:
+            return np.ones(len(hashes), bool)
+        return np.isin(virtual_nodes(hashes), sorted(self._owned))
+
+    def value(self, name: str) -> Value:
+        return self._add(name, _Value())
+
+    def table(
+        self,
+        name: str,
+        keys: pa.Schema,
+        columns: dict[str, pa.DataType],
+        partition: Sequence[int] | None = None,
+    ) -> Table:
+        placed = tuple(partition) if partition is not None else tuple(range(len(keys)))
+        return self._add(name, MemoryTable(keys, columns, placed))
+
+    def row_set(
+        self,
+        name: str,
+        rows: pa.Schema,
+        keys: Sequence[int],
+        event_time: int | None = None,
+        partition: Sequence[int] | None = None,
+    ) -> RowSet:
+        placed = tuple(partition) if partition is not None else tuple(keys)
+        made = MemoryRowSet(rows, tuple(keys), event_time, placed)
+        return self._add(name, made)
+
+    def _add(self, name: str, part: Part) -> Part:
+        full = self._prefix + name
+        assert full not in self._parts, f"{full} exists"
+        self._parts[full] = part
+        for change in self._waiting.pop(full, []):
+            part.apply(change)
+        return part
+
+    # -- for the runtime
+
+    def snapshot(self) -> dict[int, Snapshot]:
+        """Everything, by virtual node; what belongs to the task itself is under OF_TASK."""
+        found: dict[int, list[Change]] = {}
+        for name, part in self._parts.items():
+            for change in part.export(name):
+                for node, piece in _split(part, change):
+                    found.setdefault(node, []).append(piece)
+        return {node: Snapshot(tuple(parts)) for node, parts in sorted(found.items())}
+
+    def restore(self, snapshots: dict[int, Snapshot]) -> None:
+        """Add what these virtual nodes kept; operators may be built before or after."""
+        for _, snapshot in sorted(snapshots.items()):
+            self.apply(snapshot.parts)
+
+    def take_changes(self) -> dict[int, tuple[Change, ...]]:
+        """What changed since the last call, by virtual node."""
+        found: dict[int, list[Change]] = {}
+        for name, part in self._parts.items():
+            for change in part.take_changes(name):
+                for node, piece in _split(part, change):
+                    found.setdefault(node, []).append(piece)
+        return {node: tuple(changes) for node, changes in sorted(found.items())}
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Do what was done elsewhere."""
+        for change in changes:
+            part = self._parts.get(change.name)
+            if part is None:
+                self._waiting.setdefault(change.name, []).append(change)
+            else:
+                part.apply(change)
+
+
+def _split(part: MemoryTable | MemoryRowSet | _Value, change: Change) -> list[tuple[int, Change]]:
+    if isinstance(part, _Value) or change.kind == "evict":
+        return [(OF_TASK, change)]
+    if not change.rows.num_rows:
+        return []
+    placed = [change.rows.column(index) for index in part.partition]
+    nodes = virtual_nodes(hash_columns(placed, change.rows.num_rows), VIRTUAL_NODES)
+    pieces = []
+    for node in np.unique(nodes).tolist():
+        rows = change.rows.filter(pa.array(nodes == node))
+        pieces.append((node, Change(change.name, change.kind, rows)))
+    return pieces
+
+
+class _Value:
+    """One integer of the task."""
+
+    def __init__(self) -> None:
+        self._value: int | None = None
+        self._changed = False
+
+    def get(self) -> int | None:
+        return self._value
+
+    def set(self, value: int) -> None:
+        self._value = value
+        self._changed = True
+
+    def export(self, name: str) -> list[Change]:
+        if self._value is None:
+            return []
+        return [Change(name, "set", pa.record_batch([[self._value]], schema=_VALUE_SCHEMA))]
+
+    def take_changes(self, name: str) -> list[Change]:
+        changed, self._changed = self._changed, False
+        return self.export(name) if changed else []
+
+    def apply(self, change: Change) -> None:
+        self._value = change.rows.column(0)[0].as_py()

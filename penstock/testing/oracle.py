@@ -1,0 +1,246 @@
+"""The central assertion: the same DataFrame function, run by batch Spark and by our operators.
+
+`assert_same` builds the query twice, over batch DataFrames and over streaming ones of the same
+schemas; runs the first with Spark, the second with the Driver over the same rows in random chunks,
+by a random number of tasks, stopped and resumed at a random point; and compares the final results
+as multisets. Where Spark fails, we must fail with the same error condition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import EvaluationFailed
+from penstock.ops.driver import Driver
+from penstock.plan.nodes import Mode
+from penstock.spark.frontend import Planned, plan
+
+Frames = Mapping[str, Any]
+Build = Callable[[Frames], Any]
+#: Sums of floating point numbers depend on the order of addition, in Spark as here.
+_RELATIVE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A run that ended with an error, by Spark's name of it."""
+
+    condition: str
+
+
+def assert_same(
+    spark: Any,
+    build: Build,
+    tables: Mapping[str, pa.Table],
+    *,
+    seed: int = 0,
+    mode: Mode = "update",
+) -> None:
+    """Fail unless our result equals batch Spark's."""
+    expected = run_spark(spark, build, tables)
+    planned = plan_streaming(spark, build, tables, mode)
+    actual = run_ours(planned, tables, random.Random(seed))
+    assert_equal(actual, expected, f"seed {seed}")
+
+
+def run_spark(spark: Any, build: Build, tables: Mapping[str, pa.Table]) -> pa.Table | Failed:
+    """The result by batch Spark, or its error."""
+    from pyspark.errors import PySparkException
+
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    try:
+        return build(frames).toArrow()
+    except PySparkException as error:
+        condition = error.getCondition()
+        if condition is None:
+            raise
+        return Failed(condition.split(".")[0])
+
+
+def assert_expressions(
+    spark: Any, expressions: list[str], table: pa.Table, *, ansi: bool = True, seed: int = 0
+) -> None:
+    """Every SQL expression over the table's columns gives what Spark gives, row by row.
+
+    All of them make one plan, which keeps this cheap; none may fail in Spark.
+    """
+    spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
+    try:
+        numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
+        chosen = [f"{expression} AS c{index}" for index, expression in enumerate(expressions)]
+        tables = {"t": numbered}
+
+        def build(frames: Frames) -> Any:
+            return frames["t"].selectExpr("_row", *chosen)
+
+        expected = run_spark(spark, build, tables)
+        assert not isinstance(expected, Failed), f"Spark itself fails: {expected}"
+        actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(seed))
+        assert not isinstance(actual, Failed), f"Spark does not fail: {actual}"
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    actual, expected = (t.sort_by("_row") for t in (actual, expected))
+    for index, expression in enumerate(expressions):
+        ours, theirs = (t.column(f"c{index}") for t in (actual, expected))
+        for row, (one, two) in enumerate(
+            zip(_rows(pa.table([ours], ["x"])), _rows(pa.table([theirs], ["x"])), strict=True)
+        ):
+            inputs = table.slice(row, 1).to_pylist()
+            assert _near(one, two), f"{expression}: {one} instead of {two} for {inputs}"
+        assert ours.type == theirs.type, f"{expression}: {ours.type} instead of {theirs.type}"
+
+
+def assert_fails(
+    spark: Any, expression: str, table: pa.Table, condition: str, *, ansi: bool = True
+) -> None:
+    """The expression fails in Spark with this error condition, and here with the same."""
+    spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
+    try:
+        tables = {"t": table}
+
+        def build(frames: Frames) -> Any:
+            return frames["t"].selectExpr(f"{expression} AS c")
+
+        expected = run_spark(spark, build, tables)
+        assert expected == Failed(condition), f"Spark: {expected}"
+        actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(0))
+        assert actual == expected, f"{expression}: {_show(actual)} instead of {expected}"
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
+
+
+def streaming_frames(spark: Any, tables: Mapping[str, pa.Table]) -> dict[str, Any]:
+    """A streaming DataFrame per table, to be planned but never started."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    frames = {}
+    for name, table in tables.items():
+        path = Path(_DIRECTORY.name, name)
+        path.mkdir(exist_ok=True)
+        schema = from_arrow_schema(table.schema)
+        frames[name] = spark.readStream.schema(schema).format("parquet").load(str(path))
+    return frames
+
+
+def plan_streaming(
+    spark: Any, build: Build, tables: Mapping[str, pa.Table], mode: Mode = "update"
+) -> Planned:
+    """The query as we would run it."""
+    return plan(build(streaming_frames(spark, tables)), mode=mode)
+
+
+def run_ours(
+    planned: Planned, tables: Mapping[str, pa.Table], rng: random.Random
+) -> pa.Table | Failed:
+    """The result by our operators: random chunks, tasks, and a restart in between."""
+    feeds = [
+        (str(Path(_DIRECTORY.name, name)), batch)
+        for name, table in tables.items()
+        for batch in chunks(table, rng)
+    ]
+    feeds = _interleave(feeds, rng)
+    statics = planned.static_rows()
+    tasks = rng.choice([1, 1, 2, 3])
+    restart = rng.randrange(len(feeds) + 1)
+    try:
+        driver = Driver(planned.query, statics, tasks=tasks)
+        for position, (stream, batch) in enumerate(feeds):
+            if position == restart:
+                outputs = driver.outputs
+                driver = Driver(planned.query, statics, tasks=tasks, resume=driver.snapshot())
+                driver.outputs = outputs
+            driver.feed(stream, batch)
+        driver.finish()
+        return driver.result()
+    except EvaluationFailed as error:
+        return Failed(error.condition)
+
+
+def chunks(table: pa.Table, rng: random.Random) -> list[pa.RecordBatch]:
+    """The table in order, cut at random places; some pieces are empty."""
+    count = table.num_rows
+    whole = table.combine_chunks()
+    batch = whole.to_batches()[0] if count else pa.RecordBatch.from_pylist([], schema=table.schema)
+    cuts = sorted(rng.randint(0, count) for _ in range(rng.randint(0, 6)))
+    bounds = [0, *cuts, count]
+    return [batch.slice(a, b - a) for a, b in itertools.pairwise(bounds)]
+
+
+def _interleave(
+    feeds: list[tuple[str, pa.RecordBatch]], rng: random.Random
+) -> list[tuple[str, pa.RecordBatch]]:
+    """A random merge that keeps the order within each stream."""
+    queues: dict[str, list[pa.RecordBatch]] = {}
+    for stream, batch in feeds:
+        queues.setdefault(stream, []).append(batch)
+    merged = []
+    while queues:
+        stream = rng.choice(sorted(queues))
+        merged.append((stream, queues[stream].pop(0)))
+        if not queues[stream]:
+            del queues[stream]
+    return merged
+
+
+def assert_equal(actual: pa.Table | Failed, expected: pa.Table | Failed, note: str) -> None:
+    """Compare results as multisets of rows; floating point numbers nearly."""
+    if isinstance(actual, Failed) or isinstance(expected, Failed):
+        assert actual == expected, f"{note}: {_show(actual)} instead of {_show(expected)}"
+        return
+    ours, theirs = _rows(actual), _rows(expected)
+    assert actual.column_names == expected.column_names, note
+    if Counter(ours) == Counter(theirs):
+        return
+    ours.sort(key=repr)
+    theirs.sort(key=repr)
+    if len(ours) == len(theirs) and all(map(_near, ours, theirs)):
+        return
+    missing = Counter(theirs) - Counter(ours)
+    extra = Counter(ours) - Counter(theirs)
+    raise AssertionError(
+        f"{note}: {len(ours)} rows instead of {len(theirs)};"
+        f" missing {list(missing.elements())[:5]}, extra {list(extra.elements())[:5]}"
+    )
+
+
+def _show(outcome: pa.Table | Failed) -> str:
+    return str(outcome) if isinstance(outcome, Failed) else f"{outcome.num_rows} rows"
+
+
+def _rows(table: pa.Table) -> list[tuple[object, ...]]:
+    columns = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def _plain(value: object) -> object:
+    """A value that can be hashed, and is equal to another exactly if Spark shows them alike."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if isinstance(value, list):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _plain(item)) for key, item in value.items())
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return value
+
+
+def _near(one: object, two: object) -> bool:
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        return len(one) == len(two) and all(map(_near, one, two))
+    if isinstance(one, float) and isinstance(two, float):
+        return one == two or math.isclose(one, two, rel_tol=_RELATIVE)
+    return one == two
