@@ -36,6 +36,8 @@ cli/output.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class PenstockError(Exception):
     """The root; catch it to catch everything that Penstock raises on purpose."""
@@ -133,10 +135,23 @@ class Unauthorized(Refused):
     """The server did not accept the token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that keeps a query from running here."""
+
+    #: The plan node, as Spark prints it.
+    node: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n    in: {self.node}\n    instead: {self.remedy}"
+
+
 class Unsupported(Refused):
     """A query has parts that cannot run here; nothing was started. `reasons` lists all of them."""
 
-    def __init__(self, message: str, reasons: tuple[object, ...] = ()) -> None:
+    def __init__(self, message: str, reasons: tuple[Reason, ...] = ()) -> None:
         super().__init__(message)
         self.reasons = reasons
 

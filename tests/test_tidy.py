@@ -115,6 +115,7 @@ HOMES = {
         "spark/",
         "nexmark/",
         "bench/",
+        "cli/plan.py",
         "testing/oracle.py",
         # Where a user's Python function runs, with pyspark's own conversions.
         "ops/python_eval.py",

@@ -43,6 +43,25 @@ def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
     show_report(report, as_json=as_json)
 
 
+@bench.command("ops")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--quick", is_flag=True, help="A minute less; the figures mean nothing.")
+def bench_ops(as_json: bool, quick: bool) -> None:
+    """The operators on one core, beside the same work in batch Spark (needs Java).
+
+    \b
+    Examples:
+      penstock bench ops
+      penstock bench ops --json > ops.json
+    """
+    from penstock.bench.ops import QUICK, Plan, run_ops_bench
+
+    report = run_ops_bench(
+        plan=QUICK if quick else Plan(), say=lambda line: click.echo(f"… {line}", err=True)
+    )
+    show_report(report, as_json=as_json)
+
+
 def show_report(report: Report, *, as_json: bool) -> None:
     """Print a report in the one form of all benchmarks, and exit 1 if a bar is missed."""
     if as_json:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from penstock.errors import Damaged, Fenced, Refused, Retryable, Unauthorized, Unknown
+from penstock.errors import Damaged, Fenced, Refused, Retryable, Unauthorized, Unknown, Unsupported
 from penstock.stream.positions import from_time_ms
 
 EXIT_UNEXPECTED: Final = 1
@@ -40,13 +41,20 @@ def exit_code(error: BaseException) -> int:
 
 
 def error_text(error: BaseException, *, as_json: bool) -> str:
-    """The one line that tells of an error."""
-    message = " ".join(_message(error).split())
+    """What tells of an error: one line, but for a list of reasons."""
+    message = _message(error)
+    if not isinstance(error, Unsupported):  # a list of reasons keeps its lines
+        message = " ".join(message.split())
     if not as_json:
         return f"penstock: {message}"
-    return json.dumps(
-        {"error": type(error).__name__, "message": message, "exit_code": exit_code(error)}
-    )
+    found: dict[str, Any] = {
+        "error": type(error).__name__,
+        "message": message,
+        "exit_code": exit_code(error),
+    }
+    if isinstance(error, Unsupported):
+        found["reasons"] = [asdict(reason) for reason in error.reasons]
+    return json.dumps(found)
 
 
 def _message(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """Run a whole query in this process, from lists of batches: no log, no tasks, no time of its own.
 
-The real stages, operators and state; only the moving of batches between stages is done by function
+The real stages, operators, state and payloads; only moving them between stages is a function
 call. Every stage may be run by several tasks, which own disjoint sets of virtual nodes, to show
 that placement does not matter. What stands between two calls is exactly what a snapshot holds.
 """
@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate, ignore_late
 from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.payloads import decode_delta, encode_delta
 from penstock.ops.pipeline import Pipeline
+from penstock.ops.sink import read_new, read_result
 from penstock.plan import nodes as n
 from penstock.plan.stages import Query, Stage, StageInput
 from penstock.state.api import Snapshot
@@ -52,6 +54,8 @@ class Driver:
     ) -> None:
         self.query = query
         self.outputs: list[Delta] = []
+        #: How many of the outputs a reader has seen.
+        self._shown = 0
         self._tasks: list[list[_Task]] = []
         self._routes = [_compile_route(stage, tasks) for stage in query.stages]
         for stage in query.stages:
@@ -92,8 +96,11 @@ class Driver:
         if stage_id == self.query.stages[-1].id:
             self.outputs += deltas
             return
+        stage = self.query.stages[stage_id]
         for delta in deltas:
             for task_id, part in self._routes[stage_id](delta):
+                payload = encode_delta(part, changing=stage.changing)
+                part = decode_delta(payload, stage.root.schema, changing=stage.changing)
                 for reader, position in self._readers[stage_id]:
                     task = self._tasks[reader][task_id]
                     self._pass_on(reader, task.pipeline.push(position, part))
@@ -120,29 +127,13 @@ class Driver:
 
     def result(self) -> pa.Table:
         """The outputs so far, added up: rows that were taken back are gone. User's names."""
-        return fold(self.outputs, self.query.schema)
+        return read_result(self.query, self.outputs)
 
-
-def fold(deltas: list[Delta], schema: pa.Schema) -> pa.Table:
-    """The rows that remain when all weights are added up."""
-    from penstock.state.memory_row_set import MemoryRowSet
-
-    kept = [delta for delta in deltas if len(delta)]
-    if not kept:
-        return schema.empty_table()
-    inner = kept[0].batch.schema
-    if all(delta.weights is None for delta in kept):
-        table = pa.Table.from_batches([delta.batch for delta in kept], inner)
-    else:
-        rows = MemoryRowSet(inner, (), None, ())
-        for delta in kept:
-            rows.insert(delta.batch, delta.weights)
-        batch, weights = rows.rows()
-        assert (weights > 0).all(), "more rows were taken back than given"
-        table = pa.Table.from_batches(
-            [batch.take(pa.array(np.repeat(np.arange(len(weights)), weights)))]
-        )
-    return pa.Table.from_arrays(table.columns, schema=schema) if len(schema) else table
+    def read_new(self) -> pa.Table:
+        """What the query's mode shows since the last call."""
+        new = self.outputs[self._shown :]
+        self._shown = len(self.outputs)
+        return read_new(self.query, new, self.outputs)
 
 
 def _find_readers(query: Query) -> dict[int, list[tuple[int, int]]]:

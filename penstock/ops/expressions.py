@@ -7,6 +7,7 @@ fail is only evaluated over rows for which Spark would evaluate it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -20,9 +21,17 @@ from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
 _TRUE: Final = pa.scalar(True)
 
 
+#: Calls that occur more than once, compiled; each remembers its value over the last batch.
+_Memo = dict[Call, Compiled]
+
+
 def compile_expr(expr: Expr, schema: pa.Schema) -> Compiled:
     """The expression over batches of this schema; its value may be a scalar."""
     functions.load()
+    return _compile(expr, schema, frozenset(), {})
+
+
+def _compile(expr: Expr, schema: pa.Schema, shared: frozenset[Call], memo: _Memo) -> Compiled:
     match expr:
         case Column():
             index = schema.get_field_index(expr.name)
@@ -31,22 +40,54 @@ def compile_expr(expr: Expr, schema: pa.Schema) -> Compiled:
         case Literal():
             value = expr.value
             return lambda batch: value
+        case Call() if expr in shared:
+            if expr not in memo:
+                memo[expr] = _remember(_compile_call(expr, schema, shared, memo))
+            return memo[expr]
         case Call():
-            return _compile_call(expr, schema)
+            return _compile_call(expr, schema, shared, memo)
         case Lambda():
             raise AssertionError("a lambda is compiled by the function that takes it")
 
 
-def _compile_call(call: Call, schema: pa.Schema) -> Compiled:
+def _repeated_calls(exprs: tuple[Expr, ...]) -> frozenset[Call]:
+    """Calls that are written more than once; lambda bodies are not looked into."""
+    seen: Counter[Call] = Counter()
+
+    def visit(expr: Expr) -> None:
+        if isinstance(expr, Call):
+            seen[expr] += 1
+            if seen[expr] == 1:
+                for arg in expr.args:
+                    visit(arg)
+
+    for expr in exprs:
+        visit(expr)
+    return frozenset(call for call, count in seen.items() if count > 1)
+
+
+def _remember(compiled: Compiled) -> Compiled:
+    """The same function, computed once per batch; the last batch stays alive for that."""
+    last: list[tuple[pa.RecordBatch, Datum]] = []
+
+    def value(batch: pa.RecordBatch) -> Datum:
+        if not last or last[0][0] is not batch:
+            last[:] = [(batch, compiled(batch))]
+        return last[0][1]
+
+    return value
+
+
+def _compile_call(call: Call, schema: pa.Schema, shared: frozenset[Call], memo: _Memo) -> Compiled:
     known = FUNCTIONS[call.function]
     if known.form is not None:
         if any(isinstance(arg, Lambda) for arg in call.args):
             return functions.compile_lambda_call(call, schema, compile_expr)
-        args = [guard(arg, schema) for arg in call.args]
+        args = [_mark(arg, _compile(arg, schema, shared, memo)) for arg in call.args]
         return known.form(call, args)
     evaluate = known.evaluate
     assert evaluate is not None
-    args = [compile_expr(arg, schema) for arg in call.args]
+    args = [_compile(arg, schema, shared, memo) for arg in call.args]
     match args:
         case [one]:
             return lambda batch: evaluate(call, one(batch))
@@ -61,7 +102,10 @@ def guard(expr: Expr, schema: pa.Schema) -> Compiled:
 
     Special forms read the mark (`can_fail`): what cannot fail they evaluate over all rows at once.
     """
-    compiled = compile_expr(expr, schema)
+    return _mark(expr, compile_expr(expr, schema))
+
+
+def _mark(expr: Expr, compiled: Compiled) -> Compiled:
     if not can_raise(expr):
         return compiled
 
@@ -93,7 +137,10 @@ def as_array(value: Datum, rows: int) -> pa.Array:
 
 def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Schema) -> Compiled:
     """All expressions at once: from a batch of `inputs` to a batch of `output`."""
-    compiled = [compile_expr(expr, inputs) for expr in exprs]
+    functions.load()
+    shared = _repeated_calls(exprs)
+    memo: _Memo = {}
+    compiled = [_compile(expr, inputs, shared, memo) for expr in exprs]
 
     def project(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.num_rows

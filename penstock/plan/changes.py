@@ -21,7 +21,7 @@ def is_append_only(node: n.Node) -> bool:
                 return below
             return below and node.emit == "finals"
         case n.Window() | n.TopN():
-            return False
+            return node.emit == "finals" and node.event_time is not None and below
         case _:
             below_inputs: bool = below and getattr(node, "append_only", True)
             return below_inputs

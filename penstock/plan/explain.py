@@ -16,6 +16,7 @@ from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
 from penstock.plan.stages import Query, Stage, StageInput
 from penstock.state.keys import VIRTUAL_NODES
+from penstock.stream.ddl import type_to_ddl
 
 _INFIX: Final = {
     "Add": "+",
@@ -47,6 +48,25 @@ def explain(query: Query) -> str:
     fields = ", ".join(f"{field.name} {_type(field.type)}" for field in query.schema)
     parts.append(f"result: {fields}")
     return "\n\n".join(parts) + "\n"
+
+
+def explain_json(query: Query) -> dict[str, object]:
+    """The query for tools: what the text says, by name."""
+    return {
+        "mode": query.mode,
+        "streams": list(query.streams),
+        "virtual_nodes": VIRTUAL_NODES,
+        "columns": {field.name: _type(field.type) for field in query.schema},
+        "stages": [
+            {
+                "id": stage.id,
+                "keys": None if stage.keys is None else [_expr(key) for key in stage.keys],
+                "changing": stage.changing,
+                "nodes": [line.strip() for node in [stage.root] for line in _node(node, 0)],
+            }
+            for stage in query.stages
+        ],
+    }
 
 
 def _stage(stage: Stage) -> Iterator[str]:
@@ -220,4 +240,4 @@ def _name(column: str) -> str:
 
 
 def _type(kind: pa.DataType) -> str:
-    return str(kind)
+    return type_to_ddl(kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.finish import needs_whole_result, split_finish
 from penstock.plan.refusals import Refusals
 from penstock.plan.stages import with_emit
 
@@ -17,6 +18,7 @@ _USE_UPDATE = "use mode='update'"
 
 def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> n.Node:
     """The plan as this mode runs it; reasons against it are noted."""
+    _check_finish(root, mode, refusals)
     if mode != "append":
         return with_emit(root, "changes")
     root = with_emit(root, "finals")
@@ -31,10 +33,32 @@ def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> n.Node:
     return root
 
 
+def _check_finish(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
+    """Only the sink of complete mode has all rows at hand, to be sorted and limited."""
+    streaming, _ = split_finish(root)
+    found = needs_whole_result(root if mode != "complete" else streaming)
+    if found is None:
+        return
+    if mode != "complete":
+        refusals.add(
+            found,
+            f"{mode} mode shows changes, which have no order among all rows and no first ones",
+            "use mode='complete', or read the result with spark.read and sort or limit it there",
+        )
+    else:
+        refusals.add(
+            found,
+            "a sort or limit below an operator that keeps state",
+            "sort and limit at the end of the query, or write its first part to a table",
+        )
+
+
 def _needs_watermark(node: n.Node) -> str | None:
     match node:
         case n.Aggregate() if node.event_time is None and node.session is None:
             return "append mode needs an aggregation by event time: a window, with a watermark"
+        case n.Window() | n.TopN() if node.event_time is None:
+            return "append mode needs window functions partitioned by event time, with a watermark"
         case n.Join() if node.kind in ("left", "right", "full", "anti"):
             if is_static(node.left) or is_static(node.right):
                 return None

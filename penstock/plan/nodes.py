@@ -23,6 +23,8 @@ from penstock.plan.exprs import Column, Expr
 JoinKind: TypeAlias = OneOf["inner", "left", "right", "full", "semi", "anti"]
 Mode: TypeAlias = OneOf["append", "update", "complete"]
 Emit: TypeAlias = OneOf["changes", "finals"]
+TimeMode: TypeAlias = OneOf["none", "processingtime", "eventtime"]
+Settings: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,8 @@ class UdfCall:
     name: str
     #: Names for keyword arguments, by position; None for positional ones.
     keywords: tuple[str | None, ...] = ()
+    #: Whether equal arguments give equal results, as the user declared it.
+    deterministic: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,8 @@ class PythonEval(Node):
 
     child: Node
     calls: tuple[UdfCall, ...]
+    #: What Spark would tell its Python workers: time zone, how strictly to convert.
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +164,11 @@ class MapBatches(Node):
     child: Node
     function: Callable[..., object]
     kind: int
+    name: str
     #: Columns as the function sees and returns them, by the user's names.
     input_schema: pa.Schema
     output_schema: pa.Schema
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +276,17 @@ class Window(Node):
     partition: tuple[Column, ...]
     order: tuple[Order, ...]
     calls: tuple[WindowCall, ...]
+    #: The partition column that carries event time, if any: when it has passed, rows are forgotten.
+    event_time: str | None = None
+    emit: Emit = "changes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopN(Node):
-    """Only rows whose rank within their partition is at most `limit`: less for a Window to keep."""
+    """Only rows whose rank within their partition is at most `limit`; window functions over those.
+
+    What Window is, with state cut to the rows that can still matter.
+    """
 
     child: Node
     partition: tuple[Column, ...]
@@ -280,6 +294,9 @@ class TopN(Node):
     #: RowNumber, Rank or DenseRank.
     function: str
     limit: int
+    calls: tuple[WindowCall, ...] = ()
+    event_time: str | None = None
+    emit: Emit = "changes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,13 +305,19 @@ class TransformWithState(Node):
 
     child: Node
     processor: object
-    #: 211 pandas, 213 rows: Spark's eval types.
+    #: Spark's eval types: 211 and 212 pandas, 213 and 214 rows.
     kind: int
-    key_count: int
-    time_mode: OneOf["none", "processingtime", "eventtime"]
+    keys: tuple[Column, ...]
+    time_mode: TimeMode
+    #: Columns as the processor sees and returns them, by the user's names.
     input_schema: pa.Schema
     output_schema: pa.Schema
     event_time: str | None = None
+    #: The column of the output that is its event time: never older than the watermark.
+    output_time: str | None = None
+    #: Rows that the state begins with: the key columns, then all columns, as Spark lists them.
+    initial: Node | None = None
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,10 +330,11 @@ class Sort(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Node):
-    """The first rows of a sorted result; only below a complete-mode sink."""
+    """The first rows of a sorted result; only a complete-mode sink can show them."""
 
     child: Node
-    count: int
+    #: None is all of them.
+    count: int | None
     offset: int = 0
 
 

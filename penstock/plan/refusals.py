@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from penstock.errors import Unsupported
+from penstock.errors import Reason, Unsupported
 
 #: What to do when nothing better is known.
-MICRO_BATCH = "run it with Spark's own engine: df.writeStream.format('penstock')"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One thing that is in the way."""
-
-    #: The plan node, as Spark prints it.
-    node: str
-    problem: str
-    remedy: str = MICRO_BATCH
-
-    def __str__(self) -> str:
-        return f"{self.problem}\n    in: {self.node}\n    instead: {self.remedy}"
+MICRO_BATCH = "run it in micro-batches with Spark's own engine, df.writeStream"
 
 
 class Refusals:

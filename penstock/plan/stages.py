@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.exprs import Column, Expr
+from penstock.plan.finish import split_finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Query:
     stages: tuple[Stage, ...]
     mode: n.Mode
     schema: pa.Schema
+    #: What the sink does with the whole result of the last stage, first things first.
+    finish: tuple[n.Node, ...] = ()
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -64,11 +67,12 @@ class Query:
 
 def cut(root: n.Node, mode: n.Mode, names: tuple[str, ...]) -> Query:
     """The stages of a plan whose result is written in this mode."""
+    streaming, finish = split_finish(root)
     cutter = _Cutter()
-    last = cutter.place(root)
+    last = cutter.place(streaming)
     cutter.add(last, None)
     fields = [field.with_name(name) for field, name in zip(root.schema, names, strict=True)]
-    return Query(tuple(cutter.stages), mode, pa.schema(fields))
+    return Query(tuple(cutter.stages), mode, pa.schema(fields), finish)
 
 
 class _Cutter:
@@ -110,7 +114,7 @@ def required_keys(node: n.Node) -> tuple[tuple[Expr, ...] | None, ...] | None:
         case n.Window() | n.TopN():
             return (node.partition,)
         case n.TransformWithState():
-            return (tuple(n.columns_of(node.child.schema)[: node.key_count]),)
+            return (node.keys, None) if node.initial is not None else (node.keys,)
         case n.Join():
             if is_static(node.right) or is_static(node.left):
                 return (None, None)
@@ -181,6 +185,6 @@ def with_emit(node: n.Node, emit: n.Emit) -> n.Node:
     children = tuple(with_emit(child, emit) for child in node.children)
     if children:
         node = node.with_children(children)
-    if isinstance(node, n.Aggregate | n.Join):
+    if isinstance(node, n.Aggregate | n.Join | n.Window | n.TopN):
         node = replace(node, emit=emit)
     return node

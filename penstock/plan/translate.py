@@ -20,9 +20,19 @@ from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Expr, Literal, columns
 from penstock.plan.refusals import MICRO_BATCH, Refusals
 from penstock.plan.time_bounds import find_time_bounds
-from penstock.plan.translate_expr import TRANSPARENT, ExprTranslator, Judge, options
-from penstock.plan.translate_window import translate_window, translate_window_limit
-from penstock.plan.tree import Attribute, ExprTree, PlanTree
+from penstock.plan.translate_expr import TRANSPARENT, ExprTranslator, Judge, function_name, options
+from penstock.plan.translate_python import (
+    translate_map_batches,
+    translate_output_time,
+    translate_python_eval,
+    translate_with_state,
+)
+from penstock.plan.translate_window import (
+    translate_order,
+    translate_window,
+    translate_window_limit,
+)
+from penstock.plan.tree import Attribute, ExprTree, PlanTree, schema_of
 
 #: Nodes that only say where rows should be, which our stages decide.
 _PASS_THROUGH = frozenset(
@@ -49,6 +59,7 @@ class Judges:
     window: Callable[[n.WindowCall], str | None]
     generator: Callable[[str], str | None]
     udf: Callable[[int], str | None]
+    processor: Callable[[n.TransformWithState], str | None]
 
 
 @dataclass(slots=True)
@@ -178,84 +189,23 @@ class _Translator:
             schema=child.schema, child=child, column=_column_name(column), delay_ms=delay
         )
 
-    _update_event_time_watermark_column = _event_time_watermark
-
     # -- Python functions
 
     def _arrow_eval_python(self, tree: PlanTree) -> n.Node:
-        child = self.node(tree.children[0])
-        calls = tuple(self._udf(e, tree) for e in self.list_of(tree, "udfs"))
-        return n.PythonEval(schema=schema_of(tree.output), child=child, calls=calls)
+        return translate_python_eval(self, tree, self.node(tree.children[0]))
 
     _batch_eval_python = _arrow_eval_python
 
-    def _udf(self, tree: ExprTree, where: PlanTree) -> n.UdfCall:
-        args: list[Expr | n.UdfCall] = []
-        keywords: list[str | None] = []
-        for child in tree.children:
-            keyword = None
-            if child.kind == "NamedArgumentExpression":
-                keyword = str(child.fields["key"])
-                child = child.children[0]
-            keywords.append(keyword)
-            is_udf = child.kind == "PythonUDF"
-            args.append(self._udf(child, where) if is_udf else self.expr(child, where))
-        kind, function = self._function(tree, where)
-        return n.UdfCall(
-            function=function,
-            kind=kind,
-            args=tuple(args),
-            type=tree.type if tree.type is not None else pa.null(),
-            name=str(tree.fields["name"]),
-            keywords=tuple(keywords),
-        )
-
-    def _function(self, tree: ExprTree, where: PlanTree) -> tuple[int, Callable[..., object]]:
-        kind, function = tree.fields["evalType"], tree.fields["func"]
-        assert isinstance(kind, int) and callable(function)
-        problem = self.judges.udf(kind)
-        if problem is not None:
-            self.refusals.add(where.text, problem)
-        return kind, function
-
     def _map_in_arrow(self, tree: PlanTree) -> n.Node:
-        child = self.node(tree.children[0])
-        expr = tree.fields["functionExpr"]
-        assert isinstance(expr, ExprTree)
-        kind, function = self._function(expr, tree)
-        return n.MapBatches(
-            schema=schema_of(tree.output),
-            child=child,
-            function=function,
-            kind=kind,
-            input_schema=user_schema(tree.children[0].output),
-            output_schema=user_schema(tree.output),
-        )
+        return translate_map_batches(self, tree, self.node(tree.children[0]))
 
     _map_in_pandas = _map_in_arrow
 
     def _transform_with_state_in_py_spark(self, tree: PlanTree) -> n.Node:
-        child = self.node(tree.children[0])
-        expr = tree.fields["functionExpr"]
-        assert isinstance(expr, ExprTree)
-        kind, function = self._function(expr, tree)
-        helper = getattr(function, "__self__", None)
-        mode = str(tree.fields["timeMode"]).rstrip("$").lower()
-        if tree.fields["hasInitialState"]:
-            self.refusals.add(tree.text, "transformWithState with an initial state")
-        data = tree.children[0].output
-        times = [a.column for a in data if a.watermark_ms is not None]
-        return n.TransformWithState(
-            schema=schema_of(tree.output),
-            child=child,
-            processor=getattr(helper, "_stateful_processor", None),
-            kind=kind,
-            key_count=int(str(tree.fields["groupingAttributesLen"])),
-            time_mode=mode,  # type: ignore[arg-type]
-            input_schema=user_schema(data),
-            output_schema=user_schema(tree.output),
-            event_time=times[0] if times else None,
-        )
+        return translate_with_state(self, tree, self.node(tree.children[0]))
+
+    def _update_event_time_watermark_column(self, tree: PlanTree) -> n.Node:
+        return translate_output_time(self, tree, self.node(tree.children[0]))
 
     # -- with state
 
@@ -269,8 +219,15 @@ class _Translator:
             if expr not in keys:
                 keys.append(expr)
         calls: dict[n.AggregateCall, str] = {}
+
+        def column_of(expression: ExprTree) -> Column:
+            call = self.aggregate_call(expression, tree)
+            return Column(
+                calls.setdefault(call, f"{call.function}#{_result_id(expression)}"), call.type
+            )
+
         results = tuple(
-            self._over_aggregates(e, tree, calls)
+            self.over(e, tree, "AggregateExpression", column_of)
             for e in self.list_of(tree, "aggregateExpressions")
         )
         attributes = {a.column: a for a in tree.children[0].output}
@@ -288,42 +245,50 @@ class _Translator:
         )
         return project(aggregate, results, schema_of(tree.output))
 
-    def _over_aggregates(
-        self, tree: ExprTree, where: PlanTree, calls: dict[n.AggregateCall, str]
+    def over(
+        self, tree: ExprTree, where: PlanTree, kind: str, column_of: Callable[[ExprTree], Column]
     ) -> Expr:
-        """The expression with every aggregate replaced by the column that will hold it."""
-        if tree.kind == "AggregateExpression":
-            call = self.aggregate_call(tree, where)
-            name = calls.setdefault(call, f"{call.function}#{_result_id(tree)}")
-            return Column(name, call.type)
+        """The expression with every part of this kind replaced by the column that will hold it."""
+        if tree.kind == kind:
+            return column_of(tree)
         if tree.kind in TRANSPARENT:
-            return self._over_aggregates(tree.children[0], where, calls)
-        if not any(part.kind == "AggregateExpression" for part in tree.walk()):
+            return self.over(tree.children[0], where, kind, column_of)
+        if not any(part.kind == kind for part in tree.walk()):
             return self.expr(tree, where)
         if tree.kind == "LambdaFunction":
             self.refusals.add(where.text, "an aggregate inside a lambda")
-        args = tuple(self._over_aggregates(child, where, calls) for child in tree.children)
+        args = tuple(self.over(child, where, kind, column_of) for child in tree.children)
         arrow_type = tree.type if tree.type is not None else pa.null()
-        call_ = Call(tree.kind, args, arrow_type, options(tree))
-        problem = self.judges.call(call_)
+        call = Call(function_name(tree), args, arrow_type, options(tree))
+        problem = self.judges.call(call)
         if problem is not None:
             self.refusals.add(where.text, problem)
-        return call_
+        return call
 
     def aggregate_call(self, tree: ExprTree, where: PlanTree) -> n.AggregateCall:
-        function, *filters = tree.children
-        call = n.AggregateCall(
-            function=function.kind,
-            args=tuple(self.expr(child, where) for child in function.children),
-            type=function.type if function.type is not None else pa.null(),
-            filter=self.expr(filters[0], where) if filters else None,
-            distinct=bool(tree.fields["isDistinct"]),
-            options=options(function),
-        )
+        call = self.build_aggregate_call(tree, where)
         problem = self.judges.aggregate(call)
         if problem is not None:
             self.refusals.add(where.text, problem)
         return call
+
+    def build_aggregate_call(self, tree: ExprTree, where: PlanTree) -> n.AggregateCall:
+        """The call, not judged: a window function is judged as such."""
+        function, *filters = tree.children
+        terms = tuple(child for child in function.children if child.kind == "SortOrder")
+        args = tuple(self.expr(child, where) for child in function.children if child not in terms)
+        orders = translate_order(self, terms, where)  # WITHIN GROUP (ORDER BY ...)
+        chosen: tuple[tuple[str, object], ...] = options(function)
+        if orders:
+            chosen += (("orders", tuple((o.descending, o.nulls_first) for o in orders)),)
+        return n.AggregateCall(
+            function=function.kind,
+            args=args + tuple(order.expr for order in orders),
+            type=function.type if function.type is not None else pa.null(),
+            filter=self.expr(filters[0], where) if filters else None,
+            distinct=bool(tree.fields["isDistinct"]),
+            options=chosen,
+        )
 
     def _join(self, tree: PlanTree) -> n.Node:
         left, right = (self.node(child) for child in tree.children)
@@ -386,11 +351,45 @@ class _Translator:
 
     def _window(self, tree: PlanTree) -> n.Node:
         child = self.node(tree.children[0])
-        return translate_window(self, tree, child)
+        window, exprs = translate_window(self, tree, child)
+        return project(window, exprs, schema_of(tree.output))
 
     def _window_group_limit(self, tree: PlanTree) -> n.Node:
         child = self.node(tree.children[0])
         return translate_window_limit(self, tree, child)
+
+    # -- of the whole result
+
+    def _sort(self, tree: PlanTree) -> n.Node:
+        child = self.node(tree.children[0])
+        if not tree.fields["global"]:
+            self.refusals.add(
+                tree.text,
+                "sortWithinPartitions: Spark's partitions do not exist here",
+                "leave it out",
+            )
+        order = translate_order(self, self.list_of(tree, "order"), tree)
+        return n.Sort(schema=child.schema, child=child, order=order)
+
+    def _global_limit(self, tree: PlanTree) -> n.Node:
+        child = self.node(tree.children[0])
+        return n.Limit(schema=child.schema, child=child, count=self._number(tree, "limitExpr"))
+
+    def _local_limit(self, tree: PlanTree) -> n.Node:
+        """Only saves work below a global limit, which comes to the same without it."""
+        return self.node(tree.children[0])
+
+    def _offset(self, tree: PlanTree) -> n.Node:
+        child = self.node(tree.children[0])
+        offset = self._number(tree, "offsetExpr")
+        return n.Limit(schema=child.schema, child=child, count=None, offset=offset)
+
+    def _number(self, tree: PlanTree, name: str) -> int:
+        expr = tree.fields[name]
+        assert isinstance(expr, ExprTree)
+        number = literal_int(self.expr(expr, tree))
+        assert number is not None, "Spark has checked that it is a constant"
+        return number
 
 
 # -- free functions
@@ -436,16 +435,6 @@ def _and(parts: list[Expr]) -> Expr | None:
     for part in parts:
         whole = part if whole is None else Call("And", (whole, part), pa.bool_())
     return whole
-
-
-def schema_of(output: tuple[Attribute, ...]) -> pa.Schema:
-    """The columns of a node, under their unique names."""
-    return pa.schema([pa.field(a.column, a.type) for a in output])
-
-
-def user_schema(output: tuple[Attribute, ...]) -> pa.Schema:
-    """The columns of a node, under the user's names."""
-    return pa.schema([pa.field(a.name, a.type, a.nullable) for a in output])
 
 
 def project(child: n.Node, exprs: tuple[Expr, ...], schema: pa.Schema) -> n.Node:
@@ -503,8 +492,8 @@ def _snake(name: str) -> str:
 
 
 def _remedy(kind: str) -> str:
-    if kind in ("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail"):
-        return "read the result with spark.read and sort or limit it there"
+    if kind == "Tail":
+        return "read the result with spark.read and limit it there"
     if kind == "Sample":
         return "filter by a hash of the row: where(abs(hash(...)) % 100 < 5)"
     return MICRO_BATCH

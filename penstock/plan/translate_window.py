@@ -2,35 +2,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.exprs import Column, Expr, Literal
+from penstock.plan.exprs import Call, Column, Expr, Literal
 from penstock.plan.translate_expr import options
 from penstock.plan.tree import ExprTree, PlanTree
+
+#: Their arguments repeat the window's order.
+_RANKS: Final = frozenset({"Rank", "DenseRank", "PercentRank"})
 
 if TYPE_CHECKING:
     from penstock.plan.translate import _Translator
 
 
-def translate_window(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
-    """`Window`: the child's columns, then the functions."""
-    calls = tuple(
-        _call(translator, expression, tree)
-        for expression in translator.list_of(tree, "windowExpressions")
-    )
-    have = set(child.schema.names)
-    fields = list(child.schema)
-    fields += [pa.field(a.column, a.type) for a in tree.output if a.column not in have]
-    return n.Window(
-        schema=pa.schema(fields),
+def translate_window(
+    translator: _Translator, tree: PlanTree, child: n.Node
+) -> tuple[n.Window | n.TopN, tuple[Expr, ...]]:
+    """`Window`: the child's columns and the functions; and the node's output over them."""
+    found = _Found(list(child.schema), [])
+    expressions = translator.list_of(tree, "windowExpressions")
+    outputs = tree.output[-len(expressions) :]
+    shown: list[Expr] = list(n.columns_of(child.schema))
+    for expression, output in zip(expressions, outputs, strict=True):
+        is_plain = expression.children[0].kind == "WindowExpression"
+        name = output.column if is_plain else None
+        column_of = partial(_column_of, translator, tree, found, name)
+        shown.append(translator.over(expression, tree, "WindowExpression", column_of))
+    schema, calls = pa.schema(found.fields), tuple(found.calls)
+    partition = _partition(translator, tree)
+    order = translate_order(translator, translator.list_of(tree, "orderSpec"), tree)
+    child = _as_top_n(child, partition, order)
+    if isinstance(child, n.TopN) and (child.partition, child.order) == (partition, order):
+        # Spark puts its cut right below the ranks that it reads; here they are one operator.
+        return replace(child, schema=schema, calls=calls), tuple(shown)
+    window = n.Window(
+        schema=schema,
         child=child,
-        partition=_partition(translator, tree),
-        order=_order(translator, tree),
+        partition=partition,
+        order=order,
         calls=calls,
+        event_time=_event_time(partition, tree),
     )
+    return window, tuple(shown)
+
+
+def _as_top_n(child: n.Node, partition: tuple[Column, ...], order: tuple[n.Order, ...]) -> n.Node:
+    """Without a partition, Spark writes its cut as a limit of the sorted rows."""
+    match child:
+        case n.Limit(count=int(limit), offset=0, child=n.Sort(order=terms)) if (
+            not partition and terms == order
+        ):
+            return n.TopN(
+                schema=child.schema,
+                child=child.child.child,
+                partition=(),
+                order=order,
+                function="RowNumber",
+                limit=limit,
+            )
+        case _:
+            return child
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The columns of a Window so far, and the functions among them."""
+
+    fields: list[pa.Field]
+    calls: list[n.WindowCall]
+
+
+def _column_of(
+    translator: _Translator, where: PlanTree, found: _Found, name: str | None, function: ExprTree
+) -> Column:
+    """The column of a window function; unnamed if it is only part of an output column."""
+    call = _call(translator, function, where)
+    column = Column(name or f"window#{len(found.calls)}", call.type)
+    found.calls.append(call)
+    found.fields.append(pa.field(column.name, call.type))
+    return column
 
 
 def translate_window_limit(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
@@ -38,20 +93,30 @@ def translate_window_limit(translator: _Translator, tree: PlanTree, child: n.Nod
     function = tree.fields["rankLikeFunction"]
     limit = tree.fields["limit"]
     assert isinstance(function, ExprTree) and isinstance(limit, int)
+    partition = _partition(translator, tree)
     return n.TopN(
         schema=child.schema,
         child=child,
-        partition=_partition(translator, tree),
-        order=_order(translator, tree),
+        partition=partition,
+        order=translate_order(translator, translator.list_of(tree, "orderSpec"), tree),
         function=function.kind,
         limit=limit,
+        event_time=_event_time(partition, tree),
     )
+
+
+def _event_time(partition: tuple[Column, ...], tree: PlanTree) -> str | None:
+    """The partition column that carries event time, if any."""
+    timed = {a.column for a in tree.children[0].output if a.watermark_ms is not None}
+    return next((key.name for key in partition if key.name in timed), None)
 
 
 def _partition(translator: _Translator, tree: PlanTree) -> tuple[Column, ...]:
     keys = []
     for expression in translator.list_of(tree, "partitionSpec"):
         expr = translator.expr(expression, tree)
+        if isinstance(expr, Call) and expr.function == "NormalizeNaNAndZero":
+            (expr,) = expr.args  # as every grouping does by itself
         if isinstance(expr, Column):
             keys.append(expr)
         elif not isinstance(expr, Literal):  # a constant does not partition
@@ -63,8 +128,11 @@ def _partition(translator: _Translator, tree: PlanTree) -> tuple[Column, ...]:
     return tuple(keys)
 
 
-def _order(translator: _Translator, tree: PlanTree) -> tuple[n.Order, ...]:
-    return tuple(_term(translator, term, tree) for term in translator.list_of(tree, "orderSpec"))
+def translate_order(
+    translator: _Translator, terms: tuple[ExprTree, ...], where: PlanTree
+) -> tuple[n.Order, ...]:
+    """The terms of an ORDER BY."""
+    return tuple(_term(translator, term, where) for term in terms)
 
 
 def _term(translator: _Translator, term: ExprTree, where: PlanTree) -> n.Order:
@@ -76,16 +144,15 @@ def _term(translator: _Translator, term: ExprTree, where: PlanTree) -> n.Order:
 
 
 def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.WindowCall:
-    expression = tree.children[0] if tree.kind == "Alias" else tree
-    function, spec = expression.children
+    function, spec = tree.children
     frame = spec.children[-1]
     lower, upper = (_bound(translator, child, where) for child in frame.children)
     aggregate = None
     args: tuple[Expr, ...] = ()
     if function.kind == "AggregateExpression":
-        aggregate = translator.aggregate_call(function, where)
+        aggregate = translator.build_aggregate_call(function, where)
         function = function.children[0]
-    else:
+    elif function.kind not in _RANKS:
         args = tuple(translator.expr(child, where) for child in function.children)
     frame_type = str(frame.fields.get("frameType", "RowFrame"))
     call = n.WindowCall(

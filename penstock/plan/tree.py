@@ -75,3 +75,13 @@ class PlanTree:
     text: str = ""
     #: For a plan without streaming sources: computes its rows, by Spark.
     rows: Callable[[], pa.Table] | None = None
+
+
+def schema_of(output: tuple[Attribute, ...]) -> pa.Schema:
+    """The columns of a node, under their unique names."""
+    return pa.schema([pa.field(a.column, a.type) for a in output])
+
+
+def user_schema(output: tuple[Attribute, ...]) -> pa.Schema:
+    """The columns of a node, under the user's names."""
+    return pa.schema([pa.field(a.name, a.type, a.nullable) for a in output])

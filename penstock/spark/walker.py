@@ -24,6 +24,8 @@ from penstock.plan.types import NoArrowType, from_spark, is_months
 #: How Catalyst prints a column: name, id, L for longs, and the delay of its watermark.
 _ATTRIBUTE: Final = re.compile(r"(?s)(?P<name>.*)#(?P<id>\d+)L?(-T(?P<delay>\d+)ms)?")
 _EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.Expression"
+#: Expressions too, but interfaces in Java, which has no interface that extends a class.
+_TRAITS: Final = ("NamedExpression", "Generator")
 _PLAN: Final = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _SEQ: Final = "scala.collection.Seq"
 _OPTION: Final = "scala.Option"
@@ -179,7 +181,7 @@ class Walker:
             class_name = declared.getName()
             if class_name.endswith("LogicalPlan"):
                 continue
-            if expression.isAssignableFrom(declared) or class_name.endswith("NamedExpression"):
+            if expression.isAssignableFrom(declared) or class_name.endswith(_TRAITS):
                 held = "node"
             elif class_name == _OPTION:
                 held = "option"
@@ -293,8 +295,9 @@ def _simple_scalar(value: Any, arrow_type: pa.DataType) -> pa.Scalar | None:
 
         return pa.scalar(decimal.Decimal(value.toString()), arrow_type)
     if pa.types.is_interval(arrow_type):
-        months, days, micros = value.months, value.days, value.microseconds
-        months, days, micros = (v() if callable(v) else v for v in (months, days, micros))
+        from py4j.java_gateway import get_field
+
+        months, days, micros = (get_field(value, f) for f in ("months", "days", "microseconds"))
         return pa.scalar((months, days, micros * 1000), arrow_type)
     return None
 
@@ -339,10 +342,18 @@ def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
 
 
 def _python_udf(walker: Walker, node: Any) -> dict[str, Value]:
+    """The function itself, and what Spark would tell the worker that runs it."""
     from pyspark.serializers import CPickleSerializer
 
+    conf = walker._spark._jsparkSession.sessionState().conf()
+    runner = walker._jvm.org.apache.spark.sql.execution.python.ArrowPythonRunner
+    settings = runner.getPythonRunnerConfMap(conf)
+    names = sorted(_seq(settings.keys().toSeq()))
+    told = tuple((name, settings.apply(name)) for name in names)
+    if not node.func().broadcastVars().isEmpty():  # the command may be one of them, if it is large
+        return {"func": None, "settings": told}
     function, _ = CPickleSerializer().loads(node.func().command().unsafeArray())
-    return {"func": function}
+    return {"func": function, "settings": told}
 
 
 def _lambda_variable(walker: Walker, node: Any) -> dict[str, Value]:

@@ -6,7 +6,7 @@ goes to, and must never change. It is defined in docs/formats.md and here:
     mix(x)          splitmix64's finalizer
     integer, date, timestamp, boolean, interval   mix(value as u64, sign extended)
     float, double   mix(bits of the double), all NaNs alike, -0.0 as 0.0
-    text, binary    mix(sum of (byte[i] + 1) * 31^i  +  length * C), modulo 2^64
+    text, binary    mix(sum of (byte[i] + 1) * G^i  +  length * G), modulo 2^64, G the golden ratio
     decimal         mix(low word) combined with mix(high word)
     struct          its fields combined;  list: its elements combined like bytes of text
     null            a constant
@@ -126,7 +126,7 @@ def _hash_runs(values: Hashes, offsets: npt.NDArray[np.int64]) -> Hashes:
 
 
 def _powers(count: int) -> Hashes:
-    return np.cumprod(np.r_[_U(1), np.full(max(count, _POWERS_MIN), _BASE)], dtype=_U)
+    return np.cumprod(np.r_[_U(1), np.full(max(count, _POWERS_MIN), _GOLDEN)], dtype=_U)
 
 
 def _offsets(column: pa.Array) -> npt.NDArray[np.int64]:

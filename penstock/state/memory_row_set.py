@@ -1,9 +1,11 @@
 """Rows by key in memory: sorted runs, merged when they have grown alike.
 
-A run is a batch sorted by the hash of its keys. New rows become a run; while the last run is at
-least as large as half the one before, the two are merged, so that there are few runs and each row
-is merged a logarithmic number of times. Looking up keys is a binary search per run, all keys at
-once. Taking rows back adds them with negative weight; merging strikes out what cancels.
+A run is a batch and an index of it, sorted by the hash of its keys. New rows become a run; while
+the last run is at least as large as half the one before, the two are merged, so that there are few
+runs and each row is merged a logarithmic number of times. Merging appends rows and merges indexes:
+rows may be wide, and gathering them would cost more than all the rest. Looking up keys is a binary
+search per run, all keys at once. Taking rows back adds them with negative weight; merging strikes
+out what cancels.
 
 Law: the multiset of rows is the sum of all weights ever inserted, minus what was evicted. Equal
 hashes are never taken for equal keys: fetch compares the keys themselves.
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.state.api import Change
-from penstock.state.keys import Hashes, hash_columns, key_objects
+from penstock.state.keys import Hashes, canonical_ints, hash_columns, key_objects
 
 Ints = npt.NDArray[np.int64]
 _WEIGHT = "weight"
@@ -29,8 +30,11 @@ _WEIGHT = "weight"
 
 @dataclass(slots=True)
 class _Run:
+    #: Sorted hashes of keys, and the place of each one's row.
     hashes: Hashes
+    places: Ints
     rows: pa.RecordBatch
+    #: By place.
     weights: Ints
     #: Smallest event time, in microseconds; None if rows have none.
     earliest_us: int | None
@@ -68,26 +72,31 @@ class MemoryRowSet:
         self._insert(rows, weights)
 
     def _insert(self, rows: pa.RecordBatch, weights: Ints) -> None:
-        hashes = hash_columns([rows.column(index) for index in self._keys], rows.num_rows)
-        order = np.argsort(hashes, kind="stable")
-        run = _Run(hashes[order], rows.take(pa.array(order)), weights[order], None)
-        run.earliest_us = self._earliest(run.rows)
-        self._runs.append(run)
+        self._runs.append(self._index(rows, weights))
         while len(self._runs) > 1 and 2 * len(self._runs[-1]) >= len(self._runs[-2]):
             newer = self._runs.pop()
             merged = self._merge(self._runs.pop(), newer)
             if len(merged):
                 self._runs.append(merged)
 
+    def _index(self, rows: pa.RecordBatch, weights: Ints) -> _Run:
+        hashes = hash_columns([rows.column(index) for index in self._keys], rows.num_rows)
+        places = np.argsort(hashes, kind="stable")
+        return _Run(hashes[places], places, rows, weights, self._earliest(rows))
+
     def _merge(self, older: _Run, newer: _Run) -> _Run:
+        rows = pa.concat_batches([older.rows, newer.rows])
+        weights = np.concatenate([older.weights, newer.weights])
         hashes = np.concatenate([older.hashes, newer.hashes])
-        order = np.argsort(hashes, kind="stable")
-        rows = pa.concat_batches([older.rows, newer.rows]).take(pa.array(order))
-        weights = np.concatenate([older.weights, newer.weights])[order]
-        hashes = hashes[order]
+        places = np.concatenate([older.places, newer.places + len(older)])
         if (weights < 0).any():
-            hashes, rows, weights = _consolidate(hashes, rows, weights)
-        return _Run(hashes, rows, weights, self._earliest(rows))
+            by_place = np.empty_like(hashes)
+            by_place[places] = hashes
+            kept, weights = _strike_out(by_place, rows, weights)
+            rows, hashes, places = rows.take(pa.array(kept)), by_place[kept], np.arange(len(kept))
+        order = np.argsort(hashes, kind="stable")
+        times = [t for t in (older.earliest_us, newer.earliest_us) if t is not None]
+        return _Run(hashes[order], places[order], rows, weights, min(times, default=None))
 
     def fetch(self, keys: Sequence[pa.Array]) -> tuple[Ints, pa.RecordBatch, Ints]:
         count = len(keys[0]) if keys else 1
@@ -104,7 +113,7 @@ class MemoryRowSet:
                 continue
             probe = np.repeat(np.arange(count), lengths)
             starts = np.cumsum(lengths) - lengths
-            places = np.arange(total) - np.repeat(starts - low, lengths)
+            places = run.places[np.arange(total) - np.repeat(starts - low, lengths)]
             rows = run.rows.take(pa.array(places))
             equal = self._equal(keys, probe, rows)
             if not equal.all():
@@ -138,7 +147,8 @@ class MemoryRowSet:
             rows = pa.concat_batches(found).take(pa.array(order))
             weight = np.concatenate(weights)[order]
         if (weight < 0).any():
-            probe, rows, weight = _consolidate(probe, rows, weight)
+            kept, weight = _strike_out(probe, rows, weight)
+            probe, rows = probe[kept], rows.take(pa.array(kept))
         return probe, rows, weight
 
     def _empty(self) -> pa.RecordBatch:
@@ -173,8 +183,7 @@ class MemoryRowSet:
             changed = True
             alive = self._alive(run, bound_us)
             if alive.any():
-                rows = run.rows.filter(pa.array(alive))
-                kept.append(_Run(run.hashes[alive], rows, run.weights[alive], self._earliest(rows)))
+                kept.append(self._index(run.rows.filter(pa.array(alive)), run.weights[alive]))
         self._runs = kept
         return changed
 
@@ -186,31 +195,22 @@ class MemoryRowSet:
     def expired(self, bound_us: int) -> tuple[pa.RecordBatch, Ints]:
         parts: list[pa.RecordBatch] = []
         weights: list[Ints] = []
-        hashes: list[Hashes] = []
         for run in self._runs:
             if run.earliest_us is not None and run.earliest_us <= bound_us:
                 gone = ~self._alive(run, bound_us)
                 parts.append(run.rows.filter(pa.array(gone)))
                 weights.append(run.weights[gone])
-                hashes.append(run.hashes[gone])
-        return self._whole(hashes, parts, weights)
+        return self._whole(parts, weights)
 
     def rows(self) -> tuple[pa.RecordBatch, Ints]:
-        return self._whole(
-            [run.hashes for run in self._runs],
-            [run.rows for run in self._runs],
-            [run.weights for run in self._runs],
-        )
+        return self._whole([run.rows for run in self._runs], [run.weights for run in self._runs])
 
     def _whole(
-        self, hashes: list[Hashes], parts: list[pa.RecordBatch], weights: list[Ints]
+        self, parts: list[pa.RecordBatch], weights: list[Ints]
     ) -> tuple[pa.RecordBatch, Ints]:
         if not parts:
             return self._empty(), np.zeros(0, np.int64)
-        _, rows, weight = _consolidate(
-            np.concatenate(hashes), pa.concat_batches(parts), np.concatenate(weights)
-        )
-        return rows, weight
+        return add_up(pa.concat_batches(parts), np.concatenate(weights))
 
     # -- snapshots and changes
 
@@ -235,38 +235,97 @@ def _with_weights(rows: pa.RecordBatch, weights: Ints) -> pa.RecordBatch:
     return rows.append_column(pa.field(_WEIGHT, pa.int64()), pa.array(weights))
 
 
+def add_up(rows: pa.RecordBatch, weights: Ints) -> tuple[pa.RecordBatch, Ints]:
+    """Equal rows become one with the sum of their weights; those that cancel vanish."""
+    if not (weights < 0).any():
+        return rows, weights
+    kept, weights = _strike_out(np.zeros(len(weights), np.int64), rows, weights)
+    return rows.take(pa.array(kept)), weights
+
+
+def _strike_out(
+    groups: npt.NDArray[np.generic], rows: pa.RecordBatch, weights: Ints
+) -> tuple[Ints, Ints]:
+    """Equal rows of equal groups become one; which rows remain, and their weights.
+
+    Only groups with a negative weight are looked at.
+    """
+    touched = np.flatnonzero(np.isin(groups, groups[weights < 0]))
+    columns = rows.take(pa.array(touched)).columns
+    first = first_equal([pa.array(groups[touched]), *columns], len(touched))
+    totals = np.zeros(len(touched), np.int64)
+    np.add.at(totals, first, weights[touched])
+    weights = weights.copy()
+    weights[touched] = totals
+    kept = np.flatnonzero(weights)
+    return kept, weights[kept]
+
+
+def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
+    """For each row, the first row that equals it, as grouping has it.
+
+    Rows of one hash stand side by side and are compared; only those of a hash that unequal rows
+    share are compared as objects, one by one.
+    """
+    hashes = _hash_apart(columns, count)
+    order = np.argsort(hashes, kind="stable")
+    tied = hashes[order[1:]] == hashes[order[:-1]]
+    if not tied.any():
+        return np.arange(count)
+    starts = np.concatenate([[True], ~tied])
+    run = np.cumsum(starts) - 1
+    first = np.empty(count, np.int64)
+    first[order] = order[starts][run]
+    one, two = (pa.array(places[tied]) for places in (order[:-1], order[1:]))
+    equal = np.ones(len(one), bool)
+    for column in columns:
+        equal &= _same(column.take(one), column.take(two))
+    if not equal.all():
+        mixed = np.isin(run, run[1:][tied][~equal])
+        rows = np.sort(order[mixed])
+        seen: dict[object, int] = {}
+        objects = key_objects([column.take(pa.array(rows)) for column in columns], len(rows))
+        first[rows] = [seen.setdefault(key, row) for key, row in zip(objects, rows, strict=True)]
+    return first
+
+
+def _hash_apart(columns: Sequence[pa.Array], count: int) -> Hashes:
+    """Hashes that tell rows apart; long values count only where the short ones are alike."""
+    short = [c for c in columns if pa.types.is_primitive(c.type)]
+    long = [c for c in columns if not pa.types.is_primitive(c.type)]
+    hashes = hash_columns(short, count)
+    if not long:
+        return hashes
+    _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    alike = np.flatnonzero(counts[inverse] > 1)
+    if len(alike):
+        values = [pa.array(hashes[alike]), *(c.take(pa.array(alike)) for c in long)]
+        hashes[alike] = hash_columns(values, len(alike))
+    return hashes
+
+
 def _same(one: pa.Array, two: pa.Array) -> npt.NDArray[np.bool_]:
     """Where two key columns are equal as grouping has it: nulls alike, NaNs alike."""
     kind = one.type
-    if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-        # Nested keys are rare; their objects are compared one by one.
+    if pa.types.is_struct(kind):
+        equal = _same(one.is_null(), two.is_null())
+        for left, right in zip(one.flatten(), two.flatten(), strict=True):
+            equal = equal & _same(left, right)
+        return equal
+    if pa.types.is_floating(kind):
+        one, two = (pa.array(canonical_ints(c), mask=_missing(c)) for c in (one, two))
+    elif pa.types.is_nested(kind) or pa.types.is_null(kind):
+        # Lists and maps are rare as keys; their objects are compared one by one.
         pairs = zip(key_objects([one], len(one)), key_objects([two], len(two)), strict=True)
         return np.fromiter((a == b for a, b in pairs), bool, len(one))
     equal = pc.equal(one, two)
     if equal.null_count:
         both = pc.and_(one.is_null(), two.is_null())
-        equal = pc.fill_null(equal, False)
-        equal = pc.or_(equal, both)
-    return equal.to_numpy(zero_copy_only=False)
+        equal = pc.or_(pc.fill_null(equal, False), both)
+    mask: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
+    return mask
 
 
-def _consolidate(
-    groups: npt.NDArray[Any], rows: pa.RecordBatch, weights: Ints
-) -> tuple[npt.NDArray[Any], pa.RecordBatch, Ints]:
-    """Equal rows of equal groups become one with the sum of weights; zeros vanish.
-
-    Rows are compared as objects: only streams that take rows back come here.
-    """
-    if not (weights < 0).any():
-        return groups, rows, weights
-    objects = list(zip(groups.tolist(), key_objects(rows.columns, rows.num_rows), strict=True))
-    first: dict[object, int] = {}
-    place = np.fromiter(
-        (first.setdefault(key, position) for position, key in enumerate(objects)),
-        np.int64,
-        len(objects),
-    )
-    totals = np.zeros(len(objects), np.int64)
-    np.add.at(totals, place, weights)
-    kept = np.flatnonzero(totals)
-    return groups[kept], rows.take(pa.array(kept)), totals[kept]
+def _missing(column: pa.Array) -> npt.NDArray[np.bool_]:
+    missing: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return missing

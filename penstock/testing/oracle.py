@@ -131,7 +131,8 @@ def streaming_frames(spark: Any, tables: Mapping[str, pa.Table]) -> dict[str, An
         path = Path(_DIRECTORY.name, name)
         path.mkdir(exist_ok=True)
         schema = from_arrow_schema(table.schema)
-        frames[name] = spark.readStream.schema(schema).format("parquet").load(str(path))
+        reader = spark.readStream.schema(schema).format("parquet").option("stream", name)
+        frames[name] = reader.load(str(path))
     return frames
 
 
@@ -146,11 +147,7 @@ def run_ours(
     planned: Planned, tables: Mapping[str, pa.Table], rng: random.Random
 ) -> pa.Table | Failed:
     """The result by our operators: random chunks, tasks, and a restart in between."""
-    feeds = [
-        (str(Path(_DIRECTORY.name, name)), batch)
-        for name, table in tables.items()
-        for batch in chunks(table, rng)
-    ]
+    feeds = [(name, batch) for name, table in tables.items() for batch in chunks(table, rng)]
     feeds = _interleave(feeds, rng)
     statics = planned.static_rows()
     tasks = rng.choice([1, 1, 2, 3])
@@ -200,8 +197,10 @@ def assert_equal(actual: pa.Table | Failed, expected: pa.Table | Failed, note: s
     if isinstance(actual, Failed) or isinstance(expected, Failed):
         assert actual == expected, f"{note}: {_show(actual)} instead of {_show(expected)}"
         return
-    ours, theirs = _rows(actual), _rows(expected)
     assert actual.column_names == expected.column_names, note
+    if all(map(pa.ChunkedArray.equals, actual.columns, expected.columns)):
+        return  # in order already, as large results of row by row queries are
+    ours, theirs = _rows(actual), _rows(expected)
     if Counter(ours) == Counter(theirs):
         return
     ours.sort(key=repr)

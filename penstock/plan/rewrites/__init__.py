@@ -1,5 +1,6 @@
 """Rewrites of the IR, one rule per file, applied once each in the order of RULES.
 
+floor_mod.py         the arithmetic of window() as one kernel
 prune.py             a scan reads only the columns that are used
 count_duplicates.py  distinct rows of a changing stream are counted
 """
@@ -10,9 +11,10 @@ from collections.abc import Callable
 
 from penstock.plan.nodes import Node
 from penstock.plan.rewrites.count_duplicates import count_duplicates
+from penstock.plan.rewrites.floor_mod import floor_mod
 from penstock.plan.rewrites.prune import prune
 
-RULES: tuple[Callable[[Node], Node], ...] = (prune, count_duplicates)
+RULES: tuple[Callable[[Node], Node], ...] = (floor_mod, prune, count_duplicates)
 
 
 def rewrite(root: Node) -> Node:
