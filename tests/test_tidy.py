@@ -121,7 +121,7 @@ HOMES = {
         "ops/python_eval.py",
         "ops/map_batches.py",
         "ops/with_state.py",
-        "ops/processor_state.py",
+        "ops/processor_handle.py",
     ),
     "py4j": ("spark/walker.py",),
 }

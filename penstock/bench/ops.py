@@ -8,13 +8,12 @@ are medians over rounds; the spread is printed beside them.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
 from penstock.plan.stages import Query
 from penstock.spark.frontend import Planned, plan
+from penstock.spark.session import local_session
 from penstock.state.memory import MemoryState
 
 Say = Callable[[str], None]
@@ -147,7 +147,7 @@ def run_ops_bench(plan: Plan, say: Say) -> Report:
     """All scenarios, ours and Spark's."""
     report = Report("ops", parameters={"plan": repr(plan), "virtual_nodes_in_one_task": True})
     tables = {name: make_rows(seed, plan.rows) for seed, name in enumerate(("events", "others"))}
-    with _spark() as spark, tempfile.TemporaryDirectory() as nowhere:
+    with local_session("penstock-bench") as spark, tempfile.TemporaryDirectory() as nowhere:
         batch_frames = {name: _cached(spark, table) for name, table in tables.items()}
         for scenario in SCENARIOS:
             planned = _plan(spark, scenario, tables, Path(nowhere))
@@ -183,25 +183,6 @@ def make_rows(seed: int, rows: int) -> pa.Table:
             "ts": times.cast(pa.timestamp("us", tz="UTC")),
         }
     )
-
-
-@contextlib.contextmanager
-def _spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("penstock-bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 def _cached(spark: Any, table: pa.Table) -> Any:

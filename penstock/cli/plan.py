@@ -5,10 +5,8 @@ Starts a small local Spark to plan with; nothing is run and no log is needed.
 
 from __future__ import annotations
 
-import contextlib
 import runpy
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import click
 from penstock.cli.output import show_json
 from penstock.cli.target import json_option
 from penstock.errors import BadRequest
+from penstock.ops.catalogue import catalogue, catalogue_markdown
 from penstock.plan.explain import explain, explain_json
 from penstock.plan.nodes import Mode
 
@@ -61,8 +60,9 @@ def plan_explain(
     if (source is None) == (sql is None):
         raise click.UsageError("give either FILE.py:FUNCTION or --sql")
     from penstock.spark.frontend import plan as plan_query
+    from penstock.spark.session import local_session
 
-    with _planning_session() as spark, tempfile.TemporaryDirectory() as nowhere:
+    with local_session("penstock plan") as spark, tempfile.TemporaryDirectory() as nowhere:
         if sql is not None:
             for stream in streams:
                 _declare(spark, stream, Path(nowhere))
@@ -77,24 +77,20 @@ def plan_explain(
         click.echo(explain(query), nl=False)
 
 
-@contextlib.contextmanager
-def _planning_session() -> Iterator[Any]:
-    """A Spark session for planning; one that the user's code made already is left running."""
-    from pyspark.sql import SparkSession
+@plan.command("functions")
+@json_option
+def plan_functions(as_json: bool) -> None:
+    """List the functions that queries may use, as the page docs/functions.md.
 
-    existing = SparkSession.getActiveSession()
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("penstock plan")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    try:
-        yield session
-    finally:
-        if existing is None:
-            session.stop()
+    \b
+    Examples:
+      penstock plan functions
+      penstock plan functions --json
+    """
+    if as_json:
+        show_json(catalogue())
+    else:
+        click.echo(catalogue_markdown(), nl=False)
 
 
 def _declare(spark: Any, stream: str, directory: Path) -> None:

@@ -46,7 +46,7 @@ def uniform(n: Ints, slot: int, seed: int) -> Floats:
         z = (z ^ (z >> _U(30))) * _U(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> _U(27))) * _U(0x94D049BB133111EB)
         z = z ^ (z >> _U(31))
-    return (z >> _U(11)) * 2.0**-53
+    return (z >> _U(11)).astype(np.float64) * 2.0**-53
 
 
 def below(bound: int | Ints, n: Ints, slot: int, seed: int) -> Ints:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.ops.aggregate_calls import BoundCall, Distinct, bind_calls
 from penstock.ops.aggregates.api import Buffers, Ints, fold_add
 from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.partial import bind_merged
 from penstock.ops.watermarks import LateFilter, event_times_us
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column
@@ -38,7 +39,7 @@ class AggregateOperator:
         self._state = state
         schema = node.child.schema
         self._key_at = [schema.get_field_index(key.name) for key in node.keys]
-        self._calls = bind_calls(node.calls, schema)
+        self._calls = bind_merged(node) if node.merges else bind_calls(node.calls, schema)
         keys = pa.schema([(key.name, key.type) for key in node.keys])
         placed = partition_positions(node.child, [key.name for key in node.keys])
         columns: dict[str, pa.DataType] = {_ROWS: pa.int64()}
@@ -58,6 +59,7 @@ class AggregateOperator:
             if bound.call.distinct
         }
         self._earliest_us: int | None = None
+        self._groups = _Groups()
 
     def _distinct_table(
         self, index: int, bound: BoundCall, keys: pa.Schema, placed: list[int]
@@ -90,21 +92,21 @@ class AggregateOperator:
         keys = [normalise_floats(batch.column(index)) for index in self._key_at]
         if keys:
             slots, _ = self._table.locate(keys)
-            unique, first, groups = np.unique(slots, return_index=True, return_inverse=True)
+            unique, first, groups = self._groups.split(slots)
         else:
             unique, _ = self._table.locate([])
             first, groups = np.zeros(1, np.int64), np.zeros(len(delta), np.int64)
         shown = [key.take(pa.array(first)) for key in keys]
         before = self._table.read(_ROWS, unique).astype(np.int64)
-        old = None if self._finals else self._read(unique)
-        new = self._feed(batch, weights, keys, unique, groups)
+        old = self._read(unique)
+        new = self._feed(batch, weights, keys, old, groups, len(unique))
         after = before + _row_counts(weights, groups, len(unique))
         self._write(unique, new, after)
         if self._late is not None:
             self._note_times(unique, shown[self._time_key])
         gone = (after <= 0) if keys else np.zeros(len(unique), bool)
         out = []
-        if old is not None:
+        if not self._finals:
             existed = before > 0 if keys else np.ones(1, bool)
             out = self._changes(shown, old, existed, new, ~gone)
         if gone.any():
@@ -116,18 +118,18 @@ class AggregateOperator:
         batch: pa.RecordBatch,
         weights: Weights | None,
         keys: list[pa.Array],
-        unique: Slots,
+        old: list[Buffers],
         groups: Ints,
+        count: int,
     ) -> list[Buffers]:
-        count = len(unique)
+        """The buffers of each group: what was kept, then the rows in order."""
         own = np.arange(count)
         merged = []
         for index, bound in enumerate(self._calls):
             table = self._distinct.get(index)
             distinct = None if table is None else self._distinct_rows(table, keys)
             rows, lifted = bound.lift(batch, weights, distinct)
-            kept = self._read_call(index, bound, unique)
-            together = [np.concatenate(pair) for pair in zip(kept, lifted, strict=True)]
+            together = [np.concatenate(pair) for pair in zip(old[index], lifted, strict=True)]
             merged.append(
                 bound.accumulator.merge(together, np.concatenate([own, groups[rows]]), count)
             )
@@ -165,11 +167,10 @@ class AggregateOperator:
     # -- state
 
     def _read(self, slots: Slots) -> list[Buffers]:
-        return [self._read_call(i, bound, slots) for i, bound in enumerate(self._calls)]
-
-    def _read_call(self, index: int, bound: BoundCall, slots: Slots) -> Buffers:
-        names = bound.accumulator.columns
-        return [self._table.read(f"{index}.{name}", slots) for name in names]
+        return [
+            [self._table.read(f"{index}.{name}", slots) for name in bound.accumulator.columns]
+            for index, bound in enumerate(self._calls)
+        ]
 
     def _write(self, slots: Slots, buffers: list[Buffers], rows: Ints) -> None:
         for index, bound in enumerate(self._calls):
@@ -238,6 +239,26 @@ class AggregateOperator:
             kept = table.slots()
             table.delete(kept[table.read(_TIME, kept).astype(np.int64) <= bound_us])
         return out
+
+
+class _Groups:
+    """Rows by slot: what np.unique answers, without sorting, by marking places in an array."""
+
+    def __init__(self) -> None:
+        self._marks = np.zeros(0, np.int64)
+
+    def split(self, slots: Slots) -> tuple[Slots, Ints, Ints]:
+        """The distinct slots, the first row of each, and each row's place among them."""
+        rows = np.arange(len(slots))
+        needed = int(slots.max()) + 1
+        if needed > len(self._marks):
+            self._marks = np.zeros(2 * needed, np.int64)
+        self._marks[slots[::-1]] = rows[::-1]  # the last assignment to a place stays
+        leader = self._marks[slots]
+        leads = leader == rows
+        first = np.flatnonzero(leads)
+        groups = (np.cumsum(leads) - 1)[leader]
+        return slots[first], first, groups
 
 
 def partition_positions(child: n.Node, names: list[str]) -> list[int]:

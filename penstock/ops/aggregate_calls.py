@@ -7,7 +7,7 @@ kept, is theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -75,15 +75,17 @@ class BoundCall:
 def bind_calls(calls: tuple[AggregateCall, ...], schema: pa.Schema) -> list[BoundCall]:
     """The calls over batches of this schema."""
     aggregates.load()
-    return [
-        BoundCall(
-            call,
-            AGGREGATES[call.function].build(call),
-            tuple(compile_expr(arg, schema) for arg in call.args),
-            compile_expr(call.filter, schema) if call.filter is not None else None,
-        )
-        for call in calls
-    ]
+    return [_bind(call, schema) for call in calls]
+
+
+def _bind(call: AggregateCall, schema: pa.Schema) -> BoundCall:
+    known = AGGREGATES[call.function]
+    return BoundCall(
+        replace(call, distinct=True) if known.distinct else call,
+        known.build(call),
+        tuple(compile_expr(arg, schema) for arg in call.args),
+        compile_expr(call.filter, schema) if call.filter is not None else None,
+    )
 
 
 def can_take_back(calls: list[BoundCall]) -> bool:

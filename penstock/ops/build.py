@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
@@ -11,9 +11,16 @@ from penstock.ops.aggregate import AggregateOperator
 from penstock.ops.aggregate_calls import bind_calls, can_take_back
 from penstock.ops.api import Delta, OnLate, Operator
 from penstock.ops.deduplicate import DeduplicateOperator
+from penstock.ops.generate import build_generate
 from penstock.ops.join import JoinOperator, StaticJoinOperator
+from penstock.ops.map_batches import build_map_batches
+from penstock.ops.partial import build_partial
+from penstock.ops.python_eval import build_python_eval
 from penstock.ops.regroup import build_regroup_aggregate
+from penstock.ops.sessions import SessionOperator, SessionRegroup
+from penstock.ops.top_n import GrowingWindow
 from penstock.ops.watermarks import WatermarkOperator
+from penstock.ops.windows import ClosingWindow, build_regroup_window
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.state.api import State
@@ -30,7 +37,11 @@ class _Source:
 
 
 def build_operator(
-    node: n.Node, state: State, statics: Mapping[int, pa.Table], on_late: OnLate
+    node: n.Node,
+    state: State,
+    statics: Mapping[int, pa.Table],
+    on_late: OnLate,
+    now_ms: Callable[[], int],
 ) -> Operator:
     """The operator of a node, over the state that it left behind, if any."""
     match node:
@@ -44,23 +55,53 @@ def build_operator(
             return stateless.build_expand(node)
         case n.Union():
             return stateless.build_union(node)
+        case n.Generate():
+            return build_generate(node)
         case n.Watermark():
             return WatermarkOperator(node, state)
+        case n.PartialAggregate():
+            return build_partial(node)
         case n.Aggregate():
             return _build_aggregate(node, state, on_late)
         case n.Join():
             return _build_join(node, state, statics, on_late)
+        case n.Window() | n.TopN():
+            return _build_window(node, state, on_late)
         case n.Deduplicate():
             return DeduplicateOperator(node, state, on_late)
+        case n.PythonEval():
+            return build_python_eval(node)
+        case n.MapBatches():
+            return build_map_batches(node)
+        case n.TransformWithState():
+            # Loads pyspark, which takes a second: only for those who have a processor.
+            from penstock.ops.with_state import TransformWithStateOperator
+
+            return TransformWithStateOperator(node, state, on_late, now_ms)
         case _:
             raise NotImplementedError(type(node).__name__)
 
 
 def _build_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Operator:
-    if not is_append_only(node.child):
-        if not can_take_back(bind_calls(node.calls, node.child.schema)):
-            return build_regroup_aggregate(node, state, on_late)
+    if node.merges:
+        return AggregateOperator(node, state, on_late)
+    calls = bind_calls(node.calls, node.child.schema)
+    append_only = is_append_only(node.child)
+    if node.session is not None:
+        if append_only and not any(bound.call.distinct for bound in calls):
+            return SessionOperator(node, state, on_late)
+        return SessionRegroup(node, state, on_late)
+    if not append_only and not can_take_back(calls):
+        return build_regroup_aggregate(node, state, on_late)
     return AggregateOperator(node, state, on_late)
+
+
+def _build_window(node: n.Window | n.TopN, state: State, on_late: OnLate) -> Operator:
+    if not is_append_only(node.child):
+        return build_regroup_window(node, state, on_late)
+    if node.emit == "finals":
+        return ClosingWindow(node, state, on_late)
+    return GrowingWindow(node, state, on_late)
 
 
 def _build_join(

@@ -8,19 +8,19 @@ that placement does not matter. What stands between two calls is exactly what a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.ops.api import END_MS, START_MS, Delta, OnLate, ignore_late
+from penstock.ops.api import END_MS, START_MS, Delta, OnLate, ignore_late, no_clock
 from penstock.ops.expressions import as_array, compile_expr
 from penstock.ops.payloads import decode_delta, encode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.ops.sink import read_new, read_result
 from penstock.plan import nodes as n
 from penstock.plan.stages import Query, Stage, StageInput
-from penstock.state.api import Snapshot
+from penstock.state.api import Changes
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
 from penstock.state.memory import MemoryState
 
@@ -33,11 +33,19 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class DriverSnapshot:
-    """All that a query has kept: by stage, then by virtual node (or task)."""
+    """All that a query has kept, or what changed in it: by stage, then by task, as steps."""
 
-    states: tuple[tuple[dict[int, Snapshot], ...], ...]
-    ended: bool = False
-    started: bool = field(default=True)
+    states: tuple[tuple[tuple[Changes, ...], ...], ...]
+
+    def then(self, later: DriverSnapshot) -> DriverSnapshot:
+        """This, followed by later changes."""
+        pairs = zip(self.states, later.states, strict=True)
+        return DriverSnapshot(
+            tuple(
+                tuple(one + two for one, two in zip(row, other, strict=True))
+                for row, other in pairs
+            )
+        )
 
 
 class Driver:
@@ -50,6 +58,7 @@ class Driver:
         *,
         tasks: int = 1,
         on_late: OnLate = ignore_late,
+        now_ms: Callable[[], int] = no_clock,
         resume: DriverSnapshot | None = None,
     ) -> None:
         self.query = query
@@ -64,9 +73,12 @@ class Driver:
                 owned = frozenset(range(index, VIRTUAL_NODES, tasks))
                 state = MemoryState(owned)
                 if resume is not None:
-                    state.restore(resume.states[stage.id][index])
-                row.append(_Task(Pipeline(stage.root, state, statics, on_late), state))
+                    for step in resume.states[stage.id][index]:
+                        state.restore(step)
+                row.append(_Task(Pipeline(stage.root, state, statics, on_late, now_ms), state))
             self._tasks.append(row)
+        #: Source streams that have stepped aside: they hold back no watermark.
+        self.idle: set[str] = set()
         self._readers = _find_readers(query)
         self._next_task = 0
         if resume is None:
@@ -116,13 +128,24 @@ class Driver:
                     marks[position] = min(told) if told else None
                 else:
                     marks[position] = END_MS if source_ms == END_MS else None
+            idle = frozenset(
+                position
+                for position, leaf in enumerate(stage.inputs)
+                if isinstance(leaf, n.Scan) and leaf.stream in self.idle
+            )
             for task in self._tasks[stage.id]:
-                self._pass_on(stage.id, task.pipeline.advance(marks))
+                self._pass_on(stage.id, task.pipeline.advance(marks, idle))
 
     def snapshot(self) -> DriverSnapshot:
         """Everything that the query has kept."""
         return DriverSnapshot(
-            tuple(tuple(task.state.snapshot() for task in row) for row in self._tasks)
+            tuple(tuple((task.state.snapshot(),) for task in row) for row in self._tasks)
+        )
+
+    def take_changes(self) -> DriverSnapshot:
+        """What changed since the last call."""
+        return DriverSnapshot(
+            tuple(tuple((task.state.take_changes(),) for task in row) for row in self._tasks)
         )
 
     def result(self) -> pa.Table:

@@ -28,8 +28,8 @@ from penstock.ops.expressions import compile_predicate, true_mask
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import RowSet, State
-from penstock.state.keys import key_objects, normalise_floats
-from penstock.state.memory_row_set import MemoryRowSet
+from penstock.state.keys import normalise_floats
+from penstock.state.memory_row_set import MemoryRowSet, first_equal
 
 _LEFT, _RIGHT = 0, 1
 
@@ -284,12 +284,8 @@ def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]
     `steps` has the weight of the batch's row of each pair. Equal rows may be kept apart, each with
     a weight of its own, and then meet the same row of the batch more than once.
     """
-    first: dict[object, int] = {}
-    objects = key_objects(pairs.other.columns, pairs.other.num_rows)
-    groups = np.fromiter(
-        (first.setdefault(key, len(first)) for key in objects), np.int64, len(objects)
-    )
-    _, at = np.unique(groups, return_index=True)
+    first = first_equal(pairs.other.columns, pairs.other.num_rows)
+    at, groups = np.unique(first, return_inverse=True)
     with_first = pairs.own == pairs.own[at][groups]
     there = fold_add(pairs.weights * with_first, groups, len(at)).astype(np.int64)
     total = fold_add(pairs.weights * steps, groups, len(at)).astype(np.int64)

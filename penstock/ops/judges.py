@@ -5,9 +5,16 @@ from __future__ import annotations
 from penstock.ops import aggregates, functions
 from penstock.ops.aggregates.api import judge_aggregate
 from penstock.ops.functions.registry import judge
+from penstock.ops.generate import judge_generator
+from penstock.ops.map_batches import MAP_KINDS
+from penstock.ops.python_eval import EVAL_KINDS
+from penstock.ops.window_calls import judge_window
 from penstock.plan.exprs import Call
-from penstock.plan.nodes import AggregateCall, WindowCall
+from penstock.plan.nodes import AggregateCall, TransformWithState
 from penstock.plan.translate import Judges
+
+#: Spark's eval types of a StatefulProcessor: pandas and rows, without and with initial state.
+PROCESSOR_KINDS = frozenset({211, 212, 213, 214})
 
 
 def _call(call: Call) -> str | None:
@@ -20,16 +27,16 @@ def _aggregate(call: AggregateCall) -> str | None:
     return judge_aggregate(call)
 
 
-def _window(call: WindowCall) -> str | None:
-    return f"no window function for {call.function}"
-
-
-def _generator(kind: str) -> str | None:
-    return f"no generator for {kind}"
-
-
 def _udf(kind: int) -> str | None:
-    return f"Python functions of eval type {kind}"
+    known = kind in EVAL_KINDS or kind in MAP_KINDS or kind in PROCESSOR_KINDS
+    return None if known else f"Python functions of eval type {kind}"
 
 
-JUDGES = Judges(_call, _aggregate, _window, _generator, _udf)
+def _processor(node: TransformWithState) -> str | None:
+    # Loads pyspark, which takes a second: only for those who have a processor.
+    from penstock.ops.with_state import judge_processor
+
+    return judge_processor(node)
+
+
+JUDGES = Judges(_call, _aggregate, judge_window, judge_generator, _udf, _processor)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.ops.api import START_MS, Delta, OnLate, Operator, ignore_late
+from penstock.ops.api import START_MS, Delta, OnLate, Operator, ignore_late, no_clock
 from penstock.ops.build import build_operator
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.plan import nodes as n
+from penstock.plan.changes import is_static
 from penstock.plan.stages import StageInput
 from penstock.state.api import State
 
@@ -29,7 +30,11 @@ class _Place:
     parent: _Place | None
     port: int
     children: list[_Place] = field(default_factory=list)
+    #: The children that a stream feeds.
+    streams: list[_Place] = field(default_factory=list)
     watermark_ms: int | None = None
+    #: Whether no stream below has had rows for so long that none of them holds back time.
+    is_idle: bool = False
 
 
 class Pipeline:
@@ -41,10 +46,12 @@ class Pipeline:
         state: State,
         statics: Mapping[int, pa.Table],
         on_late: OnLate = ignore_late,
+        now_ms: Callable[[], int] = no_clock,
     ) -> None:
         self._state = state
         self._statics = statics
         self._on_late = on_late
+        self._now_ms = now_ms
         self._out: list[Delta] = []
         self._count = 0
         #: The leaves that are streams, from left to right.
@@ -60,11 +67,12 @@ class Pipeline:
             self._leaves.append(place)
             return place
         place.operator = build_operator(
-            node, self._state.within(str(id)), self._statics, self._on_late
+            node, self._state.within(str(id)), self._statics, self._on_late, self._now_ms
         )
         place.children = [
             self._build(child, place, index) for index, child in enumerate(node.children)
         ]
+        place.streams = [child for child in place.children if not is_static(child.node)]
         return place
 
     def start(self) -> list[Delta]:
@@ -101,11 +109,18 @@ class Pipeline:
             if len(delta):
                 self._send(parent, parent.operator.on_batch(place.port, delta))
 
-    def advance(self, watermarks: Mapping[int, int | None]) -> list[Delta]:
-        """Time passed at the leaves (None: this leaf says nothing of time); returns the output."""
+    def advance(
+        self, watermarks: Mapping[int, int | None], idle: frozenset[int] = frozenset()
+    ) -> list[Delta]:
+        """Time passed at the leaves (None: this leaf says nothing of time); returns the output.
+
+        Idle leaves step aside: the others' time counts. When one speaks again, time does not go
+        back, and rows of it that are older are late.
+        """
         self._out = []
         for position, leaf in enumerate(self._leaves):
             leaf.watermark_ms = watermarks.get(position)
+            leaf.is_idle = position in idle
         self._advance(self._root)
         self.watermark_ms = self._root.watermark_ms
         return self._out
@@ -115,12 +130,17 @@ class Pipeline:
             return
         for child in place.children:
             self._advance(child)
+        place.is_idle = bool(place.streams) and all(child.is_idle for child in place.streams)
         known = [c.watermark_ms for c in place.children if c.watermark_ms is not None]
         watermark = min(known) if known else None
         if isinstance(place.operator, WatermarkOperator):
-            place.watermark_ms = place.operator.advance(watermark)
+            place.watermark_ms = None if place.is_idle else place.operator.advance(watermark)
             return
-        if watermark is not None and watermark != place.watermark_ms:
+        before = place.watermark_ms
+        if watermark is not None and (before is None or watermark > before):
             place.watermark_ms = watermark
             if watermark != START_MS:
                 self._send(place, place.operator.on_watermark(watermark))
+        tell: Callable[[], list[Delta]] | None = getattr(place.operator, "on_time", None)
+        if tell is not None:
+            self._send(place, tell())

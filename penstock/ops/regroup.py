@@ -21,7 +21,8 @@ from penstock.ops.api import Delta, OnLate, Weights
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
-from penstock.state.keys import hash_columns, key_objects, normalise_floats
+from penstock.state.keys import hash_columns, normalise_floats
+from penstock.state.memory_row_set import add_up, first_equal
 
 #: From (rows, weights, group of each row, number of groups) to the result's rows.
 Compute = Callable[[pa.RecordBatch, Weights | None, Ints, int], pa.RecordBatch]
@@ -65,10 +66,7 @@ class Regroup:
         columns = [normalise_floats(batch.column(index)) for index in self._key_at]
         if not columns:
             return []
-        first: dict[object, int] = {}
-        for position, key in enumerate(key_objects(columns, batch.num_rows)):
-            first.setdefault(key, position)
-        places = pa.array(np.fromiter(first.values(), np.int64, len(first)))
+        places = pa.array(np.unique(first_equal(columns, batch.num_rows)))
         return [column.take(places) for column in columns]
 
     def _results(self, keys: list[pa.Array]) -> pa.RecordBatch:
@@ -89,25 +87,12 @@ def difference(old: pa.RecordBatch, new: pa.RecordBatch) -> list[Delta]:
         return []
     if not old.num_rows:
         return [Delta(new)]
-    had: dict[object, list[int]] = {}
-    for position, row in enumerate(key_objects(old.columns, old.num_rows)):
-        had.setdefault(row, []).append(position)
-    added = []
-    for position, row in enumerate(key_objects(new.columns, new.num_rows)):
-        places = had.get(row)
-        if places:
-            places.pop()
-        else:
-            added.append(position)
-    removed = sorted(place for places in had.values() for place in places)
-    if not removed and not added:
+    signs = np.ones(old.num_rows + new.num_rows, np.int64)
+    signs[: old.num_rows] = -1
+    rows, weights = add_up(pa.concat_batches([old, new]), signs)
+    if not rows.num_rows:
         return []
-    batch = pa.concat_batches(
-        [old.take(pa.array(removed, pa.int64())), new.take(pa.array(added, pa.int64()))]
-    )
-    weights = np.ones(batch.num_rows, np.int64)
-    weights[: len(removed)] = -1
-    return [Delta(batch, weights if removed else None)]
+    return [Delta(rows, None if (weights == 1).all() else weights)]
 
 
 def build_regroup_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Regroup:

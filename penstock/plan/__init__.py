@@ -12,6 +12,7 @@ refusals.py          reasons, gathered and told at once
 rewrites/            rules from IR to IR
 changes.py           which streams only grow, and which take rows back
 modes.py             what append, update and complete ask of a plan
+partial.py           aggregate before the exchange, where it pays
 stages.py            cut where rows must move to the owner of their key
 explain.py           a query in plain text
 """

@@ -45,6 +45,8 @@ def explain(query: Query) -> str:
     parts = [head]
     for stage in query.stages:
         parts.append("\n".join(_stage(stage)))
+    if query.finish:
+        parts.append("\n".join(["when the result is read:", *_finish(query)]))
     fields = ", ".join(f"{field.name} {_type(field.type)}" for field in query.schema)
     parts.append(f"result: {fields}")
     return "\n\n".join(parts) + "\n"
@@ -66,7 +68,15 @@ def explain_json(query: Query) -> dict[str, object]:
             }
             for stage in query.stages
         ],
+        "finish": [line.strip() for line in _finish(query)],
     }
+
+
+def _finish(query: Query) -> Iterator[str]:
+    """The last thing first, as in a stage."""
+    for node in reversed(query.finish):
+        label, text = _describe(node)
+        yield f"  {label:<{_LABEL_WIDTH}} {text}".rstrip()
 
 
 def _stage(stage: Stage) -> Iterator[str]:
@@ -110,6 +120,8 @@ def _describe(node: n.Node) -> tuple[str, str]:
             return "generate", f"{node.generator.lower()}({args}){' outer' * node.outer}"
         case n.Watermark():
             return "watermark", f"{_name(node.column)}, delay {node.delay_ms} ms"
+        case n.PartialAggregate():
+            return "fold", f"each batch to one row per {_names(node.keys) or 'task'}"
         case n.Aggregate():
             return "aggregate", _aggregate(node)
         case n.Join():
@@ -119,8 +131,7 @@ def _describe(node: n.Node) -> tuple[str, str]:
         case n.Window():
             return "window", _over(node)
         case n.TopN():
-            by = _names(node.partition) or "nothing"
-            return "top-n", f"{node.function.lower()} <= {node.limit} by {by}{_order(node.order)}"
+            return "top-n", f"{node.function.lower()} <= {node.limit}: {_over(node)}"
         case n.PythonEval():
             return "python", ", ".join(call.name for call in node.calls)
         case n.MapBatches():
@@ -130,7 +141,8 @@ def _describe(node: n.Node) -> tuple[str, str]:
         case n.Sort():
             return "sort", _order(node.order).strip()
         case n.Limit():
-            return "limit", str(node.count)
+            rows = "all rows" if node.count is None else f"{node.count} rows"
+            return "limit", f"{rows} after {node.offset}" if node.offset else rows
         case _:
             return type(node).__name__.lower(), ""
 
@@ -161,9 +173,10 @@ def _join(node: n.Join) -> str:
     return f"{node.kind} on {' and '.join(on) or 'everything'}; emits {node.emit}"
 
 
-def _over(node: n.Window) -> str:
-    calls = ", ".join(call.function.lower() for call in node.calls)
-    return f"{calls} over {_names(node.partition) or 'everything'}{_order(node.order)}"
+def _over(node: n.Window | n.TopN) -> str:
+    calls = ", ".join(call.function.lower() for call in node.calls) or "rows"
+    over = f"{calls} over {_names(node.partition) or 'everything'}{_order(node.order)}"
+    return f"{over}; emits {node.emit}"
 
 
 def _order(terms: tuple[n.Order, ...]) -> str:
@@ -188,11 +201,12 @@ def _state(node: n.Node) -> str | None:
                 return "keys, forever"
             extra = f" + {node.within_ms} ms" if node.within_ms is not None else ""
             return f"keys, until the watermark passes {_name(node.event_time)}{extra}"
-        case n.Window():
-            return "all rows of each partition, forever"
-        case n.TopN():
-            few = is_append_only(node.child)
-            return f"{'the best' if few else 'all'} rows of each partition, forever"
+        case n.Window() | n.TopN():
+            few = isinstance(node, n.TopN) and node.emit == "changes" and is_append_only(node.child)
+            what = f"{'the best' if few else 'all'} rows of each partition"
+            if node.event_time is None:
+                return f"{what}, forever"
+            return f"{what}, until the watermark passes {_name(node.event_time)}"
         case n.TransformWithState():
             return "what the processor keeps"
         case _:

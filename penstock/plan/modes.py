@@ -55,8 +55,10 @@ def _check_finish(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
 
 def _needs_watermark(node: n.Node) -> str | None:
     match node:
-        case n.Aggregate() if node.event_time is None and node.session is None:
+        case n.Aggregate() if node.event_time is None:
             return "append mode needs an aggregation by event time: a window, with a watermark"
+        case n.Aggregate() if node.session is not None and _has_sessions(node.child):
+            return "several distinct aggregates over sessions, which close at different times"
         case n.Window() | n.TopN() if node.event_time is None:
             return "append mode needs window functions partitioned by event time, with a watermark"
         case n.Join() if node.kind in ("left", "right", "full", "anti"):
@@ -65,3 +67,7 @@ def _needs_watermark(node: n.Node) -> str | None:
             if node.left_time is None or node.right_time is None:
                 return f"append mode needs a {node.kind} join bounded in event time on both sides"
     return None
+
+
+def _has_sessions(node: n.Node) -> bool:
+    return any(isinstance(part, n.Aggregate) and part.session is not None for part in node.walk())

@@ -200,6 +200,17 @@ class Aggregate(Node):
     #: The key column that holds sessions yet to be merged: [start, end) of every row.
     session: str | None = None
     emit: Emit = "changes"
+    #: Whether the rows that come in are buffers of a PartialAggregate.
+    merges: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialAggregate(Node):
+    """One row of buffers per key and batch, for an Aggregate on the other side of an exchange."""
+
+    child: Node
+    keys: tuple[Column, ...]
+    calls: tuple[AggregateCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +271,13 @@ class WindowCall:
     function: str
     args: tuple[Expr, ...]
     type: pa.DataType
-    #: rows or range; bounds are offsets from the current row, None is unbounded.
+    #: rows or range; bounds are offsets from the current row, None is unbounded. A range's offsets
+    #: other than 0 are in units of the order's values: microseconds for timestamps.
     frame: OneOf["rows", "range"] = "rows"
-    lower: int | None = None
-    upper: int | None = 0
+    lower: int | float | None = None
+    upper: int | float | None = 0
+    #: The one term of the order, if a range has offsets.
+    range_by: Order | None = None
     options: tuple[tuple[str, object], ...] = ()
     aggregate: AggregateCall | None = None
 

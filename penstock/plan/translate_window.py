@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Expr, Literal
 from penstock.plan.translate_expr import options
 from penstock.plan.tree import ExprTree, PlanTree
 
+_DAY_US: Final = 86_400_000_000
 #: Their arguments repeat the window's order.
 _RANKS: Final = frozenset({"Rank", "DenseRank", "PercentRank"})
 
@@ -54,12 +56,12 @@ def translate_window(
 def _as_top_n(child: n.Node, partition: tuple[Column, ...], order: tuple[n.Order, ...]) -> n.Node:
     """Without a partition, Spark writes its cut as a limit of the sorted rows."""
     match child:
-        case n.Limit(count=int(limit), offset=0, child=n.Sort(order=terms)) if (
+        case n.Limit(count=int(limit), offset=0, child=n.Sort(order=terms, child=rows)) if (
             not partition and terms == order
         ):
             return n.TopN(
                 schema=child.schema,
-                child=child.child.child,
+                child=rows,
                 partition=(),
                 order=order,
                 function="RowNumber",
@@ -146,7 +148,12 @@ def _term(translator: _Translator, term: ExprTree, where: PlanTree) -> n.Order:
 def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.WindowCall:
     function, spec = tree.children
     frame = spec.children[-1]
-    lower, upper = (_bound(translator, child, where) for child in frame.children)
+    is_range = str(frame.fields["frameType"]).startswith("Range")
+    bounds = frame.children
+    by = None
+    if is_range and any(bound.kind == "Literal" for bound in bounds):
+        (by,) = (_term(translator, t, where) for t in spec.children if t.kind == "SortOrder")
+    lower, upper = (_bound(translator, bound, by, where) for bound in bounds)
     aggregate = None
     args: tuple[Expr, ...] = ()
     if function.kind == "AggregateExpression":
@@ -154,14 +161,14 @@ def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.WindowC
         function = function.children[0]
     elif function.kind not in _RANKS:
         args = tuple(translator.expr(child, where) for child in function.children)
-    frame_type = str(frame.fields.get("frameType", "RowFrame"))
     call = n.WindowCall(
         function=function.kind,
         args=args,
         type=function.type if function.type is not None else pa.null(),
-        frame="range" if frame_type.startswith("Range") else "rows",
+        frame="range" if is_range else "rows",
         lower=lower,
         upper=upper,
+        range_by=by,
         options=options(function),
         aggregate=aggregate,
     )
@@ -171,18 +178,43 @@ def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.WindowC
     return call
 
 
-def _bound(translator: _Translator, tree: ExprTree, where: PlanTree) -> int | None:
-    """An offset from the current row; None is unbounded."""
+def _bound(
+    translator: _Translator, tree: ExprTree, by: n.Order | None, where: PlanTree
+) -> int | float | None:
+    """An offset from the current row, of a range from its value; None is unbounded."""
     if tree.kind.startswith("Unbounded"):
         return None
     if tree.kind.startswith("CurrentRow"):
         return 0
     value = tree.fields.get("value")
-    if isinstance(value, pa.Scalar) and isinstance(value.as_py(), int):
+    offset = None
+    if isinstance(value, pa.Scalar):
+        offset = _row_offset(value) if by is None else _range_offset(value, by.expr.type)
+    if offset is None:
+        translator.refusals.add(
+            where.text,
+            "a window frame with such an offset",
+            "use whole numbers, or for ranges by time intervals shorter than a day",
+        )
+    return offset
+
+
+def _row_offset(value: pa.Scalar) -> int | None:
+    offset = value.as_py()
+    return offset if isinstance(offset, int) else None
+
+
+def _range_offset(value: pa.Scalar, by: pa.DataType) -> int | float | None:
+    """The offset in units of the order's values; None if sums of the two are not plain sums."""
+    if pt.is_integer(by) or pt.is_floating(by):
+        return value.as_py() if value.type == by else None
+    if pt.is_date32(by) and pt.is_int32(value.type):
         return int(value.as_py())
-    translator.refusals.add(
-        where.text,
-        "a window frame whose bound is not a whole number",
-        "use ROWS BETWEEN with whole numbers",
-    )
-    return None
+    if not pt.is_duration(value.type):
+        return None
+    micros = int(value.cast(pa.int64()).as_py())
+    if pt.is_date32(by):
+        days, rest = divmod(micros, _DAY_US)
+        return None if rest else days
+    # A day is as long as the session's time zone has it.
+    return micros if pt.is_timestamp(by) and abs(micros) < _DAY_US else None

@@ -13,9 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.ops.judges import JUDGES
+from penstock.ops.partial import buffer_columns
 from penstock.plan import nodes as n
+from penstock.plan.checks import check_changes
 from penstock.plan.explain import explain as explain_query
 from penstock.plan.modes import check_mode
+from penstock.plan.partial import aggregate_early
 from penstock.plan.refusals import Refusals
 from penstock.plan.rewrites import rewrite
 from penstock.plan.stages import Query, cut
@@ -63,5 +66,7 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
         )
     translated = translate(tree, JUDGES, refusals)
     root = rewrite(check_mode(translated.root, mode, refusals))
+    check_changes(root, refusals)
     refusals.check()
+    root = aggregate_early(root, buffer_columns)
     return Planned(cut(root, mode, translated.names), translated.statics)

@@ -29,6 +29,7 @@ _TRAITS: Final = ("NamedExpression", "Generator")
 _PLAN: Final = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _SEQ: Final = "scala.collection.Seq"
 _OPTION: Final = "scala.Option"
+_SEQS: Final = (".Seq", ".IndexedSeq", ".List", ".Vector")
 _TEXT_WIDTH: Final = 160
 _PRIMITIVES: Final = (bool, int, float, str, bytes, bytearray)
 
@@ -185,7 +186,7 @@ class Walker:
                 held = "node"
             elif class_name == _OPTION:
                 held = "option"
-            elif class_name.startswith("scala.collection."):
+            elif class_name.startswith("scala.collection.") and class_name.endswith(_SEQS):
                 held = "seq"
             else:
                 held = "value"

@@ -4,5 +4,7 @@ api.py             what an operator may ask of a store; the laws
 keys.py            the one partition hash, virtual nodes, keys as dictionary objects
 memory.py          the store in memory: name spaces, snapshots, changes
 memory_table.py    one row per key
+key_index.py       from keys to the places of their rows
+int_index.py       the same for whole numbers, in arrays
 memory_row_set.py  many rows per key
 """

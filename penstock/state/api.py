@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -95,11 +95,8 @@ class Change:
     rows: pa.RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything kept for one virtual node, or, under -1, for the task itself."""
-
-    parts: tuple[Change, ...]
+#: Changes by virtual node; under -1 those of the task itself. A snapshot is one that makes all rows.
+Changes: TypeAlias = dict[int, tuple[Change, ...]]
 
 
 class State(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.state.api import Change, RowSet, Snapshot, Table, Value
+from penstock.state.api import Change, Changes, RowSet, Table, Value
 from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes
 from penstock.state.memory_row_set import MemoryRowSet
 from penstock.state.memory_table import MemoryTable
@@ -84,21 +84,24 @@ class MemoryState:
 
     # -- for the runtime
 
-    def snapshot(self) -> dict[int, Snapshot]:
+    def snapshot(self) -> Changes:
         """Everything, by virtual node; what belongs to the task itself is under OF_TASK."""
         found: dict[int, list[Change]] = {}
         for name, part in self._parts.items():
             for change in part.export(name):
                 for node, piece in _split(part, change):
                     found.setdefault(node, []).append(piece)
-        return {node: Snapshot(tuple(parts)) for node, parts in sorted(found.items())}
+        return {node: tuple(parts) for node, parts in sorted(found.items())}
 
-    def restore(self, snapshots: dict[int, Snapshot]) -> None:
-        """Add what these virtual nodes kept; operators may be built before or after."""
-        for _, snapshot in sorted(snapshots.items()):
-            self.apply(snapshot.parts)
+    def restore(self, changes: Changes) -> None:
+        """Do what was done elsewhere; operators may be built before or after.
 
-    def take_changes(self) -> dict[int, tuple[Change, ...]]:
+        The task's own changes come last: an eviction strikes rows that were added before it.
+        """
+        for node in sorted(changes, key=lambda node: (node == OF_TASK, node)):
+            self.apply(changes[node])
+
+    def take_changes(self) -> Changes:
         """What changed since the last call, by virtual node."""
         found: dict[int, list[Change]] = {}
         for name, part in self._parts.items():

@@ -264,44 +264,55 @@ def _strike_out(
 def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
     """For each row, the first row that equals it, as grouping has it.
 
-    Rows of one hash stand side by side and are compared; only those of a hash that unequal rows
+    Every row is compared with the first one of its hash; only those of a hash that unequal rows
     share are compared as objects, one by one.
     """
-    hashes = _hash_apart(columns, count)
-    order = np.argsort(hashes, kind="stable")
-    tied = hashes[order[1:]] == hashes[order[:-1]]
-    if not tied.any():
-        return np.arange(count)
-    starts = np.concatenate([[True], ~tied])
-    run = np.cumsum(starts) - 1
-    first = np.empty(count, np.int64)
-    first[order] = order[starts][run]
-    one, two = (pa.array(places[tied]) for places in (order[:-1], order[1:]))
-    equal = np.ones(len(one), bool)
+    codes, leaders = _group(_hash_apart(columns, count))
+    if len(leaders) == count:
+        return leaders
+    first = leaders[codes]
+    followers = np.flatnonzero(first != np.arange(count))
+    one, two = pa.array(followers), pa.array(first[followers])
+    equal = np.ones(len(followers), bool)
     for column in columns:
         equal &= _same(column.take(one), column.take(two))
     if not equal.all():
-        mixed = np.isin(run, run[1:][tied][~equal])
-        rows = np.sort(order[mixed])
+        rows = np.flatnonzero(np.isin(codes, codes[followers[~equal]]))
         seen: dict[object, int] = {}
         objects = key_objects([column.take(pa.array(rows)) for column in columns], len(rows))
-        first[rows] = [seen.setdefault(key, row) for key, row in zip(objects, rows, strict=True)]
+        first[rows] = [
+            seen.setdefault(key, row) for key, row in zip(objects, rows.tolist(), strict=True)
+        ]
     return first
+
+
+def _group(hashes: Hashes) -> tuple[Ints, Ints]:
+    """Hashes numbered in order of appearance, and the first row of each."""
+    codes = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)
+    leaders = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    leaders[codes[::-1]] = np.arange(len(codes))[::-1]  # the first one is written last
+    return codes, leaders
 
 
 def _hash_apart(columns: Sequence[pa.Array], count: int) -> Hashes:
     """Hashes that tell rows apart; long values count only where the short ones are alike."""
-    short = [c for c in columns if pa.types.is_primitive(c.type)]
-    long = [c for c in columns if not pa.types.is_primitive(c.type)]
+    short = [c for c in columns if _is_short(c.type)]
+    long = [c for c in columns if not _is_short(c.type)]
     hashes = hash_columns(short, count)
     if not long:
         return hashes
-    _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    alike = np.flatnonzero(counts[inverse] > 1)
+    codes, _ = _group(hashes)
+    alike = np.flatnonzero(np.bincount(codes)[codes] > 1)
     if len(alike):
         values = [pa.array(hashes[alike]), *(c.take(pa.array(alike)) for c in long)]
         hashes[alike] = hash_columns(values, len(alike))
     return hashes
+
+
+def _is_short(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_short(kind.field(position).type) for position in range(kind.num_fields))
+    return bool(pa.types.is_primitive(kind))
 
 
 def _same(one: pa.Array, two: pa.Array) -> npt.NDArray[np.bool_]:

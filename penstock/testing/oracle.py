@@ -56,8 +56,13 @@ def assert_same(
 def run_spark(spark: Any, build: Build, tables: Mapping[str, pa.Table]) -> pa.Table | Failed:
     """The result by batch Spark, or its error."""
     from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    # With its schema said: without, Spark takes a timestamp without zone for one with.
+    frames = {
+        name: spark.createDataFrame(table, from_arrow_schema(table.schema))
+        for name, table in tables.items()
+    }
     try:
         return build(frames).toArrow()
     except PySparkException as error:
@@ -154,12 +159,15 @@ def run_ours(
     restart = rng.randrange(len(feeds) + 1)
     try:
         driver = Driver(planned.query, statics, tasks=tasks)
+        followed = driver.take_changes()
         for position, (stream, batch) in enumerate(feeds):
             if position == restart:
                 outputs = driver.outputs
-                driver = Driver(planned.query, statics, tasks=tasks, resume=driver.snapshot())
+                resume = driver.snapshot() if rng.random() < 0.5 else followed
+                driver = Driver(planned.query, statics, tasks=tasks, resume=resume)
                 driver.outputs = outputs
             driver.feed(stream, batch)
+            followed = followed.then(driver.take_changes())
         driver.finish()
         return driver.result()
     except EvaluationFailed as error:

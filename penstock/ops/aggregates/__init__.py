@@ -1,18 +1,21 @@
 """Aggregate functions.
 
-api.py        what an aggregate function is; the registry
-sums.py       count, sum, avg
-extremes.py   min, max
-picks.py      first, last, max_by, min_by, any_value
-collections.py  collect_list, collect_set, and what needs all values: percentile, mode, listagg
-moments.py    variance, deviation, covariance, correlation, skewness, kurtosis
+api.py          what an aggregate function is; the registry
+values.py       values of any type inside buffers, and their order
+sums.py         count, sum, avg
+bits.py         bit_and, bit_or, bit_xor
+extremes.py     min, max
+picks.py        first, last, max_by, min_by, pivots
+collections.py  collect_list, collect_set, listagg, approx_count_distinct
+histograms.py   how often each value occurs: mode, median, percentiles
+moments.py      variance, deviation, covariance, correlation, skewness, kurtosis, regression
 """
 
 from __future__ import annotations
 
 import importlib
 
-_MODULES = ("sums", "extremes", "picks", "collections", "moments")
+_MODULES = ("sums", "bits", "extremes", "picks", "collections", "histograms", "moments")
 
 
 def load() -> None:

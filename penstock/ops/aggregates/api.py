@@ -56,6 +56,8 @@ class AggregateFunction:
     sql: tuple[str, ...]
     build: Callable[[AggregateCall], Accumulator]
     accepts: Callable[[AggregateCall], str | None]
+    #: Whether equal arguments count once even if the call does not say DISTINCT.
+    distinct: bool
 
 
 AGGREGATES: dict[str, AggregateFunction] = {}
@@ -65,13 +67,14 @@ def aggregate(
     *kinds: str,
     sql: str,
     accepts: Callable[[AggregateCall], str | None] = lambda call: None,
+    distinct: bool = False,
 ) -> Callable[[Callable[[AggregateCall], Accumulator]], Callable[[AggregateCall], Accumulator]]:
     """Register what builds the accumulator of a call of these Catalyst functions."""
 
     def register(
         build: Callable[[AggregateCall], Accumulator],
     ) -> Callable[[AggregateCall], Accumulator]:
-        known = AggregateFunction(kinds, tuple(sql.split()), build, accepts)
+        known = AggregateFunction(kinds, tuple(sql.split()), build, accepts, distinct)
         for kind in kinds:
             assert kind not in AGGREGATES, f"{kind} is registered twice"
             AGGREGATES[kind] = known
@@ -98,7 +101,8 @@ def has_values(column: pa.Array) -> npt.NDArray[np.bool_]:
 def fold_add(values: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[Any]:
     """Sums per group, added from left to right."""
     total = np.zeros(count, values.dtype)
-    np.add.at(total, groups, values)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are sums like others
+        np.add.at(total, groups, values)
     return total
 
 

@@ -77,13 +77,15 @@ class _IntegerSum:
         outside = (high < -(2**31)) | (high >= 2**31)
         empty = counted == 0
         if outside.any():
-            if self._mode == "ANSI":
-                raise EvaluationFailed("ARITHMETIC_OVERFLOW", "sum overflows long")
             if self._mode == "TRY":
                 empty = empty | outside
+            elif pt.is_duration(self._type):
+                raise EvaluationFailed("INTERVAL_ARITHMETIC_OVERFLOW", "sum overflows")
+            elif self._mode == "ANSI":
+                raise EvaluationFailed("ARITHMETIC_OVERFLOW", "sum overflows long")
         with np.errstate(over="ignore"):
             total = (high << _BITS) | low
-        return pa.array(total, mask=empty).cast(self._type)
+        return pa.array(total, mask=empty if empty.any() else None).cast(self._type)
 
 
 class _FloatSum:
@@ -135,6 +137,19 @@ class _IntegerAverage:
             return pa.array(total / counted, mask=counted == 0)
 
 
+class _DurationAverage(_IntegerSum):
+    """Averages of intervals, to whole microseconds, half of one away from zero."""
+
+    def finish(self, buffers: Buffers) -> pa.Array:
+        sums = super().finish(buffers).cast(pa.int64()).to_pylist()
+        counted = buffers[2].tolist()
+        means = [
+            None if total is None else _divide_half_up(total, rows)
+            for total, rows in zip(sums, counted, strict=True)
+        ]
+        return pa.array(means, pa.int64()).cast(self._type)
+
+
 class _DecimalSum:
     """Sums of decimals in four limbs of 32 bits, exact."""
 
@@ -161,9 +176,7 @@ class _DecimalSum:
     def totals(self, buffers: Buffers) -> list[int]:
         """Unscaled sums as Python integers, one per group."""
         limbs = [part.tolist() for part in buffers[:4]]
-        return [
-            a + (b << 32) + (c << 64) + (d << 96) for a, b, c, d in zip(*limbs, strict=True)
-        ]
+        return [a + (b << 32) + (c << 64) + (d << 96) for a, b, c, d in zip(*limbs, strict=True)]
 
     def finish(self, buffers: Buffers) -> pa.Array:
         counted = buffers[4].tolist()
@@ -215,7 +228,13 @@ def unscaled_decimals(values: list[int | None], type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type, len(values), [validity, pa.py_buffer(data)])
 
 
-@aggregate("Sum", sql="sum try_sum")
+def _no_months(call: AggregateCall) -> str | None:
+    if pt.is_int32(call.type):
+        return f"{call.function.lower()} of year-month intervals"
+    return None
+
+
+@aggregate("Sum", sql="sum try_sum", accepts=_no_months)
 def sum_(call: AggregateCall) -> Accumulator:
     kind = call.args[0].type
     if pt.is_decimal(kind):
@@ -223,11 +242,13 @@ def sum_(call: AggregateCall) -> Accumulator:
     return _FloatSum(call) if pt.is_floating(kind) else _IntegerSum(call)
 
 
-@aggregate("Average", sql="avg mean try_avg")
+@aggregate("Average", sql="avg mean try_avg regr_avgx regr_avgy", accepts=_no_months)
 def average(call: AggregateCall) -> Accumulator:
     kind = call.args[0].type
     if pt.is_decimal(kind):
         return _DecimalAverage(call)
+    if pt.is_duration(kind):
+        return _DurationAverage(call)
     return _FloatAverage(call) if pt.is_floating(kind) else _IntegerAverage(call)
 
 

@@ -4,13 +4,25 @@ registry.py    how a function is registered; what it owes
 failures.py    Spark's error conditions, and Arrow's errors turned into them
 branches.py    special forms: and, or, if, case, coalesce and their kin
 lambdas.py     higher-order functions over arrays and maps
-numbers.py     arithmetic, comparison, rounding, mathematics
+alignment.py   arguments as equally long arrays, or as NumPy's values
+comparisons.py comparison, membership, nulls and NaN
+numbers.py     arithmetic
+decimals.py    arithmetic on decimals
 casts.py       CAST and try_cast, all pairs
-text.py        strings and binary
-patterns.py    LIKE, RLIKE, regular expressions
-times.py       dates, timestamps, intervals
-formats.py     date and time patterns
-nested.py      structs, arrays, maps
+text.py        strings and binary; slices.py: cut by NumPy; rows.py: what has no column kernel
+searching.py   finding, replacing, splitting, likeness; encodings.py: hex, base64, URLs
+printf.py      format_string, format_number, mask
+patterns.py    LIKE, RLIKE, regular expressions; java_patterns.py: Java's, translated
+operands.py    Arrow values as NumPy vectors and back
+civil.py       the calendar over NumPy vectors
+zones.py       time zones over NumPy vectors
+times.py       fields of dates and timestamps, epochs, truncation, zones
+time_arithmetic.py  sums and differences of times; times from parts
+intervals.py   intervals: parts, products, quotients
+formats.py     functions with a date and time pattern
+time_patterns.py, time_printing.py, time_parsing.py  what such a pattern means
+lists.py       lists as offsets and elements; ordering.py: the order of nested values
+structs.py     structs; arrays.py, array_sets.py, sequences.py: arrays; maps.py: maps
 hashes.py      hash functions
 """
 
@@ -24,13 +36,24 @@ from penstock.ops.functions.lambdas import compile_lambda_call
 _MODULES = (
     "branches",
     "lambdas",
+    "comparisons",
     "numbers",
+    "decimals",
     "casts",
     "text",
+    "searching",
+    "encodings",
+    "printf",
     "patterns",
     "times",
+    "time_arithmetic",
+    "intervals",
     "formats",
-    "nested",
+    "structs",
+    "arrays",
+    "array_sets",
+    "sequences",
+    "maps",
     "hashes",
 )
 

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import EvaluationFailed
+from penstock.ops.functions.lists import retype
 from penstock.ops.functions.registry import Compiled, Datum, special_form
 from penstock.plan.exprs import Call
 
@@ -137,7 +139,7 @@ def choose(rows: np.ndarray, yes: pa.Array, no: pa.Array) -> pa.Array:
     if pa.types.is_nested(yes.type) or pa.types.is_null(yes.type):
         count = len(rows)
         places = np.where(rows, np.arange(count), np.arange(count, 2 * count))
-        return pa.concat_arrays([yes, no.cast(yes.type)]).take(pa.array(places))
+        return pa.concat_arrays([yes, retype(no, yes.type)]).take(pa.array(places))
     return pc.if_else(pa.array(rows), yes, no)
 
 
@@ -161,3 +163,20 @@ def coalesce(call: Call, args: list[Compiled]) -> Compiled:
         return result
 
     return first
+
+
+@special_form("TryEval")
+def try_eval(call: Call, args: list[Compiled]) -> Compiled:
+    """Null for the rows that make the argument fail: after a failure, it is asked row by row."""
+    (arg,) = args
+
+    def or_null(batch: pa.RecordBatch) -> Datum:
+        try:
+            return arg(batch)
+        except EvaluationFailed:
+            if batch.num_rows == 1:
+                return pa.nulls(1, call.type)
+        rows = [_array(or_null(batch.slice(row, 1)), 1) for row in range(batch.num_rows)]
+        return pa.concat_arrays(rows)
+
+    return or_null

@@ -1,1 +1,400 @@
-"""."""
+"""LIKE, RLIKE and the functions with regular expressions.
+
+A pattern must be a constant, except for LIKE. Java's patterns are translated in java_patterns.py;
+what is refused there is refused here. RE2 (Arrow's kernels) runs those that it can run with the
+same result, Python's re the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.ops.functions.failures import fail, fail_where
+from penstock.ops.functions.java_patterns import JavaPattern, Refused, compiled, parse, quote
+from penstock.ops.functions.lists import over_arrays
+from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.rows import each
+from penstock.ops.functions.searching import split_by
+from penstock.plan.exprs import Call, Literal
+
+#: A replacement: texts, and numbers of groups.
+Replacement: TypeAlias = tuple[str | int, ...]
+_GROUP_NAME: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9]*)\}")
+#: RE2's replacements name groups with one digit.
+_RE2_GROUPS_MAX: Final = 9
+
+
+# -- LIKE
+
+
+@lru_cache(maxsize=256)
+def _like_pattern(pattern: str, escape: str) -> str:
+    """The pattern for RE2 and Python, without its anchors."""
+    written = []
+    letters = iter(pattern)
+    for letter in letters:
+        if letter == escape:
+            escaped = next(letters, None)
+            if escaped is None or escaped not in ("_", "%", escape):
+                fail("INVALID_FORMAT", f"the escape character in {pattern!r} precedes {escaped!r}")
+            written.append(quote(escaped))
+        elif letter == "_":
+            written.append(".")
+        elif letter == "%":
+            written.append(".*")
+        else:
+            written.append(quote(letter))
+    return "".join(written)
+
+
+@lru_cache(maxsize=256)
+def _like_compiled(pattern: str, escape: str) -> re.Pattern[str]:
+    return re.compile(_like_pattern(pattern, escape), re.DOTALL)
+
+
+def _is_like(value: Datum, pattern: str, escape: str) -> Datum:
+    return pc.match_substring_regex(
+        value, pattern=f"(?s)\\A(?:{_like_pattern(pattern, escape)})\\z"
+    )
+
+
+@function("Like", sql="like ilike", raises=True)
+def like(call: Call, value: Datum, pattern: Datum) -> Datum:
+    escape = str(call.option("escapeChar"))
+    if isinstance(pattern, pa.Scalar) and pattern.is_valid:
+        return _is_like(value, pattern.as_py(), escape)
+    # Another pattern in every row: Arrow's kernel takes one for all.
+    return each(
+        call.type,
+        lambda text, like: _like_compiled(like, escape).fullmatch(text) is not None,
+        value,
+        pattern,
+    )
+
+
+def _each_like(call: Call, value: Datum) -> list[Datum]:
+    patterns = call.option("patterns")
+    assert isinstance(patterns, tuple)
+    unknown = pa.scalar(None, pa.bool_())
+    return [unknown if p is None else _is_like(value, str(p), "\\") for p in patterns]
+
+
+@function("LikeAll", sql="like", raises=True)
+def like_all(call: Call, value: Datum) -> Datum:
+    return _every(_each_like(call, value))
+
+
+@function("LikeAny", sql="like", raises=True)
+def like_any(call: Call, value: Datum) -> Datum:
+    return _some(_each_like(call, value))
+
+
+@function("NotLikeAll", sql="like", raises=True)
+def not_like_all(call: Call, value: Datum) -> Datum:
+    return _every([pc.invert(found) for found in _each_like(call, value)])
+
+
+@function("NotLikeAny", sql="like", raises=True)
+def not_like_any(call: Call, value: Datum) -> Datum:
+    return _some([pc.invert(found) for found in _each_like(call, value)])
+
+
+def _every(found: list[Datum]) -> Datum:
+    result, *others = found
+    for other in others:
+        result = pc.and_kleene(result, other)
+    return result
+
+
+def _some(found: list[Datum]) -> Datum:
+    result, *others = found
+    for other in others:
+        result = pc.or_kleene(result, other)
+    return result
+
+
+# -- which patterns are taken
+
+
+def _judge(call: Call) -> str | None:
+    pattern = call.args[1]
+    if not isinstance(pattern, Literal) or not pattern.value.is_valid:
+        return "a regular expression that is not constant"
+    try:
+        parse(pattern.value.as_py())
+    except Refused as error:
+        return f"the regular expression {pattern.value.as_py()!r}: {error}"
+    return None
+
+
+def _judge_all(call: Call) -> str | None:
+    """For functions that look for all matches.
+
+    After an empty match Java goes on in the middle of a character beyond U+FFFF.
+    """
+    problem = _judge(call)
+    if problem is not None:
+        return problem
+    pattern = _pattern(call)
+    if pattern.is_nullable and not pattern.is_anchored:
+        return "a regular expression that matches the empty text, for all its matches"
+    return None
+
+
+def _pattern(call: Call) -> JavaPattern:
+    literal = call.args[1]
+    assert isinstance(literal, Literal)
+    return parse(literal.value.as_py())
+
+
+def _compiled(call: Call) -> re.Pattern[str]:
+    literal = call.args[1]
+    assert isinstance(literal, Literal)
+    return compiled(literal.value.as_py())
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """All matches as Java finds them: after an empty one the search moves on."""
+    at = 0
+    while at <= len(text):
+        found = pattern.search(text, at)
+        if found is None:
+            return
+        yield found
+        at = found.end() + (found.end() == found.start())
+
+
+# -- searching
+
+
+@function("RLike", sql="rlike regexp regexp_like", raises=False, accepts=_judge)
+def rlike(call: Call, value: Datum, pattern: Datum) -> Datum:
+    java = _pattern(call)
+    if java.is_plain:
+        return pc.match_substring_regex(value, pattern=java.text)
+    expression = _compiled(call)
+    return each(call.type, lambda text: expression.search(text) is not None, value)
+
+
+@function("RegExpInStr", sql="regexp_instr", raises=False, accepts=_judge)
+def regexp_instr(call: Call, value: Datum, pattern: Datum, group: Datum) -> Datum:
+    """The position of the first match, from 1; 0 if there is none."""
+    expression = _compiled(call)
+
+    def position(text: str, group: int) -> int:
+        found = expression.search(text)
+        return 0 if found is None else found.start() + 1
+
+    return each(call.type, position, value, group)
+
+
+# -- extracting
+
+
+def _judge_group(call: Call) -> str | None:
+    group = call.args[2]
+    if not isinstance(group, Literal) or not group.value.is_valid:
+        return "a group of a regular expression that is not constant"
+    return _judge_all(call) if call.function == "RegExpExtractAll" else _judge(call)
+
+
+def _has_no_group(call: Call) -> bool:
+    group = call.args[2]
+    assert isinstance(group, Literal)
+    return not 0 <= group.value.as_py() <= _pattern(call).groups
+
+
+@function(
+    "RegExpExtract", sql="regexp_extract regexp_substr", raises=_has_no_group, accepts=_judge_group
+)
+def regexp_extract(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -> Datum:
+    """A group of the first match; empty if there is none."""
+    if _has_no_group(call):
+        found = rlike(call, value, pattern)
+        fail_where(found, "INVALID_PARAMETER_VALUE", f"no group {group.as_py()}")
+        return pc.if_else(found, None, "")
+    java, number = _pattern(call), group.as_py()
+    if java.is_plain:
+        return _extract_by_re2(call, value, java.only(number), f"g{number}")
+    expression = _compiled(call)
+
+    def extract(text: str) -> str:
+        found = expression.search(text)
+        return (found[number] or "") if found is not None else ""
+
+    return each(call.type, extract, value)
+
+
+def _extract_by_re2(call: Call, value: Datum, pattern: str, name: str) -> Datum:
+    @over_arrays
+    def extract(call: Call, value: pa.Array) -> pa.Array:
+        found = pc.struct_field(pc.extract_regex(value, pattern=pattern), name)
+        # Null where there is no match, and where the value is null: only the first is empty.
+        empty = pc.if_else(pc.is_valid(value), "", pa.scalar(None, pa.string()))
+        return pc.coalesce(found, empty)
+
+    return extract(call, value)
+
+
+@function(
+    "RegExpExtractAll",
+    sql="regexp_extract_all regexp_count",
+    raises=_has_no_group,
+    accepts=_judge_group,
+)
+def regexp_extract_all(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -> Datum:
+    expression, number = _compiled(call), group.as_py()
+    is_missing = _has_no_group(call)
+
+    def extract(text: str) -> list[str]:
+        found = list(_matches(expression, text))
+        if found and is_missing:
+            fail("INVALID_PARAMETER_VALUE", f"no group {number}")
+        return [match[number] or "" for match in found]
+
+    return each(call.type, extract, value)
+
+
+# -- replacing
+
+
+def _judge_replace(call: Call) -> str | None:
+    replacement, position = call.args[2:]
+    for arg, name in ((replacement, "replacement"), (position, "position")):
+        if not isinstance(arg, Literal) or not arg.value.is_valid:
+            return f"regexp_replace with a {name} that is not constant"
+    return _judge_all(call)
+
+
+def _replacement(call: Call) -> Replacement | None:
+    """What to put in place of a match; None if Java finds no sense in it."""
+    literal = call.args[2]
+    assert isinstance(literal, Literal)
+    return _read_replacement(literal.value.as_py(), _pattern(call))
+
+
+@lru_cache(maxsize=256)
+def _read_replacement(text: str, pattern: JavaPattern) -> Replacement | None:
+    parts: list[str | int] = []
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        at += 1
+        if letter == "\\":
+            if at == len(text):
+                return None
+            parts.append(text[at])
+            at += 1
+        elif letter == "$":
+            name = _GROUP_NAME.match(text, at)
+            if name is not None:
+                number = dict(pattern.names).get(name[1], -1)
+                at = name.end()
+            else:
+                number, at = _read_group(text, at, pattern.groups)
+            if not 0 <= number <= pattern.groups:
+                return None
+            parts.append(number)
+        else:
+            parts.append(letter)
+    return tuple(parts)
+
+
+def _read_group(text: str, at: int, groups: int) -> tuple[int, int]:
+    """As many digits as name a group of the pattern; at least one. -1 if there is none."""
+    if not (text[at : at + 1].isascii() and text[at : at + 1].isdigit()):
+        return -1, at
+    number = int(text[at])
+    at += 1
+    while text[at : at + 1].isascii() and text[at : at + 1].isdigit():
+        longer = number * 10 + int(text[at])
+        if longer > groups:
+            break
+        number, at = longer, at + 1
+    return number, at
+
+
+@function(
+    "RegExpReplace",
+    sql="regexp_replace",
+    raises=lambda call: _replacement(call) is None,
+    accepts=_judge_replace,
+)
+def regexp_replace(
+    call: Call, value: Datum, pattern: Datum, replacement: Datum, position: pa.Scalar
+) -> Datum:
+    java, parts, start = _pattern(call), _replacement(call), position.as_py() - 1
+    if parts is not None and java.is_plain and start == 0 and java.groups <= _RE2_GROUPS_MAX:
+        text = "".join(
+            f"\\{part}" if isinstance(part, int) else part.replace("\\", "\\\\") for part in parts
+        )
+        return pc.replace_substring_regex(value, pattern=java.text, replacement=text)
+    expression = _compiled(call)
+
+    def replace(text: str) -> str:
+        if start and start >= len(text):
+            return text
+        # Before the position nothing is seen, not even by ^.
+        return text[:start] + _replace(expression, text[start:], parts)
+
+    return each(call.type, replace, value)
+
+
+def _replace(expression: re.Pattern[str], text: str, parts: Replacement | None) -> str:
+    replaced = []
+    at = 0
+    for match in _matches(expression, text):
+        if parts is None:
+            fail("INVALID_REGEXP_REPLACE", f"the replacement does not fit {expression.pattern!r}")
+        replaced.append(text[at : match.start()])
+        replaced.extend(p if isinstance(p, str) else match[p] or "" for p in parts)
+        at = match.end()
+    return "".join([*replaced, text[at:]])
+
+
+# -- splitting
+
+
+def _judge_split(call: Call) -> str | None:
+    if not isinstance(call.args[2], Literal) or not call.args[2].value.is_valid:
+        return "split with a limit that is not constant"
+    problem = _judge(call)
+    if problem is not None:
+        return problem
+    return None if _pattern(call).literal == "" else _judge_all(call)
+
+
+@function("StringSplit", sql="split", raises=False, accepts=_judge_split)
+def split(call: Call, value: Datum, pattern: Datum, limit: pa.Scalar) -> Datum:
+    """The parts between matches, at most `limit` of them if it is positive."""
+    java, parts_max = _pattern(call), limit.as_py()
+    if java.literal:
+        return split_by(call, value, java.literal, parts_max - 1 if parts_max > 0 else None)
+    if java.literal == "":
+        return each(call.type, lambda text: _letters(text, parts_max), value)
+    expression = _compiled(call)
+
+    def split_text(text: str) -> list[str]:
+        parts: list[str] = []
+        at = 0
+        for match in _matches(expression, text):
+            if len(parts) + 1 == parts_max:
+                break
+            if match.end() > 0:  # Java: an empty match at the beginning parts nothing
+                parts.append(text[at : match.start()])
+                at = match.end()
+        return [*parts, text[at:]]
+
+    return each(call.type, split_text, value)
+
+
+def _letters(text: str, parts_max: int) -> list[str]:
+    if not 0 < parts_max < len(text):
+        return list(text) or [""]
+    return [*text[: parts_max - 1], text[parts_max - 1 :]]

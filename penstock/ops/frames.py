@@ -1,0 +1,157 @@
+"""Where window functions look: partitions, peers and frames, as positions in sorted rows.
+
+Everything here is about positions; what stands there is window_calls.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.ops.aggregates.api import Accumulator, Buffers
+from penstock.ops.ordering import Ints, differs_from_previous
+from penstock.plan.nodes import WindowCall
+
+#: Rows that a frame holds, summed over the frames that are folded at once: bounds memory.
+_FOLDED_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Sorted rows, row by row: ranges [start, end) of its partition and of its peers."""
+
+    start: Ints
+    end: Ints
+    peer_start: Ints
+    peer_end: Ints
+    #: The number of the row's run of peers, counted over all partitions.
+    peers: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def find_partitions(groups: Ints, keys: Sequence[Ints]) -> Partitions:
+    """The partitions of rows sorted by group, then by the keys of their order."""
+    rows = len(groups)
+    start, end, _ = _runs(differs_from_previous([groups], rows))
+    peer_start, peer_end, peers = _runs(differs_from_previous([groups, *keys], rows))
+    return Partitions(start, end, peer_start, peer_end, peers)
+
+
+def _runs(begins: np.ndarray) -> tuple[Ints, Ints, Ints]:
+    """Of rows where a run begins: each row's run as [start, end), and the run's number."""
+    firsts = np.flatnonzero(begins)
+    number = np.cumsum(begins) - 1
+    ends = np.append(firsts[1:], len(begins))
+    return firsts[number], ends[number], number
+
+
+def find_frames(call: WindowCall, parts: Partitions) -> tuple[Ints, Ints]:
+    """Each row's frame as [low, high); empty frames have low == high. Ranges are of peers here."""
+    rows = np.arange(len(parts))
+    if call.frame == "range":
+        low = parts.start if call.lower is None else parts.peer_start
+        high = parts.end if call.upper is None else parts.peer_end
+        return low, high
+    low, high = parts.start, parts.end
+    if call.lower is not None:
+        low = np.clip(rows + int(call.lower), parts.start, parts.end)
+    if call.upper is not None:
+        high = np.clip(rows + int(call.upper) + 1, parts.start, parts.end)
+    return low, np.maximum(low, high)
+
+
+def fold_frames(
+    accumulator: Accumulator, each: Buffers, low: Ints, high: Ints, start: Ints
+) -> Buffers:
+    """The buffers of every frame; `each` has the buffer of every row."""
+    if accumulator.exact:
+        return _fold_blocks(accumulator, each, low, high)
+    # Floating point numbers are added from left to right only, as Spark adds them.
+    if (low == start).all():
+        return _fold_growing(accumulator, each, high, start)
+    return _fold_each(accumulator, each, low, high)
+
+
+def _fold_blocks(accumulator: Accumulator, each: Buffers, low: Ints, high: Ints) -> Buffers:
+    """Frames as sums of blocks of 1, 2, 4 ... rows, from left to right: n log n merges."""
+    rows = len(low)
+    lengths = high - low
+    folded = _nothing(accumulator, each, rows)
+    place = low.copy()
+    block, size = each, 1
+    own = np.arange(rows)
+    longest = int(lengths.max(initial=0))
+    while size <= longest:
+        wanted = np.flatnonzero(lengths & size)
+        if len(wanted):
+            taken = _take(block, place[wanted])
+            folded = accumulator.merge(_concat(folded, taken), np.concatenate([own, wanted]), rows)
+            place[wanted] += size
+        if 2 * size <= longest:
+            shifted = _take(block, own[size:])
+            block = accumulator.merge(
+                _concat(block, shifted), np.concatenate([own, own[: rows - size]]), rows
+            )
+        size *= 2
+    return folded
+
+
+def _fold_growing(accumulator: Accumulator, each: Buffers, high: Ints, start: Ints) -> Buffers:
+    """Frames that begin where their partition does: one running buffer per partition."""
+    rows = len(start)
+    depth = np.arange(rows) - start
+    by_depth = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    running = [part.copy() for part in each]
+    # Each row continues the row before it, so depth goes step by step; partitions go together.
+    for step in range(1, len(bounds) - 1):
+        at = by_depth[bounds[step] : bounds[step + 1]]
+        together = _concat(_take(running, at - 1), _take(each, at))
+        own = np.arange(len(at))
+        merged = accumulator.merge(together, np.concatenate([own, own]), len(at))
+        for column, values in zip(running, merged, strict=True):
+            column[at] = values
+    folded = _nothing(accumulator, each, rows)
+    filled = np.flatnonzero(high > start)
+    for column, values in zip(folded, running, strict=True):
+        column[filled] = values[high[filled] - 1]
+    return folded
+
+
+def _fold_each(accumulator: Accumulator, each: Buffers, low: Ints, high: Ints) -> Buffers:
+    """Frames one by one, as many at once as memory allows."""
+    rows = len(low)
+    lengths = high - low
+    total = np.cumsum(lengths)
+    parts: list[Buffers] = []
+    first = 0
+    while first < rows:
+        done = int(total[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(total, done + _FOLDED_MAX, "right")))
+        sizes = lengths[first:last]
+        owner = np.repeat(np.arange(last - first), sizes)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        at = np.repeat(low[first:last], sizes) + within
+        parts.append(accumulator.merge(_take(each, at), owner, last - first))
+        first = last
+    if not parts:
+        return _nothing(accumulator, each, 0)
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def _nothing(accumulator: Accumulator, like: Buffers, rows: int) -> Buffers:
+    """The buffers of frames without rows."""
+    none = np.zeros(0, np.int64)
+    return accumulator.merge([part[:0] for part in like], none, rows)
+
+
+def _take(buffers: Buffers, at: Ints) -> Buffers:
+    return [part[at] for part in buffers]
+
+
+def _concat(one: Buffers, two: Buffers) -> Buffers:
+    return [np.concatenate(pair) for pair in zip(one, two, strict=True)]

@@ -1,0 +1,96 @@
+"""The proleptic Gregorian calendar over NumPy vectors: days since 1970-01-01 and what they mean.
+
+Exact for every day that 32 bits can number, and for every microsecond that 64 bits can: years far
+outside of 0001..9999, which Spark computes with too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from penstock.ops.functions.operands import Integers, Mask
+
+MICROS_PER_SECOND: Final = 1_000_000
+SECONDS_PER_DAY: Final = 86_400
+MICROS_PER_DAY: Final = SECONDS_PER_DAY * MICROS_PER_SECOND
+#: The first and last microseconds of 64 bits as day and microsecond of the day.
+_FIRST: Final = divmod(-(2**63), MICROS_PER_DAY)
+_LAST: Final = divmod(2**63 - 1, MICROS_PER_DAY)
+
+
+def split_micros(micros: Integers) -> tuple[Integers, Integers]:
+    """Day, and microsecond of the day."""
+    days = micros // MICROS_PER_DAY
+    return days, micros - days * MICROS_PER_DAY
+
+
+def join_micros(days: Integers, rest: Integers) -> tuple[Integers, Mask]:
+    """Microseconds since 1970, and where they do not fit 64 bits. `rest` may be outside its day."""
+    carry = rest // MICROS_PER_DAY
+    days, rest = days + carry, rest - carry * MICROS_PER_DAY
+    below = (days < _FIRST[0]) | ((days == _FIRST[0]) & (rest < _FIRST[1]))
+    above = (days > _LAST[0]) | ((days == _LAST[0]) & (rest > _LAST[1]))
+    return days * MICROS_PER_DAY + rest, below | above
+
+
+def months_of(days: Integers) -> Integers:
+    """Months since January 1970."""
+    return days.astype("M8[D]").astype("M8[M]").astype(np.int64)
+
+
+def first_days(months: Integers) -> Integers:
+    """The first day of each month since January 1970."""
+    return months.astype("M8[M]").astype("M8[D]").astype(np.int64)
+
+
+def years_of(days: Integers) -> Integers:
+    """Proleptic years: the year before 1 is 0."""
+    return days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970
+
+
+def new_years(years: Integers) -> Integers:
+    """The first day of each year."""
+    return first_days((years - 1970) * 12)
+
+
+def days_of_month(days: Integers) -> Integers:
+    """1..31."""
+    return days - first_days(months_of(days)) + 1
+
+
+def days_of_year(days: Integers) -> Integers:
+    """1..366."""
+    return days - new_years(years_of(days)) + 1
+
+
+def weekdays(days: Integers) -> Integers:
+    """Monday is 0."""
+    return (days + 3) % 7
+
+
+def month_lengths(months: Integers) -> Integers:
+    """The number of days of each month since January 1970."""
+    return first_days(months + 1) - first_days(months)
+
+
+def add_months(days: Integers, months: Integers) -> Integers:
+    """The same day of another month, or its last day if it is shorter."""
+    start = months_of(days)
+    day = days - first_days(start)
+    target = start + months
+    return first_days(target) + np.minimum(day, month_lengths(target) - 1)
+
+
+def iso_thursdays(days: Integers) -> Integers:
+    """The Thursday of the ISO week: its year is the year of the week."""
+    return days - weekdays(days) + 3
+
+
+def date_of(years: Integers, months: Integers, days: Integers) -> tuple[Integers, Mask]:
+    """The day of a year, month and day of month, and where there is no such date."""
+    wrong = (months < 1) | (months > 12) | (days < 1) | (np.abs(years) > 999_999_999)
+    index = (np.where(wrong, 1970, years) - 1970) * 12 + np.where(wrong, 1, months) - 1
+    wrong = wrong | (days > month_lengths(index))
+    return first_days(index) + days - 1, wrong

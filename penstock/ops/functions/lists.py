@@ -1,0 +1,199 @@
+"""Lists as NumPy offsets over Arrow elements: the layout that every nested function works on.
+
+Arrow allows a list array to be a slice of a larger one, and a null list to cover elements all the
+same. Lists has neither: offsets start at 0, elements are all of them and no others, a null row has
+none. A map is a list of entries, structs of key and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.ops.functions.registry import Datum, Evaluate
+from penstock.plan.exprs import Call
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """One list per row: row i has the elements [offsets[i], offsets[i + 1])."""
+
+    offsets: Ints
+    elements: pa.Array
+    #: Which rows are lists; the others are null and have no elements.
+    valid: Mask
+
+    def __len__(self) -> int:
+        return len(self.valid)
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.offsets)
+
+    @property
+    def rows(self) -> Ints:
+        """The row of each element."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
+    def places(self) -> Ints:
+        """The place of each element within its list, from 0."""
+        return np.arange(len(self.elements)) - np.repeat(self.offsets[:-1], self.lengths)
+
+    def keep(self, mask: Mask) -> Lists:
+        """Only the elements for which the mask is true."""
+        kept = self.elements.filter(pa.array(mask))
+        return Lists(offsets_of(self.count(mask)), kept, self.valid)
+
+    def count(self, mask: Mask) -> Ints:
+        """How many elements of each row have the mask."""
+        return np.bincount(self.rows[mask], minlength=len(self))
+
+    def any(self, mask: Mask) -> Mask:
+        """Which rows have an element with the mask."""
+        return self.count(mask) > 0
+
+    def first(self, mask: Mask) -> Ints:
+        """The place of each row's first element with the mask, or -1."""
+        found = np.full(len(self), -1, np.int64)
+        hits = np.flatnonzero(mask)[::-1]
+        found[self.rows[hits]] = self.places[hits]
+        return found
+
+    def at(self, places: Ints, wanted: Mask) -> pa.Array:
+        """The element at a place of each row; null where not wanted."""
+        where = np.where(wanted, self.offsets[:-1] + places, 0)
+        return self.elements.take(pa.array(where, mask=~wanted))
+
+    def where(self, valid: Mask) -> Lists:
+        """The same lists, null in other rows."""
+        valid = valid & self.valid
+        if np.array_equal(valid, self.valid):
+            return self
+        kept = self.keep(valid[self.rows])
+        return Lists(kept.offsets, kept.elements, valid)
+
+    def array(self, type: pa.DataType) -> pa.Array:
+        """As an Arrow array of this type."""
+        assert self.offsets[-1] < 2**31, "more elements in one batch than Arrow can count"
+        mask = None if self.valid.all() else pa.array(~self.valid)
+        offsets = pa.array(self.offsets.astype(np.int32))
+        elements = self.elements
+        if pa.types.is_map(type) and elements.offset:
+            # Arrow's maps look past the offset of their entries, straight at keys and values.
+            elements = pa.StructArray.from_arrays(elements.flatten(), ["key", "value"])
+        return retype(pa.ListArray.from_arrays(offsets, elements, mask=mask), type)
+
+
+def lists_of(array: pa.Array) -> Lists:
+    """The lists of a list or map array."""
+    if pa.types.is_map(array.type):
+        array = retype(array, entries_type(array.type))
+    valid = valid_mask(array)
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return Lists(np.zeros(len(array) + 1, np.int64), array.values.slice(0, 0), valid)
+    raw = np.frombuffer(buffer, np.int32)[array.offset : array.offset + len(array) + 1]
+    offsets = raw.astype(np.int64)
+    elements = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    offsets -= offsets[0]
+    lengths = np.diff(offsets)
+    hidden = ~valid & (lengths > 0)
+    if hidden.any():
+        elements = elements.filter(pa.array(np.repeat(~hidden, lengths)))
+        offsets = offsets_of(np.where(hidden, 0, lengths))
+    return Lists(offsets, elements, valid)
+
+
+def entries_type(type: pa.DataType) -> pa.DataType:
+    """The list type that lays out a map's memory."""
+    entry = pa.struct([type.key_field, type.item_field])
+    return pa.list_(pa.field("entries", entry, nullable=False))
+
+
+def offsets_of(lengths: Ints) -> Ints:
+    """Where lists of these lengths start, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def valid_mask(*arrays: pa.Array) -> Mask:
+    """Where none of the arrays is null."""
+    valid = np.ones(len(arrays[0]), bool)
+    for array in arrays:
+        if array.null_count:
+            valid &= array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def ints_of(array: pa.Array) -> Ints:
+    """A column of integers as NumPy's; nulls are 0."""
+    return array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def masked(values: npt.NDArray[np.generic], valid: Mask, type: pa.DataType) -> pa.Array:
+    """An Arrow column of these values, null where not valid."""
+    return pa.array(values, mask=~valid).cast(type)
+
+
+@dataclass(frozen=True, slots=True)
+class _Retyped:
+    """Arrow's exchange protocol: the memory of one array under the type of another."""
+
+    array: pa.Array
+    type: pa.DataType
+
+    def __arrow_c_array__(self, requested: object = None) -> tuple[object, object]:
+        return self.type.__arrow_c_schema__(), self.array.__arrow_c_array__()[1]
+
+
+def retype(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """The same memory under a type of the same layout: other field names, nullability, map or list.
+
+    A cast would do, but refuses to call a nullable field non-nullable, though no null is in it.
+    """
+    if not pa.types.is_nested(type) or array.type.equals(type, check_metadata=True):
+        return array
+    assert _is_same_layout(array.type, type), f"{array.type} is not laid out as {type}"
+    return pa.array(_Retyped(array, type))
+
+
+@lru_cache(maxsize=1024)
+def _is_same_layout(one: pa.DataType, two: pa.DataType) -> bool:
+    """Whether the types differ at most in names, nullability, and a map being a list of entries."""
+    if not pa.types.is_nested(one):
+        return bool(one == two)
+    one, two = (entries_type(t) if pa.types.is_map(t) else t for t in (one, two))
+    return (
+        one.id == two.id
+        and one.num_fields == two.num_fields
+        and all(
+            _is_same_layout(one.field(i).type, two.field(i).type) for i in range(one.num_fields)
+        )
+    )
+
+
+def join(arrays: list[pa.Array]) -> pa.Array:
+    """One array after the other, under the first one's type."""
+    return pa.concat_arrays([retype(array, arrays[0].type) for array in arrays])
+
+
+def over_arrays(evaluate: Callable[..., pa.Array]) -> Evaluate:
+    """Let a function over arrays take scalars too; all scalars give a scalar."""
+
+    @wraps(evaluate)
+    def over_any(call: Call, *values: Datum) -> Datum:
+        rows = next((len(value) for value in values if isinstance(value, pa.Array)), None)
+        count = 1 if rows is None else rows
+        arrays = [pa.repeat(v, count) if isinstance(v, pa.Scalar) else v for v in values]
+        result = evaluate(call, *arrays)
+        return result[0] if rows is None else result
+
+    return over_any

@@ -1,0 +1,304 @@
+"""Values printed by a format: format_string, format_number, mask.
+
+format_string has Java's Formatter: the conversions of strings, whole numbers, booleans and %f.
+format_number has Java's DecimalFormat, of which patterns of digits, commas and one point are taken.
+Both only with constant formats; everything else is refused.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+import unicodedata
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.rows import each, each_with_nulls
+from penstock.plan.exprs import Call, Expr, Literal
+
+_SPEC: Final = re.compile(r"%(?:(\d+)\$)?([-#+ 0,(<]*)(\d+)?(?:\.(\d+))?([a-zA-Z%])")
+#: Conversions by the flags that they may have.
+_FLAGS: Final = {"s": "-", "d": "-+ 0,", "f": "-+ 0,", "x": "-0", "X": "-0", "o": "-0", "b": "-"}
+_PATTERN: Final = re.compile(r"(?P<whole>#*(?:,[#0]+)*|[#0,]*)(?:\.(?P<least>0*)(?P<most>#*))?")
+#: Enough digits for every double printed in full.
+_EXACT: Final = decimal.Context(prec=1200)
+
+
+# -- format_string
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """A conversion: %[argument$][flags][width][.precision]conversion."""
+
+    argument: int
+    flags: str
+    width: int
+    precision: int | None
+    conversion: str
+
+
+@lru_cache(maxsize=256)
+def _read_format(text: str) -> tuple[str | _Spec, ...] | str:
+    """Texts and conversions, or what is wrong."""
+    parts: list[str | _Spec] = []
+    at = argument = 0
+    for found in _SPEC.finditer(text):
+        parts.append(text[at : found.start()])
+        at = found.end()
+        number, flags, width, precision, conversion = found.groups()
+        if conversion in "%n" and found[0][1:] == conversion:
+            parts.append("%" if conversion == "%" else "\n")
+            continue
+        if conversion not in _FLAGS or set(flags) - set(_FLAGS[conversion]):
+            return f"the conversion {found[0]}"
+        has_fill = "-" in flags or "0" in flags
+        if len(set(flags)) != len(flags) or {"-", "0"} <= set(flags) or {"+", " "} <= set(flags):
+            return f"the conversion {found[0]}"
+        if (has_fill and width is None) or (precision is not None and conversion not in "sfb"):
+            return f"the conversion {found[0]}"
+        if number is None:
+            argument += 1
+        chosen = argument if number is None else int(number)
+        parts.append(
+            _Spec(chosen, flags, int(width or 0), int(precision) if precision else None, conversion)
+        )
+    parts.append(text[at:])
+    if any("%" in part for part in parts[0::1] if isinstance(part, str) and part != "%"):
+        return f"the format {text!r}"
+    return tuple(parts)
+
+
+def _judge_format(call: Call) -> str | None:
+    literal, *args = call.args
+    if not isinstance(literal, Literal) or not literal.value.is_valid:
+        return "format_string with a format that is not constant"
+    parts = _read_format(literal.value.as_py())
+    if isinstance(parts, str):
+        return f"format_string with {parts}"
+    for part in parts:
+        if isinstance(part, _Spec):
+            if not 1 <= part.argument <= len(args):
+                return f"format_string without argument {part.argument}"
+            if not _fits(part.conversion, args[part.argument - 1]):
+                return f"format_string with %{part.conversion} of {args[part.argument - 1].type}"
+    return None
+
+
+def _fits(conversion: str, arg: Expr) -> bool:
+    type = arg.type
+    if conversion in "dxXo":
+        return bool(pt.is_integer(type))
+    if conversion == "f":
+        return bool(pt.is_floating(type))
+    if conversion == "b":
+        return True
+    return bool(pt.is_string(type) or pt.is_integer(type) or pt.is_boolean(type))
+
+
+@function("FormatString", sql="format_string printf", raises=False, accepts=_judge_format)
+def format_string(call: Call, format: pa.Scalar, *values: Datum) -> Datum:
+    parts = _read_format(format.as_py())
+    assert not isinstance(parts, str)
+    widths = [arg.type.bit_width if pt.is_integer(arg.type) else 0 for arg in call.args[1:]]
+
+    def print_row(*row: object) -> str:
+        return "".join(
+            part
+            if isinstance(part, str)
+            else _convert(part, row[part.argument - 1], widths[part.argument - 1])
+            for part in parts
+        )
+
+    # Every row is put together from its own pieces: no kernel prints numbers to a width.
+    return each_with_nulls(call.type, print_row, *values) if values else pa.scalar(print_row())
+
+
+def _convert(spec: _Spec, value: object, bits: int) -> str:
+    if spec.conversion == "b":
+        text = "false" if value is None or value is False else "true"
+        return _justify(spec, _truncate(text, spec.precision))
+    if value is None:
+        text = "NULL" if spec.conversion == "X" else "null"
+        return _justify(spec, _truncate(text, spec.precision))
+    if spec.conversion == "s":
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return _justify(spec, _truncate(text, spec.precision))
+    if isinstance(value, float):
+        return _print_float(spec, value)
+    assert isinstance(value, int)
+    if spec.conversion == "d":
+        return _print_number(spec, value < 0, str(abs(value)))
+    digits = format(value % 2**bits, spec.conversion)
+    return _justify(spec, digits.rjust(spec.width, "0") if "0" in spec.flags else digits)
+
+
+def _print_float(spec: _Spec, value: float) -> str:
+    sign = "-" if value < 0 else "+" if "+" in spec.flags else " " if " " in spec.flags else ""
+    if math.isnan(value):
+        return _justify(spec, "NaN")
+    if math.isinf(value):
+        return _justify(spec, f"{sign}Infinity")
+    places = 6 if spec.precision is None else spec.precision
+    # Java rounds the digits that it would print, not the exact binary value.
+    shortest = Decimal(repr(abs(value)))
+    rounded = shortest.quantize(Decimal(1).scaleb(-places), decimal.ROUND_HALF_UP, _EXACT)
+    return _print_number(spec, math.copysign(1, value) < 0, f"{rounded:f}")
+
+
+def _print_number(spec: _Spec, is_negative: bool, digits: str) -> str:
+    whole, point, fraction = digits.partition(".")
+    if "," in spec.flags:
+        whole = f"{int(whole):,}"
+    sign = "-" if is_negative else "+" if "+" in spec.flags else " " if " " in spec.flags else ""
+    text = whole + point + fraction
+    if "0" in spec.flags:
+        text = text.rjust(spec.width - len(sign), "0")
+    return _justify(spec, sign + text)
+
+
+def _justify(spec: _Spec, text: str) -> str:
+    missing = spec.width - _units(text)
+    return text + " " * missing if "-" in spec.flags else " " * missing + text
+
+
+def _units(text: str) -> int:
+    """Java's length: characters beyond U+FFFF count twice."""
+    return len(text) + sum(letter > "\uffff" for letter in text)
+
+
+def _truncate(text: str, precision: int | None) -> str:
+    """The first so many of Java's characters; half of one prints as a question mark."""
+    if precision is None or _units(text) <= precision:
+        return text
+    units = text.encode("utf-16-le")[: 2 * precision]
+    whole = units.decode("utf-16-le", "ignore")
+    return whole if _units(whole) == precision else whole + "?"
+
+
+# -- format_number
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A DecimalFormat: digits in a group (0: none), least digits before and after the point."""
+
+    group: int
+    whole_least: int
+    fraction_least: int
+    fraction_most: int
+
+
+@lru_cache(maxsize=64)
+def _read_pattern(pattern: str) -> _Shape | None:
+    """None for what is not made of #, 0, commas and a point."""
+    if not pattern:
+        return _Shape(3, 1, 0, 0)
+    found = _PATTERN.fullmatch(pattern)
+    if found is None or not re.fullmatch(r"[#,]*[0,]*", found["whole"]):
+        return None
+    whole = found["whole"]
+    if whole.endswith(",") or whole.startswith(","):
+        return None
+    fraction_least, fraction_most = len(found["least"] or ""), len(found["most"] or "")
+    group = len(whole) - whole.rindex(",") - 1 if "," in whole else 0
+    zeros = whole.count("0")
+    if zeros == 0 and (fraction_least == 0 or not whole):
+        return None  # Java makes up digits for such patterns
+    return _Shape(group, zeros, fraction_least, fraction_least + fraction_most)
+
+
+def _judge_number(call: Call) -> str | None:
+    pattern = call.args[1]
+    if not pt.is_string(pattern.type):
+        return None
+    if not isinstance(pattern, Literal) or not pattern.value.is_valid:
+        return "format_number with a pattern that is not constant"
+    if _read_pattern(pattern.value.as_py()) is None:
+        return f"format_number with the pattern {pattern.value.as_py()!r}"
+    return None
+
+
+@function("FormatNumber", sql="format_number", raises=False, accepts=_judge_number)
+def format_number(call: Call, value: Datum, places: Datum) -> Datum:
+    """With so many places, or by a pattern; null for a negative number of places."""
+
+    def print_number(number: float | Decimal, format: int | str) -> str | None:
+        if isinstance(format, str):
+            shape = _read_pattern(format)
+            assert shape is not None
+            return _print_shaped(number, shape)
+        return None if format < 0 else _print_shaped(number, _Shape(3, 1, format, format))
+
+    return each(call.type, print_number, value, places)
+
+
+def _print_shaped(number: float | Decimal, shape: _Shape) -> str:
+    if isinstance(number, float) and not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
+    is_negative = math.copysign(1, number) < 0 if isinstance(number, float) else number < 0
+    size = -number if is_negative else number
+    whole, _, fraction = f"{_round(size, shape.fraction_most):f}".partition(".")
+    kept = fraction.rstrip("0")
+    fraction = fraction[: max(len(kept), shape.fraction_least)]
+    whole = whole.lstrip("0").rjust(shape.whole_least, "0")
+    if shape.group:
+        head = len(whole) % shape.group
+        groups = [whole[at : at + shape.group] for at in range(head, len(whole), shape.group)]
+        whole = ",".join([whole[:head], *groups] if head else groups)
+    return ("-" if is_negative else "") + whole + (f".{fraction}" if fraction else "")
+
+
+def _round(number: float | Decimal, places: int) -> Decimal:
+    """To the even neighbour if exactly between two: the binary value, not what it prints as."""
+    step = Decimal(1).scaleb(-places)
+    if not isinstance(number, float):
+        return Decimal(number).quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
+    shortest, exact = Decimal(repr(number)), Decimal(number)
+    down = shortest.quantize(step, decimal.ROUND_DOWN, _EXACT)
+    is_tie = _EXACT.multiply(_EXACT.subtract(shortest, down), Decimal(2)) == step
+    if is_tie and exact != shortest:
+        return _EXACT.add(down, step) if exact > shortest else down
+    return shortest.quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
+
+
+# -- mask
+
+
+#: Letters and digits that Java 17, with Unicode 13, does not know: (first, last).
+_NEWER: Final = (
+    (0x2C2F, 0x2C2F),
+    (0x2C5F, 0x2C5F),
+    (0xA7C0, 0xA7C1),
+    (0xA7D0, 0xA7D1),
+    (0xA7D3, 0xA7D3),
+    (0xA7D5, 0xA7D9),
+    (0x10570, 0x105BC),
+    (0x16AC0, 0x16AC9),
+    (0x1DF00, 0x1DF1E),
+)
+
+
+@function("Mask", sql="mask", raises=False)
+def mask(call: Call, value: Datum, upper: Datum, lower: Datum, digit: Datum, other: Datum) -> Datum:
+    """Every letter, digit and other character by one that stands for its kind, unless null."""
+
+    def masked(text: str | None, *masks: str | None) -> str | None:
+        return None if text is None else "".join(_mask(letter, masks) for letter in text)
+
+    return each_with_nulls(call.type, masked, value, upper, lower, digit, other)
+
+
+def _mask(letter: str, masks: tuple[str | None, ...]) -> str:
+    code = ord(letter)
+    is_newer = any(first <= code <= last for first, last in _NEWER)
+    kind = "" if is_newer else unicodedata.category(letter)
+    found = masks[{"Lu": 0, "Ll": 1, "Nd": 2}.get(kind, 3)]
+    return letter if found is None else found[0]

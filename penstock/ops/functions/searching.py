@@ -1,0 +1,217 @@
+"""Finding texts in texts without patterns: prefixes, positions, replacement, splitting, distance.
+
+Patterns are in patterns.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.ops.functions.lists import over_arrays
+from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.rows import each, each_with_nulls
+from penstock.ops.functions.slices import Layout, Positions, prefix, suffix
+from penstock.plan.exprs import Call, Literal
+
+#: The code of each letter from A to Z; 7 marks H and W, which do not part equal codes.
+_SOUNDEX: Final = "01230127022455012623017202"
+
+
+@function("StartsWith", "ByteArrayMethods.startsWith", sql="startswith", raises=False)
+def starts_with(call: Call, value: Datum, wanted: Datum) -> Datum:
+    return _has_affix(call, pc.starts_with, prefix, value, wanted)
+
+
+@function("EndsWith", "ByteArrayMethods.endsWith", sql="endswith", raises=False)
+def ends_with(call: Call, value: Datum, wanted: Datum) -> Datum:
+    return _has_affix(call, pc.ends_with, suffix, value, wanted)
+
+
+def _has_affix(
+    call: Call,
+    kernel: Callable[..., Datum],
+    cut: Callable[[pa.Array, Positions], pa.Array],
+    value: Datum,
+    wanted: Datum,
+) -> Datum:
+    if isinstance(wanted, pa.Scalar) and wanted.is_valid:
+        return kernel(value, pattern=wanted.as_py())
+
+    @over_arrays
+    def compare(call: Call, value: pa.Array, wanted: pa.Array) -> pa.Array:
+        layout = Layout.of(wanted)
+        return pc.equal(cut(value, layout.end - layout.begin), wanted.view(pa.binary()))
+
+    return compare(call, value, wanted)
+
+
+@function("Contains", "ByteArrayMethods.contains", sql="contains", raises=False)
+def contains(call: Call, value: Datum, wanted: Datum) -> Datum:
+    if isinstance(wanted, pa.Scalar) and wanted.is_valid:
+        return pc.match_substring(value, pattern=wanted.as_py())
+    # Another text to find in every row: Arrow's kernel takes one for all.
+    return each(call.type, lambda text, part: part in text, value, wanted)
+
+
+@function("StringInstr", sql="instr", raises=False)
+def instr(call: Call, value: Datum, wanted: Datum) -> Datum:
+    """The position of the first occurrence, from 1; 0 if there is none."""
+    if isinstance(wanted, pa.Scalar) and wanted.is_valid:
+        return _position(call, value, wanted)
+    return each(call.type, lambda text, part: text.find(part) + 1, value, wanted)
+
+
+def _position(call: Call, value: Datum, wanted: pa.Scalar) -> Datum:
+    @over_arrays
+    def find(call: Call, value: pa.Array) -> pa.Array:
+        found = pc.find_substring(value, pattern=wanted.as_py())
+        layout = Layout.of(value)
+        if layout.is_ascii:
+            return pc.add(found, pa.scalar(1, pa.int32()))
+        counted = layout.characters()
+        bytes_before = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+        before = counted[layout.begin + np.maximum(bytes_before, 0)] - counted[layout.begin]
+        places = np.where(bytes_before < 0, 0, before + 1).astype(np.int32)
+        return pa.array(places, mask=None if layout.valid is None else ~layout.valid)
+
+    return find(call, value)
+
+
+@function("StringLocate", sql="locate position", raises=False)
+def locate(call: Call, wanted: Datum, value: Datum, start: Datum) -> Datum:
+    """As instr, from a position on; 0 if the position is null or below 1."""
+    is_plain = isinstance(start, pa.Scalar) and start.as_py() == 1
+    if is_plain and isinstance(wanted, pa.Scalar) and wanted.is_valid:
+        return _position(call, value, wanted)
+    return each_with_nulls(call.type, _locate, wanted, value, start)
+
+
+def _locate(wanted: str | None, text: str | None, start: int | None) -> int | None:
+    if start is None:
+        return 0
+    if wanted is None or text is None:
+        return None
+    if start < 1:
+        return 0
+    return text.find(wanted, start - 1) + 1 if wanted else 1
+
+
+@function("FindInSet", sql="find_in_set", raises=False)
+def find_in_set(call: Call, word: Datum, words: Datum) -> Datum:
+    """Which of the words, parted by commas, it is; 0 if none."""
+    return each(call.type, _find_in_set, word, words)
+
+
+def _find_in_set(word: str, words: str) -> int:
+    found = words.split(",")
+    return found.index(word) + 1 if word in found else 0
+
+
+@function("StringReplace", sql="replace", raises=False)
+def replace(call: Call, value: Datum, old: Datum, new: Datum) -> Datum:
+    if all(isinstance(each_, pa.Scalar) and each_.is_valid for each_ in (old, new)):
+        if not old.as_py():
+            return value
+        return pc.replace_substring(value, pattern=old.as_py(), replacement=new.as_py())
+    return each(call.type, lambda text, a, b: text.replace(a, b) if a else text, value, old, new)
+
+
+@function("SubstringIndex", sql="substring_index", raises=False)
+def substring_index(call: Call, value: Datum, delimiter: Datum, count: Datum) -> Datum:
+    """What is before the n-th delimiter from the left, or after the n-th from the right."""
+    # Delimiters found may overlap, which Arrow's split does not allow.
+    return each(call.type, _substring_index, value, delimiter, count)
+
+
+def _substring_index(text: str, delimiter: str, count: int) -> str:
+    if not delimiter or count == 0:
+        return ""
+    at = -1 if count > 0 else len(text) - len(delimiter) + 1
+    for _ in range(abs(count)):
+        if count > 0:
+            at = text.find(delimiter, at + 1)
+        else:
+            at = text.rfind(delimiter, 0, at - 1 + len(delimiter)) if at > 0 else -1
+        if at < 0:
+            return text
+    return text[:at] if count > 0 else text[at + len(delimiter) :]
+
+
+@function("StringSplitSQL", sql="split_part", raises=False)
+def split_at(call: Call, value: Datum, delimiter: Datum) -> Datum:
+    """All parts between delimiters; an empty delimiter parts nothing."""
+    if isinstance(delimiter, pa.Scalar) and delimiter.as_py():
+        return split_by(call, value, delimiter.as_py(), None)
+    return each(call.type, lambda text, d: text.split(d) if d else [text], value, delimiter)
+
+
+def split_by(call: Call, value: Datum, delimiter: str, splits_max: int | None) -> Datum:
+    """The parts between delimiters, of which the first so many count."""
+
+    @over_arrays
+    def split(call: Call, value: pa.Array) -> pa.Array:
+        parts = pc.split_pattern(value, pattern=delimiter, max_splits=splits_max)
+        return parts.cast(call.type)
+
+    return split(call, value)
+
+
+# -- likeness
+
+
+def _needs_constant_threshold(call: Call) -> str | None:
+    if len(call.args) > 2 and not isinstance(call.args[2], Literal):
+        return "levenshtein with a threshold that is not constant"
+    return None
+
+
+@function("Levenshtein", sql="levenshtein", raises=False, accepts=_needs_constant_threshold)
+def levenshtein(call: Call, left: Datum, right: Datum, *threshold: Datum) -> Datum:
+    """How many insertions, deletions and substitutions; -1 if more than the threshold."""
+
+    def bounded(one: str, two: str, most: int) -> int:
+        distance = _distance(one, two)
+        return distance if distance <= most else -1
+
+    # Dynamic programming per pair of strings: no kernel has it.
+    return each(call.type, bounded if threshold else _distance, left, right, *threshold)
+
+
+def _distance(one: str, two: str) -> int:
+    above = list(range(len(two) + 1))
+    for row, letter in enumerate(one, 1):
+        line = [row]
+        for column, other in enumerate(two, 1):
+            substituted = above[column - 1] + (letter != other)
+            line.append(min(line[-1] + 1, above[column] + 1, substituted))
+        above = line
+    return above[-1]
+
+
+@function("SoundEx", sql="soundex", raises=False)
+def soundex(call: Call, value: Datum) -> Datum:
+    return each(call.type, _soundex, value)
+
+
+def _soundex(text: str) -> str:
+    first = text[:1].upper() if text[:1].isascii() else ""
+    if not "A" <= first <= "Z":
+        return text
+    code = first
+    last = _SOUNDEX[ord(first) - 65]
+    for letter in text[1:]:
+        upper = letter.upper() if letter.isascii() else ""
+        digit = _SOUNDEX[ord(upper) - 65] if "A" <= upper <= "Z" else "0"
+        if digit == "7":
+            continue
+        if digit not in ("0", last):
+            code += digit
+            if len(code) == 4:
+                break
+        last = digit
+    return code.ljust(4, "0")

@@ -1,0 +1,38 @@
+"""Structs: making them, and reading their fields."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.ops.functions.lists import Lists, lists_of, over_arrays, retype
+from penstock.ops.functions.registry import Datum, function
+from penstock.plan.exprs import Call
+
+
+@function("CreateNamedStruct", sql="struct named_struct", raises=False)
+@over_arrays
+def named_struct(call: Call, *args: pa.Array) -> pa.Array:
+    """Names and values alternate; the type has the names."""
+    return struct_of(list(args[1::2]), call.type)
+
+
+@function("GetStructField", sql=".", raises=False)
+def get_field(call: Call, value: Datum) -> Datum:
+    """A field of a struct; null if the struct is."""
+    return pc.struct_field(value, [call.option("ordinal")])
+
+
+@function("GetArrayStructFields", raises=False)
+@over_arrays
+def get_fields(call: Call, value: pa.Array) -> pa.Array:
+    """One field of every struct in an array."""
+    lists = lists_of(value)
+    field = pc.struct_field(lists.elements, [call.option("ordinal")])
+    return Lists(lists.offsets, field, lists.valid).array(call.type)
+
+
+def struct_of(values: list[pa.Array], type: pa.DataType) -> pa.Array:
+    """Structs without nulls, of these fields."""
+    names = [type.field(i).name for i in range(type.num_fields)]
+    return retype(pa.StructArray.from_arrays(values, names), type)

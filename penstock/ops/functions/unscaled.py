@@ -1,0 +1,37 @@
+"""Decimals as whole numbers and back: what Spark's optimizer puts around sums of short decimals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.ops.functions.failures import fail
+from penstock.ops.functions.registry import Datum, function
+from penstock.plan.exprs import Call
+from penstock.state.keys import decimal_words
+
+
+@function("UnscaledValue", raises=False)
+def unscaled_value(call: Call, value: Datum) -> Datum:
+    """All digits, without the point; Spark asks only where they fit a long."""
+    if isinstance(value, pa.Scalar):
+        return unscaled_value(call, pa.array([value], value.type))[0]
+    missing = value.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(decimal_words(value)[:, 0].copy(), mask=missing)
+
+
+@function("MakeDecimal", raises=lambda call: not call.option("nullOnOverflow", True))
+def make_decimal(call: Call, value: Datum) -> Datum:
+    if isinstance(value, pa.Scalar):
+        return make_decimal(call, pa.array([value], value.type))[0]
+    missing = value.is_null().to_numpy(zero_copy_only=False)
+    digits = value.fill_null(0).to_numpy()
+    if call.type.precision < 19:
+        bound = 10**call.type.precision
+        outside = (digits >= bound) | (digits <= -bound)
+        if outside.any() and not call.option("nullOnOverflow", True):
+            fail("NUMERIC_VALUE_OUT_OF_RANGE", f"a sum does not fit {call.type}")
+        missing = missing | outside
+    words = np.stack([digits, digits >> np.int64(63)], axis=1)
+    valid = pa.array(~missing).buffers()[1]
+    return pa.Array.from_buffers(call.type, len(digits), [valid, pa.py_buffer(words.tobytes())])

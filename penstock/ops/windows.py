@@ -1,0 +1,171 @@
+"""Window functions and top-n: every row of a partition, with what its neighbours make of it.
+
+One new row may change the values of all rows of its partition, so a batch costs the rows of all
+partitions that it touches. Which operator does the work depends on the input and the mode:
+
+    rows are taken back    Regroup: both results anew, the difference by comparing rows
+    rows are only added    GrowingWindow (top_n.py): one sort, rows known by their position
+    finals                 ClosingWindow: once, when the watermark has passed the partition
+
+Law: the output is a function of the rows of each partition alone, however they came (ordering.py
+decides between rows that the query's order leaves equal).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.ops.aggregate import partition_positions
+from penstock.ops.aggregates.api import Ints
+from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.frames import find_partitions
+from penstock.ops.ordering import Ordering
+from penstock.ops.regroup import Regroup
+from penstock.ops.watermarks import LateFilter
+from penstock.ops.window_calls import bind_window_call, ranks
+from penstock.plan import nodes as n
+from penstock.state.api import RowSet, State
+from penstock.state.keys import key_objects, normalise_floats
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """Rows of a batch by position, sorted by group and order; their groups and keys of order."""
+
+    at: Ints
+    groups: Ints
+    keys: list[Ints]
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> SortedRows:
+        """The rows for which the mask is true."""
+        return SortedRows(self.at[mask], self.groups[mask], [key[mask] for key in self.keys])
+
+
+class WindowFunctions:
+    """The order, limit and functions of one node, over rows that are all there."""
+
+    def __init__(self, node: n.Window | n.TopN) -> None:
+        schema = node.child.schema
+        self._schema = node.schema
+        self._ordering = Ordering(node.order, schema)
+        self._calls = [bind_window_call(call, schema) for call in node.calls]
+        self._limit = (node.function, node.limit) if isinstance(node, n.TopN) else None
+
+    def sort(self, rows: pa.RecordBatch, groups: Ints) -> SortedRows:
+        """All rows in order."""
+        at, keys = self._ordering.sort(rows, [groups])
+        return SortedRows(at, groups[at], keys)
+
+    def limit(self, rows: SortedRows) -> SortedRows:
+        """The rows that a top-n keeps; a window keeps all."""
+        if self._limit is None:
+            return rows
+        function, limit = self._limit
+        return rows.where(ranks(function, find_partitions(rows.groups, rows.keys)) <= limit)
+
+    def values(self, batch: pa.RecordBatch, rows: SortedRows) -> list[pa.Array]:
+        """The value of every function for every row."""
+        if not self._calls:
+            return []
+        parts = find_partitions(rows.groups, rows.keys)
+        ordered = batch.take(pa.array(rows.at))
+        return [evaluate(ordered, parts) for evaluate in self._calls]
+
+    def show(
+        self, batch: pa.RecordBatch, rows: SortedRows, values: list[pa.Array]
+    ) -> pa.RecordBatch:
+        """The output: the rows, then their values."""
+        own = batch.take(pa.array(rows.at)).columns
+        return pa.RecordBatch.from_arrays([*own, *values], schema=self._schema)
+
+    def compute(
+        self, rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
+    ) -> pa.RecordBatch:
+        """The whole output over rows that are all there."""
+        rows, groups = repeat_rows(rows, weights, groups)
+        kept = self.limit(self.sort(rows, groups))
+        return self.show(rows, kept, self.values(rows, kept))
+
+
+def repeat_rows(
+    rows: pa.RecordBatch, weights: Weights | None, groups: Ints
+) -> tuple[pa.RecordBatch, Ints]:
+    """Every row as often as its weight says."""
+    if weights is None or (weights == 1).all():
+        return rows, groups
+    at = np.repeat(np.arange(len(groups)), weights)
+    return rows.take(pa.array(at)), groups[at]
+
+
+class PartitionedRows:
+    """The rows that a window keeps, by partition; late ones are not let in."""
+
+    def __init__(self, node: n.Window | n.TopN, state: State, on_late: OnLate) -> None:
+        schema = node.child.schema
+        names = [key.name for key in node.partition]
+        self._key_at = [schema.get_field_index(name) for name in names]
+        placed = [self._key_at[i] for i in partition_positions(node.child, names)]
+        at = None if node.event_time is None else schema.get_field_index(node.event_time)
+        self.rows: RowSet = state.row_set("rows", schema, self._key_at, at, placed)
+        self.late = None if at is None else LateFilter("window", at, on_late)
+
+    def on_time(self, delta: Delta) -> Delta:
+        """The rows that are not late."""
+        return delta if self.late is None else self.late.keep(delta)
+
+    def group(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Ints]:
+        """The distinct partition keys of a batch, and which of them each row has."""
+        columns = [normalise_floats(batch.column(index)) for index in self._key_at]
+        if not columns:
+            return [], np.zeros(batch.num_rows, np.int64)
+        known: dict[object, int] = {}
+        objects = key_objects(columns, batch.num_rows)
+        groups = np.fromiter(
+            (known.setdefault(key, len(known)) for key in objects), np.int64, len(objects)
+        )
+        _, first = np.unique(groups, return_index=True)
+        return [column.take(pa.array(first)) for column in columns], groups
+
+    def pass_time(self, watermark_ms: int) -> None:
+        """Forget partitions whose time has passed."""
+        if self.late is not None:
+            self.late.watermark_ms = watermark_ms
+            self.rows.evict(watermark_ms * 1000)
+
+
+class ClosingWindow:
+    """Window functions over rows that are only added, shown when no more rows can come."""
+
+    def __init__(self, node: n.Window | n.TopN, state: State, on_late: OnLate) -> None:
+        self._functions = WindowFunctions(node)
+        self._kept = PartitionedRows(node, state, on_late)
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        delta = self._kept.on_time(delta)
+        self._kept.rows.insert(delta.batch, delta.weights)
+        return []
+
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        rows, weights = self._kept.rows.expired(watermark_ms * 1000)
+        self._kept.pass_time(watermark_ms)
+        if not rows.num_rows:
+            return []
+        _, groups = self._kept.group(rows)
+        return [Delta(self._functions.compute(rows, weights, groups, 0))]
+
+
+def build_regroup_window(node: n.Window | n.TopN, state: State, on_late: OnLate) -> Regroup:
+    """Window functions over rows that are taken back: everything is kept."""
+    return Regroup(
+        node.child,
+        [key.name for key in node.partition],
+        state,
+        WindowFunctions(node).compute,
+        event_time=node.event_time,
+        on_late=on_late,
+        name="window",
+    )

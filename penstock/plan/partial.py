@@ -1,0 +1,56 @@
+"""Aggregate before the exchange, where that is sure to pay.
+
+A stage's task folds each batch to one row per key, a row of buffers, and the owner of the key folds
+those. That pays when a batch has far fewer keys than rows, which a plan shows only where keys are
+nothing but windows, or where there are none: then a thousand rows become a few, and the one virtual
+node that owns a window is not flooded.
+
+Only functions whose buffers may be regrouped freely take part: folding floating point sums per
+batch would make the result depend on how rows were cut into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.plan import nodes as n
+from penstock.plan.changes import is_append_only
+
+#: The buffer columns of a call, or None if it cannot be folded in parts.
+BufferColumns: TypeAlias = Callable[[n.AggregateCall], dict[str, pa.DataType] | None]
+
+
+def aggregate_early(node: n.Node, buffers: BufferColumns) -> n.Node:
+    """The plan with a PartialAggregate below every Aggregate where it pays."""
+    children = tuple(aggregate_early(child, buffers) for child in node.children)
+    if children:
+        node = node.with_children(children)
+    if not isinstance(node, n.Aggregate) or not _pays(node):
+        return node
+    fields = [pa.field(key.name, key.type) for key in node.keys]
+    for index, call in enumerate(node.calls):
+        columns = buffers(call)
+        if columns is None:
+            return node
+        fields += [pa.field(f"{index}.{name}", kind) for name, kind in columns.items()]
+    partial = n.PartialAggregate(
+        schema=pa.schema(fields), child=node.child, keys=node.keys, calls=node.calls
+    )
+    return replace(node, child=partial, merges=True)
+
+
+def _pays(node: n.Aggregate) -> bool:
+    if node.session is not None or not node.calls or not is_append_only(node.child):
+        return False
+    return all(_is_window(key.type) for key in node.keys)
+
+
+def _is_window(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and [kind.field(i).name for i in range(kind.num_fields)] == [
+        "start",
+        "end",
+    ]

@@ -1,0 +1,204 @@
+"""From key columns to slots: one index for keys that are one narrow column, one for all others.
+
+Law: equal keys, as Spark groups, have one slot; a slot is reused only after its key was forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.state.int_index import IntIndex
+from penstock.state.keys import canonical_ints, key_columns, key_objects
+
+Slots = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class KeyIndex(Protocol):
+    """Keys and their slots."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def next(self) -> int:
+        """One more than the largest slot ever given."""
+
+    def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
+        """The slot of each row's key, and whether that key is new."""
+
+    def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
+        """The slot of each row's key, -1 where there is none."""
+
+    def forget(self, slots: Slots) -> None:
+        """Free these slots, distinct and in use."""
+
+    def slots(self) -> Slots:
+        """All slots in use."""
+
+    def is_alive(self, slots: Slots) -> Mask:
+        """Which of these slots are in use."""
+
+    def columns(self, slots: Slots) -> list[pa.Array]:
+        """The keys of these slots, all in use."""
+
+
+def make_index(keys: pa.Schema) -> KeyIndex:
+    """The index for keys of these columns."""
+    if len(keys) == 1 and _is_narrow(keys.types[0]):
+        return NumberIndex(keys.types[0])
+    return ObjectIndex(list(keys.types))
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    is_number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind)
+    return is_number or (pt.is_temporal(kind) and not pt.is_interval(kind))
+
+
+class NumberIndex:
+    """Keys of one column of numbers, dates or times; slot 0 is kept for null."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._index = IntIndex()
+        self._has_null = False
+
+    def __len__(self) -> int:
+        return len(self._index) + self._has_null
+
+    @property
+    def next(self) -> int:
+        return self._index.next + 1
+
+    def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
+        (column,) = keys
+        numbers = canonical_ints(column)
+        if not column.null_count:
+            slots, is_new = self._index.locate(numbers)
+            return slots + 1, is_new
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        slots, is_new = np.zeros(rows, np.int64), np.full(rows, not self._has_null)
+        found, is_new[there] = self._index.locate(numbers[there])
+        slots[there] = found + 1
+        self._has_null = True
+        return slots, is_new
+
+    def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
+        (column,) = keys
+        found = self._index.find(canonical_ints(column))
+        slots = np.where(found < 0, -1, found + 1)
+        if column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            slots[missing] = 0 if self._has_null else -1
+        return slots
+
+    def forget(self, slots: Slots) -> None:
+        if (slots == 0).any():
+            self._has_null = False
+            slots = slots[slots != 0]
+        self._index.forget(slots - 1)
+
+    def slots(self) -> Slots:
+        slots = self._index.slots() + 1
+        return np.append(slots, 0) if self._has_null else slots
+
+    def is_alive(self, slots: Slots) -> Mask:
+        alive = np.full(len(slots), self._has_null)
+        named = slots > 0
+        alive[named] = self._index.is_alive(slots[named] - 1)
+        return alive
+
+    def columns(self, slots: Slots) -> list[pa.Array]:
+        missing = slots == 0
+        numbers = np.zeros(len(slots), np.int64)
+        numbers[~missing] = self._index.numbers(slots[~missing] - 1)
+        values = numbers.view(np.float64) if pt.is_floating(self._kind) else numbers
+        column = pa.array(values, mask=missing if missing.any() else None)
+        if pt.is_date32(self._kind) or pt.is_time32(self._kind):
+            column = column.cast(pa.int32())
+        return [column.cast(self._kind, safe=False)]
+
+
+class _Slots(dict[object, int]):
+    """Key → slot; asking for a new key takes the next free slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free: list[int] = []
+        self.next = 0
+
+    def __missing__(self, key: object) -> int:
+        if self.free:
+            slot = self.free.pop()
+        else:
+            slot = self.next
+            self.next += 1
+        self[key] = slot
+        return slot
+
+
+class ObjectIndex:
+    """Keys of any columns, as objects in Python's own dictionary.
+
+    Looking up a thousand keys is one C loop (`map` over its `__getitem__`), exact for every type.
+    """
+
+    def __init__(self, types: list[pa.DataType]) -> None:
+        self._types = types
+        self._slots = _Slots()
+        #: By slot: the key in a tuple of its own, or None; an object array would unpack the key.
+        self._objects = np.empty(0, object)
+        self._alive = np.zeros(0, bool)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def next(self) -> int:
+        return self._slots.next
+
+    def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
+        objects = key_objects(keys, rows)
+        count = len(self._slots)
+        slots = np.fromiter(map(self._slots.__getitem__, objects), np.int64, rows)
+        if len(self._slots) == count:
+            return slots, np.zeros(rows, bool)
+        self._grow()
+        is_new = ~self._alive[slots]
+        self._alive[slots] = True
+        for row in np.flatnonzero(is_new).tolist():  # an object array takes tuples no other way
+            self._objects[slots[row]] = (objects[row],)
+        return slots, is_new
+
+    def _grow(self) -> None:
+        needed, capacity = self._slots.next, len(self._objects)
+        if needed > capacity:
+            more = max(needed - capacity, capacity, 1024)
+            self._objects = np.concatenate([self._objects, np.empty(more, object)])
+            self._alive = np.concatenate([self._alive, np.zeros(more, bool)])
+
+    def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
+        get = self._slots.get
+        return np.fromiter((get(key, -1) for key in key_objects(keys, rows)), np.int64, rows)
+
+    def forget(self, slots: Slots) -> None:
+        for slot in slots.tolist():  # a dictionary forgets one key at a time
+            (key,) = self._objects[slot]
+            del self._slots[key]
+            self._slots.free.append(slot)
+            self._objects[slot] = None
+        self._alive[slots] = False
+
+    def slots(self) -> Slots:
+        return np.fromiter(self._slots.values(), np.int64, len(self._slots))
+
+    def is_alive(self, slots: Slots) -> Mask:
+        return self._alive[slots]
+
+    def columns(self, slots: Slots) -> list[pa.Array]:
+        return key_columns([key for (key,) in self._objects[slots].tolist()], self._types)

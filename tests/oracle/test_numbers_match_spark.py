@@ -1,0 +1,269 @@
+"""Arithmetic, comparison and mathematics give what Spark gives: extremes, nulls, NaN, all modes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.testing.oracle import assert_expressions, assert_fails
+
+_INTEGERS = {"b": 8, "s": 16, "i": 32, "l": 64}
+_FLOATS = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.5, 0.1, 1e-300, 1e300]
+_SMALL_FLOATS = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.5, 0.5, 1e-30, 3e30]
+_TEXTS = ["", "a", "A", "ab", "é", "😀", "￿", "10", "9"]
+_EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def _integers(rng: random.Random, bits: int, rows: int, *, is_small: bool) -> list[int | None]:
+    most = 2 ** (bits - 1)
+    edges: list[int | None] = [None, 0, 1, -1, 2, 3, -7, 7]
+    if not is_small:
+        edges += [-most, most - 1, -most + 1, most // 2, rng.randrange(-most, most)]
+    return [rng.choice(edges) for _ in range(rows)]
+
+
+def _decimals(rng: random.Random, precision: int, scale: int, rows: int) -> list[Decimal | None]:
+    made: list[Decimal | None] = []
+    for _ in range(rows):
+        most = 10 ** rng.randint(1, precision)
+        unscaled = rng.choice([0, 1, -1, most - 1, 1 - most, rng.randrange(-most, most)])
+        made.append(rng.choice([None, *[Decimal(f"{unscaled}E-{scale}")] * 6]))
+    return made
+
+
+def numbers(rows: int = 150, seed: int = 1, *, is_small: bool = False) -> pa.Table:
+    """Two columns of each numeric type: b1 and b2 tinyint, s, i, l, f float, d double; decimals."""
+    rng = random.Random(seed)
+    columns: dict[str, pa.Array] = {}
+    for number in ("1", "2"):
+        for name, bits in _INTEGERS.items():
+            values = _integers(rng, bits, rows, is_small=is_small)
+            columns[name + number] = pa.array(values, f"int{bits}")
+        floats = [rng.choice([None, *_SMALL_FLOATS, rng.random()]) for _ in range(rows)]
+        columns["f" + number] = pa.array(floats, pa.float32())
+        doubles = [rng.choice([None, *_FLOATS, rng.random() * 100]) for _ in range(rows)]
+        columns["d" + number] = pa.array(doubles, pa.float64())
+    for name, (precision, scale) in _DECIMAL_COLUMNS.items():
+        values = _decimals(rng, precision - 4 if is_small else precision, scale, rows)
+        columns[name] = pa.array(values, pa.decimal128(precision, scale))
+    return pa.table(columns)
+
+
+_DECIMAL_COLUMNS = {
+    "p1": (10, 2),
+    "p2": (10, 4),
+    "q": (5, 3),
+    "n": (18, 0),
+    "w1": (38, 10),
+    "w2": (38, 18),
+    "z": (38, 0),
+}
+
+
+def orderables(rows: int = 150, seed: int = 2) -> pa.Table:
+    """Two columns of each orderable type that is no number."""
+    rng = random.Random(seed)
+    pair = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.float64())])
+    columns: dict[str, pa.Array] = {}
+
+    def pick(values: list[Any]) -> list[Any]:
+        return [rng.choice([None, *values]) for _ in range(rows)]
+
+    days = [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]
+    times = [_EPOCH, _EPOCH + dt.timedelta(microseconds=1), _EPOCH - dt.timedelta(days=9999)]
+    naive = [time.replace(tzinfo=None) for time in times]
+    spans = [dt.timedelta(0), dt.timedelta(microseconds=-1), dt.timedelta(days=99)]
+    lists = [[], [1], [1, None], [None], [1, 2], [2]]
+    float_lists = [[float("nan")], [0.0], [-0.0, None], [1.0, 2.0], []]
+    structs = [{"x": x, "y": y} for x in (None, 1, 2) for y in (None, 0.0, -0.0, float("nan"))]
+    for number in ("1", "2"):
+        columns["t" + number] = pa.array(pick(_TEXTS), pa.string())
+        columns["x" + number] = pa.array(pick([b"", b"\x00", b"\x7f", b"\x80", b"ab"]), pa.binary())
+        columns["o" + number] = pa.array(pick([True, False]), pa.bool_())
+        columns["day" + number] = pa.array(pick(days), pa.date32())
+        columns["ts" + number] = pa.array(pick(times), pa.timestamp("us", tz="UTC"))
+        columns["ntz" + number] = pa.array(pick(naive), pa.timestamp("us"))
+        columns["dur" + number] = pa.array(pick(spans), pa.duration("us"))
+        columns["list" + number] = pa.array(pick(lists), pa.list_(pa.int32()))
+        columns["floats" + number] = pa.array(pick(float_lists), pa.list_(pa.float64()))
+        columns["pair" + number] = pa.array(pick(structs), pair)
+    return pa.table(columns)
+
+
+_PRIMITIVES = ("b", "s", "i", "l", "f", "d")
+_ORDERABLES = ("t", "x", "o", "day", "ts", "ntz", "dur", "list", "floats", "pair")
+_COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_comparisons_of_numbers_match(spark: Any, ansi: bool) -> None:
+    columns = (*_PRIMITIVES, "p")
+    expressions = [f"{c}1 {op} {c}2" for c in columns for op in _COMPARISONS]
+    expressions += [f"d1 {op} {v}" for op in _COMPARISONS for v in ("1.5D", "double('NaN')")]
+    expressions += [f"1.5D {op} d1" for op in _COMPARISONS]
+    assert_expressions(spark, expressions, numbers(), ansi=ansi)
+
+
+def test_comparisons_of_other_types_match(spark: Any) -> None:
+    expressions = [f"{c}1 {op} {c}2" for c in _ORDERABLES for op in _COMPARISONS]
+    assert_expressions(spark, expressions, orderables())
+
+
+def test_membership_and_extremes_match(spark: Any) -> None:
+    many = ", ".join(str(value) for value in range(-10, 10))
+    some = ", ".join(f"{value}D" for value in range(-10, 10))
+    expressions = [
+        f"i1 in ({many})",
+        f"i1 not in ({many}, null)",
+        f"d1 in ({some}, double('NaN'), -0.0D)",
+        "i1 in (1, 2, i2)",
+        "i1 in (1, 2, null)",
+        "d1 in (1.5D, 0.0D)",
+        "d1 in (d2, 1.5D, double('NaN'))",
+        "p1 in (0.00, 1.00, -0.01)",
+        "greatest(d1, d2, 1.5D)",
+        "least(d1, d2)",
+        "greatest(i1, i2, 0)",
+        "least(i1, i2)",
+        "greatest(p1, p2)",
+        "least(f1, f2)",
+        "isnan(d1)",
+        "isnan(f1)",
+        "nanvl(d1, d2)",
+        "nanvl(f1, f2)",
+        "i1 is null",
+        "i1 is not null",
+        "not (i1 > i2)",
+        "nullif(i1, i2)",
+        "nvl(i1, i2)",
+        "nvl2(i1, i2, 7)",
+        "ifnull(d1, 0D)",
+        "i1 between -1 and i2",
+        "equal_null(i1, i2)",
+    ]
+    assert_expressions(spark, expressions, numbers())
+
+
+def test_membership_and_extremes_of_other_types_match(spark: Any) -> None:
+    texts = ", ".join(f"'{text}'" for text in _TEXTS[:5] * 3)
+    many = ", ".join(f"'{text}{n}'" for text in _TEXTS[:4] for n in range(4))
+    expressions = [f"greatest({c}1, {c}2)" for c in _ORDERABLES]
+    expressions += [f"least({c}1, {c}2)" for c in _ORDERABLES]
+    expressions += [f"{c}1 in ({c}2, {c}1)" for c in _ORDERABLES]
+    expressions += [
+        f"t1 in ({texts})",
+        f"t1 in ({many}, 'a')",
+        "day1 in (date'2024-02-29', date'1969-12-31')",
+        "ts1 in (timestamp'2024-01-01 00:00:00')",
+        "list1 in (array(1), array(1, 2))",
+        "x1 in (x'00', x'80')",
+    ]
+    assert_expressions(spark, expressions, orderables())
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_arithmetic_without_overflow_matches(spark: Any, ansi: bool) -> None:
+    table = numbers(is_small=True)
+    expressions = [f"{c}1 {op} {c}2" for c in _PRIMITIVES for op in "+-*"]
+    expressions += [f"{c}1 {op} 3" for c in _PRIMITIVES for op in ("+", "-", "*", "/", "%")]
+    expressions += [f"pmod({c}1, {n})" for c in _PRIMITIVES for n in (3, -3)]
+    expressions += [f"{c}1 {op} nullif({c}2, 0)" for c in _PRIMITIVES for op in "/%"]
+    expressions += [f"-{c}1" for c in _PRIMITIVES] + [f"abs({c}1)" for c in _PRIMITIVES]
+    expressions += [f"{c}1 div nullif({c}2, 0)" for c in "bsil"] + ["l1 div 3", "i1 div -1"]
+    expressions += ["+i1", "positive(d1)", "negative(l1)", "mod(i1, 4)", "10 - i1", "7 % 4D * d1"]
+    assert_expressions(spark, expressions, table, ansi=ansi)
+
+
+def test_legacy_arithmetic_wraps_around_and_divides_by_zero_to_null(spark: Any) -> None:
+    expressions = [f"{c}1 {op} {c}2" for c in _PRIMITIVES for op in ("+", "-", "*", "/", "%")]
+    expressions += [f"{c}1 div {c}2" for c in "bsil"]
+    expressions += [f"pmod({c}1, {c}2)" for c in _PRIMITIVES]
+    expressions += [f"-{c}1" for c in _PRIMITIVES] + [f"abs({c}1)" for c in _PRIMITIVES]
+    assert_expressions(spark, expressions, numbers(), ansi=False)
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_try_arithmetic_gives_null_instead_of_failing(spark: Any, ansi: bool) -> None:
+    kinds = ("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod")
+    columns = (*_PRIMITIVES, "w")
+    expressions = [f"{kind}({c}1, {c}2)" for kind in kinds for c in columns]
+    expressions += [f"{kind}(p1, p2)" for kind in kinds]
+    assert_expressions(spark, expressions, numbers(), ansi=ansi)
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_decimal_arithmetic_matches(spark: Any, ansi: bool) -> None:
+    table = numbers(is_small=ansi)
+    names = [name for name in _DECIMAL_COLUMNS if name != "z"]
+    pairs = [("p1", "p2"), ("p1", "q"), ("q", "p2"), ("n", "p1"), ("w1", "q"), ("n", "n")]
+    if not ansi:
+        pairs += [("w1", "w2"), ("w2", "z"), ("z", "w1"), ("z", "z"), ("p1", "w2"), ("w2", "w2")]
+    expressions = [f"{a} {op} {b}" for a, b in pairs for op in "+-*"]
+    expressions += [f"{a} / nullif({b}, 0)" for a, b in pairs]
+    expressions += [f"{a} {op} nullif({b}, 0)" for a, b in pairs[:6] for op in ("%", "div")]
+    expressions += [f"pmod({a}, nullif({b}, 0))" for a, b in pairs[:6]]
+    expressions += [f"-{name}" for name in names] + [f"abs({name})" for name in names]
+    expressions += ["p1 + 1", "p1 * 2.5", "1 / nullif(p1, 0)", "p1 / 3", "i1 + p1", "p1 * d1"]
+    assert_expressions(spark, expressions, table, ansi=ansi)
+
+
+def test_interval_arithmetic_matches(spark: Any) -> None:
+    expressions = [
+        "dur1 + dur2",
+        "dur1 - dur2",
+        "-dur1",
+        "abs(dur1)",
+        "dur1 + interval '1' day",
+        "try_add(dur1, dur2)",
+        "dur1 div interval '1' hour",
+    ]
+    assert_expressions(spark, expressions, orderables())
+
+
+_EDGES = pa.table(
+    {
+        "b": pa.array([1, -128, 0], pa.int8()),
+        "s": pa.array([1, -(2**15), 0], pa.int16()),
+        "i": pa.array([1, -(2**31), 0], pa.int32()),
+        "l": pa.array([1, -(2**63), 0], pa.int64()),
+        "d": pa.array([1.0, 2.0, 0.0]),
+        "p": pa.array([Decimal(1), Decimal("9" * 38), Decimal(0)], pa.decimal128(38, 0)),
+        "dur": pa.array([1, -(2**63), 0], pa.int64()).cast(pa.duration("us")),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "condition"),
+    [
+        ("b - 1Y", "BINARY_ARITHMETIC_OVERFLOW"),
+        ("s * 2S", "BINARY_ARITHMETIC_OVERFLOW"),
+        ("i - 1", "ARITHMETIC_OVERFLOW"),
+        ("l * 2", "ARITHMETIC_OVERFLOW"),
+        ("-b", "ARITHMETIC_OVERFLOW"),
+        ("-i", "ARITHMETIC_OVERFLOW"),
+        ("abs(s)", "ARITHMETIC_OVERFLOW"),
+        ("abs(l)", "ARITHMETIC_OVERFLOW"),
+        ("l div -1", "ARITHMETIC_OVERFLOW"),
+        ("1 / d", "DIVIDE_BY_ZERO"),
+        ("d / d", "DIVIDE_BY_ZERO"),
+        ("1 div i", "DIVIDE_BY_ZERO"),
+        ("p / p", "DIVIDE_BY_ZERO"),
+        ("i % i", "REMAINDER_BY_ZERO"),
+        ("d % d", "REMAINDER_BY_ZERO"),
+        ("pmod(i, i)", "REMAINDER_BY_ZERO"),
+        ("p + p", "NUMERIC_VALUE_OUT_OF_RANGE"),
+        ("p * p", "NUMERIC_VALUE_OUT_OF_RANGE"),
+        ("p / 0.01", "NUMERIC_VALUE_OUT_OF_RANGE"),
+        ("dur - interval '1' day", "INTERVAL_ARITHMETIC_OVERFLOW"),
+        ("-dur", "INTERVAL_ARITHMETIC_OVERFLOW"),
+        ("abs(dur)", "ARITHMETIC_OVERFLOW"),
+    ],
+)
+def test_arithmetic_fails_where_spark_fails(spark: Any, expression: str, condition: str) -> None:
+    assert_fails(spark, expression, _EDGES, condition)

@@ -1,0 +1,69 @@
+"""What cannot run is refused before anything starts: every reason at once, each with a way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import Unsupported
+from penstock.testing.oracle import plan_streaming
+
+TABLES = {
+    "t": pa.schema(
+        [("k", pa.string()), ("v", pa.int32()), ("ts", pa.timestamp("us", tz="UTC"))]
+    ).empty_table()
+}
+
+
+def reasons(spark: Any, sql: str, mode: Any = "update") -> list[str]:
+    with pytest.raises(Unsupported) as caught:
+        plan_streaming(spark, lambda frames: spark.sql(sql, **frames), TABLES, mode)
+    assert all(reason.remedy and reason.node for reason in caught.value.reasons)
+    for reason in caught.value.reasons:
+        assert reason.problem in str(caught.value)
+    return [reason.problem for reason in caught.value.reasons]
+
+
+def test_all_reasons_come_at_once(spark: Any) -> None:
+    found = reasons(
+        spark,
+        "SELECT k, rand() AS r, uuid() AS u, current_timestamp() AS now FROM {t} LIMIT 5",
+    )
+    assert len(found) == 4
+    assert any("current_timestamp()" in problem for problem in found)
+    assert any("rand()" in problem for problem in found)
+    assert any("uuid()" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT spark_partition_id() AS i FROM {t}", "spark_partition_id()"),
+        ("SELECT now() AS n FROM {t}", "current_timestamp()"),
+        ("SELECT current_date() AS n FROM {t}", "current_timestamp()"),
+        ("SELECT * FROM {t} TABLESAMPLE (5 PERCENT)", "Sample"),
+        ("SELECT * FROM {t} ORDER BY v", "no order"),
+        ("SELECT * FROM {t} LIMIT 3", "no first ones"),
+        ("SELECT make_ym_interval(v, 1) AS i FROM {t}", "year-month"),
+        ("SELECT parse_json(k) AS j FROM {t}", "variant"),
+    ],
+)
+def test_each_is_told_by_name(spark: Any, sql: str, expected: str) -> None:
+    assert any(expected in problem for problem in reasons(spark, sql)), reasons(spark, sql)
+
+
+def test_a_query_without_a_stream_is_refused(spark: Any) -> None:
+    with pytest.raises(Unsupported, match="reads no stream"):
+        plan_streaming(spark, lambda frames: spark.range(3), {})
+
+
+def test_append_mode_wants_a_watermark(spark: Any) -> None:
+    (problem,) = reasons(spark, "SELECT k, count(*) AS c FROM {t} GROUP BY k", "append")
+    assert "append mode needs an aggregation by event time" in problem
+
+
+def test_an_unknown_function_inside_an_aggregate_is_found(spark: Any) -> None:
+    (problem,) = reasons(spark, "SELECT max(to_csv(struct(k))) AS m FROM {t}")
+    assert "StructsToCsv" in problem

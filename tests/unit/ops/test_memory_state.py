@@ -1,0 +1,282 @@
+"""Laws of the store in memory, against plain dictionaries and counters."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.state.api import RowSet, Table
+from penstock.state.keys import VIRTUAL_NODES, hash_columns, key_columns, key_objects, virtual_nodes
+from penstock.state.memory import MemoryState
+
+_SMALL = st.integers(-3, 3)
+_FLOATS = st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf])
+_TEXTS = st.sampled_from(["", "a", "ä", "𝄞"])
+_STRUCT = pa.struct([("p", pa.int32()), ("q", pa.string())])
+#: Key columns and what they may hold.
+_KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int": (pa.int64(), st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])),
+    "float": (pa.float64(), _FLOATS),
+    "text": (pa.string(), _TEXTS),
+    "binary": (pa.binary(), st.sampled_from([b"", b"\x00", b"\xff\x00"])),
+    "flag": (pa.bool_(), st.booleans()),
+    "date": (pa.date32(), st.dates()),
+    "time": (pa.timestamp("us", tz="UTC"), st.integers(-(2**62), 2**62)),
+    "decimal": (pa.decimal128(5, 2), st.decimals(-9, 9, places=2)),
+    "list": (pa.list_(pa.int32()), st.lists(_SMALL, max_size=2)),
+    "struct": (_STRUCT, st.fixed_dictionaries({"p": st.none() | _SMALL, "q": st.none() | _TEXTS})),
+}
+_COLUMNS = {
+    "n": pa.int64(),
+    "f": pa.float64(),
+    "b": pa.bool_(),
+    "s": pa.string(),
+    "l": pa.list_(pa.int64()),
+}
+_SHAPES = [(), ("int",), ("text", "float"), ("struct", "int"), ("list",), tuple(_KEYS)]
+
+
+def _schema(shape: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([(name, _KEYS[name][0]) for name in shape])
+
+
+def _rows(shape: tuple[str, ...]) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    values = [st.none() | _KEYS[name][1] for name in shape]
+    return st.lists(st.tuples(*values), min_size=1, max_size=6)
+
+
+def _arrays(shape: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[pa.Array]:
+    return [
+        pa.array([row[place] for row in rows], _KEYS[name][0]) for place, name in enumerate(shape)
+    ]
+
+
+def _make_table(state: MemoryState, shape: tuple[str, ...]) -> Table:
+    return state.within("op").table("t", _schema(shape), dict(_COLUMNS))
+
+
+def _values(number: int) -> dict[str, Any]:
+    """A row's columns, all made from one number."""
+    listed = None if number % 3 == 0 else list(range(number % 3))
+    return {"n": number, "f": number / 2, "b": number % 2 == 1, "s": str(number), "l": listed}
+
+
+def _write(table: Table, shape: tuple[str, ...], rows: list[tuple[Any, ...]], number: int) -> None:
+    slots, _ = table.locate(_arrays(shape, rows))
+    unique = np.unique(slots)
+    for name, value in _values(number).items():
+        dtype = {"n": np.int64, "f": np.float64, "b": np.bool_}.get(name, object)
+        column = np.empty(len(unique), dtype)
+        for place in range(len(unique)):
+            column[place] = value
+        table.write(name, unique, column)
+    table.touch(unique)
+
+
+def _contents(table: Table) -> dict[Any, Any]:
+    slots = table.slots()
+    keys = key_objects(table.keys(slots), len(slots))
+    columns = [table.read(name, slots).tolist() for name in _COLUMNS]
+    return dict(zip(keys, zip(*columns, strict=True), strict=True))
+
+
+def _copies(state: MemoryState, shape: tuple[str, ...]) -> Table:
+    """The table as a snapshot restores it."""
+    restored = MemoryState()
+    restored.restore(state.snapshot())
+    return _make_table(restored, shape)
+
+
+@pytest.mark.parametrize("shape", _SHAPES, ids="-".join)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_table_is_a_dictionary_and_so_are_its_copies(
+    shape: tuple[str, ...], data: st.DataObject
+) -> None:
+    state, follower = MemoryState(), MemoryState()
+    table, copy = _make_table(state, shape), _make_table(follower, shape)
+    model: dict[Any, Any] = {}
+    for number in range(data.draw(st.integers(1, 8))):
+        rows = data.draw(_rows(shape)) if shape else [()]
+        keys = key_objects(_arrays(shape, rows), len(rows))
+        if data.draw(st.integers(0, 3)):
+            _write(table, shape, rows, number)
+            model |= {key: tuple(_values(number).values()) for key in keys}
+        else:
+            found = table.find(_arrays(shape, rows))
+            assert (found >= 0).tolist() == [key in model for key in keys]
+            table.delete(np.unique(found[found >= 0]))
+            for key in keys:
+                model.pop(key, None)
+        assert _contents(table) == model
+        assert len(table) == len(model)
+        if data.draw(st.booleans()):
+            for changes in state.take_changes().values():
+                follower.apply(changes)
+            assert _contents(copy) == model
+            assert not state.take_changes()
+    assert _contents(_copies(state, shape)) == model
+
+
+@given(rows=_rows(tuple(_KEYS)))
+def test_keys_come_back_as_grouping_sees_them(rows: list[tuple[Any, ...]]) -> None:
+    shape = tuple(_KEYS)
+    arrays = _arrays(shape, rows)
+    objects = key_objects(arrays, len(rows))
+    again = key_columns(objects, [array.type for array in arrays])
+    assert [array.type for array in again] == [array.type for array in arrays]
+    assert key_objects(again, len(rows)) == objects
+    assert (hash_columns(again, len(rows)) == hash_columns(arrays, len(rows))).all()
+
+
+@given(rows=_rows(("text", "float", "struct")))
+def test_equal_keys_have_equal_hashes_wherever_they_stand(rows: list[tuple[Any, ...]]) -> None:
+    shape = ("text", "float", "struct")
+    arrays = _arrays(shape, rows)
+    hashes = hash_columns(arrays, len(rows))
+    by_key: dict[Any, set[int]] = {}
+    for key, found in zip(key_objects(arrays, len(rows)), hashes.tolist(), strict=True):
+        by_key.setdefault(key, set()).add(found)
+    assert all(len(found) == 1 for found in by_key.values())
+    alone = [int(hash_columns([a.slice(i, 1) for a in arrays], 1)[0]) for i in range(len(rows))]
+    assert alone == hashes.tolist()
+
+
+def test_a_snapshot_holds_each_key_under_its_virtual_node() -> None:
+    state = MemoryState()
+    table = _make_table(state, ("int",))
+    keys = pa.array(range(1000), pa.int64())
+    slots, is_new = table.locate([keys])
+    assert is_new.all()
+    table.touch(slots)
+    homes = virtual_nodes(hash_columns([keys], 1000))
+    snapshot = state.snapshot()
+    assert set(snapshot) == set(homes.tolist())
+    for node, kept in snapshot.items():
+        (part,) = kept
+        held = set(part.rows.column(0).to_pylist())
+        assert held == set(np.flatnonzero(homes == node).tolist())
+    assert max(snapshot) < VIRTUAL_NODES
+    half = MemoryState()
+    half.restore({node: kept for node, kept in snapshot.items() if node % 2})
+    assert len(_make_table(half, ("int",))) == int((homes % 2 == 1).sum())
+
+
+def test_a_slot_of_a_deleted_row_starts_anew() -> None:
+    table = _make_table(MemoryState(), ("int",))
+    _write(table, ("int",), [(1,), (2,)], 5)
+    table.delete(table.find([pa.array([1])]))
+    slots, is_new = table.locate([pa.array([3, 2, 3])])
+    assert is_new.tolist() == [True, False, True]
+    assert table.read("n", slots).tolist() == [0, 5, 0]
+    assert table.read("s", slots).tolist() == [None, "5", None]
+
+
+# -- row sets
+
+_ROW = pa.schema(
+    [("k", pa.float64()), ("s", _STRUCT), ("t", pa.timestamp("us", tz="UTC")), ("v", pa.string())]
+)
+_ROW_VALUES = st.tuples(
+    st.none() | _FLOATS,
+    st.none() | _KEYS["struct"][1],
+    st.none() | st.integers(0, 9),
+    st.none() | _TEXTS,
+)
+
+
+def _make_row_set(state: MemoryState) -> RowSet:
+    return state.within("op").row_set("r", _ROW, [0, 1], 2)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    arrays = [
+        pa.array([row[place] for row in rows], field.type) for place, field in enumerate(_ROW)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ROW)
+
+
+def _count(rows: pa.RecordBatch, weights: Any) -> Counter[Any]:
+    counted: Counter[Any] = Counter()
+    for key, weight in zip(key_objects(rows.columns, rows.num_rows), weights.tolist(), strict=True):
+        counted[key] += weight
+    assert all(weight > 0 for weight in counted.values())
+    return counted
+
+
+def _fetched(rows: RowSet, keys: list[tuple[Any, ...]]) -> list[Counter[Any]]:
+    arrays = [pa.array([key[i] for key in keys], _ROW.field(i).type) for i in range(2)]
+    probe, found, weights = rows.fetch(arrays)
+    assert (np.diff(probe) >= 0).all()
+    parts = [probe == place for place in range(len(keys))]
+    return [_count(found.filter(pa.array(part)), weights[part]) for part in parts]
+
+
+def _time_of(row: tuple[Any, ...]) -> int | None:
+    return row[2]  # type: ignore[no-any-return]
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_row_set_is_a_counter_and_so_are_its_copies(data: st.DataObject) -> None:
+    state, follower = MemoryState(), MemoryState()
+    rows, copy = _make_row_set(state), _make_row_set(follower)
+    model: list[tuple[Any, ...]] = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        if data.draw(st.integers(0, 4)):
+            given_ = data.draw(st.lists(_ROW_VALUES, max_size=6))
+            here = model + given_
+            taken = data.draw(st.lists(st.integers(0, len(here) - 1), unique=True)) if here else []
+            weights = np.array([1] * len(given_) + [-1] * len(taken), np.int64)
+            batch = _batch(given_ + [here[place] for place in taken])
+            rows.insert(batch, None if not taken else weights)
+            model = [row for place, row in enumerate(here) if place not in set(taken)]
+        else:
+            bound = data.draw(st.integers(0, 9))
+            gone = [row for row in model if (_time_of(row) or 99) <= bound or _time_of(row) == 0]
+            assert _count(*rows.expired(bound)) == _model_count(gone)
+            rows.evict(bound)
+            model = [row for row in model if row not in gone]
+        assert _count(*rows.rows()) == _model_count(model)
+        probes = data.draw(st.lists(_ROW_VALUES, min_size=1, max_size=3)) + model[:2]
+        wanted = [_model_count([row for row in model if _key(row) == _key(p)]) for p in probes]
+        assert _fetched(rows, probes) == wanted
+        if data.draw(st.booleans()):
+            for changes in state.take_changes().values():
+                follower.apply(changes)
+            assert _count(*copy.rows()) == _model_count(model)
+            assert not state.take_changes()
+    restored = MemoryState()
+    restored.restore(state.snapshot())
+    assert _count(*_make_row_set(restored).rows()) == _model_count(model)
+
+
+def _model_count(rows: list[tuple[Any, ...]]) -> Counter[Any]:
+    batch = _batch(rows)
+    return Counter(key_objects(batch.columns, batch.num_rows))
+
+
+def _key(row: tuple[Any, ...]) -> Any:
+    batch = _batch([row])
+    return key_objects(batch.columns[:2], 1)[0]
+
+
+def test_a_value_survives(  # the third kind of thing that a store keeps
+) -> None:
+    state, follower = MemoryState(), MemoryState()
+    value, copy = state.value("largest"), follower.value("largest")
+    assert value.get() is None
+    value.set(7)
+    for changes in state.take_changes().values():
+        follower.apply(changes)
+    assert copy.get() == 7
+    restored = MemoryState()
+    restored.restore(state.snapshot())
+    assert restored.value("largest").get() == 7
