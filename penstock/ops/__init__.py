@@ -17,4 +17,17 @@ partial.py          aggregation in two steps, around an exchange
 regroup.py          keep all rows of a key, compute its result anew
 join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key
+python_eval.py      Python, pandas and Arrow functions over rows
+map_batches.py      mapInArrow and mapInPandas
+java_values.py      what Spark's JVM makes of a pickled Python value
+with_state.py       transformWithState: a StatefulProcessor at work
+processor_handle.py the handle, state variables and timers that it is given
+processor_state.py  what it keeps, as tables
+ordering.py         the order of rows, as Spark has it
+frames.py           partitions, peers and frames of sorted rows; range_frames.py: by distance
+window_calls.py     window functions over sorted rows
+windows.py          window functions as operators
+top_n.py            window functions and top-n over rows that are only added
+sink.py             what a reader sees, by output mode
+finishing.py        sort and limit a whole result
 """

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.streaming.stateful_processor_api_client import _load_numpy, _normalize_state_value
 from pyspark.sql.types import Row, StructType
 
+from penstock.errors import EvaluationFailed
 from penstock.ops.java_values import from_python, stored_type
 from penstock.ops.processor_state import VALUE, PerEntry, PerKey, Round, order_of
 from penstock.plan.nodes import TimeMode
@@ -151,7 +152,10 @@ class _Codec:
 
     def keep(self, value: Iterable[object]) -> object:
         plain = tuple(map(_normalize_state_value, value))
-        return self._keep(self._spark.toInternal(plain))
+        try:
+            return self._keep(self._spark.toInternal(plain))
+        except EvaluationFailed as error:  # to the processor it is an error of its call
+            raise ValueError(str(error)) from error
 
     def show(self, kept: object) -> Row:
         return self._spark.fromInternal(self._show(kept))

@@ -4,8 +4,8 @@ Objects of the keys of one round (a batch, or the timers that expire together) a
 together, and written back when the round ends; entries are read and written at once. Every state
 variable is a table of its own, so a processor may gain or lose variables between versions.
 
-Law: what order Spark leaves open is fixed here, so that a replay sees the same: entries of a key come
-in ascending order of their entry keys.
+Law: an order that Spark leaves open is fixed here, so that a replay sees the same: entries of a key
+come in ascending order of their entry keys.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Round:
         self.number += 1
         self.keys = keys
         self.objects = key_objects(keys, len(keys[0]))
+        self.at = 0
         self.now_ms = now_ms
 
     def current(self, times: int = 1) -> list[pa.Array]:

@@ -127,10 +127,8 @@ def build_worker(
         return _build_row_worker(run, udfs, input_type, conf)
 
     def work(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        if zoned != inputs:
-            arrays = [c.cast(f.type) for c, f in zip(batch.columns, zoned, strict=True)]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=zoned)
-        return list(run(0, iter([batch])))
+        arrays = [_exactly(c, f.type) for c, f in zip(batch.columns, zoned, strict=True)]
+        return list(run(0, iter([batch_of(arrays, zoned, batch.num_rows)])))
 
     return work
 
@@ -180,6 +178,11 @@ def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Rec
 def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column in the type of the plan, which may differ in what Arrow calls nested fields."""
     return column if column.type == kind else column.cast(kind)
+
+
+def _exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in this very type: Arrow calls lists equal whose elements have other names."""
+    return column if column.type == kind and not pt.is_nested(kind) else column.cast(kind)
 
 
 def zone_of(settings: Mapping[str, str]) -> str:

@@ -116,7 +116,7 @@ class Walker:
         kind = node.nodeName()
         if kind == "AttributeReference":
             return self._read_reference(node)
-        children = tuple(self.expression(child) for child in _seq(node.children()))
+        children = tuple(self.expression(child) for child in _operands(node, kind))
         fields = self._read_fields(node, kind)
         reader = _EXTRA.get(kind)
         if reader is not None:
@@ -262,6 +262,14 @@ def _seq(values: Any) -> list[Any]:
     return [values.apply(index) for index in range(values.length())]
 
 
+def _operands(node: Any, kind: str) -> list[Any]:
+    """The children; of a method of a constant object, an evaluator, only the arguments."""
+    children = _seq(node.children())
+    if kind == "Invoke" and children[0].nodeName() == "Literal":
+        return children[1:]
+    return children
+
+
 # -- what the generic reading cannot see, by kind
 
 
@@ -365,6 +373,12 @@ def _static_invoke(walker: Walker, node: Any) -> dict[str, Value]:
     return {"staticObject": node.staticObject().getName()}
 
 
+def _invoke(walker: Walker, node: Any) -> dict[str, Value]:
+    """A constant object whose method is called, as it prints: its settings are in there."""
+    target = node.targetObject()
+    return {"target": target.toString()} if target.nodeName() == "Literal" else {}
+
+
 def _watermark(walker: Walker, node: Any) -> dict[str, Value]:
     delay = node.delay()
     jvm = walker._jvm
@@ -392,6 +406,7 @@ _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "PythonUDF": _python_udf,
     "NamedLambdaVariable": _lambda_variable,
     "StaticInvoke": _static_invoke,
+    "Invoke": _invoke,
     "EventTimeWatermark": _watermark,
     "StreamingRelation": _stream,
     "StreamingRelationV2": _stream,

@@ -500,10 +500,8 @@ def _running(draw: st.DrawFn) -> str:
     )
     if call.startswith("l"):
         frame = ""
-    return (
-        f"SELECT k, ts, i, {call} OVER (PARTITION BY k ORDER BY ts, i, g, s, d{frame}) AS r FROM {{t}}"
-        f"{_where(draw)}"
-    )
+    over = f"PARTITION BY k ORDER BY ts, i, g, s, d{frame}"
+    return f"SELECT k, ts, i, {call} OVER ({over}) AS r FROM {{t}}{_where(draw)}"
 
 
 @st.composite

@@ -213,7 +213,6 @@ def test_casts_that_cannot_fail_need_no_mode(spark: Any) -> None:
         "cast(p as decimal(20,4))",
         "cast(o as int)",
         "cast(l as string)",
-        "i + l",
         "i + d",
     ]
     assert_expressions(spark, expressions, _numbers())
@@ -268,7 +267,7 @@ def test_timestamps_are_cast_in_the_zone_of_the_session(spark: Any) -> None:
     texts = pa.table({"t": pa.array(_TEXTS["moment"], pa.string())})
     spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
     try:
-        assert_expressions(spark, _TIME_CASTS, _times())
+        assert_expressions(spark, _TIME_CASTS, _times().slice(3))
         assert_expressions(spark, ["string(try_cast(t as timestamp))"], texts)
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

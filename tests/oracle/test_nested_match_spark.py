@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.errors import IllegalArgumentException
 
-from penstock.ops.functions.lists import lists_of
+from penstock.ops.functions.lists import lists_of, retype
 from penstock.testing.oracle import (
     Failed,
     Frames,
@@ -116,6 +116,7 @@ ARRAYS = [
     "try_element_at(n, i)",
     "try_element_at(t, i)",
     "try_element_at(nn, i)",
+    "split_part(pairs, ',', i)",
     "size(n)",
     "cardinality(m)",
     "size(nn)",
@@ -381,3 +382,23 @@ def test_a_map_array_may_be_sliced() -> None:
 
     assert lists.elements.to_pylist() == [{"key": "b", "value": 2}, {"key": "c", "value": None}]
     assert lists.array(kind).to_pylist() == [None, [("b", 2), ("c", None)]]
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_arrays_under_another_type_are_whole_wherever_they_start(start: int) -> None:
+    """A slice that has no elements has been a trap: its children start behind their own end."""
+    strict = pa.field("x", pa.int32(), nullable=False)
+    kinds = [
+        (pa.list_(pa.struct([("x", pa.int32())])), pa.list_(pa.struct([strict]))),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), strict)),
+    ]
+    rows = ([[{"x": 1}], [], None, [{"x": 2}]], [[("a", 1)], [], None, [("b", 2), ("c", 3)]])
+    for (have, want), values in zip(kinds, rows, strict=True):
+        array = pa.array(values, have).slice(start)
+
+        made = [retype(array, want), lists_of(array).array(want)]
+
+        joined = pa.concat_arrays([*made, made[0].slice(1)])
+        joined.validate(full=True)
+        assert joined.type == want
+        assert joined.to_pylist() == [*values[start:], *values[start:], *values[start + 1 :]]

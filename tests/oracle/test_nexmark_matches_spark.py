@@ -17,7 +17,7 @@ import pytest
 
 from penstock.errors import Unsupported
 from penstock.nexmark import model
-from penstock.nexmark.generator import Generator
+from penstock.nexmark.generator import Generator, Parameters
 from penstock.nexmark.queries import QUERIES
 from penstock.ops.driver import Driver
 from penstock.spark.frontend import plan
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 EVENTS = 200_000
 BATCH_EVENTS = 5_000
+#: Spark makes two aggregations of several distinct counts, and the second computes whole groups
+#: anew with every batch: the time grows with the square of the events.
+EVENTS_OF = {"q15": 50_000, "q16": 50_000}
 #: Structured Streaming has no plan for these; batch Spark does, and so do we.
 REFUSED_BY_STREAMING = ["q4", "q6", "q9", "q15", "q16", "q18", "q19"]
 BY_PROCESSING_TIME = "q12"
@@ -56,13 +59,16 @@ class Site:
 
     def expected(self, name: str) -> pa.Table:
         if name not in self.answers:
-            self.answers[name] = self.build(name, self.cached).toArrow()
+            end_s = EVENTS_OF.get(name, EVENTS) / Parameters().events_per_s
+            before = f"dateTime < timestamp_micros({int(end_s * 1_000_000)})"
+            frames = {kind: df.where(before) for kind, df in self.cached.items()}
+            self.answers[name] = self.build(name, frames).toArrow()
         return self.answers[name]
 
-    def run(self, df: DataFrame, mode: Mode) -> pa.Table:
-        planned = plan(df, mode=mode)
+    def run(self, name: str, frames: dict[str, DataFrame], mode: Mode) -> pa.Table:
+        planned = plan(self.build(name, frames), mode=mode)
         driver = Driver(planned.query, planned.static_rows())
-        for batch in self.batches:
+        for batch in self.batches[: EVENTS_OF.get(name, EVENTS) // BATCH_EVENTS]:
             for kind, rows in batch.items():
                 driver.feed(self.paths[kind], rows)
         driver.finish()
@@ -86,7 +92,7 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Any:
         streams[kind] = spark.readStream.schema(from_arrow_schema(schema)).parquet(str(path))
         rows = pa.Table.from_batches([batch[kind] for batch in batches])
         cached[kind] = spark.createDataFrame(rows).cache()
-    yield Site(batches, cached, streams, paths, spark.createDataFrame(model.side_input()).cache())
+    yield Site(batches, cached, streams, paths, spark.createDataFrame(model.side_input()))
     for df in cached.values():
         df.unpersist()
 
@@ -95,7 +101,7 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_every_query_equals_batch_spark(site: Site, name: str) -> None:
     expected = site.expected(name)
 
-    actual = site.run(site.build(name, site.streams), "update")
+    actual = site.run(name, site.streams, "update")
 
     assert expected.num_rows
     assert_equal(actual, expected, name)
@@ -106,7 +112,7 @@ def test_append_mode_gives_the_same_rows_once_they_are_final(site: Site, name: s
     late = {kind: df.withWatermark("dateTime", "4 seconds") for kind, df in site.streams.items()}
     expected = site.expected(name)
 
-    actual = site.run(site.build(name, late), "append")
+    actual = site.run(name, late, "append")
 
     assert_equal(actual, expected, name)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.testing.oracle import assert_expressions, assert_fails
+from penstock.testing.oracle import assert_expressions, assert_fails, assert_same
 
 _INTEGERS = {"b": 8, "s": 16, "i": 32, "l": 64}
 _FLOATS = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.5, 0.1, 1e-300, 1e300]
@@ -225,6 +225,109 @@ def test_interval_arithmetic_matches(spark: Any) -> None:
     assert_expressions(spark, expressions, orderables())
 
 
+_UNARY = [
+    *["acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "cot", "csc"],
+    *["exp", "expm1", "rint", "sec", "sign", "signum", "sin", "sinh", "sqrt", "tan", "tanh"],
+    *["degrees", "radians", "ln", "log10", "log1p", "log2"],
+]
+_BINARY = ["log", "pow", "power", "atan2", "hypot"]
+
+
+def test_mathematics_matches(spark: Any) -> None:
+    expressions = [f"{name}(d1)" for name in _UNARY]
+    expressions += [f"{name}(d1, d2)" for name in _BINARY]
+    expressions += ["sqrt(i1)", "pow(2, b1)", "log(d1)", "factorial(b1)", "pi() * d1", "e() * d1"]
+    expressions += ["width_bucket(d1, -2D, 3D, 10)", "width_bucket(d1, 3D, -2D, 10)"]
+    expressions += ["width_bucket(d1, d2, 3D, i1)", "width_bucket(i1, 0, 100, 7)"]
+    assert_expressions(spark, expressions, numbers())
+
+
+def test_signs_and_buckets_of_intervals_match(spark: Any) -> None:
+    expressions = ["sign(dur1)", "width_bucket(dur1, interval '0' day, interval '100' day, 7)"]
+    assert_expressions(spark, expressions, orderables())
+
+
+def _measures() -> pa.Table:
+    """Prices, halves, and numbers whose last digit decides."""
+    rng = random.Random(3)
+    doubles = [round(rng.uniform(-1000, 1000), rng.randint(0, 6)) for _ in range(120)]
+    doubles += [rng.randint(-2000, 2000) / 8 for _ in range(60)] + [2.675, 1.005, -2.5, 0.5, 1.5]
+    doubles += [1e22, 1e-7, 123456789012345.67, -0.3, 4503599627370497.5, 1e300]
+    floats = [rng.choice([None, value]) for value in doubles if abs(value) < 1e30]
+    floats += [None] * (len(doubles) - len(floats))
+    integers = [rng.choice([None, rng.randint(-500, 500)]) for _ in doubles]
+    return pa.table(
+        {
+            "d": pa.array([*doubles, None, float("nan"), float("inf")]),
+            "f": pa.array([*floats, None, float("nan"), -float("inf")], pa.float32()),
+            "i": pa.array([*integers, 2**31 - 1, -(2**31), 55], pa.int32()),
+            "l": pa.array([*integers, 2**63 - 1, -(2**63), 55], pa.int64()),
+            "p": pa.array(
+                [*_decimals(rng, 10, 4, len(doubles)), *[None] * 3], pa.decimal128(10, 4)
+            ),
+            "w": pa.array(
+                [*_decimals(rng, 30, 9, len(doubles)), *[None] * 3], pa.decimal128(38, 9)
+            ),
+        }
+    )
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_rounding_matches(spark: Any, ansi: bool) -> None:
+    table = _measures()
+    names = ("round", "bround")
+    expressions = [f"{n}({c}, {s})" for n in names for c in "dfpw" for s in (0, 1, 2, 3, -1, -2)]
+    expressions += [f"{n}(i, {s})" for n in names for s in (0, 2)] + ["round(d)", "round(p)"]
+    expressions += [f"{n}({c}, {s})" for n in ("ceil", "floor") for c in "pw" for s in (0, 2, -1)]
+    expressions += [f"{n}({c})" for n in ("ceil", "floor", "ceiling") for c in "pwil"]
+    expressions += [
+        "ceil(d / 1e295D)",
+        "floor(f / 1e22D)",
+        "ceil(i, -2)",
+        "round(d, 15)",
+        "round(d, 30)",
+    ]
+    if not ansi:
+        expressions += [f"{n}({c}, {s})" for n in names for c in "il" for s in (-1, -2, -9, -19)]
+        expressions += ["ceil(d)", "floor(d)"]
+    else:
+        table = table.slice(0, len(table) - 3)
+    assert_expressions(spark, expressions, table, ansi=ansi)
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_bits_and_bases_match(spark: Any, ansi: bool) -> None:
+    expressions = [f"{c}1 {op} {c}2" for c in "bsil" for op in "&|^"]
+    expressions += [f"~{c}1" for c in "bsil"] + [f"bit_count({c}1)" for c in "bsil"]
+    expressions += [f"{n}({c}1, i2)" for n in ("shiftleft", "shiftright") for c in "il"]
+    expressions += [f"shiftrightunsigned({c}1, i2)" for c in "il"]
+    expressions += ["i1 << 3", "l1 >> 3", "l1 >>> 60", "bit_count(i1 > 0)", "bin(l1)", "bin(i1)"]
+    expressions += ["getbit(l1, 63)", "bit_get(i1, 0)", "getbit(b1, 7)", "hex(l1)", "hex(i1)"]
+    expressions += [f"conv(cast(i1 as string), 10, {base})" for base in (2, 16, 36, -2, -16, 37)]
+    expressions += ["conv(hex(l1), 16, -10)", "conv(hex(l1), 16, 10)", "conv('-1Zz', b1, b2)"]
+    assert_expressions(spark, expressions, numbers(), ansi=ansi)
+
+
+def test_decimal_sums_are_made_of_integers_as_in_spark(spark: Any) -> None:
+    def build(frames: Any) -> Any:
+        return frames["t"].groupBy("b1").agg({"p1": "sum", "q": "sum"})
+
+    assert_same(spark, build, {"t": numbers().select(["b1", "p1", "q"])})
+
+
+def test_rows_without_enough_values_are_dropped_as_in_spark(spark: Any) -> None:
+    table = {"t": numbers().select(["b1", "i1", "d1", "f1"])}
+    assert_same(spark, lambda frames: frames["t"].dropna(thresh=2), table)
+    assert_same(spark, lambda frames: frames["t"].dropna(how="all"), table)
+    assert_same(spark, lambda frames: frames["t"].dropna(), table)
+
+
+def test_grouping_by_floating_point_numbers_matches(spark: Any) -> None:
+    table = {"t": numbers().select(["d1", "f1"])}
+    assert_same(spark, lambda frames: frames["t"].groupBy("d1").count(), table)
+    assert_same(spark, lambda frames: frames["t"].select("f1").distinct(), table)
+
+
 _EDGES = pa.table(
     {
         "b": pa.array([1, -128, 0], pa.int8()),
@@ -263,6 +366,11 @@ _EDGES = pa.table(
         ("dur - interval '1' day", "INTERVAL_ARITHMETIC_OVERFLOW"),
         ("-dur", "INTERVAL_ARITHMETIC_OVERFLOW"),
         ("abs(dur)", "ARITHMETIC_OVERFLOW"),
+        ("round(l, -19)", "ARITHMETIC_OVERFLOW"),
+        ("ceil(d * 1e300D)", "ARITHMETIC_OVERFLOW"),
+        ("getbit(i, 32)", "INVALID_PARAMETER_VALUE"),
+        ("conv(concat('FFFFFFFFFFFFFFFFF', b), 16, 10)", "ARITHMETIC_OVERFLOW"),
+        ("-p", "NUMERIC_VALUE_OUT_OF_RANGE"),
     ],
 )
 def test_arithmetic_fails_where_spark_fails(spark: Any, expression: str, condition: str) -> None:

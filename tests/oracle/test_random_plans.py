@@ -1,4 +1,4 @@
-"""Random queries over random rows: our result is batch Spark's, in any chunking, after a restart."""
+"""Random queries over random rows give batch Spark's result, in any chunking, after a restart."""
 
 from __future__ import annotations
 

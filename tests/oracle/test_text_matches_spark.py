@@ -27,8 +27,9 @@ _TEXTS = [
 _BYTES = [b"", b"a", b"abc", b"\x00\xff", "ñ".encode(), b"abcabc", bytes(range(60)), b"\x00" * 80]
 _INTS = [0, 1, 2, 3, 5, 7, -1, -2, -3, -10, 100]
 _DOUBLES = [
-    0.0, -0.0, 1.5, 2.5, -2.5, 0.125, 1234567.891, -1e-7, 1e22, 1.005, 0.5, 1.2345678901234567e25,
-    float("nan"), float("inf"), float("-inf"), 5e-324, 1.7976931348623157e308, 999999.995,
+    0.0, -0.0, 1.5, 2.5, 5.27401990262979e18, 2.0**-44, -2.5, 0.125, 1234567.891, -1e-7, 1e22,
+    1.005, 0.5, 1.2345678901234567e25, float("nan"), float("inf"), float("-inf"), 5e-324,
+    1.7976931348623157e308, 999999.995,
 ]  # fmt: skip
 
 
@@ -122,7 +123,8 @@ _LIKENESS_AND_ENCODING = [
     "decode(encode(s, 'UTF-8'), 'UTF-8')", "decode(encode(s, 'utf-16'), 'UTF-16')",
     "decode(encode(s, 'utf-32'), 'UTF-32')", "decode(b, 'ISO-8859-1')",
     "to_binary(hex(s), 'hex')",
-    "to_binary(base64(b), 'base64')", "to_binary(s, 'utf-8')", "url_encode(s)",
+    "to_binary(base64(b), 'base64')", "try_to_binary(s, 'hex')", "try_to_binary(s, 'base64')",
+    "to_binary(s, 'utf-8')", "url_encode(s)",
     "try_url_decode(s)",
     "url_decode(url_encode(s))", "luhn_check(s)",
 ]  # fmt: skip
@@ -132,7 +134,8 @@ _PRINTING = [
     "format_string('%10s|%-10s|%.2s|%1$s', s, u, s)", "format_string('%x %X %o', i, l, i)",
     "format_string('%x', y)",
     "format_string('%f %.2f %10.3f %,.1f %+.0f %012.2f', d, d, d, d, d, d)",
-    "format_string('%b %b %s %%', t, s, t)", "printf('%.3f', f)", "printf('no arguments')",
+    "format_string('%b %b %s %%', t, s, t)", "printf('%.3f', f)",
+    "printf('%s|%12s|%.3s', d, f, d)", "printf('no arguments')",
     "format_number(d, 2)", "format_number(d, 0)", "format_number(d, i)", "format_number(f, 3)",
     "format_number(l, 1)", "format_number(i, 0)", "format_number(m, 1)", "format_number(m, 4)",
     "format_number(d, '#,##0.00##')", "format_number(d, '0000.#')", "format_number(l, '#,###0')",
@@ -161,6 +164,28 @@ def test_text_functions_take_empty_batches(spark: SparkSession) -> None:
     assert_expressions(spark, expressions, _table(1).slice(0, 0))
 
 
+_URLS = [
+    "http://user:pw@www.example.com:80/a/b%20c?k=1&x=2&k=3#top", "https://[::1%eth0]:8/p",
+    "//h/p?q",
+    "mailto:a@b.c", "/only/path", "", "http:", "http://", "http:///p", "http://1.2.3.4/",
+    "ht tp://x",
+    "http://1.2.3/", "http://a_b.c/d", "http://é.com/ü?ñ=1#😀", "http://h:x/", "http://h/%zz",
+    "a?b#",
+    "http://h?k=&kk=5", "http://a-.b/", "http://[::1/", "x://h/[y]", "http://h/?k=[1]",
+    "http://@h/",
+    "https://www.nexmark.com/a/b/item.htm?query=1&channel_id=77", "http://h. /", "#f", "?q", ":x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ["parse_url", "try_parse_url"])
+def test_parse_url_matches(spark: SparkSession, function: str) -> None:
+    table = pa.table({"s": pa.array([*_URLS, None], pa.string())})
+    parts = ["HOST", "PATH", "QUERY", "REF", "PROTOCOL", "FILE", "AUTHORITY", "USERINFO", "host"]
+    expressions = [f"{function}(s, '{part}')" for part in parts]
+    expressions += [f"{function}(s, 'QUERY', 'k')", f"{function}(s, 'HOST', 'k')"]
+    assert_expressions(spark, expressions, table, ansi=False)
+
+
 def test_elt_beyond_its_arguments_is_null_without_ansi(spark: SparkSession) -> None:
     assert_expressions(spark, ["elt(i, s, u)", "elt(j, b, c)"], _table(4), ansi=False)
 
@@ -179,6 +204,7 @@ def test_elt_evaluates_only_what_it_chooses(spark: SparkSession) -> None:
         ("encode(s, 'US-ASCII')", "MALFORMED_CHARACTER_CODING"),
         ("decode(unhex('FF'||hex(s)), 'UTF-8')", "MALFORMED_CHARACTER_CODING"),
         ("url_decode(s)", "CANNOT_DECODE_URL"),
+        ("parse_url(s, 'HOST')", "INVALID_URL"),
         ("split_part(s, 'a', n - 3)", "INVALID_INDEX_OF_ZERO"),
     ],
 )
@@ -193,10 +219,12 @@ def test_text_functions_fail_as_spark_does(
     ("expression", "reason"),
     [
         ("format_string('%e', d)", "%e"),
-        ("format_string('%s', d)", "%s of double"),
+        ("format_string('%s', m)", "%s of decimal"),
         ("format_string(s, i)", "not constant"),
         ("format_number(d, '0.0E0')", "pattern"),
         ("encode(s, u)", "not constant"),
+        ("parse_url(s, u)", "not constant"),
+        ("parse_url(s, 'QUERY', '[')", "regular expression"),
         ("levenshtein(s, u, i)", "threshold"),
     ],
 )

@@ -36,12 +36,23 @@ def _table(rows: int, seed: int) -> pa.Table:
             "d": pa.array([rng.choice([None, day, day.replace(day=3)]) for _ in ids], pa.date32()),
             "m": pa.array([rng.choice(cents) for _ in ids], pa.decimal128(10, 2)),
             "b": pa.array([rng.choice([None, True, False]) for _ in ids], pa.bool_()),
+            "f": pa.array([rng.choice(_FLOATS) for _ in ids], pa.float32()),
+            "raw": pa.array([rng.choice([None, b"", b"\x00", b"\x7f", b"\xff"]) for _ in ids]),
+            "a": pa.array([_some_list(rng) for _ in ids], pa.list_(pa.float64())),
+            "st": pa.array(
+                [rng.choice([None, {"x": _some_list(rng), "y": rng.choice(_WORDS)}]) for _ in ids],
+                pa.struct([("x", pa.list_(pa.float64())), ("y", pa.string())]),
+            ),
             "ts": pa.array(
                 [rng.choice([None, rng.randrange(6 * 3600) * 10**6]) for _ in ids],
                 pa.timestamp("us", "UTC"),
             ),
         }
     )
+
+
+def _some_list(rng: random.Random) -> list[float | None] | None:
+    return rng.choice([None, [], [None], [rng.choice(_FLOATS)], [1.5, rng.choice(_FLOATS)]])
 
 
 def _over(functions: list[str], *, source: str = "t") -> Any:
@@ -131,6 +142,11 @@ MORE_AGGREGATES = [
 ]
 
 
+ORDERS = [
+    f"dense_rank() OVER (PARTITION BY k ORDER BY {column} {direction})"
+    for column in ("i", "x", "f", "s", "d", "m", "b", "raw", "a", "st", "ts")
+    for direction in ("ASC NULLS LAST", "DESC NULLS FIRST")
+]
 RANGES = [
     f"{function} OVER (PARTITION BY k ORDER BY {order} RANGE BETWEEN {frame})"
     for order, frames in {
@@ -151,8 +167,8 @@ RANGES = [
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "functions",
-    [RANKS, NEIGHBOURS, PICKS, AGGREGATES, MORE_AGGREGATES, RANGES],
-    ids=["ranks", "neighbours", "picks", "aggregates", "frames", "ranges"],
+    [RANKS, NEIGHBOURS, PICKS, AGGREGATES, MORE_AGGREGATES, ORDERS, RANGES],
+    ids=["ranks", "neighbours", "picks", "aggregates", "frames", "orders", "ranges"],
 )
 def test_functions_over_rows_that_are_added_equal_spark(
     spark: Any, functions: list[str], seed: int
@@ -299,6 +315,11 @@ def test_q6_over_changing_maxima_equals_spark(spark: Any, seed: int) -> None:
 def test_append_mode_refuses_a_window_that_no_time_bounds(spark: Any) -> None:
     with pytest.raises(Unsupported, match="partitioned by event time"):
         plan_streaming(spark, _over(RANKS[:1]), {"t": _table(1, 11)}, "append")
+
+
+def test_a_range_whose_bound_overflows_fails_as_in_spark(spark: Any) -> None:
+    over = "(PARTITION BY k ORDER BY i RANGE BETWEEN CURRENT ROW AND 1 FOLLOWING)"
+    assert_same(spark, _over([f"count(*) OVER {over}"]), {"t": _table(60, 16)}, seed=16)
 
 
 @pytest.mark.parametrize(

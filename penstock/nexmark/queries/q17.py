@@ -15,6 +15,6 @@ def q17(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
         F.count_if(price >= 1_000_000).alias("rank3_bids"),
         F.min("price").alias("min_price"),
         F.max("price").alias("max_price"),
-        F.floor(F.avg("price")).cast("bigint").alias("avg_price"),
+        F.avg("price").cast("bigint").alias("avg_price"),
         F.sum("price").alias("sum_price"),
     )

@@ -16,5 +16,5 @@ def q4(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
         .groupBy(auction.id, "category")
         .agg(F.max("price").alias("final"))
     )
-    average = F.floor(F.avg("final")).cast("bigint").alias("final")
+    average = F.avg("final").cast("bigint").alias("final")
     return highest.groupBy("category").agg(average)

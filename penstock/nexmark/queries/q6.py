@@ -17,5 +17,5 @@ def q6(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
         .agg(F.max("price").alias("final"))
     )
     last_ten = Window.partitionBy("seller").orderBy("expires", "id").rowsBetween(-9, 0)
-    average = F.floor(F.avg("final").over(last_ten)).cast("bigint")
+    average = F.avg("final").over(last_ten).cast("bigint")
     return sold.select("seller", average.alias("avg_price"), F.col("expires").alias("closed"))

@@ -24,6 +24,7 @@ from penstock.ops.aggregates.values import (
 )
 from penstock.plan.exprs import Literal
 from penstock.plan.nodes import AggregateCall
+from penstock.state.keys import normalise_floats
 
 
 class _Collect:
@@ -71,9 +72,16 @@ def collect_list(call: AggregateCall) -> Accumulator:
     return _Collect(call)
 
 
+class _CollectDistinct(_Collect):
+    """The operator sees to it that each value comes once; Spark shows zeros without sign."""
+
+    def lift(self, args: list[pa.Array], rows: int) -> Buffers:
+        return super().lift([normalise_floats(args[0])], rows)
+
+
 @aggregate("CollectSet", sql="collect_set", distinct=True)
 def collect_set(call: AggregateCall) -> Accumulator:
-    return _Collect(call)
+    return _CollectDistinct(call)
 
 
 @aggregate("HyperLogLogPlusPlus", sql="approx_count_distinct", distinct=True)

@@ -7,10 +7,14 @@ lambdas.py     higher-order functions over arrays and maps
 alignment.py   arguments as equally long arrays, or as NumPy's values
 comparisons.py comparison, membership, nulls and NaN
 numbers.py     arithmetic
-decimals.py    arithmetic on decimals
-casts.py       CAST and try_cast, all pairs
+decimals.py    arithmetic on decimals; unscaled.py: their digits as whole numbers
+maths.py       functions of real numbers
+rounding.py    round, bround, ceil, floor
+bits.py        bits of integers, numbers in other bases
+casts.py       CAST and try_cast; parsing.py: out of text; printing.py: into text
+java_floats.py how Java prints float and double
 text.py        strings and binary; slices.py: cut by NumPy; rows.py: what has no column kernel
-searching.py   finding, replacing, splitting, likeness; encodings.py: hex, base64, URLs
+searching.py   finding, replacing, splitting, likeness; encodings.py: hex, base64 ...; urls.py
 printf.py      format_string, format_number, mask
 patterns.py    LIKE, RLIKE, regular expressions; java_patterns.py: Java's, translated
 operands.py    Arrow values as NumPy vectors and back
@@ -38,11 +42,15 @@ _MODULES = (
     "lambdas",
     "comparisons",
     "numbers",
-    "decimals",
+    "maths",
+    "rounding",
+    "bits",
+    "unscaled",
     "casts",
     "text",
     "searching",
     "encodings",
+    "urls",
     "printf",
     "patterns",
     "times",

@@ -14,6 +14,7 @@ from penstock.ops.functions.lists import (
     Ints,
     Lists,
     Mask,
+    check_length,
     ints_of,
     join,
     lists_of,
@@ -27,9 +28,6 @@ from penstock.ops.functions.ordering import equal_mask
 from penstock.ops.functions.registry import function
 from penstock.ops.functions.structs import struct_of
 from penstock.plan.exprs import Call
-
-#: The longest array that Spark makes: what a Java array can hold, rounded down to words.
-_LENGTH_MAX = 2**31 - 1 - 15
 
 
 @function("CreateArray", sql="array", raises=False)
@@ -61,7 +59,7 @@ def _is_over_arrays(call: Call) -> bool:
     return pa.types.is_list(call.args[0].type)
 
 
-@function("ElementAt", sql="element_at try_element_at split_part", raises=_is_over_arrays)
+@function("ElementAt", sql="element_at try_element_at", raises=_is_over_arrays)
 @over_arrays
 def element_at(call: Call, value: pa.Array, index: pa.Array) -> pa.Array:
     """The element at an index from 1, or from -1 backwards; or the value of a key."""
@@ -205,13 +203,9 @@ def array_join(
 @over_arrays
 def array_repeat(call: Call, value: pa.Array, count: pa.Array) -> pa.Array:
     valid, times = valid_mask(count), np.maximum(ints_of(count), 0)
-    _check_length(times)
+    check_length(times)
     rows = np.repeat(np.arange(len(times)), times)
     return Lists(offsets_of(times), value.take(pa.array(rows)), valid).array(call.type)
-
-
-def _check_length(lengths: Ints) -> None:
-    fail_where(pa.array(lengths > _LENGTH_MAX), "COLLECTION_SIZE_LIMIT_EXCEEDED")
 
 
 def _refuse_legacy_index(call: Call) -> str | None:
@@ -237,7 +231,7 @@ def array_insert(call: Call, value: pa.Array, place: pa.Array, item: pa.Array) -
     gap = np.maximum(-target, 0)  # nulls between the new element, then first, and the old ones
     target = np.maximum(target, 0)
     lengths = np.where(valid, np.maximum(lists.lengths + 1 + gap, target + 1), 0)
-    _check_length(lengths)
+    check_length(lengths)
     offsets = offsets_of(lengths)
     rows, spots = lists.rows, lists.places
     moved = np.where(spots >= target[rows], 1 + gap[rows], 0)

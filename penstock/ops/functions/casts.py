@@ -118,7 +118,18 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
-@function("Cast", sql="cast try_cast", accepts=_accepts)
+def _can_fail(call: Call) -> bool:
+    """Not if every value has one of the other type, or null; else in ANSI mode."""
+    source, target = call.args[0].type, call.type
+    pair = kind_of(source), kind_of(target)
+    if pair == ("string", "timestamp"):
+        return True  # a time without a date is refused in every mode
+    if (source, target) in _WIDENINGS or pair[1] == "string" or pair in _SAFE:
+        return False
+    return call.is_ansi
+
+
+@function("Cast", sql="cast try_cast", raises=_can_fail, accepts=_accepts)
 def cast(call: Call, value: Datum) -> Datum:
     """The fast ways first: nothing to do, or a kernel that cannot fail."""
     source, target = value.type, call.type
@@ -130,6 +141,19 @@ def cast(call: Call, value: Datum) -> Datum:
 
 
 _NUMBERS: Final = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
+_SAFE: Final = frozenset(
+    {
+        *((one, "bool") for one in ("int", "float", "decimal", "timestamp")),
+        *(("bool", two) for two in ("int", "float", "timestamp")),
+        *((one, "float") for one in ("int", "float", "decimal", "timestamp")),
+        ("int", "timestamp"),
+        ("timestamp", "date"),
+        ("timestamp", "ntz"),
+        ("ntz", "date"),
+        ("ntz", "timestamp"),
+        ("string", "binary"),
+    }
+)
 #: Pairs of numbers, never narrower; integers round to floating point as in Java.
 _WIDENINGS: Final = frozenset(
     (one, two) for place, one in enumerate(_NUMBERS) for two in _NUMBERS[place:]
@@ -177,7 +201,7 @@ def _float_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     values = to_numpy(array).astype(np.float64)
     limits = np.iinfo(target.to_pandas_dtype())
     cut = _INT64 if target.bit_width == 64 or not mode.is_legacy else np.iinfo(np.int32)
-    longs = _truncate(values, cut.min, cut.max)
+    longs = truncate_floats(values, cut.min, cut.max)
     result = pa.array(longs, mask=nulls(array)).cast(target, safe=False)
     if mode.is_legacy:
         return result
@@ -186,7 +210,7 @@ def _float_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     return mode.reject(result, ~fits & ~nulls(array), _OVERFLOW)
 
 
-def _truncate(values: Values, least: int, most: int) -> Values:
+def truncate_floats(values: Values, least: int, most: int) -> Values:
     """Java's cast to an integer: NaN is 0, and what is too large is the largest."""
     with np.errstate(invalid="ignore"):
         longs = np.nan_to_num(np.trunc(values), nan=0.0, posinf=0.0, neginf=0.0)
@@ -348,7 +372,7 @@ def _float_to_timestamp(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = values * MICROS_PER_SECOND
         beyond = (np.abs(np.trunc(scaled)) > 2.0**63) & ~strange & ~nulls(array)
-    result = _from_micros(_truncate(scaled, _INT64.min, _INT64.max), array, target)
+    result = _from_micros(truncate_floats(scaled, _INT64.min, _INT64.max), array, target)
     if not mode.is_legacy:
         result = mode.reject(result, beyond, _OVERFLOW)
     return mode.reject(result, strange, _INVALID)

@@ -35,7 +35,7 @@ def is_not_null(call: Call, value: Datum) -> Datum:
     return pc.is_valid(value)
 
 
-@function("Not", sql="not !", raises=False)
+@function("Not", sql="not", raises=False)
 def not_(call: Call, value: Datum) -> Datum:
     return pc.invert(value)
 

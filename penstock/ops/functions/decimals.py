@@ -10,7 +10,7 @@ Law: what does not fit the result's type fails in ANSI mode and is null otherwis
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -28,8 +28,13 @@ _Operate: TypeAlias = Callable[[int, int], int]
 _WIDEST: Final = 76
 _JAVA_DIGITS: Final = 39
 _JAVA_MOST: Final = 10**_JAVA_DIGITS
+_ONE: Final = Decimal(1)
+#: Enough digits for every double and every decimal written out in full.
+_EXACT: Final = Context(prec=1200, Emax=MAX_EMAX, Emin=MIN_EMIN)
 #: How many digits a negation keeps.
 NEGATED_DIGITS: Final = 34
+#: Arrow's name of it.
+HALF_UP: Final = "half_towards_infinity"
 CONDITION: Final = "NUMERIC_VALUE_OUT_OF_RANGE"
 
 
@@ -212,14 +217,8 @@ def from_decimals(values: list[Decimal | None], type: pa.DataType, *, is_ansi: b
 def _rescale(value: Decimal | None, scale: int) -> int | None:
     if value is None:
         return None
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
-    shift = exponent + scale
-    if shift >= 0:
-        return unscaled * 10**shift
-    # Beyond its last digit a number has no digits that could round it up.
-    return divide_half_up(unscaled, 10**-shift) if -shift <= len(digits) else 0
+    whole = value.scaleb(scale, _EXACT).quantize(_ONE, ROUND_HALF_UP, _EXACT)
+    return int(whole)
 
 
 def fractions(array: pa.Array) -> list[Fraction | None]:
@@ -228,12 +227,12 @@ def fractions(array: pa.Array) -> list[Fraction | None]:
     return [None if value is None else Fraction(value, unit) for value in unscaled(array)]
 
 
-def fit(value: Datum, type: pa.DataType, *, is_ansi: bool) -> Datum:
-    """A decimal in another decimal type: rounded half up, checked."""
+def fit(value: Datum, type: pa.DataType, *, is_ansi: bool, mode: str = HALF_UP) -> Datum:
+    """A decimal in another decimal type: rounded, checked."""
     (array,) = arrays(value)
     wide = array.cast(pa.decimal256(_WIDEST, array.type.scale))
     if array.type.scale > type.scale:
-        wide = pc.round(wide, ndigits=type.scale, round_mode="half_towards_infinity")
+        wide = pc.round(wide, ndigits=type.scale, round_mode=mode)
         wide = wide.cast(pa.decimal256(_WIDEST, type.scale))
     limit = pa.scalar(Decimal(10) ** (type.precision - type.scale), wide.type)
     too_large = pc.greater_equal(pc.abs(wide), limit)

@@ -22,7 +22,7 @@ from penstock.plan.exprs import Call, Literal
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _NOT_IN_ALPHABET: Final = re.compile(rb"[^A-Za-z0-9+/]")
-#: Java's white space among the characters that Python does not count as such, and the reverse.
+#: White space to Python, not to Java.
 _NO_BREAK: Final = frozenset("\u00a0\u2007\u202f\u0085")
 _MIME_LINE: Final = 76
 #: Spark's names of character sets to Python's: how it encodes, and how it decodes.
@@ -64,7 +64,7 @@ def _hex_bytes(call: Call, value: pa.Array) -> pa.Array:
     return layout.join(digits.ravel(), bounds)
 
 
-@function("Unhex", sql="unhex to_binary", raises=lambda call: call.is_ansi)
+@function("Unhex", sql="unhex to_binary try_to_binary", raises=lambda call: call.is_ansi)
 def unhex(call: Call, value: Datum) -> Datum:
     """Null for what is not hexadecimal, or an error if the call says so."""
 
@@ -149,7 +149,13 @@ def _judge_charset(call: Call) -> str | None:
     return None
 
 
-@function("Encode.encode", sql="encode to_binary", raises=True, accepts=_judge_charset)
+def _is_narrow(call: Call) -> bool:
+    """Whether there are characters that the set does not have."""
+    charset = call.args[1]
+    return isinstance(charset, Literal) and not charset.value.as_py().lower().startswith("utf")
+
+
+@function("Encode.encode", sql="encode to_binary", raises=_is_narrow, accepts=_judge_charset)
 def encode(call: Call, value: Datum, charset: pa.Scalar, *legacy: Datum) -> Datum:
     name = charset.as_py().lower()
     if name == "utf-8":

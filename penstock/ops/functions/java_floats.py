@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -26,8 +27,8 @@ _LOG_2 = 0.301029995663981
 
 
 def print_double(value: float) -> str:
-    """Java's Double.toString."""
-    return _print(value, _DOUBLE)
+    """Java's Double.toString; where it needs no exponent, Python's repr is the same."""
+    return repr(value) if 1e-3 <= abs(value) < 1e7 else _print(value, _DOUBLE)
 
 
 def print_float(value: float) -> str:
@@ -66,9 +67,11 @@ def _digits(value: float, format: _Format) -> tuple[str, int]:
     is_odd = exponent >= 63 or exponent < format.least_exponent
     if is_odd or (fraction == 0.5 and exponent < -4):
         return _old_digits(value, fraction, exponent, format)
-    narrow = np.float64(value) if format is _DOUBLE else np.float32(value)
-    mantissa, _, power = np.format_float_scientific(narrow, trim="-").partition("e")
-    return mantissa.replace(".", ""), int(power)
+    if format is _DOUBLE:
+        mantissa, _, power = f"{Decimal(repr(value)):E}".partition("E")
+    else:
+        mantissa, _, power = np.format_float_scientific(np.float32(value), trim="-").partition("e")
+    return mantissa.replace(".", "").rstrip("0"), int(power)
 
 
 def _integer_digits(value: int, exponent: int, format: _Format) -> tuple[str, int]:

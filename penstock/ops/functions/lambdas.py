@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import EvaluationFailed
 from penstock.ops.functions.array_sets import sort
 from penstock.ops.functions.arrays import interleave, pad
-from penstock.ops.functions.branches import choose
+from penstock.ops.functions.branches import choose, evaluate_where
 from penstock.ops.functions.lists import (
     Ints,
     Lists,
@@ -45,32 +45,22 @@ _FORMS: dict[str, Evaluate] = {}
 def compile_lambda_call(call: Call, schema: pa.Schema, compile_expr: CompileExpr) -> Compiled:
     """The compiled form of a call with a lambda among its arguments."""
     evaluate = _FORMS[call.function]
-    values = [compile_expr(arg, schema) for arg in call.args if not isinstance(arg, Lambda)]
+    values = [
+        (compile_expr(arg, schema), arg.type) for arg in call.args if not isinstance(arg, Lambda)
+    ]
     bodies = [
         _compile_body(arg, schema, compile_expr) for arg in call.args if isinstance(arg, Lambda)
     ]
 
     def over_batch(batch: pa.RecordBatch) -> Datum:
         arrays: list[pa.Array] = []
-        for value in values:
-            arrays.append(_evaluate_behind(value, batch, arrays))
+        for value, kind in values:
+            # Where an argument is null, Spark does not look at those behind it.
+            rows = valid_mask(*arrays) if arrays else np.ones(batch.num_rows, bool)
+            arrays.append(evaluate_where(value, batch, rows, kind))
         return evaluate(call, batch, arrays, bodies)
 
     return over_batch
-
-
-def _evaluate_behind(value: Compiled, batch: pa.RecordBatch, before: list[pa.Array]) -> pa.Array:
-    """An argument; where one before it is null, Spark does not look at it."""
-    valid = valid_mask(*before) if before else np.ones(batch.num_rows, bool)
-    if valid.all():
-        return _array(value(batch), batch.num_rows)
-    part = _array(value(batch.filter(pa.array(valid))), int(np.count_nonzero(valid)))
-    return spread(part, valid)
-
-
-def spread(part: pa.Array, rows: Mask) -> pa.Array:
-    """The values of some rows as a column over all; the others are null."""
-    return part.take(pa.array(np.maximum(np.cumsum(rows) - 1, 0), mask=~rows))
 
 
 def _array(value: Datum, count: int) -> pa.Array:
@@ -228,14 +218,14 @@ def aggregate(
     value = arrays[1]
     lengths = lists.lengths
     for place in range(int(lengths.max(initial=0))):
-        rows = np.flatnonzero(lengths > place)
+        has_more = lengths > place
+        rows = np.flatnonzero(has_more)
         elements = lists.elements.take(pa.array(lists.offsets[rows] + place))
         merged = merge(batch, rows, [value.take(pa.array(rows)), elements])
-        open_rows = lengths > place
-        value = choose(open_rows, spread(merged, open_rows), value)
+        value = choose(has_more, _spread(merged, has_more), value)
     rows = np.flatnonzero(lists.valid)
     result = finish(batch, rows, [value.take(pa.array(rows))])
-    return retype(spread(result, lists.valid), call.type)
+    return retype(_spread(result, lists.valid), call.type)
 
 
 @_form("array_sort", "array_sort")
@@ -244,6 +234,11 @@ def array_sort(
 ) -> pa.Array:
     """The natural order, nulls last; others are refused."""
     return sort(arrays[0]).array(call.type)
+
+
+def _spread(part: pa.Array, rows: Mask) -> pa.Array:
+    """The values of some rows as a column over all; the others are null."""
+    return part.take(pa.array(np.maximum(np.cumsum(rows) - 1, 0), mask=~rows))
 
 
 def _index(lists: Lists) -> pa.Array:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import wraps
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.ops.functions.failures import fail_where
 from penstock.ops.functions.registry import Datum, Evaluate
 from penstock.plan.exprs import Call
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+#: The longest array that Spark makes: what a Java array can hold, rounded down to words.
+LENGTH_MAX: Final = 2**31 - 1 - 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,7 @@ class Lists:
         assert self.offsets[-1] < 2**31, "more elements in one batch than Arrow can count"
         mask = None if self.valid.all() else pa.array(~self.valid)
         offsets = pa.array(self.offsets.astype(np.int32))
-        elements = self.elements
-        if pa.types.is_map(type) and elements.offset:
-            # Arrow's maps look past the offset of their entries, straight at keys and values.
-            elements = pa.StructArray.from_arrays(elements.flatten(), ["key", "value"])
-        return retype(pa.ListArray.from_arrays(offsets, elements, mask=mask), type)
+        return retype(pa.ListArray.from_arrays(offsets, self.elements, mask=mask), type)
 
 
 def lists_of(array: pa.Array) -> Lists:
@@ -124,6 +124,11 @@ def offsets_of(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
+def check_length(lengths: npt.NDArray[np.integer[Any]]) -> None:
+    """Fail as Spark does if one of the lists to be made is too long."""
+    fail_where(pa.array(lengths > LENGTH_MAX), "COLLECTION_SIZE_LIMIT_EXCEEDED")
+
+
 def valid_mask(*arrays: pa.Array) -> Mask:
     """Where none of the arrays is null."""
     valid = np.ones(len(arrays[0]), bool)
@@ -143,40 +148,33 @@ def masked(values: npt.NDArray[np.generic], valid: Mask, type: pa.DataType) -> p
     return pa.array(values, mask=~valid).cast(type)
 
 
-@dataclass(frozen=True, slots=True)
-class _Retyped:
-    """Arrow's exchange protocol: the memory of one array under the type of another."""
-
-    array: pa.Array
-    type: pa.DataType
-
-    def __arrow_c_array__(self, requested: object = None) -> tuple[object, object]:
-        return self.type.__arrow_c_schema__(), self.array.__arrow_c_array__()[1]
-
-
 def retype(array: pa.Array, type: pa.DataType) -> pa.Array:
     """The same memory under a type of the same layout: other field names, nullability, map or list.
 
     A cast would do, but refuses to call a nullable field non-nullable, though no null is in it.
     """
-    if not pa.types.is_nested(type) or array.type.equals(type, check_metadata=True):
+    have = array.type
+    if not pa.types.is_nested(type) or have.equals(type, check_metadata=True):
+        assert have == type, f"{have} is not laid out as {type}"
         return array
-    assert _is_same_layout(array.type, type), f"{array.type} is not laid out as {type}"
-    return pa.array(_Retyped(array, type))
-
-
-@lru_cache(maxsize=1024)
-def _is_same_layout(one: pa.DataType, two: pa.DataType) -> bool:
-    """Whether the types differ at most in names, nullability, and a map being a list of entries."""
-    if not pa.types.is_nested(one):
-        return bool(one == two)
-    one, two = (entries_type(t) if pa.types.is_map(t) else t for t in (one, two))
-    return (
-        one.id == two.id
-        and one.num_fields == two.num_fields
-        and all(
-            _is_same_layout(one.field(i).type, two.field(i).type) for i in range(one.num_fields)
-        )
+    if pa.types.is_struct(type):
+        fields = [type.field(i) for i in range(type.num_fields)]
+        inner = [retype(array.field(i), field.type) for i, field in enumerate(fields)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(inner, fields=fields, mask=mask)
+    if pa.types.is_map(have):
+        parts = [array.keys, array.items]
+        elements = pa.StructArray.from_arrays(parts, fields=[have.key_field, have.item_field])
+    else:
+        elements = array.values
+    wanted = entries_type(type) if pa.types.is_map(type) else type
+    elements = retype(elements, wanted.value_type)
+    if pa.types.is_map(type) and elements.offset:
+        # Arrow's maps look past the offset of their entries, straight at keys and values.
+        fields = [type.key_field, type.item_field]
+        elements = pa.StructArray.from_arrays([elements.field(0), elements.field(1)], fields=fields)
+    return pa.Array.from_buffers(
+        type, len(array), array.buffers()[:2], array.null_count, array.offset, [elements]
     )
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ops.functions import decimals
+from penstock.ops.functions import decimals, intervals
 from penstock.ops.functions.alignment import Mask, Values, arrays, to_numpy
 from penstock.ops.functions.failures import fail, fail_where
 from penstock.ops.functions.registry import Datum, function
-from penstock.plan.exprs import Call
+from penstock.plan.exprs import Call, Literal
 
 _Kernel: TypeAlias = Callable[[Datum, Datum], Datum]
 _Overflows: TypeAlias = Callable[[Values, Values, Values], Mask]
@@ -38,6 +38,8 @@ def _loses_digits(type: pa.DataType) -> bool:
 def add(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.add(call, left, right)
+    if pa.types.is_interval(call.type):
+        return intervals.add_calendars(call, left, right)
     return _exact(call, left, right, pc.add, pc.add_checked, _add_overflows)
 
 
@@ -45,6 +47,8 @@ def add(call: Call, left: Datum, right: Datum) -> Datum:
 def subtract(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.subtract(call, left, right)
+    if pa.types.is_interval(call.type):
+        return intervals.subtract_calendars(call, left, right)
     return _exact(call, left, right, pc.subtract, pc.subtract_checked, _subtract_overflows)
 
 
@@ -126,11 +130,17 @@ _ZERO_CONDITION: Final = {
 
 
 def _may_fail_to_divide(call: Call) -> bool:
-    """Quotients of decimals may be too long for Java in every mode."""
-    return call.is_ansi or pa.types.is_decimal(call.args[0].type)
+    """A constant divisor that is neither 0 nor -1 is safe. In every mode, the quotients of decimals
+    may be too long for Java."""
+    dividend, divisor = call.args
+    if pa.types.is_decimal(dividend.type):
+        return call.is_ansi or call.function != "Divide"
+    if isinstance(divisor, Literal) and divisor.value.as_py() not in (None, 0, -1):
+        return False
+    return call.is_ansi
 
 
-@function("Divide", sql="/ try_divide")
+@function("Divide", sql="/ try_divide", raises=_may_fail_to_divide)
 def divide(call: Call, left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(call, left, right)
     if pa.types.is_decimal(call.type):
@@ -196,8 +206,11 @@ def without_zeros(call: Call, left: Datum, right: Datum) -> Datum:
 # -- sign
 
 
-@function("UnaryMinus", sql="negative", raises=_may_overflow)
+@function("UnaryMinus", sql="negative positive", raises=_may_overflow)
 def negate(call: Call, value: Datum) -> Datum:
+    """Of positive() nothing is left in a plan."""
+    if pa.types.is_interval(call.type):
+        return intervals.negate_calendar(call, value)
     if _loses_digits(call.type):
         return decimals.negate(value)
     return _exact_sign(call, value, pc.negate, pc.negate_checked, "INTERVAL_ARITHMETIC_OVERFLOW")
@@ -208,11 +221,6 @@ def absolute(call: Call, value: Datum) -> Datum:
     if _loses_digits(call.type):
         return decimals.absolute(value)
     return _exact_sign(call, value, pc.abs, pc.abs_checked, "ARITHMETIC_OVERFLOW")
-
-
-@function("UnaryPositive", raises=False)
-def positive(call: Call, value: Datum) -> Datum:
-    return value
 
 
 def _exact_sign(

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import EvaluationFailed
 from penstock.ops.functions.failures import fail, fail_where
 from penstock.ops.functions.java_patterns import JavaPattern, Refused, compiled, parse, quote
 from penstock.ops.functions.lists import over_arrays
@@ -64,7 +65,24 @@ def _is_like(value: Datum, pattern: str, escape: str) -> Datum:
     )
 
 
-@function("Like", sql="like ilike", raises=True)
+def _can_fail(call: Call) -> bool:
+    """Whether some pattern is not constant, or escapes what cannot be escaped."""
+    escape = str(call.option("escapeChar", "\\"))
+    patterns = call.option("patterns")
+    if not isinstance(patterns, tuple):
+        literal = call.args[1]
+        if not isinstance(literal, Literal):
+            return True
+        patterns = (literal.value.as_py(),)
+    try:
+        for pattern in patterns:
+            _like_pattern(str(pattern), escape)
+    except EvaluationFailed:
+        return True
+    return False
+
+
+@function("Like", sql="like ilike", raises=_can_fail)
 def like(call: Call, value: Datum, pattern: Datum) -> Datum:
     escape = str(call.option("escapeChar"))
     if isinstance(pattern, pa.Scalar) and pattern.is_valid:
@@ -85,22 +103,22 @@ def _each_like(call: Call, value: Datum) -> list[Datum]:
     return [unknown if p is None else _is_like(value, str(p), "\\") for p in patterns]
 
 
-@function("LikeAll", sql="like", raises=True)
+@function("LikeAll", sql="like", raises=_can_fail)
 def like_all(call: Call, value: Datum) -> Datum:
     return _every(_each_like(call, value))
 
 
-@function("LikeAny", sql="like", raises=True)
+@function("LikeAny", sql="like", raises=_can_fail)
 def like_any(call: Call, value: Datum) -> Datum:
     return _some(_each_like(call, value))
 
 
-@function("NotLikeAll", sql="like", raises=True)
+@function("NotLikeAll", sql="like", raises=_can_fail)
 def not_like_all(call: Call, value: Datum) -> Datum:
     return _every([pc.invert(found) for found in _each_like(call, value)])
 
 
-@function("NotLikeAny", sql="like", raises=True)
+@function("NotLikeAny", sql="like", raises=_can_fail)
 def not_like_any(call: Call, value: Datum) -> Datum:
     return _some([pc.invert(found) for found in _each_like(call, value)])
 

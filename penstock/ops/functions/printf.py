@@ -19,6 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.ops.functions.java_floats import print_double, print_float
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each, each_with_nulls
 from penstock.plan.exprs import Call, Expr, Literal
@@ -100,20 +101,20 @@ def _fits(conversion: str, arg: Expr) -> bool:
         return bool(pt.is_floating(type))
     if conversion == "b":
         return True
-    return bool(pt.is_string(type) or pt.is_integer(type) or pt.is_boolean(type))
+    return any(is_(type) for is_ in (pt.is_string, pt.is_integer, pt.is_boolean, pt.is_floating))
 
 
 @function("FormatString", sql="format_string printf", raises=False, accepts=_judge_format)
 def format_string(call: Call, format: pa.Scalar, *values: Datum) -> Datum:
     parts = _read_format(format.as_py())
     assert not isinstance(parts, str)
-    widths = [arg.type.bit_width if pt.is_integer(arg.type) else 0 for arg in call.args[1:]]
+    types = [arg.type for arg in call.args[1:]]
 
     def print_row(*row: object) -> str:
         return "".join(
             part
             if isinstance(part, str)
-            else _convert(part, row[part.argument - 1], widths[part.argument - 1])
+            else _convert(part, row[part.argument - 1], types[part.argument - 1])
             for part in parts
         )
 
@@ -121,7 +122,7 @@ def format_string(call: Call, format: pa.Scalar, *values: Datum) -> Datum:
     return each_with_nulls(call.type, print_row, *values) if values else pa.scalar(print_row())
 
 
-def _convert(spec: _Spec, value: object, bits: int) -> str:
+def _convert(spec: _Spec, value: object, type: pa.DataType) -> str:
     if spec.conversion == "b":
         text = "false" if value is None or value is False else "true"
         return _justify(spec, _truncate(text, spec.precision))
@@ -129,15 +130,21 @@ def _convert(spec: _Spec, value: object, bits: int) -> str:
         text = "NULL" if spec.conversion == "X" else "null"
         return _justify(spec, _truncate(text, spec.precision))
     if spec.conversion == "s":
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        return _justify(spec, _truncate(text, spec.precision))
+        return _justify(spec, _truncate(_to_string(value, type), spec.precision))
     if isinstance(value, float):
         return _print_float(spec, value)
     assert isinstance(value, int)
     if spec.conversion == "d":
         return _print_number(spec, value < 0, str(abs(value)))
-    digits = format(value % 2**bits, spec.conversion)
+    digits = format(value % 2**type.bit_width, spec.conversion)
     return _justify(spec, digits.rjust(spec.width, "0") if "0" in spec.flags else digits)
+
+
+def _to_string(value: object, type: pa.DataType) -> str:
+    """Java's toString."""
+    if isinstance(value, float):
+        return print_float(value) if pt.is_float32(type) else print_double(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _print_float(spec: _Spec, value: float) -> str:
@@ -148,8 +155,8 @@ def _print_float(spec: _Spec, value: float) -> str:
         return _justify(spec, f"{sign}Infinity")
     places = 6 if spec.precision is None else spec.precision
     # Java rounds the digits that it would print, not the exact binary value.
-    shortest = Decimal(repr(abs(value)))
-    rounded = shortest.quantize(Decimal(1).scaleb(-places), decimal.ROUND_HALF_UP, _EXACT)
+    printed = Decimal(print_double(abs(value)))
+    rounded = printed.quantize(Decimal(1).scaleb(-places), decimal.ROUND_HALF_UP, _EXACT)
     return _print_number(spec, math.copysign(1, value) < 0, f"{rounded:f}")
 
 
@@ -261,12 +268,12 @@ def _round(number: float | Decimal, places: int) -> Decimal:
     step = Decimal(1).scaleb(-places)
     if not isinstance(number, float):
         return Decimal(number).quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
-    shortest, exact = Decimal(repr(number)), Decimal(number)
-    down = shortest.quantize(step, decimal.ROUND_DOWN, _EXACT)
-    is_tie = _EXACT.multiply(_EXACT.subtract(shortest, down), Decimal(2)) == step
-    if is_tie and exact != shortest:
-        return _EXACT.add(down, step) if exact > shortest else down
-    return shortest.quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
+    printed, exact = Decimal(print_double(number)), Decimal(number)
+    down = printed.quantize(step, decimal.ROUND_DOWN, _EXACT)
+    is_tie = _EXACT.multiply(_EXACT.subtract(printed, down), Decimal(2)) == step
+    if is_tie and exact != printed:
+        return _EXACT.add(down, step) if exact > printed else down
+    return printed.quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
 
 
 # -- mask

@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.ops.functions.failures import fail_where
-from penstock.ops.functions.lists import Lists, offsets_of, over_arrays, valid_mask
+from penstock.ops.functions.lists import Lists, check_length, offsets_of, over_arrays, valid_mask
 from penstock.ops.functions.registry import function
 from penstock.plan.exprs import Call
 from penstock.state.keys import canonical_ints
 
 _MICROS_PER_DAY = 24 * 3600 * 10**6
-_LENGTH_MAX = 2**31 - 1 - 15
 
 
 def _refuse_calendars(call: Call) -> str | None:
@@ -52,7 +51,7 @@ def sequence(call: Call, start: pa.Array, stop: pa.Array, step: pa.Array | None 
     sizes = np.where(steps == 0, 1, np.abs(steps)).view(np.uint64)
     counts = distance // sizes + np.uint64(1)
     counts = np.where(valid, counts, np.uint64(0))
-    fail_where(pa.array(counts > np.uint64(_LENGTH_MAX)), "COLLECTION_SIZE_LIMIT_EXCEEDED")
+    check_length(counts)
     offsets = offsets_of(counts.astype(np.int64))
     rows = np.repeat(np.arange(len(valid)), np.diff(offsets))
     places = np.arange(offsets[-1]) - offsets[rows]

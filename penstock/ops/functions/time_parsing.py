@@ -213,7 +213,7 @@ def _value(name: str, text: str, count: int) -> int:
         case "a":
             return HALVES.index(text.upper())
         case "M" if count > 2:
-            return 1 + [month[:3].lower() for month in MONTHS].index(text[:3].lower())
+            return 1 + [month[:3].upper() for month in MONTHS].index(text.upper()[:3])
         case "S":
             return int(text.ljust(6, "0")[:6])
         case "X":

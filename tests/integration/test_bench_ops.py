@@ -1,0 +1,20 @@
+"""`penstock bench ops` runs, and its report has every bar; its figures mean nothing here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.bench.ops import BATCH_SIZES, SCENARIOS, Plan, run_ops_bench
+
+
+def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:
+    said: list[str] = []
+    report = run_ops_bench(Plan(rows=10_000, rounds=1, memory_keys=10_000), said.append)
+    assert [check.name for check in report.checks] == [s.name for s in SCENARIOS if s.bar]
+    assert all(check.value > 0 for check in report.checks)
+    for scenario in SCENARIOS:
+        for size in BATCH_SIZES:
+            assert f"{scenario.name}, {size} rows a batch, rows/s" in report.figures
+        assert f"{scenario.name}, Spark batch local[1], rows/s" in report.figures
+    assert report.figures["peak memory per million keys, MiB"] > 0
+    assert len(said) == len(SCENARIOS) + 1
