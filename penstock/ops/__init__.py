@@ -9,6 +9,7 @@ pipeline.py         one stage at work in one task
 payloads.py         deltas as bytes between stages
 driver.py           a whole query in one process, from lists of batches
 stateless.py        project, filter, expand, union
+generate.py         explode and its kin
 watermarks.py       event time: watermarks and late rows
 aggregates/         aggregate functions
 aggregate_calls.py  a node's aggregate calls over its batches
@@ -24,7 +25,8 @@ with_state.py       transformWithState: a StatefulProcessor at work
 processor_handle.py the handle, state variables and timers that it is given
 processor_state.py  what it keeps, as tables
 ordering.py         the order of rows, as Spark has it
-frames.py           partitions, peers and frames of sorted rows; range_frames.py: by distance
+frames.py           partitions, peers and frames of sorted rows
+range_frames.py     frames by distance from a row's own value
 window_calls.py     window functions over sorted rows
 windows.py          window functions as operators
 top_n.py            window functions and top-n over rows that are only added

@@ -108,6 +108,18 @@ def _build_join(
     node: n.Join, state: State, statics: Mapping[int, pa.Table], on_late: OnLate
 ) -> Operator:
     for port, other in ((0, node.right), (1, node.left)):
-        if isinstance(other, n.Static) and not is_static(node.children[port]):
-            return StaticJoinOperator(node, statics[other.id], port)
+        if is_static(other) and not is_static(node.children[port]):
+            return StaticJoinOperator(node, _static_rows(other, statics), port)
     return JoinOperator(node, state, on_late)
+
+
+def _static_rows(node: n.Node, statics: Mapping[int, pa.Table]) -> pa.Table:
+    """The rows of a static table, with the columns that a join's keys were computed into."""
+    if isinstance(node, n.Project):
+        project = stateless.build_project(node)
+        below = _static_rows(node.child, statics).to_batches()
+        made = [out.batch for batch in below for out in project.on_batch(0, Delta(batch))]
+        return pa.Table.from_batches(made, node.schema)
+    assert isinstance(node, n.Static), node
+    rows = statics[node.id]
+    return pa.Table.from_arrays(rows.columns, schema=node.schema)

@@ -7,6 +7,7 @@ that placement does not matter. What stands between two calls is exactly what a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -63,10 +64,17 @@ class Driver:
     ) -> None:
         self.query = query
         self.outputs: list[Delta] = []
+        #: How many rows came late, by operator; `on_late` is handed the rows.
+        self.late: Counter[str] = Counter()
         #: How many of the outputs a reader has seen.
         self._shown = 0
         self._tasks: list[list[_Task]] = []
         self._routes = [_compile_route(stage, tasks) for stage in query.stages]
+
+        def note_late(operator: str, rows: Delta) -> None:
+            self.late[operator] += len(rows)
+            on_late(operator, rows)
+
         for stage in query.stages:
             row = []
             for index in range(tasks):
@@ -75,7 +83,7 @@ class Driver:
                 if resume is not None:
                     for step in resume.states[stage.id][index]:
                         state.restore(step)
-                row.append(_Task(Pipeline(stage.root, state, statics, on_late, now_ms), state))
+                row.append(_Task(Pipeline(stage.root, state, statics, note_late, now_ms), state))
             self._tasks.append(row)
         #: Source streams that have stepped aside: they hold back no watermark.
         self.idle: set[str] = set()

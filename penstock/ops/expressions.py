@@ -15,10 +15,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops import functions
-from penstock.ops.functions.registry import FUNCTIONS, Compiled, Datum
+from penstock.ops.functions.registry import FUNCTIONS, Compiled, Datum, Evaluate
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
 
 _TRUE: Final = pa.scalar(True)
+_DIVISIONS: Final = frozenset({"Divide", "IntegralDivide", "Remainder", "Pmod"})
+#: Functions that are null if any argument is, and whose arguments Spark evaluates one by one.
+_STRICT: Final = _DIVISIONS | {
+    "Add",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "Contains",
+    "DateAdd",
+    "DateDiff",
+    "DateSub",
+    "ElementAt",
+    "EndsWith",
+    "EqualTo",
+    "GetArrayItem",
+    "GetMapValue",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "LessThan",
+    "LessThanOrEqual",
+    "Like",
+    "Multiply",
+    "Pow",
+    "RLike",
+    "ShiftLeft",
+    "ShiftRight",
+    "Slice",
+    "StartsWith",
+    "StringInstr",
+    "Substring",
+    "Subtract",
+}
 
 
 #: Calls that occur more than once, compiled; each remembers its value over the last batch.
@@ -48,6 +80,34 @@ def _compile(expr: Expr, schema: pa.Schema, shared: frozenset[Call], memo: _Memo
             return _compile_call(expr, schema, shared, memo)
         case Lambda():
             raise AssertionError("a lambda is compiled by the function that takes it")
+
+
+def _evaluate_in_order(call: Call, evaluate: Evaluate, args: list[Compiled]) -> Compiled:
+    """Spark looks at the next argument only where those before it are not null.
+
+    The divisor comes first: it may make the dividend unnecessary.
+    """
+    order = range(len(args))
+    if call.function in _DIVISIONS:
+        order = range(len(args) - 1, -1, -1)
+    fails = [can_raise(arg) for arg in call.args]
+    types = [arg.type for arg in call.args]
+
+    def value(batch: pa.RecordBatch) -> Datum:
+        values: list[Datum] = [None] * len(args)
+        rows = np.ones(batch.num_rows, bool)
+        for at in order:
+            if fails[at] and not rows.all():
+                values[at] = functions.evaluate_where(args[at], batch, rows, types[at])
+            else:
+                values[at] = args[at](batch)
+            if isinstance(values[at], pa.Scalar):
+                rows = rows if values[at].is_valid else np.zeros_like(rows)
+            elif values[at].null_count:
+                rows = rows & values[at].is_valid().to_numpy(zero_copy_only=False)
+        return evaluate(call, *values)
+
+    return value
 
 
 def _repeated_calls(exprs: tuple[Expr, ...]) -> frozenset[Call]:
@@ -88,6 +148,8 @@ def _compile_call(call: Call, schema: pa.Schema, shared: frozenset[Call], memo: 
     evaluate = known.evaluate
     assert evaluate is not None
     args = [_compile(arg, schema, shared, memo) for arg in call.args]
+    if call.function in _STRICT and any(can_raise(arg) for arg in call.args):
+        return _evaluate_in_order(call, evaluate, args)
     match args:
         case [one]:
             return lambda batch: evaluate(call, one(batch))

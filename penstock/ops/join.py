@@ -165,8 +165,6 @@ class StaticJoinOperator:
             self._table.insert(rows, None)
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        if port != self._port:
-            return []
         pairs = self._logic.match(self._port, delta.batch, self._table)
         out = self._logic.joined(self._port, delta, pairs)
         if self._logic.keeps(self._port):

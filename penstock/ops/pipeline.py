@@ -76,7 +76,7 @@ class Pipeline:
         return place
 
     def start(self) -> list[Delta]:
-        """What the stage says before any input: rows of static inputs, results over nothing."""
+        """What the stage says before any input: results over nothing."""
         self._out = []
         self._start(self._root)
         return self._out
@@ -84,14 +84,9 @@ class Pipeline:
     def _start(self, place: _Place) -> None:
         for child in place.children:
             self._start(child)
-        if isinstance(place.node, n.Static):
-            rows = self._statics[place.node.id]
-            for batch in rows.to_batches():
-                self._send(place, [Delta(batch)])
-        elif place.operator is not None:
-            begin: Callable[[], list[Delta]] | None = getattr(place.operator, "on_start", None)
-            if begin is not None:
-                self._send(place, begin())
+        begin: Callable[[], list[Delta]] | None = getattr(place.operator, "on_start", None)
+        if begin is not None:
+            self._send(place, begin())
 
     def push(self, leaf: int, delta: Delta) -> list[Delta]:
         """Rows for a leaf, by its position in Stage.inputs; returns the stage's output."""

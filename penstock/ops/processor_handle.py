@@ -57,6 +57,7 @@ class Handle(StatefulProcessorHandle):
         """The round has ended."""
         for variable in self._variables.values():
             variable.kept.flush()
+        self.timers.flush()
 
     def sweep(self, now_ms: int) -> None:
         """Delete values whose time is over, now and then."""
@@ -142,7 +143,11 @@ class _Codec:
     """Values of one declared schema: as the user has them, and as they are kept."""
 
     def __init__(self, schema: StructType | str) -> None:
-        arrow = parse_ddl(schema) if isinstance(schema, str) else to_arrow_schema(schema)
+        arrow = (
+            parse_ddl(schema)
+            if isinstance(schema, str)
+            else to_arrow_schema(schema, timezone="UTC")
+        )
         kind = pa.struct(list(arrow))
         self.type = stored_type(kind)
         self._spark = from_arrow_schema(arrow) if isinstance(schema, str) else schema
@@ -322,11 +327,11 @@ class _Map(_Variable, MapState):
         return iter([value for _, value in self.iterator()])
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
-        self.kept.remove(self._key.keep(key))
+        self.kept.write(self._key.keep(key), None)
 
     def clear(self) -> None:
         for entry in self.kept.entries():
-            self.kept.remove(entry)
+            self.kept.write(entry, None)
 
 
 class Timers:
@@ -344,8 +349,12 @@ class Timers:
         self._counted = -1
 
     def remove(self, time_ms: int) -> None:
-        self._entries.remove(time_ms)
+        self._entries.write(time_ms, None)
         self._counted = -1
+
+    def flush(self) -> None:
+        """The round has ended."""
+        self._entries.flush()
 
     def of_key(self) -> list[int]:
         """The timers of the current key, in order."""

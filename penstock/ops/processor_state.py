@@ -1,7 +1,7 @@
 """What a processor keeps, as tables: one object per key, or any number of entries per key.
 
 Objects of the keys of one round (a batch, or the timers that expire together) are looked up
-together, and written back when the round ends; entries are read and written at once. Every state
+together, entries when they are asked for; both are written back when the round ends. Every state
 variable is a table of its own, so a processor may gain or lose variables between versions.
 
 Law: an order that Spark leaves open is fixed here, so that a replay sees the same: entries of a key
@@ -77,12 +77,7 @@ class PerKey:
 
     def _load(self) -> None:
         self._number = self._round.number
-        slots = self._table.find(self._round.keys)
-        self._objects = [None] * len(slots)
-        present = np.flatnonzero(slots >= 0)
-        values = self._table.read(VALUE, slots[present])
-        for position, value in zip(present.tolist(), values.tolist(), strict=True):
-            self._objects[position] = value
+        self._objects = _find(self._table, self._round.keys)
 
     def flush(self) -> None:
         kept = [at for at in self._changed if self._objects[at] is not None]
@@ -103,74 +98,123 @@ class PerKey:
 
 
 class PerEntry:
-    """Any number of entries per key, each under an entry key of its own."""
+    """Any number of entries per key, each under an entry key of its own.
+
+    An entry is read when it is asked for, and written when the round ends.
+    """
 
     def __init__(self, table: Table, round: Round, entry: pa.DataType) -> None:
-        self.table = table
+        self._table = table
         self._round = round
         self._entry = entry
-        #: By key, its entry keys; made when somebody first asks for all of a key's entries.
-        self._index: dict[object, dict[object, object]] | None = None
+        self._number = -1
+        #: By key of the round: what is known of its entries, and the entry keys that changed.
+        self._values: dict[int, dict[Any, Any]] = {}
+        self._changed: dict[int, dict[Any, Any]] = {}
+        #: By key, its entry keys in the table; made when somebody first asks for all of them.
+        self._index: dict[object, dict[Any, Any]] | None = None
         #: Rows in the table when the index was last right; others may have been restored since.
         self._indexed = -1
 
     def read(self, entries: list[Any]) -> list[Any]:
         """The value of each entry of the current key, None where there is none."""
-        if not entries:
-            return []
-        slots = self.table.find(self._keys(entries))
-        values = [None] * len(slots)
-        present = np.flatnonzero(slots >= 0)
-        read = self.table.read(VALUE, slots[present]).tolist()
-        for position, value in zip(present.tolist(), read, strict=True):
-            values[position] = value
-        return values
+        known = self._known()
+        names = [order_of(entry) for entry in entries]
+        unread = [at for at, name in enumerate(names) if name not in known]
+        if unread:
+            keys = [*self._round.current(len(unread)), self._array([entries[at] for at in unread])]
+            for at, value in zip(unread, _find(self._table, keys), strict=True):
+                known[names[at]] = value
+        return [known[name] for name in names]
 
-    def write(self, entry: object, value: object) -> None:
-        slots, _ = self.table.locate(self._keys([entry]))
-        self.table.write(VALUE, slots, _objects([value]))
-        self.table.touch(slots)
-        if self._index is not None:
-            (name,) = key_objects([pa.array([entry], self._entry)], 1)
-            self._index.setdefault(self._round.objects[self._round.at], {})[name] = entry
-            self._indexed = len(self.table)
-
-    def remove(self, entry: object) -> None:
-        slots = self.table.find(self._keys([entry]))
-        if slots[0] < 0:
-            return
-        self.table.delete(slots)
-        if self._index is not None:
-            (name,) = key_objects([pa.array([entry], self._entry)], 1)
-            self._index[self._round.objects[self._round.at]].pop(name, None)
-            self._indexed = len(self.table)
+    def write(self, entry: Any, value: object) -> None:
+        """None forgets the entry."""
+        name = order_of(entry)
+        self._known()[name] = value
+        self._changed.setdefault(self._round.at, {})[name] = entry
 
     def entries(self) -> list[Any]:
         """The entry keys of the current key, in order."""
-        if self._index is None or self._indexed != len(self.table):
+        known = self._known()
+        if self._index is None or self._indexed != len(self._table):
             self._index = self._make_index()
-            self._indexed = len(self.table)
-        found = self._index.get(self._round.objects[self._round.at], {})
-        return sorted(found.values(), key=order_of)
+            self._indexed = len(self._table)
+        found = dict(self._index.get(self._round.objects[self._round.at], {}))
+        for name, entry in self._changed.get(self._round.at, {}).items():
+            if known[name] is None:
+                found.pop(name, None)
+            else:
+                found[name] = entry
+        return [found[name] for name in sorted(found)]
 
-    def _make_index(self) -> dict[object, dict[object, object]]:
-        columns = self.table.keys(self.table.slots())
-        count = len(self.table)
-        index: dict[object, dict[object, object]] = {}
-        keys, names = key_objects(columns[:-1], count), key_objects(columns[-1:], count)
-        for key, name, entry in zip(keys, names, columns[-1].to_pylist(), strict=True):
-            index.setdefault(key, {})[name] = entry
+    def _known(self) -> dict[Any, Any]:
+        if self._number != self._round.number:
+            assert not self._changed, "the round before was not flushed"
+            self._number = self._round.number
+            self._values = {}
+        return self._values.setdefault(self._round.at, {})
+
+    def _make_index(self) -> dict[object, dict[Any, Any]]:
+        columns = self._table.keys(self._table.slots())
+        keys = key_objects(columns[:-1], len(self._table))
+        index: dict[object, dict[Any, Any]] = {}
+        for key, entry in zip(keys, columns[-1].to_pylist(), strict=True):
+            index.setdefault(key, {})[order_of(entry)] = entry
         return index
 
-    def _keys(self, entries: list[Any]) -> list[pa.Array]:
-        return [*self._round.current(len(entries)), pa.array(entries, self._entry)]
+    def _array(self, entries: list[Any]) -> pa.Array:
+        return pa.array(entries, self._entry)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        changed = [
+            (at, entry, self._values[at][name])
+            for at, names in self._changed.items()
+            for name, entry in names.items()
+        ]
+        self._note(changed)
+        self._changed = {}
+        kept = [change for change in changed if change[2] is not None]
+        gone = [change for change in changed if change[2] is None]
+        if kept:
+            slots, _ = self._table.locate(self._keys(kept))
+            self._table.write(VALUE, slots, _objects([value for _, _, value in kept]))
+            self._table.touch(slots)
+        if gone:
+            slots = self._table.find(self._keys(gone))
+            self._table.delete(slots[slots >= 0])
+        if self._index is not None:
+            self._indexed = len(self._table)
+
+    def _keys(self, changes: list[tuple[int, Any, Any]]) -> list[pa.Array]:
+        keys = _take(self._round.keys, [at for at, _, _ in changes])
+        return [*keys, self._array([entry for _, entry, _ in changes])]
+
+    def _note(self, changed: list[tuple[int, Any, Any]]) -> None:
+        """Keep the index right, if it was."""
+        if self._index is None or self._indexed != len(self._table):
+            self._index = None
+            return
+        for at, entry, value in changed:
+            entries = self._index.setdefault(self._round.objects[at], {})
+            if value is None:
+                entries.pop(order_of(entry), None)
+            else:
+                entries[order_of(entry)] = entry
 
     def sweep(self, is_alive: Callable[[Any], bool]) -> None:
         """Delete what nobody is shown any more."""
-        _sweep(self.table, is_alive)
+        _sweep(self._table, is_alive)
+        self._number = -1
+
+
+def _find(table: Table, keys: list[pa.Array]) -> list[Any]:
+    """The value of each key, None where there is none."""
+    slots = table.find(keys)
+    present = slots >= 0
+    if not present.any():
+        return [None] * len(slots)
+    found = iter(table.read(VALUE, slots[present]).tolist())
+    return [next(found) if is_there else None for is_there in present.tolist()]
 
 
 def _sweep(table: Table, is_alive: Callable[[Any], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Operators without state: project, filter, expand, union, generate, watermark's own marking.
+"""Operators without state: project, filter, expand, union.
 
 Weights pass through: a row that is taken back takes back what was made of it.
 """

@@ -34,11 +34,11 @@ class GrowingWindow:
         delta = self._kept.on_time(delta)
         if not len(delta):
             return []
-        assert delta.weights is None
         keys, groups = self._kept.group(delta.batch)
+        added, groups = repeat_rows(delta.batch, delta.weights, groups)
         old_groups, kept, weights = self._kept.rows.fetch(keys)
         kept, old_groups = repeat_rows(kept, weights, old_groups)
-        rows = pa.concat_batches([kept, delta.batch])
+        rows = pa.concat_batches([kept, added])
         everything = self._functions.sort(rows, np.concatenate([old_groups, groups]))
         after = self._functions.limit(everything)
         before = everything.where(everything.at < kept.num_rows)

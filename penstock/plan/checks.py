@@ -1,6 +1,8 @@
-"""What cannot run over a stream that takes rows back: whoever sees rows but not retractions.
+"""What cannot run although each of its parts could.
 
-Asked after the mode is known, because append mode makes aggregations and joins below append-only.
+Over a stream that takes rows back: whoever sees rows but not retractions. That is asked after the
+mode is known, because append mode makes aggregations and joins below append-only. And with a static
+table: whatever would show its rows by themselves, since every task has the whole of it.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.plan import nodes as n
-from penstock.plan.changes import is_append_only
+from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.refusals import Refusals
 
+_KEEPS_LEFT: Final = ("left", "full", "semi", "anti")
+_KEEPS_RIGHT: Final = ("right", "full")
 _INSTEAD: Final = "use it below the aggregation or join, or close windows: mode='append'"
 
 
@@ -20,6 +24,32 @@ def check_changes(root: n.Node, refusals: Refusals) -> None:
         problem = _problem(node)
         if problem is not None and not all(is_append_only(child) for child in node.children):
             refusals.add(type(node).__name__, problem, _INSTEAD)
+
+
+def check_statics(root: n.Node, refusals: Refusals) -> None:
+    """Note every node that would show rows of a static table by themselves."""
+    for node in root.walk():
+        match node:
+            case n.Union() if any(_has_rows(child) for child in node.children):
+                refusals.add(
+                    "Union",
+                    "a union of a stream and a static table",
+                    "append the static rows to a stream and read both as streams",
+                )
+            case n.Join():
+                for side, kinds in ((node.left, _KEEPS_LEFT), (node.right, _KEEPS_RIGHT)):
+                    if node.kind in kinds and _has_rows(side):
+                        refusals.add(
+                            "Join",
+                            f"a {node.kind} join that keeps the rows of a static table",
+                            "turn the join around, so that it keeps the stream's rows",
+                        )
+
+
+def _has_rows(node: n.Node) -> bool:
+    """Whether this is a static table that may have rows; a stream proven empty has none."""
+    statics = [leaf for leaf in node.walk() if isinstance(leaf, n.Static)]
+    return is_static(node) and any(not leaf.empty for leaf in statics)
 
 
 def _problem(node: n.Node) -> str | None:

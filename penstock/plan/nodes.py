@@ -79,6 +79,8 @@ class Static(Node):
     """Rows that do not change while the query runs; Spark computed them. `id` finds them."""
 
     id: int
+    #: Whether Spark's optimizer proved that this, once a stream, has no rows.
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

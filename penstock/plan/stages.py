@@ -136,7 +136,7 @@ def partitioning(node: n.Node) -> tuple[Expr, ...] | None:
     match node:
         case StageInput():
             return node.keys
-        case n.Filter() | n.Watermark() | n.Deduplicate() | n.Window() | n.TopN():
+        case n.Filter() | n.Watermark() | n.Deduplicate() | n.Window() | n.TopN() | n.PythonEval():
             return partitioning(node.child)
         case n.Aggregate():
             below = partitioning(node.child)

@@ -100,7 +100,7 @@ class _Translator:
         self.refusals.add(tree.text, f"no operator for {tree.kind}", _remedy(tree.kind))
         for child in tree.children:  # so that what is wrong below is heard too
             self.node(child)
-        return n.Static(schema=schema_of(tree.output), id=-1)
+        return n.Static(schema=schema_of(tree.output), id=-1, empty=True)
 
     def expr(self, tree: ExprTree, where: PlanTree) -> Expr:
         return self.exprs.translate(tree, where.text)
@@ -129,7 +129,7 @@ class _Translator:
         assert tree.rows is not None
         id = len(self.statics)
         self.statics[id] = tree.rows
-        return n.Static(schema=schema_of(tree.output), id=id)
+        return n.Static(schema=schema_of(tree.output), id=id, empty=tree.is_streaming)
 
     _local_relation = _static
 

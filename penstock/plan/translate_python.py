@@ -72,8 +72,13 @@ def _function(
             f"{tree.fields['name']}: a function with a broadcast variable, or larger than 1 MiB",
             "let the function read what it needs when it is first called",
         )
-        return kind, print
+        return kind, _refused
     return kind, function
+
+
+def _refused(*args: object) -> object:
+    """Stands for a function that could not be read, so that the rest is looked at too."""
+    raise AssertionError("a refused query runs")
 
 
 def translate_map_batches(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
@@ -124,7 +129,7 @@ def translate_with_state(translator: _Translator, tree: PlanTree, child: n.Node)
         initial=translator.node(tree.children[1]) if tree.fields["hasInitialState"] else None,
         settings=_settings(expr),
     )
-    problem = translator.judges.processor(node)
+    problem = translator.judges.processor(node) if processor is not None else None
     if problem is not None:
         translator.refusals.add(tree.text, problem)
     return node

@@ -43,6 +43,7 @@ class Walker:
         self._jvm = spark.sparkContext._jvm
         self._types: dict[str, tuple[pa.DataType | None, str | None]] = {}
         self._attributes: dict[int, Attribute] = {}
+        self._literals: dict[tuple[str, pa.DataType], pa.Scalar] = {}
 
     def read(self, plan: Any) -> PlanTree:
         """The tree of a logical plan."""
@@ -312,15 +313,20 @@ def _simple_scalar(value: Any, arrow_type: pa.DataType) -> pa.Scalar | None:
 
 
 def _compute_literal(walker: Walker, node: Any, arrow_type: pa.DataType) -> pa.Scalar:
-    """Arrays, maps and structs: Spark computes the one-row plan `SELECT literal`."""
+    """Arrays, maps and structs: Spark computes the one-row plan `SELECT literal`, once each."""
     from pyspark.sql import DataFrame
 
+    known = walker._literals.get((node.sql(), arrow_type))
+    if known is not None:
+        return known
     jvm = walker._jvm
     frame = walker._spark.range(1)
     column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(node)
     jdf = frame._jdf.select(_java_array(walker, column))
     table = DataFrame(jdf, walker._spark).toArrow()
-    return table.column(0).combine_chunks().cast(arrow_type)[0]
+    found = table.column(0).combine_chunks().cast(arrow_type)[0]
+    walker._literals[node.sql(), arrow_type] = found
+    return found
 
 
 def _java_array(walker: Walker, column: Any) -> Any:

@@ -44,13 +44,15 @@ def assert_same(
     tables: Mapping[str, pa.Table],
     *,
     seed: int = 0,
+    runs: int = 1,
     mode: Mode = "update",
 ) -> None:
-    """Fail unless our result equals batch Spark's."""
+    """Fail unless our result equals batch Spark's, in every run; the seed counts up with runs."""
     expected = run_spark(spark, build, tables)
     planned = plan_streaming(spark, build, tables, mode)
-    actual = run_ours(planned, tables, random.Random(seed))
-    assert_equal(actual, expected, f"seed {seed}")
+    for run in range(seed, seed + runs):
+        actual = run_ours(planned, tables, random.Random(run))
+        assert_equal(actual, expected, f"seed {run}")
 
 
 def run_spark(spark: Any, build: Build, tables: Mapping[str, pa.Table]) -> pa.Table | Failed:

@@ -255,7 +255,7 @@ UNORDERED = [
         "mode(i, true)",
     ),
     *("median(l)", "percentile(d, 0.3)", "percentile_disc(0.6) WITHIN GROUP (ORDER BY l)"),
-    *("stddev(m)", "var_pop(l)", "skewness(i)", "corr(l, i)", "regr_slope(i, l)"),
+    *("stddev(m)", "var_pop(l)", "skewness(m)", "corr(l, i)", "regr_slope(i, l)"),
     *("approx_count_distinct(s)", "size(collect_set(i))", "size(collect_list(s))"),
     *("listagg(s, ',') WITHIN GROUP (ORDER BY s)", "sum(i) FILTER (WHERE s > 'a')"),
     "bool_and(i > 0)",

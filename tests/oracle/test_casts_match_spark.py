@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.testing.oracle import assert_expressions, assert_fails
+from penstock.errors import Unsupported
+from penstock.testing.oracle import (
+    Failed,
+    assert_expressions,
+    assert_fails,
+    plan_streaming,
+    run_ours,
+)
 
 _TEXTS = {
     "number": [
@@ -368,3 +375,28 @@ _BAD = pa.table(
 )
 def test_casts_fail_where_spark_fails(spark: Any, expression: str, condition: str) -> None:
     assert_fails(spark, expression, _BAD, condition)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "cast(make_ym_interval(1, cast(l as int)) as string)",
+        "cast(cast(ts as date) - date'2020-01-01' as string)",
+        "cast(l as interval day)",
+        "cast(t as interval hour to second)",
+    ],
+)
+def test_casts_of_intervals_without_all_their_fields_are_refused(
+    spark: Any, expression: str
+) -> None:
+    with pytest.raises(Unsupported):
+        plan_streaming(spark, lambda frames: frames["t"].selectExpr(expression), {"t": _BAD})
+
+
+def test_a_time_without_a_date_fails_because_it_means_today(spark: Any) -> None:
+    tables = {"t": pa.table({"t": pa.array(["2024-01-01 00:00:00", "12:30:00", "T12"])})}
+    planned = plan_streaming(
+        spark, lambda frames: frames["t"].selectExpr("try_cast(t as timestamp)"), tables
+    )
+
+    assert run_ours(planned, tables, random.Random(0)) == Failed("UNREPEATABLE_CAST")

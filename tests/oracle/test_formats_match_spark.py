@@ -112,9 +112,12 @@ TEXTS = """2021-03-28|2021-3-28|2021-02-29|2021-03-28 02:30:00|2021-10-31 02:30:
 2021年03月28日|02-29|03-28-2021|1900-02-29|2000-02-29|+2021-03-28|20211|202112|-20210328
 2021-03-28 02:30:00.000|2021-03-28 02:30:00.5|-290000-01-01|0230|230|023000|2021-03-28T02:30:00
 7 Sep 2021|2021-04-31|210328|5"""
-#: Digits without end: years that no timestamp has.
+#: Patterns that take all digits for a year, and texts that are then years without timestamps.
+GREEDY = ["y", "yyyy", "yyyyS"]
+TOO_FAR = ["20210328", "-20210328", "2021365"]
 LONG = ["20210328023000", "20210328023000123", "+120210328", "120210328", "99991231"]
 ROWS = 120
+LOCAL = pa.timestamp("us")
 
 
 def texts() -> pa.Table:
@@ -169,18 +172,25 @@ def test_printing(spark: Any, zone: str) -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 def test_parsing(spark: Any, zone: str) -> None:
-    expressions = [f'unix_micros(try_to_timestamp(s, "{pattern}"))' for pattern in PARSED]
+    expressions = {p: f'unix_micros(try_to_timestamp(s, "{p}"))' for p in PARSED}
+    greedy = [expressions.pop(pattern) for pattern in GREEDY]
+    near = pa.table({"s": [text for text in texts()["s"].to_pylist() if text not in TOO_FAR]})
     with session_zone(spark, zone):
-        assert_expressions(spark, expressions, texts())
+        assert_expressions(spark, list(expressions.values()), texts())
+        assert_expressions(spark, greedy, near)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin"])
 def test_parsing_to_seconds_and_to_times_without_zone(spark: Any, zone: str) -> None:
     expressions = [f'unix_timestamp(s, "{pattern}")' for pattern in PARSED[:16]]
     expressions += [f'unix_micros(to_timestamp_ntz(s, "{pattern}"))' for pattern in PARSED[:16]]
     expressions += [f'unix_micros(to_timestamp(s, "{pattern}"))' for pattern in PARSED[16:20]]
     expressions += ["unix_timestamp(s)", "to_unix_timestamp(s, 'yyyy/MM/dd')"]
     expressions += ["unix_micros(to_timestamp_ltz(s, 'yyyy-MM'))"]
+    expressions += [
+        "unix_date(to_date(s, 'yyyy-MM-dd'))",
+        "unix_date(try_to_date(s, 'dd MMM yyyy'))",
+    ]
     with session_zone(spark, zone):
         assert_expressions(spark, expressions, texts(), ansi=False)
 

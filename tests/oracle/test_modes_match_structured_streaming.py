@@ -146,14 +146,12 @@ COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM {t} GROUP BY k"
 WINDOWS = "SELECT window(t, '10 seconds') AS w, k, count(*) AS n FROM {t} GROUP BY 1, k"
 SLIDING = "SELECT window(t, '10 seconds', '5 seconds') AS w, sum(v) AS s FROM {t} GROUP BY 1"
 FIRSTS = "SELECT DISTINCT t, k FROM {t}"
-PLAIN = "SELECT k, v + 1 AS v FROM {t} WHERE v % 2 = 0"
 SORTED = "SELECT k, count(*) AS n, max(v) AS m FROM {t} GROUP BY k ORDER BY n DESC, k LIMIT 2"
 
 
 @pytest.mark.parametrize(
     ("query", "mode"),
     [
-        pytest.param(PLAIN, "append", id="rows appended"),
         pytest.param(FIRSTS, "append", id="first rows appended"),
         pytest.param(COUNTS, "update", id="counts updated"),
         pytest.param(COUNTS, "complete", id="counts completely"),

@@ -243,12 +243,16 @@ SEQUENCES = [
 ]
 
 
-@pytest.mark.parametrize("ansi", [True, False])
 @pytest.mark.parametrize(
     "expressions", [STRUCTS, ARRAYS, SEARCHES, SETS, PAIRS, MAPS, SEQUENCES], ids=lambda e: e[0]
 )
-def test_nested_expressions_match_spark(spark: Any, expressions: list[str], ansi: bool) -> None:
-    assert_expressions(spark, expressions, TABLE, ansi=ansi, seed=3)
+def test_nested_expressions_match_spark(spark: Any, expressions: list[str]) -> None:
+    assert_expressions(spark, expressions, TABLE, seed=3)
+
+
+def test_without_ansi_mode_a_wrong_index_gives_null(spark: Any) -> None:
+    lenient = ["n[c]", "n[i]", "a[c].x", "element_at(n, i)", "element_at(m, w)", "size(m)"]
+    assert_expressions(spark, [*lenient, *ARRAYS], TABLE, ansi=False, seed=3)
 
 
 def test_arguments_may_differ_in_what_may_be_null(spark: Any) -> None:

@@ -328,6 +328,25 @@ def test_grouping_by_floating_point_numbers_matches(spark: Any) -> None:
     assert_same(spark, lambda frames: frames["t"].select("f1").distinct(), table)
 
 
+def test_arguments_after_a_null_are_not_evaluated(spark: Any) -> None:
+    table = pa.table(
+        {
+            "l": pa.array([None, 1, 3], pa.int64()),
+            "z": pa.array([0, 2, 1], pa.int64()),
+            "d": pa.array([None, 1.5, float("nan")]),
+            "text": pa.array(["x", "1", "7"]),
+        }
+    )
+    expressions = [
+        *[f"l {op} (1 div z)" for op in ("+", "-", "*", "=", "<", ">=", "<>", "&", "|", "^")],
+        *[f"(1 div z) {op} l" for op in ("/", "div", "%")],
+        *["pmod(1 div z, l)", "pow(l, 1 div z)", "log(d, 1 div z)", "hypot(d, 1 / z)"],
+        *["l = cast(text as bigint)", "l in (5, 1 div z)", "nanvl(d, 1 / z)", "atan2(d, 1 / z)"],
+        *["shiftleft(l, cast(text as int))", "width_bucket(d, 0D, 1 / z, 4)"],
+    ]
+    assert_expressions(spark, expressions, table)
+
+
 _EDGES = pa.table(
     {
         "b": pa.array([1, -128, 0], pa.int8()),

@@ -67,3 +67,15 @@ def test_append_mode_wants_a_watermark(spark: Any) -> None:
 def test_an_unknown_function_inside_an_aggregate_is_found(spark: Any) -> None:
     (problem,) = reasons(spark, "SELECT max(to_csv(struct(k))) AS m FROM {t}")
     assert "StructsToCsv" in problem
+
+
+@pytest.mark.parametrize("kind", ["RIGHT", "FULL"])
+def test_a_join_that_keeps_static_rows_is_refused(spark: Any, kind: str) -> None:
+    sql = f"SELECT * FROM {{t}} a {kind} JOIN range(5) r ON a.v = r.id"
+    (problem,) = reasons(spark, sql)
+    assert "keeps the rows of a static table" in problem
+
+
+def test_a_union_with_static_rows_is_refused(spark: Any) -> None:
+    (problem,) = reasons(spark, "SELECT k FROM {t} UNION ALL SELECT 'x' AS k")
+    assert "a union of a stream and a static table" in problem

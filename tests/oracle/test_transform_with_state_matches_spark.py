@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import IntegerType, StructField, StructType, TimestampType
 
 from penstock.errors import EvaluationFailed, Unsupported
 from penstock.ops.driver import Driver
@@ -26,6 +28,7 @@ from penstock.testing.oracle import (
     Failed,
     Frames,
     assert_equal,
+    assert_same,
     plan_streaming,
     run_spark,
     streaming_frames,
@@ -140,6 +143,42 @@ def test_rows_and_state_are_the_same(spark: Any, keys: list[str], kind: str) -> 
         return grouped.transformWithState(Everything(), f"k {kind}, told string", "Update", "None")
 
     _check(spark, build)
+
+
+class Tally(StatefulProcessor):
+    """Tells how often each value was seen so far, and in which order values first came."""
+
+    def init(self, handle: Any) -> None:
+        # A schema of Spark's own classes, as users may give it.
+        self.order = handle.getListState("order", StructType([StructField("v", IntegerType())]))
+        self.seen = handle.getMapState("seen", "v int", "n bigint, t timestamp")
+        self.last = handle.getValueState("last", StructType([StructField("t", TimestampType())]))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            known = self.seen.getValue((row.v,))
+            if known is None:
+                self.order.appendValue((row.v,))
+            self.seen.updateValue((row.v,), ((known.n if known else 0) + 1, row.t))
+            self.last.update((row.t,))
+        order = [v for (v,) in self.order.get()]
+        seen = [(v, n) for (v,), (n, _) in self.seen.iterator()]
+        count = sum(n for _, n in seen)
+        (last,) = self.last.get()
+        yield Row(k=key[0], n=count, told=repr((order, sorted(map(repr, seen)), last)))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_state_is_the_same_after_any_chunks_and_a_restart(spark: Any, seed: int) -> None:
+    def build(frames: Frames) -> Any:
+        told = (
+            frames["t"]
+            .groupBy("k")
+            .transformWithState(Tally(), "k string, n bigint, told string", "Update", "None")
+        )
+        return told.groupBy("k").agg(F.max_by("told", "n").alias("told"))
+
+    assert_same(spark, build, {"t": TABLE}, seed=seed)
 
 
 class Summed(StatefulProcessor):

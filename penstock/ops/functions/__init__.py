@@ -5,6 +5,7 @@ failures.py    Spark's error conditions, and Arrow's errors turned into them
 branches.py    special forms: and, or, if, case, coalesce and their kin
 lambdas.py     higher-order functions over arrays and maps
 alignment.py   arguments as equally long arrays, or as NumPy's values
+strictness.py  functions that stop at the first null
 comparisons.py comparison, membership, nulls and NaN
 numbers.py     arithmetic
 decimals.py    arithmetic on decimals; unscaled.py: their digits as whole numbers
@@ -25,8 +26,13 @@ time_arithmetic.py  sums and differences of times; times from parts
 intervals.py   intervals: parts, products, quotients
 formats.py     functions with a date and time pattern
 time_patterns.py, time_printing.py, time_parsing.py  what such a pattern means
-lists.py       lists as offsets and elements; ordering.py: the order of nested values
-structs.py     structs; arrays.py, array_sets.py, sequences.py: arrays; maps.py: maps
+lists.py       lists as offsets and elements
+ordering.py    Spark's order of values, nested ones too, as integers
+structs.py     structs
+arrays.py      arrays: making, reading, searching, cutting, joining
+array_sets.py  arrays as sets, and sorted
+sequences.py   sequence()
+maps.py        maps
 hashes.py      hash functions
 """
 
@@ -34,7 +40,7 @@ from __future__ import annotations
 
 import importlib
 
-from penstock.ops.functions.branches import and_where
+from penstock.ops.functions.branches import and_where, evaluate_where
 from penstock.ops.functions.lambdas import compile_lambda_call
 
 _MODULES = (
@@ -72,4 +78,4 @@ def load() -> None:
         importlib.import_module(f"penstock.ops.functions.{name}")
 
 
-__all__ = ["and_where", "compile_lambda_call", "load"]
+__all__ = ["and_where", "compile_lambda_call", "evaluate_where", "load"]

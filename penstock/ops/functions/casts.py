@@ -24,8 +24,10 @@ from penstock.ops.functions.java_floats import print_double
 from penstock.ops.functions.printing import Style, print_values
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.zones import UTC_ZONE, Zone, find_zone, knows_zone
-from penstock.plan.exprs import Call, Expr
+from penstock.plan.exprs import Call, Column, Expr, walk
 
+#: Functions whose results reach from days to seconds.
+_FULL_INTERVALS: Final = frozenset({"MakeDTInterval", "SubtractTimestamps"})
 _OVERFLOW: Final = "CAST_OVERFLOW"
 _INVALID: Final = "CAST_INVALID_INPUT"
 _INT64: Final = np.iinfo(np.int64)
@@ -88,6 +90,8 @@ def _accepts(call: Call) -> str | None:
         return "casts to char and varchar"
     if "DayTimeIntervalType" in spelled and ",3)" not in spelled:
         return "casts to day-time intervals that do not end with seconds"
+    if pt.is_duration(source) and not _spans_seconds(call.args[0]):
+        return "casts of day-time intervals that may not reach from days to seconds"
     if not can_cast(source, target):
         return f"cast from {source} to {target}"
     return knows_zone(call) if call.option("timeZoneId") is not None else None
@@ -98,6 +102,15 @@ def _makes_months(expr: Expr) -> bool:
     if not isinstance(expr, Call) or not pt.is_int32(expr.type):
         return False
     return "YMInterval" in expr.function or any(map(_makes_months, expr.args))
+
+
+def _spans_seconds(expr: Expr) -> bool:
+    """Whether an interval surely reaches from days to seconds: as columns do, and what has one."""
+    return any(
+        pt.is_duration(part.type)
+        and (isinstance(part, Column) or getattr(part, "function", "") in _FULL_INTERVALS)
+        for part in walk(expr)
+    )
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:

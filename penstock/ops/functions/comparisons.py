@@ -20,6 +20,7 @@ from penstock.ops.functions.branches import can_fail, choose, evaluate_where
 from penstock.ops.functions.lists import join
 from penstock.ops.functions.ordering import order_keys
 from penstock.ops.functions.registry import Compiled, Datum, function, special_form
+from penstock.ops.functions.strictness import strict_function
 from penstock.plan.exprs import Call, Literal
 
 _Compare: TypeAlias = Callable[[Datum, Datum], Datum]
@@ -46,9 +47,21 @@ def is_nan(call: Call, value: Datum) -> Datum:
     return pc.fill_null(pc.is_nan(value), False)
 
 
-@function("NaNvl", sql="nanvl", raises=False)
-def nan_or(call: Call, value: Datum, other: Datum) -> Datum:
-    return pc.if_else(pc.is_nan(value), other, value)
+@special_form("NaNvl", sql="nanvl")
+def nan_or(call: Call, args: list[Compiled]) -> Compiled:
+    """The second argument is evaluated only where the first is NaN."""
+    value, other = args
+
+    def choose_number(batch: pa.RecordBatch) -> Datum:
+        (first,) = arrays(value(batch))
+        is_nan = pc.is_nan(first)
+        rows = pc.fill_null(is_nan, False).to_numpy(zero_copy_only=False)
+        if not rows.any():
+            return first
+        second = evaluate_where(other, batch, rows, call.type) if can_fail(other) else other(batch)
+        return pc.if_else(is_nan, second, first)
+
+    return choose_number
 
 
 @function("NormalizeNaNAndZero", raises=False)
@@ -76,27 +89,27 @@ def _is_value(value: Datum) -> Datum:
 # -- comparison
 
 
-@function("EqualTo", sql="= ==", raises=False)
+@strict_function("EqualTo", sql="= ==", raises=False)
 def equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.equal)
 
 
-@function("LessThan", sql="<", raises=False)
+@strict_function("LessThan", sql="<", raises=False)
 def less(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.less)
 
 
-@function("LessThanOrEqual", sql="<=", raises=False)
+@strict_function("LessThanOrEqual", sql="<=", raises=False)
 def less_equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.less_equal)
 
 
-@function("GreaterThan", sql=">", raises=False)
+@strict_function("GreaterThan", sql=">", raises=False)
 def greater(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.greater)
 
 
-@function("GreaterThanOrEqual", sql=">=", raises=False)
+@strict_function("GreaterThanOrEqual", sql=">=", raises=False)
 def greater_equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.greater_equal)
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from penstock.ops.functions.alignment import Values, nulls, on_arrays, to_numpy
 from penstock.ops.functions.casts import truncate_floats
-from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.registry import function
+from penstock.ops.functions.strictness import strict_function
 from penstock.plan.exprs import Call
 
 _Unary: TypeAlias = Callable[[Values], Values]
@@ -87,7 +88,7 @@ for _kind, (_sql, _compute, _asymptote) in _LOGARITHMS.items():
     _register_logarithm(_kind, _sql, _compute, _asymptote)
 
 
-@function("Logarithm", sql="log", raises=False)
+@strict_function("Logarithm", sql="log", raises=False)
 @on_arrays
 def logarithm(call: Call, base: pa.Array, value: pa.Array) -> pa.Array:
     one, two = to_numpy(base), to_numpy(value)
@@ -96,7 +97,7 @@ def logarithm(call: Call, base: pa.Array, value: pa.Array) -> pa.Array:
         return pa.array(np.log(two) / np.log(one), pa.float64(), mask=mask)
 
 
-@function("Pow", sql="pow power", raises=False)
+@strict_function("Pow", sql="pow power", raises=False)
 @on_arrays
 def power(call: Call, base: pa.Array, exponent: pa.Array) -> pa.Array:
     """Where C says that 1 to the power of anything is 1, Java says NaN."""
@@ -107,7 +108,7 @@ def power(call: Call, base: pa.Array, exponent: pa.Array) -> pa.Array:
     return pa.array(np.where(odd, np.nan, result), pa.float64(), mask=nulls(base, exponent))
 
 
-@function("Atan2", sql="atan2", raises=False)
+@strict_function("Atan2", sql="atan2", raises=False)
 @on_arrays
 def atan2(call: Call, y: pa.Array, x: pa.Array) -> pa.Array:
     """Spark turns -0.0 into 0.0 first."""
@@ -115,7 +116,7 @@ def atan2(call: Call, y: pa.Array, x: pa.Array) -> pa.Array:
     return pa.array(angles, pa.float64(), mask=nulls(y, x))
 
 
-@function("Hypot", sql="hypot", raises=False)
+@strict_function("Hypot", sql="hypot", raises=False)
 @on_arrays
 def hypot(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     with np.errstate(all="ignore"):
@@ -137,13 +138,9 @@ def factorial(call: Call, value: pa.Array) -> pa.Array:
     )
 
 
-@function("WidthBucket", sql="width_bucket", raises=False)
-def width_bucket(call: Call, *values: Datum) -> Datum:
-    return _width_bucket(call, *values)
-
-
+@strict_function("WidthBucket", sql="width_bucket", raises=False)
 @on_arrays
-def _width_bucket(
+def width_bucket(
     call: Call, value: pa.Array, low: pa.Array, high: pa.Array, count: pa.Array
 ) -> pa.Array:
     """Which of `count` equal parts of [low, high) a value is in; 0 and count + 1 are outside."""

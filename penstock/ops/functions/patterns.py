@@ -283,17 +283,17 @@ def regexp_extract_all(call: Call, value: Datum, pattern: Datum, group: pa.Scala
 
 
 def _judge_replace(call: Call) -> str | None:
-    replacement, position = call.args[2:]
-    for arg, name in ((replacement, "replacement"), (position, "position")):
-        if not isinstance(arg, Literal) or not arg.value.is_valid:
-            return f"regexp_replace with a {name} that is not constant"
+    position = call.args[3]
+    if not isinstance(position, Literal) or not position.value.is_valid:
+        return "regexp_replace with a position that is not constant"
     return _judge_all(call)
 
 
 def _replacement(call: Call) -> Replacement | None:
-    """What to put in place of a match; None if Java finds no sense in it."""
+    """What to put in place of a match; None if it varies, or if Java finds no sense in it."""
     literal = call.args[2]
-    assert isinstance(literal, Literal)
+    if not isinstance(literal, Literal) or not literal.value.is_valid:
+        return None
     return _read_replacement(literal.value.as_py(), _pattern(call))
 
 
@@ -349,19 +349,20 @@ def regexp_replace(
 ) -> Datum:
     java, parts, start = _pattern(call), _replacement(call), position.as_py() - 1
     if parts is not None and java.is_plain and start == 0 and java.groups <= _RE2_GROUPS_MAX:
-        text = "".join(
+        written = "".join(
             f"\\{part}" if isinstance(part, int) else part.replace("\\", "\\\\") for part in parts
         )
-        return pc.replace_substring_regex(value, pattern=java.text, replacement=text)
+        return pc.replace_substring_regex(value, pattern=java.text, replacement=written)
     expression = _compiled(call)
 
-    def replace(text: str) -> str:
+    def replace(text: str, new: str) -> str:
         if start and start >= len(text):
             return text
         # Before the position nothing is seen, not even by ^.
+        parts = _read_replacement(new, java)
         return text[:start] + _replace(expression, text[start:], parts)
 
-    return each(call.type, replace, value)
+    return each(call.type, replace, value, replacement)
 
 
 def _replace(expression: re.Pattern[str], text: str, parts: Replacement | None) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ops.functions.failures import fail
 from penstock.ops.functions.lists import over_arrays
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each, each_with_nulls
@@ -80,6 +81,31 @@ def _position(call: Call, value: Datum, wanted: pa.Scalar) -> Datum:
         return pa.array(places, mask=None if layout.valid is None else ~layout.valid)
 
     return find(call, value)
+
+
+@function("StringInstrWithOccurrence", sql="instr", raises=True)
+def instr_nth(call: Call, value: Datum, wanted: Datum, start: Datum, nth: Datum) -> Datum:
+    """The position of the n-th occurrence from a position on, backwards from a negative one."""
+    return each(call.type, _instr_nth, value, wanted, start, nth)
+
+
+def _instr_nth(text: str, wanted: str, start: int, nth: int) -> int:
+    if nth < 1:
+        fail("INVALID_PARAMETER_VALUE", f"occurrence {nth}")
+    if not wanted:
+        return 1
+    if start == 0 or abs(start) > len(text):
+        return 0
+    # Occurrences may overlap.
+    at = start - 1 if start > 0 else len(text) + start
+    for count in range(nth):
+        if start > 0:
+            at = text.find(wanted, at + (count > 0))
+        else:
+            at = text.rfind(wanted, 0, max(at - (count > 0) + len(wanted), 0)) if at >= 0 else -1
+        if at < 0:
+            return 0
+    return at + 1
 
 
 @function("StringLocate", sql="locate position", raises=False)

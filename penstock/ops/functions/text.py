@@ -42,7 +42,8 @@ _NEWER_CASES: Final = (
 _TO_UPPER: Final = {low + i: up + i for low, up, count in _NEWER_CASES for i in range(count)}
 _TO_LOWER: Final = {up: low for low, up in _TO_UPPER.items()}
 _SIGMA: Final = "\u03a3"
-_LENGTH_MAX: Final = 2**31 - 1
+#: Longer than any string, from wherever one counts.
+_TO_THE_END: Final = 2**33
 
 
 # -- case
@@ -157,17 +158,12 @@ def overlay(call: Call, value: Datum, new: Datum, position: Datum, length: Datum
 def _overlay(text: AnyStr, new: AnyStr, position: int, length: int) -> AnyStr:
     count = length if length >= 0 else len(new)
     head = _substring(text, 1, position - 1)
-    return head + new + _substring(text, _wrap(position + count), _LENGTH_MAX)
+    return head + new + _substring(text, position + count, _TO_THE_END)
 
 
 def _substring(text: AnyStr, position: int, length: int) -> AnyStr:
     start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
     return text[max(start, 0) : max(start + length, 0)]
-
-
-def _wrap(value: int) -> int:
-    """As Java's 32-bit integers overflow."""
-    return (value + 2**31) % 2**32 - 2**31
 
 
 # -- joining

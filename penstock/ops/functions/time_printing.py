@@ -22,6 +22,7 @@ from penstock.ops.functions.time_patterns import (
     Optional,
     Text,
     Token,
+    fields,
     tokens,
 )
 
@@ -54,6 +55,8 @@ class Moments:
         return self.seconds // 3600
 
 
+#: Letters that do not depend on the time of the day.
+_OF_DAYS: Final = "yMLdDEQq"
 _NUMBERS: Final[dict[str, Callable[[Moments], Integers]]] = {
     "M": lambda at: at.months % 12 + 1,
     "L": lambda at: at.months % 12 + 1,
@@ -92,21 +95,43 @@ _SHORT: Final = pa.array([str(number) for number in range(400)])
 @functools.lru_cache(maxsize=256)
 def printer(pattern: str) -> Callable[[Moments, Mask | None], pa.Array]:
     """What prints by this pattern. Raises UnknownPattern."""
-    pieces = _pieces(tokens(pattern, is_parsing=False))
+    parts = tokens(pattern, is_parsing=False)
+    pieces = _pieces(parts)
+    is_daily = all(field.letter in _OF_DAYS for field in fields(parts))
 
     def print_all(at: Moments, nulls: Mask | None) -> pa.Array:
-        count = len(at.days)
-        printed = [piece(at) for piece in pieces]
-        if all(isinstance(part, np.ndarray) for part in printed):
-            return _from_bytes(printed, count, nulls)
-        texts = [
-            _from_bytes([part], count, None) if isinstance(part, np.ndarray) else part
-            for part in printed
-        ]
-        joined = pc.binary_join_element_wise(*texts, "")
-        return joined if nulls is None else pc.if_else(pa.array(nulls), None, joined)
+        if is_daily:
+            return _by_day(pieces, at.days, nulls)
+        return _print(pieces, at, nulls)
 
     return print_all
+
+
+def _by_day(
+    pieces: list[Callable[[Moments], Printed]], days: Integers, nulls: Mask | None
+) -> pa.Array:
+    """A stream's rows are of few days: print each of those once."""
+    seen = days if nulls is None else days[~nulls]
+    first = int(seen.min(initial=2**62))
+    count = int(seen.max(initial=-(2**62))) - first + 1
+    none = np.zeros(1, np.int64)
+    if not 0 < count < len(days):
+        return _print(pieces, Moments(days, none, none), nulls)
+    printed = _print(pieces, Moments(np.arange(first, first + count), none, none), None)
+    return printed.take(pa.array(days - first, mask=nulls))
+
+
+def _print(pieces: list[Callable[[Moments], Printed]], at: Moments, nulls: Mask | None) -> pa.Array:
+    count = len(at.days)
+    printed = [piece(at) for piece in pieces]
+    if all(isinstance(part, np.ndarray) for part in printed):
+        return _from_bytes(printed, count, nulls)
+    texts = [
+        _from_bytes([part], count, None) if isinstance(part, np.ndarray) else part
+        for part in printed
+    ]
+    joined = pc.binary_join_element_wise(*texts, "")
+    return joined if nulls is None else pc.if_else(pa.array(nulls), None, joined)
 
 
 def _from_bytes(parts: list[Bytes], count: int, nulls: Mask | None) -> pa.Array:

@@ -105,7 +105,7 @@ def parse_url(call: Call, url: Datum, part: Datum, *key: Datum) -> Datum:
         if pattern is not None and part != "QUERY":
             return None
         try:
-            found = _PARTS[part](parse(text)) if part in _PARTS else _ignore(parse(text))
+            found = _PARTS.get(part, _no_part)(parse(text))
         except _NotAUrl:
             if must_succeed:
                 fail("INVALID_URL", text)
@@ -118,8 +118,9 @@ def parse_url(call: Call, url: Datum, part: Datum, *key: Datum) -> Datum:
     return each(call.type, extract, url, part, *key)
 
 
-def _ignore(url: Url) -> None:
-    """For a part that URLs do not have."""
+def _no_part(url: Url) -> str | None:
+    """What URLs do not have."""
+    return None
 
 
 # -- the grammar
