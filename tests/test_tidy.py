@@ -359,7 +359,7 @@ def test_every_rule_was_seen_to_fail() -> None:
 
 def wrong_map(docstring: str, names: set[str]) -> list[str]:
     """Names that a package's docstring leaves out, or that it has and nobody else."""
-    rows = re.findall(r"^((?:[a-z_]+(?:\.py|/)(?:, )?)+) ", docstring, re.MULTILINE)
+    rows = re.findall(r"^((?:[a-z_0-9]+(?:\.py|/)(?:, )?)+) ", docstring, re.MULTILINE)
     told = {name for row in rows for name in row.split(", ")}
     missing = [f"{name} is not in the map" for name in sorted(names - told)]
     return missing + [f"{name} is in the map only" for name in sorted(told - names)]

@@ -77,7 +77,8 @@ def build_operator(
             # Loads pyspark, which takes a second: only for those who have a processor.
             from penstock.ops.with_state import TransformWithStateOperator
 
-            return TransformWithStateOperator(node, state, on_late, now_ms)
+            initial = statics[node.initial.id] if node.initial is not None else None
+            return TransformWithStateOperator(node, state, on_late, now_ms, initial)
         case _:
             raise NotImplementedError(type(node).__name__)
 

@@ -87,6 +87,7 @@ class Driver:
             self._tasks.append(row)
         #: Source streams that have stepped aside: they hold back no watermark.
         self.idle: set[str] = set()
+        self._inputs = [stage.inputs for stage in query.stages]
         self._readers = _find_readers(query)
         self._next_task = 0
         if resume is None:
@@ -98,7 +99,7 @@ class Driver:
     def feed(self, stream: str, batch: pa.RecordBatch) -> None:
         """A batch of a source stream; columns are found by the stream's own names."""
         for stage in self.query.stages:
-            for position, leaf in enumerate(stage.inputs):
+            for position, leaf in enumerate(self._inputs[stage.id]):
                 if isinstance(leaf, n.Scan) and leaf.stream == stream and batch.num_rows:
                     columns = [batch.column(name) for name in leaf.columns]
                     rows = pa.RecordBatch.from_arrays(columns, schema=leaf.schema)
@@ -129,7 +130,7 @@ class Driver:
         """Tell every stage the time, in order; sources tell nothing but their end."""
         for stage in self.query.stages:
             marks: dict[int, int | None] = {}
-            for position, leaf in enumerate(stage.inputs):
+            for position, leaf in enumerate(self._inputs[stage.id]):
                 if isinstance(leaf, StageInput):
                     known = [t.pipeline.watermark_ms for t in self._tasks[leaf.stage]]
                     told = [mark for mark in known if mark is not None]
@@ -138,7 +139,7 @@ class Driver:
                     marks[position] = END_MS if source_ms == END_MS else None
             idle = frozenset(
                 position
-                for position, leaf in enumerate(stage.inputs)
+                for position, leaf in enumerate(self._inputs[stage.id])
                 if isinstance(leaf, n.Scan) and leaf.stream in self.idle
             )
             for task in self._tasks[stage.id]:

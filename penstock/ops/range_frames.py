@@ -17,7 +17,8 @@ import pyarrow.types as pt
 from penstock.errors import EvaluationFailed
 from penstock.ops.expressions import as_array, compile_expr
 from penstock.ops.frames import Partitions, find_frames
-from penstock.ops.ordering import Ints, codes
+from penstock.ops.functions.ordering import order_keys
+from penstock.ops.ordering import Ints
 from penstock.plan.nodes import WindowCall
 from penstock.state.keys import canonical_ints
 
@@ -59,7 +60,7 @@ class _Within:
         if not len(self._at):
             return found
         bounds = _shift(self._present, self._sign * offset)
-        numbers = codes(pa.concat_arrays([self._present, bounds]))
+        numbers = order_keys(pa.concat_arrays([self._present, bounds]))
         if self._sign < 0:
             numbers = ~numbers
         count = len(self._at)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.ops.aggregates.api import Ints
 from penstock.ops.api import Delta, OnLate
-from penstock.ops.ordering import codes
+from penstock.ops.functions.ordering import order_keys
 from penstock.ops.windows import PartitionedRows, SortedRows, WindowFunctions, repeat_rows
 from penstock.plan import nodes as n
 from penstock.state.api import State
@@ -111,7 +111,7 @@ def _groups_of(*readings: SortedRows) -> int:
 def _equal(one: pa.Array, two: pa.Array) -> npt.NDArray[np.bool_]:
     """Where two columns show the same: nulls alike, NaNs alike."""
     together = pa.concat_arrays([one, two])
-    numbers: Ints = codes(together)
+    numbers: Ints = order_keys(together)
     same = numbers[: len(one)] == numbers[len(one) :]
     if not together.null_count:
         return same

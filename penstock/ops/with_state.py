@@ -38,17 +38,21 @@ from penstock.state.keys import hash_columns, key_objects, normalise_floats
 from penstock.state.memory import MemoryState
 
 _PANDAS: Final = frozenset({211, 212})
-#: Ports: the rows, and those that the state begins with.
-_ROWS, _INITIAL = 0, 1
 
 
 class TransformWithStateOperator:
     """A processor at work."""
 
     def __init__(
-        self, node: n.TransformWithState, state: State, on_late: OnLate, now_ms: Callable[[], int]
+        self,
+        node: n.TransformWithState,
+        state: State,
+        on_late: OnLate,
+        now_ms: Callable[[], int],
+        initial: pa.Table | None = None,
     ) -> None:
         self._node = node
+        self._initial = initial
         self._state = state
         self._now_ms = now_ms
         self._name = type(node.processor).__name__
@@ -71,9 +75,6 @@ class TransformWithStateOperator:
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         assert delta.weights is None
-        if port == _INITIAL:
-            self._on_initial(delta.batch)
-            return []
         if self._late is not None:
             delta = self._late.keep(delta)
         if not len(delta):
@@ -94,8 +95,15 @@ class TransformWithStateOperator:
         firsts = pa.array([rows[0] for rows in groups], pa.int64())
         self._round.begin([key.take(firsts) for key in keys], self._now_ms())
 
-    def _on_initial(self, batch: pa.RecordBatch) -> None:
-        """Rows that the state begins with; every task gets all of them, and takes its own."""
+    def on_start(self) -> list[Delta]:
+        """Before the first row of a new query: what the state begins with."""
+        if self._initial is not None:
+            for batch in self._initial.combine_chunks().to_batches():
+                self._begin_state(batch)
+        return []
+
+    def _begin_state(self, batch: pa.RecordBatch) -> None:
+        """Every task is given all rows, and takes those of its own keys."""
         count = len(self._node.keys)
         keys = [normalise_floats(column) for column in batch.columns[:count]]
         placed = [keys[position] for position in self._round.placed]

@@ -332,7 +332,7 @@ class TransformWithState(Node):
     #: The column of the output that is its event time: never older than the watermark.
     output_time: str | None = None
     #: Rows that the state begins with: the key columns, then all columns, as Spark lists them.
-    initial: Node | None = None
+    initial: Static | None = None
     settings: Settings = ()
 
 

@@ -126,13 +126,23 @@ def translate_with_state(translator: _Translator, tree: PlanTree, child: n.Node)
         input_schema=user_schema(data),
         output_schema=user_schema(tree.output),
         event_time=times[0] if times else None,
-        initial=translator.node(tree.children[1]) if tree.fields["hasInitialState"] else None,
+        initial=_initial(translator, tree),
         settings=_settings(expr),
     )
     problem = translator.judges.processor(node) if processor is not None else None
     if problem is not None:
         translator.refusals.add(tree.text, problem)
     return node
+
+
+def _initial(translator: _Translator, tree: PlanTree) -> n.Static | None:
+    if not tree.fields["hasInitialState"]:
+        return None
+    initial = translator.node(tree.children[1])
+    if isinstance(initial, n.Static):
+        return initial
+    translator.refusals.add(tree.text, "an initial state that is a stream")
+    return None
 
 
 def translate_output_time(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -46,6 +46,24 @@ def explain(df: Any, *, mode: n.Mode = "update") -> str:
     return explain_query(plan(df, mode=mode).query)
 
 
+#: Session settings that change what expressions mean and are not in the plan, and the value that
+#: our functions follow.
+_SETTINGS: Final = {
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    "spark.sql.icu.caseMappings.enabled": "true",
+}
+
+
+def _check_settings(spark: Any, refusals: Refusals) -> None:
+    for name, followed in _SETTINGS.items():
+        value = spark.conf.get(name)
+        if value.upper() != followed.upper():
+            refusals.add(
+                "the session", f"{name} is {value}", f"set it to {followed}, which is the default"
+            )
+
+
 def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     """The query of a streaming DataFrame. Raises Unsupported with every reason against it."""
     spark = df.sparkSession
@@ -58,6 +76,7 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
             "current_timestamp(), now() and the like: planning would freeze them",
             "put the time into the rows before they enter the log",
         )
+    _check_settings(spark, refusals)
     optimized = spark._jsparkSession.sessionState().optimizer().execute(analyzed)
     tree = Walker(spark).read(optimized)
     if not tree.is_streaming:

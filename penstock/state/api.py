@@ -57,7 +57,7 @@ class Table(Protocol):
         """Forget these rows; slots must be distinct."""
 
     def slots(self) -> Slots:
-        """All rows, in the order in which they were made."""
+        """All rows, in an order that follows from what was done to the table."""
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The key columns of these rows."""
@@ -95,7 +95,7 @@ class Change:
     rows: pa.RecordBatch
 
 
-#: Changes by virtual node; under -1 those of the task itself. A snapshot is one that makes all rows.
+#: Changes by virtual node; under -1 those of the task itself. A snapshot is one that makes all.
 Changes: TypeAlias = dict[int, tuple[Change, ...]]
 
 

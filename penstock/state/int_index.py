@@ -1,11 +1,11 @@
-"""From one whole number to a slot: a hash table in NumPy, for tables with a single narrow key.
+"""From whole numbers to slots: a hash table in NumPy, for tables with narrow keys.
 
-Looking up a thousand numbers costs a few passes over arrays: a third of what a dictionary of
-Python's integers takes once it is larger than the processor's cache. Collisions go to the next
-place; the table is at most a quarter full, so nearly all keys are found in the first pass. Places
-of forgotten numbers stay marked until the table is rebuilt.
+A key is a row of one or more words of 64 bits. Looking up a thousand keys costs a few passes over
+arrays: a third of what a dictionary of Python's integers takes once it is larger than the
+processor's cache. Collisions go to the next place; the table is at most a quarter full, so nearly
+all keys are found in the first pass. Places of forgotten keys stay marked until it is rebuilt.
 
-Law: at most one slot per number; a slot is handed out again only after its number was forgotten.
+Law: at most one slot per key; a slot is handed out again only after its key was forgotten.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ _PLACES_MIN: Final = 4096
 _FULL: Final = 4
 _U = np.uint64
 _FACTOR: Final = _U(0x9E3779B97F4A7C15)
+_MIX: Final = np.int64(0x2545F4914F6CDD1D)
 
 
 class IntIndex:
-    """Slots of numbers; slots are dense, small, and reused."""
+    """Slots of keys of `width` words; slots are dense, small, and reused."""
 
-    def __init__(self) -> None:
-        #: Places, as (number, slot); the slot may be _EMPTY or _GONE.
+    def __init__(self, width: int = 1) -> None:
+        self._width = width
+        #: Places, as (hash, slot); the slot may be _EMPTY or _GONE.
         self._places = _make_places(_PLACES_MIN)
         #: Places that are not _EMPTY.
         self._used = 0
-        self._numbers = np.zeros(0, np.int64)
+        self._words = np.zeros((0, width), np.int64)
         self._alive = np.zeros(0, bool)
         self._free: list[int] = []
         self.next = 0
@@ -40,33 +42,44 @@ class IntIndex:
     def __len__(self) -> int:
         return self.next - len(self._free)
 
-    def find(self, numbers: Ints) -> Ints:
-        """The slot of each number, -1 where there is none."""
-        at = self._home(numbers)
+    def find(self, words: Ints) -> Ints:
+        """The slot of each key, -1 where there is none."""
+        return self._find(words, self._hash(words))
+
+    def _find(self, words: Ints, hashes: Ints) -> Ints:
+        at = self._home(hashes)
         found = self._places[at]
         slots = found[:, 1].copy()
-        open_ = ((found[:, 0] != numbers) & (slots != _EMPTY)) | (slots == _GONE)
-        pending = np.flatnonzero(open_)
+        settled = self._is_same(found, hashes, words) | (slots == _EMPTY)
+        pending = np.flatnonzero(~settled)
         mask = len(self._places) - 1
         while len(pending):
             at[pending] = (at[pending] + 1) & mask
             found = self._places[at[pending]]
             slots[pending] = found[:, 1]
-            open_ = (found[:, 0] != numbers[pending]) & (found[:, 1] != _EMPTY)
-            pending = pending[open_ | (found[:, 1] == _GONE)]
+            same = self._is_same(found, hashes[pending], words[pending])
+            pending = pending[~(same | (found[:, 1] == _EMPTY))]
         return slots
 
-    def locate(self, numbers: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """The slot of each number, and whether it was made just now."""
-        slots = self.find(numbers)
+    def _is_same(self, found: Ints, hashes: Ints, words: Ints) -> npt.NDArray[np.bool_]:
+        """Whether the place holds the key; a hash of one word is the word itself."""
+        same = (found[:, 0] == hashes) & (found[:, 1] >= 0)
+        if self._width > 1:
+            rows = np.flatnonzero(same)
+            same[rows] = (self._words[found[rows, 1]] == words[rows]).all(axis=1)
+        return same
+
+    def locate(self, words: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """The slot of each key, and whether it was made just now."""
+        hashes = self._hash(words)
+        slots = self._find(words, hashes)
         is_new = slots < 0
         if is_new.any():
-            fresh, first, places = np.unique(
-                numbers[is_new], return_index=True, return_inverse=True
-            )
-            made = np.empty(len(fresh), np.int64)
-            made[np.argsort(first, kind="stable")] = self._take(len(fresh))
-            self._insert(fresh, made)
+            fresh = words[is_new]
+            first, places = _distinct(fresh, hashes[is_new])
+            made = np.empty(len(first), np.int64)
+            made[np.argsort(first, kind="stable")] = self._take(len(first))
+            self._insert(fresh[first], made)
             slots[is_new] = made[places]
         return slots, is_new
 
@@ -74,19 +87,19 @@ class IntIndex:
         reused = [self._free.pop() for _ in range(min(count, len(self._free)))]
         start = self.next
         self.next += count - len(reused)
-        if self.next > len(self._numbers):
-            capacity = max(2 * len(self._numbers), self.next, 1024)
-            self._numbers = np.resize(self._numbers, capacity)
-            self._alive = np.concatenate([self._alive, np.zeros(capacity - len(self._alive), bool)])
+        if self.next > len(self._words):
+            more = max(len(self._words), self.next - len(self._words), 1024)
+            self._words = np.concatenate([self._words, np.zeros((more, self._width), np.int64)])
+            self._alive = np.concatenate([self._alive, np.zeros(more, bool)])
         return [*reused, *range(start, self.next)]
 
-    def _insert(self, numbers: Ints, slots: Ints) -> None:
-        self._numbers[slots] = numbers
+    def _insert(self, words: Ints, slots: Ints) -> None:
+        self._words[slots] = words
         self._alive[slots] = True
-        if (self._used + len(numbers)) * _FULL > len(self._places):
+        if (self._used + len(slots)) * _FULL > len(self._places):
             self._rebuild()
         else:
-            self._put(numbers, slots)
+            self._put(self._hash(words), slots)
 
     def _rebuild(self) -> None:
         """Makes room, and drops the marks of deleted places."""
@@ -96,17 +109,17 @@ class IntIndex:
             places *= 2
         self._places = _make_places(places)
         self._used = 0
-        self._put(self._numbers[slots], slots)
+        self._put(self._hash(self._words[slots]), slots)
 
-    def _put(self, numbers: Ints, slots: Ints) -> None:
-        self._used += len(numbers)
+    def _put(self, hashes: Ints, slots: Ints) -> None:
+        self._used += len(hashes)
         mask = len(self._places) - 1
-        at = self._home(numbers)
-        waiting = np.arange(len(numbers))
+        at = self._home(hashes)
+        waiting = np.arange(len(hashes))
         while len(waiting):
             free = self._places[at[waiting], 1] == _EMPTY
             trying = waiting[free]
-            self._places[at[trying], 0] = numbers[trying]
+            self._places[at[trying], 0] = hashes[trying]
             self._places[at[trying], 1] = slots[trying]
             # Of several that tried one place, the last stays; the others go on.
             settled = np.zeros(len(waiting), bool)
@@ -116,8 +129,7 @@ class IntIndex:
 
     def forget(self, slots: Ints) -> None:
         """Free these slots, which must be distinct and in use."""
-        numbers = self._numbers[slots]
-        at = self._home(numbers)
+        at = self._home(self._hash(self._words[slots]))
         pending = np.arange(len(slots))
         mask = len(self._places) - 1
         while len(pending):
@@ -132,19 +144,37 @@ class IntIndex:
         """All slots in use."""
         return np.flatnonzero(self._alive[: self.next])
 
-    def numbers(self, slots: Ints) -> Ints:
-        """The numbers of these slots."""
-        return self._numbers[slots]
+    def words(self, slots: Ints) -> Ints:
+        """The keys of these slots."""
+        return self._words[slots]
 
     def is_alive(self, slots: Ints) -> npt.NDArray[np.bool_]:
         """Which of these slots are in use."""
         return self._alive[slots]
 
-    def _home(self, numbers: Ints) -> Ints:
-        """The place where the search for each number begins: the upper bits of a product."""
+    def _hash(self, words: Ints) -> Ints:
+        """One number per key, equal for equal keys."""
+        hashes = words[:, 0]
+        with np.errstate(over="ignore"):
+            for word in range(1, self._width):
+                hashes = (hashes * _MIX) ^ (hashes >> np.int64(29)) ^ words[:, word]
+        return hashes
+
+    def _home(self, hashes: Ints) -> Ints:
+        """The place where the search begins: the upper bits of a product."""
         shift = _U(65 - len(self._places).bit_length())
         with np.errstate(over="ignore"):
-            return ((numbers.view(_U) * _FACTOR) >> shift).astype(np.int64)
+            return ((hashes.view(_U) * _FACTOR) >> shift).astype(np.int64)
+
+
+def _distinct(words: Ints, hashes: Ints) -> tuple[Ints, Ints]:
+    """The first row of each distinct key, and each row's place among those."""
+    _, first, places = np.unique(hashes, return_index=True, return_inverse=True)
+    if (words == words[first[places]]).all():
+        return first, places
+    # Different keys share a hash.
+    _, first, places = np.unique(words, axis=0, return_index=True, return_inverse=True)
+    return first, places.reshape(-1)
 
 
 def _make_places(count: int) -> npt.NDArray[np.int64]:

@@ -1,4 +1,7 @@
-"""From key columns to slots: one index for keys that are one narrow column, one for all others.
+"""From key columns to slots: one index for keys of narrow columns, one for all others.
+
+Narrow are numbers, dates, times, and structs of them, such as windows: such keys become rows of
+64-bit words. All others become objects of Python's.
 
 Law: equal keys, as Spark groups, have one slot; a slot is reused only after its key was forgotten.
 """
@@ -18,6 +21,8 @@ from penstock.state.keys import canonical_ints, key_columns, key_objects
 
 Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+#: Whatever may be null has a bit of one word.
+_BITS_MAX = 63
 
 
 class KeyIndex(Protocol):
@@ -50,14 +55,23 @@ class KeyIndex(Protocol):
 
 def make_index(keys: pa.Schema) -> KeyIndex:
     """The index for keys of these columns."""
-    if len(keys) == 1 and _is_narrow(keys.types[0]):
-        return NumberIndex(keys.types[0])
-    return ObjectIndex(list(keys.types))
+    types = list(keys.types)
+    if not types or not all(_is_narrow(kind) for kind in types):
+        return ObjectIndex(types)
+    if len(types) == 1 and not pt.is_struct(types[0]):
+        return NumberIndex(types[0])
+    return WordIndex(types) if sum(map(_bits, types)) <= _BITS_MAX else ObjectIndex(types)
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
+    if pt.is_struct(kind):
+        return all(_is_narrow(field.type) for field in _fields(kind))
     is_number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind)
     return is_number or (pt.is_temporal(kind) and not pt.is_interval(kind))
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(place) for place in range(kind.num_fields)]
 
 
 class NumberIndex:
@@ -77,7 +91,7 @@ class NumberIndex:
 
     def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
         (column,) = keys
-        numbers = canonical_ints(column)
+        numbers = canonical_ints(column)[:, None]
         if not column.null_count:
             slots, is_new = self._index.locate(numbers)
             return slots + 1, is_new
@@ -90,7 +104,7 @@ class NumberIndex:
 
     def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
         (column,) = keys
-        found = self._index.find(canonical_ints(column))
+        found = self._index.find(canonical_ints(column)[:, None])
         slots = np.where(found < 0, -1, found + 1)
         if column.null_count:
             missing = column.is_null().to_numpy(zero_copy_only=False)
@@ -116,12 +130,98 @@ class NumberIndex:
     def columns(self, slots: Slots) -> list[pa.Array]:
         missing = slots == 0
         numbers = np.zeros(len(slots), np.int64)
-        numbers[~missing] = self._index.numbers(slots[~missing] - 1)
-        values = numbers.view(np.float64) if pt.is_floating(self._kind) else numbers
-        column = pa.array(values, mask=missing if missing.any() else None)
-        if pt.is_date32(self._kind) or pt.is_time32(self._kind):
-            column = column.cast(pa.int32())
-        return [column.cast(self._kind, safe=False)]
+        numbers[~missing] = self._index.words(slots[~missing] - 1)[:, 0]
+        return [_to_column(numbers, missing, self._kind)]
+
+
+class WordIndex:
+    """Keys of narrow columns: a word per number, then one with a bit for whatever is null."""
+
+    def __init__(self, types: list[pa.DataType]) -> None:
+        self._types = types
+        self._index = IntIndex(1 + sum(_width(kind) for kind in types))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def next(self) -> int:
+        return self._index.next
+
+    def locate(self, keys: Sequence[pa.Array], rows: int) -> tuple[Slots, Mask]:
+        return self._index.locate(_to_words(keys, rows))
+
+    def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
+        return self._index.find(_to_words(keys, rows))
+
+    def forget(self, slots: Slots) -> None:
+        self._index.forget(slots)
+
+    def slots(self) -> Slots:
+        return self._index.slots()
+
+    def is_alive(self, slots: Slots) -> Mask:
+        return self._index.is_alive(slots)
+
+    def columns(self, slots: Slots) -> list[pa.Array]:
+        words = self._index.words(slots).T
+        reader = _Reader(words[:-1], words[-1])
+        return [reader.column(kind) for kind in self._types]
+
+
+def _width(kind: pa.DataType) -> int:
+    """How many words a column takes."""
+    return sum(_width(field.type) for field in _fields(kind)) if pt.is_struct(kind) else 1
+
+
+def _bits(kind: pa.DataType) -> int:
+    """How many things in a column may be null."""
+    return 1 + (sum(_bits(field.type) for field in _fields(kind)) if pt.is_struct(kind) else 0)
+
+
+def _to_words(keys: Sequence[pa.Array], rows: int) -> npt.NDArray[np.int64]:
+    words: list[npt.NDArray[np.int64]] = []
+    nulls = np.zeros(rows, np.int64)
+    bit = 0
+    waiting = list(keys)
+    while waiting:  # a struct counts before its fields, fields before what follows
+        column = waiting.pop(0)
+        if column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            nulls |= missing.astype(np.int64) << np.int64(bit)
+        bit += 1
+        if pt.is_struct(column.type):
+            waiting = [*column.flatten(), *waiting]
+        else:
+            words.append(canonical_ints(column))
+    return np.stack([*words, nulls], axis=1)
+
+
+class _Reader:
+    """Columns out of words, in the order in which _to_words made them."""
+
+    def __init__(self, words: npt.NDArray[np.int64], nulls: npt.NDArray[np.int64]) -> None:
+        self._words = iter(words)
+        self._nulls = nulls
+        self._bit = 0
+
+    def column(self, kind: pa.DataType) -> pa.Array:
+        missing = (self._nulls >> np.int64(self._bit)) & 1 == 1
+        self._bit += 1
+        if pt.is_struct(kind):
+            fields = _fields(kind)
+            inner = [self.column(field.type) for field in fields]
+            return pa.StructArray.from_arrays(inner, fields=fields, mask=pa.array(missing))
+        return _to_column(np.ascontiguousarray(next(self._words)), missing, kind)
+
+
+def _to_column(numbers: npt.NDArray[np.int64], missing: Mask, kind: pa.DataType) -> pa.Array:
+    """The inverse of canonical_ints."""
+    values = numbers.view(np.float64) if pt.is_floating(kind) else numbers
+    column = pa.array(values, mask=missing if missing.any() else None)
+    if pt.is_date32(kind) or pt.is_time32(kind):
+        column = column.cast(pa.int32())
+    return column.cast(kind, safe=False)
 
 
 class _Slots(dict[object, int]):

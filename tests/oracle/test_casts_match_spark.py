@@ -119,7 +119,7 @@ def test_texts_are_read_as_spark_reads_them(spark: Any, kind: str) -> None:
     legacy = [after.format(f"cast(t as {target})") for target in targets]
 
     assert_expressions(spark, tries, table)
-    assert_expressions(spark, [*legacy, *tries], table, ansi=False)
+    assert_expressions(spark, legacy, table, ansi=False)
 
 
 def test_plain_texts_are_read_in_ansi_mode(spark: Any) -> None:
@@ -210,7 +210,7 @@ def test_numbers_are_cast_as_spark_casts_them(spark: Any, column: str) -> None:
     legacy = [f"cast({column} as {target})" for target in _NUMERIC]
 
     assert_expressions(spark, [*tries, f"cast({column} as string)"], table)
-    assert_expressions(spark, [*legacy, *tries], table, ansi=False)
+    assert_expressions(spark, legacy, table, ansi=False)
 
 
 def test_casts_that_cannot_fail_need_no_mode(spark: Any) -> None:

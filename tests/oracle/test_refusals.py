@@ -79,3 +79,12 @@ def test_a_join_that_keeps_static_rows_is_refused(spark: Any, kind: str) -> None
 def test_a_union_with_static_rows_is_refused(spark: Any) -> None:
     (problem,) = reasons(spark, "SELECT k FROM {t} UNION ALL SELECT 'x' AS k")
     assert "a union of a stream and a static table" in problem
+
+
+def test_a_session_setting_that_the_plan_does_not_show_is_refused(spark: Any) -> None:
+    spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
+    try:
+        (problem,) = reasons(spark, "SELECT k FROM {t}")
+    finally:
+        spark.conf.unset("spark.sql.mapKeyDedupPolicy")
+    assert "LAST_WIN" in problem

@@ -50,7 +50,7 @@ EDGES = [
     datetime(2020, 12, 31, 23),
     datetime(1883, 11, 18, 12, 3, 58),
 ]
-ZONES = ["Europe/Berlin", "America/Havana", "Asia/Kolkata", "+05:30", "Africa/Casablanca"]
+ZONES = ["Europe/Berlin", "America/Havana", "Asia/Kolkata", "+05:30", "Australia/Lord_Howe"]
 SPELLINGS = ["PST", "EST", "GMT+2", "UTC-03:30", "UT+1", "Z", "+5:30", "-03:5", "UTC", "-00:30"]
 LEVELS = ["year", "yyyy", "YY", "quarter", "Month", "MM", "mon", "week", "day", "DD", "hour"]
 LEVELS += ["minute", "second", "millisecond", "microsecond", "decade", ""]

@@ -142,6 +142,20 @@ MORE_AGGREGATES = [
 ]
 
 
+OTHER_AGGREGATES = [
+    f"{function} OVER ({_UNIQUE} {frame})"
+    for frame in (_FRAMES[0], _FRAMES[1], _FRAMES[5])
+    for function in (
+        "collect_list(i)",
+        "stddev(y)",
+        "max_by(s, id)",
+        "count_if(b)",
+        "bool_and(b)",
+        "approx_count_distinct(s)",
+        "percentile(y, 0.5)",
+        "corr(y, i)",
+    )
+]
 ORDERS = [
     f"dense_rank() OVER (PARTITION BY k ORDER BY {term})"
     for term in (
@@ -176,8 +190,8 @@ RANGES = [
 
 @pytest.mark.parametrize(
     "functions",
-    [RANKS, NEIGHBOURS, PICKS, AGGREGATES, MORE_AGGREGATES, ORDERS, RANGES],
-    ids=["ranks", "neighbours", "picks", "aggregates", "frames", "orders", "ranges"],
+    [RANKS, NEIGHBOURS, PICKS, AGGREGATES, MORE_AGGREGATES, OTHER_AGGREGATES, ORDERS, RANGES],
+    ids=["ranks", "neighbours", "picks", "aggregates", "frames", "others", "orders", "ranges"],
 )
 def test_functions_over_rows_that_are_added_equal_spark(spark: Any, functions: list[str]) -> None:
     assert_same(spark, _over(functions), {"t": _table(60, 1)}, runs=3)

@@ -245,6 +245,6 @@ def _pivot_known(call: AggregateCall) -> str | None:
     return f"pivot by a column of {kind}"
 
 
-@aggregate("PivotFirst", sql="pivot", accepts=_pivot_known)
+@aggregate("PivotFirst", sql="", accepts=_pivot_known)
 def pivot_first(call: AggregateCall) -> Accumulator:
     return _Pivot(call)

@@ -8,16 +8,24 @@ alignment.py   arguments as equally long arrays, or as NumPy's values
 strictness.py  functions that stop at the first null
 comparisons.py comparison, membership, nulls and NaN
 numbers.py     arithmetic
-decimals.py    arithmetic on decimals; unscaled.py: their digits as whole numbers
+decimals.py    arithmetic on decimals
+unscaled.py    decimals as whole numbers and back
 maths.py       functions of real numbers
 rounding.py    round, bround, ceil, floor
 bits.py        bits of integers, numbers in other bases
-casts.py       CAST and try_cast; parsing.py: out of text; printing.py: into text
+casts.py       CAST and try_cast, all pairs
+parsing.py     text as values, for casts
+printing.py    values as text, for casts
 java_floats.py how Java prints float and double
-text.py        strings and binary; slices.py: cut by NumPy; rows.py: what has no column kernel
-searching.py   finding, replacing, splitting, likeness; encodings.py: hex, base64 ...; urls.py
+rows.py        a Python function over distinct values, where no column kernel exists
+slices.py      strings as bytes and offsets, cut by NumPy
+text.py        strings and binary: case, length, cutting, joining, padding
+searching.py   finding, replacing, splitting, likeness
+encodings.py   hex, base64, character sets, URL escapes
+urls.py        the parts of a URL
 printf.py      format_string, format_number, mask
-patterns.py    LIKE, RLIKE, regular expressions; java_patterns.py: Java's, translated
+java_patterns.py  Java's regular expressions, translated
+patterns.py    LIKE, RLIKE, regular expressions
 operands.py    Arrow values as NumPy vectors and back
 civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors

@@ -175,8 +175,9 @@ def _compare_nested(left: Datum, right: Datum, kernel: _Compare) -> Datum:
 def in_list(call: Call, args: list[Compiled]) -> Compiled:
     """`value IN (a, b, ...)`: null if nothing is equal but something is null."""
     value, *others = args
-    if all(isinstance(arg, Literal) for arg in call.args[1:]) and call.args[1:]:
-        return _in_constants(value, [arg.value for arg in call.args[1:]])  # type: ignore[union-attr]
+    constants = [arg.value for arg in call.args[1:] if isinstance(arg, Literal)]
+    if constants and len(constants) == len(others):
+        return _in_constants(value, constants)
 
     def any_equal(batch: pa.RecordBatch) -> Datum:
         wanted = value(batch)

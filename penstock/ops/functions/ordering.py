@@ -29,13 +29,24 @@ def order_keys(values: pa.Array) -> Ints:
         return _keys_of_fields(values)
     if pt.is_list(kind):
         return _keys_of_lists(values)
+    if pt.is_map(kind):
+        # Spark does not order maps, but rows that hold them must be told apart.
+        entry = pa.struct([kind.key_field, kind.item_field])
+        return _keys_of_lists(values.cast(pa.list_(entry)))
+    if pt.is_interval(kind):  # likewise
+        return order_keys(values.view(pa.binary(16)))
     if pt.is_floating(kind):
         bits = canonical_ints(values)
         return bits ^ ((bits >> np.int64(63)) & _ALL_BUT_SIGN)
-    if pt.is_string(kind) or pt.is_binary(kind) or pt.is_decimal(kind):
+    if _is_ranked(kind):
         ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense")
         return ranks.to_numpy(zero_copy_only=False).astype(np.int64)
     return canonical_ints(values)
+
+
+def _is_ranked(kind: pa.DataType) -> bool:
+    bytes_like = pt.is_string(kind) or pt.is_binary(kind) or pt.is_fixed_size_binary(kind)
+    return bytes_like or pt.is_decimal(kind)
 
 
 def ranks(values: pa.Array) -> Ints:

@@ -53,28 +53,32 @@ def _read_format(text: str) -> tuple[str | _Spec, ...] | str:
     at = argument = 0
     for found in _SPEC.finditer(text):
         parts.append(text[at : found.start()])
+        if "%" in text[at : found.start()]:
+            return f"the format {text!r}"
         at = found.end()
-        number, flags, width, precision, conversion = found.groups()
-        if conversion in "%n" and found[0][1:] == conversion:
-            parts.append("%" if conversion == "%" else "\n")
+        if found[0] in ("%%", "%n"):
+            parts.append("%" if found[0] == "%%" else "\n")
             continue
-        if conversion not in _FLAGS or set(flags) - set(_FLAGS[conversion]):
+        number, flags, width, precision, conversion = found.groups()
+        if not _is_legal(flags, width, precision, conversion):
             return f"the conversion {found[0]}"
-        has_fill = "-" in flags or "0" in flags
-        if len(set(flags)) != len(flags) or {"-", "0"} <= set(flags) or {"+", " "} <= set(flags):
-            return f"the conversion {found[0]}"
-        if (has_fill and width is None) or (precision is not None and conversion not in "sfb"):
-            return f"the conversion {found[0]}"
-        if number is None:
-            argument += 1
+        argument += number is None
         chosen = argument if number is None else int(number)
-        parts.append(
-            _Spec(chosen, flags, int(width or 0), int(precision) if precision else None, conversion)
-        )
-    parts.append(text[at:])
-    if any("%" in part for part in parts[0::1] if isinstance(part, str) and part != "%"):
+        digits = None if precision is None else int(precision)
+        parts.append(_Spec(chosen, flags, int(width or 0), digits, conversion))
+    if "%" in text[at:]:
         return f"the format {text!r}"
-    return tuple(parts)
+    return (*parts, text[at:])
+
+
+def _is_legal(flags: str, width: str | None, precision: str | None, conversion: str) -> bool:
+    """Whether Java takes it, and we do."""
+    known = set(flags)
+    if conversion not in _FLAGS or known - set(_FLAGS[conversion]) or len(known) != len(flags):
+        return False
+    if {"-", "0"} <= known or {"+", " "} <= known or (known & {"-", "0"} and width is None):
+        return False
+    return precision is None or conversion in "sfb"
 
 
 def _judge_format(call: Call) -> str | None:

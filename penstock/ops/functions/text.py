@@ -42,6 +42,8 @@ _NEWER_CASES: Final = (
 _TO_UPPER: Final = {low + i: up + i for low, up, count in _NEWER_CASES for i in range(count)}
 _TO_LOWER: Final = {up: low for low, up in _TO_UPPER.items()}
 _SIGMA: Final = "\u03a3"
+#: What is trimmed unless the call says otherwise; no other white space.
+_SPACE: Final = pa.scalar(" ")
 #: Longer than any string, from wherever one counts.
 _TO_THE_END: Final = 2**33
 
@@ -216,7 +218,7 @@ def repeat(call: Call, value: Datum, times: Datum) -> Datum:
 
 @function("StringSpace", sql="space", raises=False)
 def space(call: Call, times: Datum) -> Datum:
-    return pc.binary_repeat(pa.scalar(" "), _not_negative(times))
+    return pc.binary_repeat(_SPACE, _not_negative(times))
 
 
 def _not_negative(times: Datum) -> Datum:
@@ -318,7 +320,7 @@ def _trim(
     kernel: Callable[..., Datum],
     strip: Callable[[str, str], str],
     value: Datum,
-    characters: Datum = pa.scalar(" "),  # noqa: B008 - a constant: Spark trims spaces, nothing else
+    characters: Datum = _SPACE,
 ) -> Datum:
     if isinstance(characters, pa.Scalar) and characters.is_valid:
         return kernel(value, characters=characters.as_py())

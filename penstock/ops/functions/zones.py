@@ -4,7 +4,9 @@ A zone is a table of offsets and of the instants at which they change. A local t
 the offset from before it; one in an overlap takes the earlier offset, unless another is preferred.
 
 Law: UTC and fixed offsets never look anything up. The rules of a region come from `zoneinfo`; the
-Gregorian calendar repeats every 400 years, and so do the rules after the last change of law.
+Gregorian calendar repeats every 400 years, and so do the rules after the last change of law. Two
+machines agree on a region as far as their tz databases do, and so do we and a JVM: before 1970 and
+after the latest changes of law these can differ.
 """
 
 from __future__ import annotations

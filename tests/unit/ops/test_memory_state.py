@@ -20,6 +20,7 @@ _SMALL = st.integers(-3, 3)
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf])
 _TEXTS = st.sampled_from(["", "a", "ä", "𝄞"])
 _STRUCT = pa.struct([("p", pa.int32()), ("q", pa.string())])
+_WINDOW = pa.struct([("start", pa.timestamp("us")), ("end", pa.timestamp("us"))])
 #: Key columns and what they may hold.
 _KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int": (pa.int64(), st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])),
@@ -31,6 +32,7 @@ _KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "time": (pa.timestamp("us", tz="UTC"), st.integers(-(2**62), 2**62)),
     "decimal": (pa.decimal128(5, 2), st.decimals(-9, 9, places=2)),
     "list": (pa.list_(pa.int32()), st.lists(_SMALL, max_size=2)),
+    "window": (_WINDOW, st.fixed_dictionaries({"start": st.none() | _SMALL, "end": _SMALL})),
     "struct": (_STRUCT, st.fixed_dictionaries({"p": st.none() | _SMALL, "q": st.none() | _TEXTS})),
 }
 _COLUMNS = {
@@ -40,7 +42,10 @@ _COLUMNS = {
     "s": pa.string(),
     "l": pa.list_(pa.int64()),
 }
-_SHAPES = [(), ("int",), ("text", "float"), ("struct", "int"), ("list",), tuple(_KEYS)]
+_SHAPES = [
+    *((), ("int",), ("float",), ("window", "int", "date", "flag"), ("text", "float")),
+    *(("window",), ("struct", "int"), ("list",), tuple(_KEYS)),
+]
 
 
 def _schema(shape: tuple[str, ...]) -> pa.Schema:
