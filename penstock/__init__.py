@@ -43,6 +43,7 @@ from penstock.errors import (
     Trimmed,
     Unavailable,
     Unknown,
+    Unsupported,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ __all__ = [
     "Trimmed",
     "Unavailable",
     "Unknown",
+    "Unsupported",
     "__version__",
     "connect",
     "explain",

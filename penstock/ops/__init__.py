@@ -16,6 +16,7 @@ aggregate_calls.py  a node's aggregate calls over its batches
 aggregate.py        keyed aggregation
 partial.py          aggregation in two steps, around an exchange
 regroup.py          keep all rows of a key, compute its result anew
+sessions.py         session windows: intervals that overlap or touch become one
 join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key
 python_eval.py      Python, pandas and Arrow functions over rows

@@ -27,6 +27,7 @@ from penstock.state.keys import hash_columns, normalise_floats
 
 _ROWS = "rows"
 _TIME = "time_us"
+_ALWAYS = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -58,7 +59,8 @@ class AggregateOperator:
             for index, bound in enumerate(self._calls)
             if bound.call.distinct
         }
-        self._earliest_us: int | None = None
+        #: No key ends before; after a restart nothing is known of them until they are seen.
+        self._earliest_us = _ALWAYS
         self._groups = _Groups()
 
     def _distinct_table(
@@ -182,9 +184,7 @@ class AggregateOperator:
     def _note_times(self, slots: Slots, column: pa.Array) -> None:
         times = event_times_us(column).fill_null(_NEVER).to_numpy()
         self._table.write(_TIME, slots, times)
-        earliest = int(times.min())
-        if self._earliest_us is None or earliest < self._earliest_us:
-            self._earliest_us = earliest
+        self._earliest_us = min(self._earliest_us, int(times.min()))
 
     # -- output
 
@@ -221,7 +221,7 @@ class AggregateOperator:
             return []
         self._late.watermark_ms = watermark_ms
         bound_us = watermark_ms * 1000
-        if self._earliest_us is not None and self._earliest_us > bound_us:
+        if self._earliest_us > bound_us:
             return []
         slots = self._table.slots()
         times = self._table.read(_TIME, slots).astype(np.int64)

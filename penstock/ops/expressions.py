@@ -23,10 +23,13 @@ _DIVISIONS: Final = frozenset({"Divide", "IntegralDivide", "Remainder", "Pmod"})
 #: Functions that are null if any argument is, and whose arguments Spark evaluates one by one.
 _STRICT: Final = _DIVISIONS | {
     "Add",
+    "Atan2",
     "BitwiseAnd",
+    "BitwiseGet",
     "BitwiseOr",
     "BitwiseXor",
     "Contains",
+    "Conv",
     "DateAdd",
     "DateDiff",
     "DateSub",
@@ -37,19 +40,23 @@ _STRICT: Final = _DIVISIONS | {
     "GetMapValue",
     "GreaterThan",
     "GreaterThanOrEqual",
+    "Hypot",
     "LessThan",
     "LessThanOrEqual",
     "Like",
+    "Logarithm",
     "Multiply",
     "Pow",
     "RLike",
     "ShiftLeft",
     "ShiftRight",
+    "ShiftRightUnsigned",
     "Slice",
     "StartsWith",
     "StringInstr",
     "Substring",
     "Subtract",
+    "WidthBucket",
 }
 
 

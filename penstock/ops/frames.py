@@ -5,7 +5,7 @@ Everything here is about positions; what stands there is window_calls.py's busin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,23 +124,27 @@ def _fold_growing(accumulator: Accumulator, each: Buffers, high: Ints, start: In
 
 def _fold_each(accumulator: Accumulator, each: Buffers, low: Ints, high: Ints) -> Buffers:
     """Frames one by one, as many at once as memory allows."""
-    rows = len(low)
+    parts = [
+        accumulator.merge(_take(each, at), owner, count) for at, owner, count in unfold(low, high)
+    ]
+    if not parts:
+        return _nothing(accumulator, each, 0)
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def unfold(low: Ints, high: Ints) -> Iterator[tuple[Ints, Ints, int]]:
+    """The rows of every frame, in pieces: positions, the frame of each, the number of frames."""
     lengths = high - low
     total = np.cumsum(lengths)
-    parts: list[Buffers] = []
     first = 0
-    while first < rows:
+    while first < len(low):
         done = int(total[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(total, done + _FOLDED_MAX, "right")))
         sizes = lengths[first:last]
         owner = np.repeat(np.arange(last - first), sizes)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        at = np.repeat(low[first:last], sizes) + within
-        parts.append(accumulator.merge(_take(each, at), owner, last - first))
+        yield np.repeat(low[first:last], sizes) + within, owner, last - first
         first = last
-    if not parts:
-        return _nothing(accumulator, each, 0)
-    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
 def _nothing(accumulator: Accumulator, like: Buffers, rows: int) -> Buffers:

@@ -32,6 +32,7 @@ from penstock.state.memory_row_set import first_equal
 _STARTS = "starts"
 _START = "start"
 _END = "end"
+_ALWAYS = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -133,7 +134,8 @@ class SessionOperator:
         self._sessions = state.table("sessions", by_start, columns, placed)
         starts = {_STARTS: pa.list_(pa.int64())}
         self._starts = state.table("starts", pa.schema(fields), starts, placed)
-        self._earliest_us: int | None = None
+        #: No session ends before; after a restart nothing is known of them until they are seen.
+        self._earliest_us = _ALWAYS
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         if self._shape.late is not None:
@@ -209,9 +211,7 @@ class SessionOperator:
             for name, part in zip(bound.accumulator.columns, buffers[index], strict=True):
                 self._sessions.write(f"{index}.{name}", slots, part[changed])
         self._sessions.touch(slots)
-        earliest = int(ends.min())
-        if self._earliest_us is None or earliest < self._earliest_us:
-            self._earliest_us = earliest
+        self._earliest_us = min(self._earliest_us, int(ends.min()))
         return slots
 
     def _write_starts(self, slots: Slots, merged: Merged) -> None:
@@ -235,7 +235,7 @@ class SessionOperator:
             return []
         self._shape.late.watermark_ms = watermark_ms
         bound_us = watermark_ms * 1000
-        if self._earliest_us is not None and self._earliest_us > bound_us:
+        if self._earliest_us > bound_us:
             return []
         slots = self._sessions.slots()
         ends = self._sessions.read(_END, slots).astype(np.int64)

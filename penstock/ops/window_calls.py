@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.ops import aggregates
-from penstock.ops.aggregate_calls import bind_calls
+from penstock.ops.aggregate_calls import aggregate_rows, bind_calls
 from penstock.ops.aggregates.api import judge_aggregate
 from penstock.ops.expressions import as_array, compile_expr, true_mask
-from penstock.ops.frames import Partitions, fold_frames
+from penstock.ops.frames import Partitions, fold_frames, unfold
 from penstock.ops.ordering import Ints
 from penstock.ops.range_frames import bind_frames
 from penstock.plan.exprs import Literal
@@ -213,20 +213,29 @@ def _bind_aggregate(call: WindowCall, schema: pa.Schema) -> Evaluate:
     assert call.aggregate is not None
     (bound,) = bind_calls((call.aggregate,), schema)
     accumulator = bound.accumulator
-    whole = call.lower is None and call.upper is None
     frames = bind_frames(call, schema)
 
-    def evaluate(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
-        at, lifted = bound.lift(rows, None, None)
-        if whole:
-            firsts, partition = np.unique(parts.start, return_inverse=True)
-            buffers = accumulator.merge(lifted, partition[at], len(firsts))
-            return accumulator.finish(buffers).take(pa.array(partition))
-        each = accumulator.merge(lifted, at, len(parts))
-        low, high = frames(rows, parts)
-        return accumulator.finish(fold_frames(accumulator, each, low, high, parts.start))
+    def of_partitions(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
+        firsts, partition = np.unique(parts.start, return_inverse=True)
+        (values,) = aggregate_rows([bound], rows, None, partition, len(firsts))
+        return values.take(pa.array(partition))
 
-    return evaluate
+    def of_frames(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
+        at, lifted = bound.lift(rows, None, None)
+        each = accumulator.merge(lifted, at, len(parts))
+        return accumulator.finish(fold_frames(accumulator, each, *frames(rows, parts), parts.start))
+
+    def of_distinct(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
+        """What is distinct differs from frame to frame, so each is looked at by itself."""
+        pieces = [
+            aggregate_rows([bound], rows.take(pa.array(at)), None, owner, count)[0]
+            for at, owner, count in unfold(*frames(rows, parts))
+        ]
+        return pa.concat_arrays(pieces) if pieces else of_partitions(rows, parts)
+
+    if call.lower is None and call.upper is None:
+        return of_partitions
+    return of_distinct if bound.call.distinct else of_frames
 
 
 def _constant(call: WindowCall, position: int) -> int:

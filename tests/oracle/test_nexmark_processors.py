@@ -24,8 +24,6 @@ from penstock.nexmark.queries.views import split_events
 from penstock.ops.driver import Driver
 from penstock.testing.oracle import Frames, chunks, plan_streaming
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
-
 #: Time, in milliseconds after 1970, is the last value of an auction but one, and of a bid.
 AUCTIONS = [  # id, seller, category, time, end
     (1107, 1001, 10, 2_000, 12_000), (1108, 1001, 11, 3_000, 9_000),

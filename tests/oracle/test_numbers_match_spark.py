@@ -196,7 +196,7 @@ def test_try_arithmetic_gives_null_instead_of_failing(spark: Any) -> None:
 @pytest.mark.parametrize("ansi", [True, False])
 def test_decimal_arithmetic_matches(spark: Any, ansi: bool) -> None:
     table = numbers(is_small=ansi)
-    names = [name for name in _DECIMAL_COLUMNS if name != "z"]
+    names = ["p1", "p2", "q", "n"]
     pairs = [("p1", "p2"), ("p1", "q"), ("q", "p2"), ("n", "p1"), ("w1", "q"), ("n", "n")]
     if not ansi:
         pairs += [("w1", "w2"), ("w2", "z"), ("z", "w1"), ("z", "z"), ("p1", "w2"), ("w2", "w2")]
@@ -207,6 +207,18 @@ def test_decimal_arithmetic_matches(spark: Any, ansi: bool) -> None:
     expressions += [f"-{name}" for name in names] + [f"abs({name})" for name in names]
     expressions += ["p1 + 1", "p1 * 2.5", "1 / nullif(p1, 0)", "p1 / 3", "i1 + p1", "p1 * d1"]
     assert_expressions(spark, expressions, table, ansi=ansi)
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_negated_decimals_keep_34_digits_as_in_spark(spark: Any, ansi: bool) -> None:
+    texts = ["1234567890123456789012345678.9012345678", "-7654321098765432109876543210.0123454999"]
+    texts += [
+        "-1234567890123456789012345678.9012350000",
+        "-1234567890123456789012345678.9012450000",
+    ]
+    values = [Decimal(text) for text in [*texts, "0.5", "-99999999"]]
+    table = pa.table({"w": pa.array([*values, None], pa.decimal128(38, 10))})
+    assert_expressions(spark, ["-w", "abs(w)", "-(-w)"], table, ansi=ansi)
 
 
 def test_interval_arithmetic_matches(spark: Any) -> None:

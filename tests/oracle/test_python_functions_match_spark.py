@@ -30,13 +30,11 @@ from penstock.testing.oracle import (
 
 # The functions here are sent to Spark's workers, which cannot import a test.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-#: pyspark has its opinions of pandas 3, and of functions without, or with other, type hints.
+#: pyspark has its opinions of functions without, or with other, type hints.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
     pytest.mark.filterwarnings("ignore:Cannot infer the eval type"),
     pytest.mark.filterwarnings("ignore:It is preferred to specify type hints"),
     pytest.mark.filterwarnings("ignore:In Python 3.6"),
-    pytest.mark.filterwarnings("ignore:The copy keyword is deprecated"),
 ]
 
 

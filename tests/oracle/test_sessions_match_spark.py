@@ -155,3 +155,24 @@ def test_rows_of_a_time_that_has_passed_are_late(spark: Any) -> None:
     counts = driver.result().column("c0").to_pylist()
     assert counts == [2, 2]
     assert sum(len(rows) for rows in late) == 1
+
+
+@pytest.mark.parametrize("by", ["session", "window"])
+def test_what_was_open_before_a_restart_closes_in_time(spark: Any, by: str) -> None:
+    times = [_START + dt.timedelta(seconds=s) for s in (0, 100, 102, 200)]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us", tz="UTC"))})
+
+    def build(frames: Frames) -> Any:
+        rows = frames["t"].withWatermark("t", "20 seconds")
+        key = F.session_window("t", "5 seconds") if by == "session" else F.window("t", "5 seconds")
+        return rows.groupBy(key).count()
+
+    planned = plan_streaming(spark, build, {"t": table}, "append")
+    (stream,) = planned.query.streams
+    driver = Driver(planned.query, {})
+    shown = []
+    for row in range(table.num_rows):
+        driver = Driver(planned.query, {}, resume=driver.snapshot())
+        driver.feed(stream, table.slice(row, 1).to_batches()[0])
+        shown.append(driver.result().num_rows)
+    assert shown == [0, 1, 0, 1]

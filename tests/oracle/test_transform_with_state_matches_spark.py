@@ -36,10 +36,6 @@ from penstock.testing.oracle import (
 
 # The processors here are sent to Spark's workers, which cannot import a test.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
-    pytest.mark.filterwarnings("ignore:The copy keyword is deprecated"),
-]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 

@@ -5,7 +5,6 @@ failures.py    Spark's error conditions, and Arrow's errors turned into them
 branches.py    special forms: and, or, if, case, coalesce and their kin
 lambdas.py     higher-order functions over arrays and maps
 alignment.py   arguments as equally long arrays, or as NumPy's values
-strictness.py  functions that stop at the first null
 comparisons.py comparison, membership, nulls and NaN
 numbers.py     arithmetic
 decimals.py    arithmetic on decimals

@@ -12,24 +12,23 @@ import pyarrow.compute as pc
 from penstock.ops.functions.alignment import Values, by_value, nulls, on_arrays, to_numpy
 from penstock.ops.functions.failures import fail
 from penstock.ops.functions.registry import Datum, function
-from penstock.ops.functions.strictness import strict_function
 from penstock.plan.exprs import Call
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MASK: Final = 2**64 - 1
 
 
-@strict_function("BitwiseAnd", sql="&", raises=False)
+@function("BitwiseAnd", sql="&", raises=False)
 def bit_and(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.bit_wise_and(left, right)
 
 
-@strict_function("BitwiseOr", sql="|", raises=False)
+@function("BitwiseOr", sql="|", raises=False)
 def bit_or(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.bit_wise_or(left, right)
 
 
-@strict_function("BitwiseXor", sql="^", raises=False)
+@function("BitwiseXor", sql="^", raises=False)
 def bit_xor(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.bit_wise_xor(left, right)
 
@@ -39,19 +38,19 @@ def bit_not(call: Call, value: Datum) -> Datum:
     return pc.bit_wise_not(value)
 
 
-@strict_function("ShiftLeft", sql="shiftleft <<", raises=False)
+@function("ShiftLeft", sql="shiftleft <<", raises=False)
 @on_arrays
 def shift_left(call: Call, value: pa.Array, places: pa.Array) -> pa.Array:
     return _shift(value, places, np.left_shift)
 
 
-@strict_function("ShiftRight", sql="shiftright >>", raises=False)
+@function("ShiftRight", sql="shiftright >>", raises=False)
 @on_arrays
 def shift_right(call: Call, value: pa.Array, places: pa.Array) -> pa.Array:
     return _shift(value, places, np.right_shift)
 
 
-@strict_function("ShiftRightUnsigned", sql="shiftrightunsigned >>>", raises=False)
+@function("ShiftRightUnsigned", sql="shiftrightunsigned >>>", raises=False)
 @on_arrays
 def shift_right_unsigned(call: Call, value: pa.Array, places: pa.Array) -> pa.Array:
     unsigned = f"u{value.type.bit_width // 8}"
@@ -79,7 +78,7 @@ def bit_count(call: Call, value: pa.Array) -> pa.Array:
     return pa.array(np.bitwise_count(longs).astype(np.int32), pa.int32(), mask=nulls(value))
 
 
-@strict_function("BitwiseGet", sql="getbit bit_get", raises=True)
+@function("BitwiseGet", sql="getbit bit_get", raises=True)
 @on_arrays
 def bit_get(call: Call, value: pa.Array, place: pa.Array) -> pa.Array:
     places, none = to_numpy(place), nulls(value, place)
@@ -96,7 +95,7 @@ def binary_digits(call: Call, value: pa.Array) -> pa.Array:
     return by_value(value, lambda number: f"{number & _MASK:b}", pa.string())
 
 
-@strict_function("Conv", sql="conv", raises=lambda call: call.is_ansi)
+@function("Conv", sql="conv", raises=lambda call: call.is_ansi)
 @on_arrays
 def convert_base(call: Call, number: pa.Array, source: pa.Array, target: pa.Array) -> pa.Array:
     """Row by row: no kernel knows bases."""

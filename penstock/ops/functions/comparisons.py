@@ -20,7 +20,6 @@ from penstock.ops.functions.branches import can_fail, choose, evaluate_where
 from penstock.ops.functions.lists import join
 from penstock.ops.functions.ordering import order_keys
 from penstock.ops.functions.registry import Compiled, Datum, function, special_form
-from penstock.ops.functions.strictness import strict_function
 from penstock.plan.exprs import Call, Literal
 
 _Compare: TypeAlias = Callable[[Datum, Datum], Datum]
@@ -89,27 +88,27 @@ def _is_value(value: Datum) -> Datum:
 # -- comparison
 
 
-@strict_function("EqualTo", sql="= ==", raises=False)
+@function("EqualTo", sql="= ==", raises=False)
 def equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.equal)
 
 
-@strict_function("LessThan", sql="<", raises=False)
+@function("LessThan", sql="<", raises=False)
 def less(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.less)
 
 
-@strict_function("LessThanOrEqual", sql="<=", raises=False)
+@function("LessThanOrEqual", sql="<=", raises=False)
 def less_equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.less_equal)
 
 
-@strict_function("GreaterThan", sql=">", raises=False)
+@function("GreaterThan", sql=">", raises=False)
 def greater(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.greater)
 
 
-@strict_function("GreaterThanOrEqual", sql=">=", raises=False)
+@function("GreaterThanOrEqual", sql=">=", raises=False)
 def greater_equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.greater_equal)
 

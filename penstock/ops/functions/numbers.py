@@ -17,7 +17,6 @@ from penstock.ops.functions import decimals, intervals
 from penstock.ops.functions.alignment import Mask, Values, arrays, to_numpy
 from penstock.ops.functions.failures import fail, fail_where
 from penstock.ops.functions.registry import Datum, function
-from penstock.ops.functions.strictness import strict_function
 from penstock.plan.exprs import Call, Literal
 
 _Kernel: TypeAlias = Callable[[Datum, Datum], Datum]
@@ -35,7 +34,7 @@ def _loses_digits(type: pa.DataType) -> bool:
     return pa.types.is_decimal(type) and type.precision > decimals.NEGATED_DIGITS
 
 
-@strict_function("Add", sql="+ try_add", raises=_may_overflow)
+@function("Add", sql="+ try_add", raises=_may_overflow)
 def add(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.add(call, left, right)
@@ -44,7 +43,7 @@ def add(call: Call, left: Datum, right: Datum) -> Datum:
     return _exact(call, left, right, pc.add, pc.add_checked, _add_overflows)
 
 
-@strict_function("Subtract", sql="- try_subtract", raises=_may_overflow)
+@function("Subtract", sql="- try_subtract", raises=_may_overflow)
 def subtract(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.subtract(call, left, right)
@@ -53,7 +52,7 @@ def subtract(call: Call, left: Datum, right: Datum) -> Datum:
     return _exact(call, left, right, pc.subtract, pc.subtract_checked, _subtract_overflows)
 
 
-@strict_function("Multiply", sql="* try_multiply", raises=_may_overflow)
+@function("Multiply", sql="* try_multiply", raises=_may_overflow)
 def multiply(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.multiply(call, left, right)
@@ -141,7 +140,7 @@ def _may_fail_to_divide(call: Call) -> bool:
     return call.is_ansi
 
 
-@strict_function("Divide", sql="/ try_divide", raises=_may_fail_to_divide, right_first=True)
+@function("Divide", sql="/ try_divide", raises=_may_fail_to_divide)
 def divide(call: Call, left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(call, left, right)
     if pa.types.is_decimal(call.type):
@@ -149,7 +148,7 @@ def divide(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.divide(left, divisor)
 
 
-@strict_function("IntegralDivide", sql="div", raises=_may_fail_to_divide, right_first=True)
+@function("IntegralDivide", sql="div", raises=_may_fail_to_divide)
 def integral_divide(call: Call, left: Datum, right: Datum) -> Datum:
     """Rounds towards zero; the result is a long, whatever the arguments are."""
     divisor = without_zeros(call, left, right)
@@ -166,7 +165,7 @@ def integral_divide(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.if_else(minus, pc.negate(one), pc.divide(one, two))
 
 
-@strict_function("Remainder", sql="% mod try_mod", raises=_may_fail_to_divide, right_first=True)
+@function("Remainder", sql="% mod try_mod", raises=_may_fail_to_divide)
 def remainder(call: Call, left: Datum, right: Datum) -> Datum:
     """The sign is the dividend's, as in Java."""
     divisor = without_zeros(call, left, right)
@@ -175,7 +174,7 @@ def remainder(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.remainder(left, divisor)
 
 
-@strict_function("Pmod", sql="pmod", raises=_may_fail_to_divide, right_first=True)
+@function("Pmod", sql="pmod", raises=_may_fail_to_divide)
 def positive_remainder(call: Call, left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(call, left, right)
     if pa.types.is_decimal(call.type):
