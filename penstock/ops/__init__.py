@@ -3,6 +3,7 @@
 api.py              what an operator is: deltas in, deltas out, watermarks told
 expressions.py      IR expressions to functions over batches
 functions/          what expressions call, with Spark's semantics
+catalogue.py        the functions that queries may use, as documentation
 judges.py           what can be done, for the translation to ask
 build.py            from a node to its operator
 pipeline.py         one stage at work in one task

@@ -45,6 +45,32 @@ _UNREPEATABLE: Final = {
 }
 
 
+#: What may be done with a year-month interval, which is an int32 to every function: elsewhere it
+#: would be taken for a number.
+_MONTHS_FUNCTIONS: Final = frozenset(
+    {
+        "CaseWhen",
+        "Coalesce",
+        "DateAddYMInterval",
+        "DivideYMInterval",
+        "EqualNullSafe",
+        "EqualTo",
+        "ExtractANSIIntervalMonths",
+        "ExtractANSIIntervalYears",
+        "GreaterThan",
+        "GreaterThanOrEqual",
+        "If",
+        "IsNotNull",
+        "IsNull",
+        "LessThan",
+        "LessThanOrEqual",
+        "MakeYMInterval",
+        "MultiplyYMInterval",
+        "TimestampAddYMInterval",
+    }
+)
+
+
 class ExprTranslator:
     """Translates the expressions of one query; refusals go to the query's list."""
 
@@ -87,11 +113,17 @@ class ExprTranslator:
         if unrepeatable is not None:
             self._refusals.add(where, unrepeatable, "compute it before the rows enter the log")
             return Literal(pa.scalar(None, arrow_type))
+        if tree.kind not in _MONTHS_FUNCTIONS and _touches_months(tree):
+            self._refusals.add(where, f"a year-month interval in {tree.kind}")
         call = Call(function_name(tree), args, arrow_type, options(tree))
         problem = self._judge(call)
         if problem is not None:
             self._refusals.add(where, problem, f"rewrite that expression, or {MICRO_BATCH}")
         return call
+
+
+def _touches_months(tree: ExprTree) -> bool:
+    return tree.is_months or any(child.is_months for child in tree.children)
 
 
 def function_name(tree: ExprTree) -> str:

@@ -50,6 +50,8 @@ class ExprTree:
     #: Spark's own text of it, for messages.
     text: str = ""
     problem: str | None = None
+    #: Whether its value is a year-month interval, whose Arrow type does not tell it from an int.
+    is_months: bool = False
 
     def text_of(self, name: str) -> str:
         """A field as text."""

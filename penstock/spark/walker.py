@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.plan.tree import Attribute, ExprTree, PlanTree, Value
-from penstock.plan.types import NoArrowType, from_spark, is_months
+from penstock.plan.types import MONTHS, NoArrowType, from_spark, is_months
 
 #: How Catalyst prints a column: name, id, L for longs, and the delay of its watermark.
 _ATTRIBUTE: Final = re.compile(r"(?s)(?P<name>.*)#(?P<id>\d+)L?(-T(?P<delay>\d+)ms)?")
@@ -123,7 +123,9 @@ class Walker:
         if reader is not None:
             fields = {**fields, **reader(self, node)}
         arrow_type, problem = self._type_of(node)
-        return ExprTree(kind, arrow_type, children, fields, problem=problem)
+        # Only an int32 may be a year-month interval in disguise.
+        months = arrow_type == MONTHS and is_months(node.dataType().json())
+        return ExprTree(kind, arrow_type, children, fields, problem=problem, is_months=months)
 
     def _read_reference(self, node: Any) -> ExprTree:
         text = node.toString()

@@ -47,6 +47,11 @@ def test_all_reasons_come_at_once(spark: Any) -> None:
         ("SELECT * FROM {t} ORDER BY v", "no order"),
         ("SELECT * FROM {t} LIMIT 3", "no first ones"),
         ("SELECT make_ym_interval(v, 1) AS i FROM {t}", "year-month"),
+        (
+            "SELECT CAST(make_ym_interval(v, 1) AS STRING) AS s FROM {t}",
+            "year-month interval in Cast",
+        ),
+        ("SELECT extract(month from -make_ym_interval(v, 1)) AS m FROM {t}", "in UnaryMinus"),
         ("SELECT parse_json(k) AS j FROM {t}", "variant"),
     ],
 )

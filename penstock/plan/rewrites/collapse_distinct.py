@@ -78,9 +78,10 @@ def _restore(call: n.AggregateCall, outer: n.Aggregate, pair: _Pair) -> n.Aggreg
         return None  # the inner aggregation tells more rows apart than the user did
     results = pair.inner.schema.names[len(pair.inner.keys) :]
     if call.function == "First" and len(args) == 1 and args[0] in results:
-        plain = pair.inner.calls[results.index(args[0])]
+        plain: n.AggregateCall = pair.inner.calls[results.index(args[0])]
         chosen = None if plain.filter is None else _over(plain.filter, copy)
-        return replace(plain, args=tuple(_over(arg, copy) for arg in plain.args), filter=chosen)
+        plain_args = tuple(_over(arg, copy) for arg in plain.args)
+        return replace(plain, args=plain_args, filter=chosen)
     keys = {key.name for key in pair.inner.keys}
     if not all(arg in keys for arg in args):
         return None

@@ -45,7 +45,9 @@ def test_all_columns_stay_where_an_operator_needs_whole_rows() -> None:
 
 
 def test_the_case_of_a_window_becomes_pmod() -> None:
-    (found,) = floor_mod(projected(scan(), window_case(long(10)))).exprs  # type: ignore[attr-defined]
+    root = floor_mod(projected(scan(), window_case(long(10))))
+    assert isinstance(root, n.Project)
+    (found,) = root.exprs
     assert found == Call("Pmod", (PRICE, long(10)), pa.int64())
 
 
