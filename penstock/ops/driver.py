@@ -145,6 +145,10 @@ class Driver:
             for task in self._tasks[stage.id]:
                 self._pass_on(stage.id, task.pipeline.advance(marks, idle))
 
+    def rows_kept(self) -> int:
+        """Rows of state, over all stages and tasks."""
+        return sum(task.state.rows_kept() for row in self._tasks for task in row)
+
     def snapshot(self) -> DriverSnapshot:
         """Everything that the query has kept."""
         return DriverSnapshot(

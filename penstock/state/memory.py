@@ -84,6 +84,10 @@ class MemoryState:
 
     # -- for the runtime
 
+    def rows_kept(self) -> int:
+        """Rows of all tables and row sets."""
+        return sum(len(part) for part in self._parts.values() if not isinstance(part, _Value))
+
     def snapshot(self) -> Changes:
         """Everything, by virtual node; what belongs to the task itself is under OF_TASK."""
         found: dict[int, list[Change]] = {}

@@ -13,7 +13,7 @@ import os
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,21 @@ def _random_batches(seed: int, *, lateness: int) -> list[pa.RecordBatch]:
 class _Streams:
     """A query over one directory, run by Structured Streaming and by our Driver."""
 
-    def __init__(self, spark: Any, directory: Path, query: str, mode: Mode) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        directory: Path,
+        query: str,
+        mode: Mode,
+        prepare: Callable[[Any], Any] = lambda frame: frame,
+    ) -> None:
         self._directory = directory
         self._mode = mode
         name = f"modes_{uuid.uuid4().hex}"
         frame = (
             spark.readStream.schema(_DDL).option("maxFilesPerTrigger", 1).parquet(str(directory))
         )
-        frame.withWatermark("t", "5 seconds").createOrReplaceTempView(name)
+        prepare(frame.withWatermark("t", "5 seconds")).createOrReplaceTempView(name)
         result = spark.sql(query.format(t=name))
         planned = plan(result, mode=mode)
         (self._stream,) = planned.query.streams
@@ -111,6 +118,11 @@ class _Streams:
         ]
         return sum(len(set(_rows(pa.Table.from_batches([batch])))) for batch in chosen)
 
+    def kept(self) -> tuple[int, int]:
+        """Rows of state: ours, Spark's."""
+        operators = self._running.lastProgress["stateOperators"]
+        return self._driver.rows_kept(), sum(o["numRowsTotal"] for o in operators)
+
     def late_in_spark(self) -> int:
         """Late rows so far by Spark's own counter."""
         return sum(
@@ -131,8 +143,8 @@ def streams(spark: Any, tmp_path: Path) -> Iterator[Any]:
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # a micro-batch costs less
 
-    def start(query: str, mode: Mode) -> _Streams:
-        opened.append(_Streams(spark, tmp_path, query, mode))
+    def start(query: str, mode: Mode, **named: Any) -> _Streams:
+        opened.append(_Streams(spark, tmp_path, query, mode, **named))
         return opened[-1]
 
     yield start
@@ -201,3 +213,28 @@ def test_update_mode_does_not_repeat_a_row_that_is_as_it_was(streams: Any) -> No
     ours, theirs = running.feed(_batch((2, "a", 5), (2, "b", 5)))
     assert ours == [("'b'", "5")]
     assert sorted(theirs) == [("'a'", "9"), ("'b'", "5")]
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "prepare"),
+    [
+        pytest.param(WINDOWS, "append", None, id="windows appended"),
+        pytest.param(WINDOWS, "update", None, id="windows updated"),
+        pytest.param(FIRSTS, "append", None, id="first rows"),
+        pytest.param(
+            "SELECT k, v FROM {t}",
+            "append",
+            lambda frame: frame.dropDuplicatesWithinWatermark(["k"]),
+            id="first rows for a while",
+        ),
+    ],
+)
+def test_state_is_forgotten_when_spark_forgets_it(
+    streams: Any, query: str, mode: Mode, prepare: Callable[[Any], Any] | None
+) -> None:
+    running = streams(query, mode, **({} if prepare is None else {"prepare": prepare}))
+    for number, batch in enumerate(_random_batches(3, lateness=8)):
+        ours, theirs = running.feed(batch)
+        assert sorted(ours) == sorted(theirs), f"batch {number}"
+        kept, kept_by_spark = running.kept()
+        assert kept == kept_by_spark, f"batch {number}"
