@@ -23,7 +23,7 @@ from penstock.plan import nodes as n
 from penstock.plan.stages import Query, Stage, StageInput
 from penstock.state.api import Changes
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
-from penstock.state.memory import MemoryState
+from penstock.state.memory import OF_TASK, MemoryState
 
 
 @dataclass(slots=True)
@@ -47,6 +47,29 @@ class DriverSnapshot:
                 for row, other in pairs
             )
         )
+
+    def spread(self, tasks: int) -> DriverSnapshot:
+        """The same for another number of tasks: virtual nodes move, whole, to their new owners.
+
+        What belongs to a task itself (how far its watermark came, what it evicted) goes to all.
+        """
+        spread = []
+        for row in self.states:
+            steps = [step for old in row for step in old]
+            spread.append(
+                tuple(
+                    tuple(
+                        {
+                            node: changes
+                            for node, changes in step.items()
+                            if node == OF_TASK or node % tasks == task
+                        }
+                        for step in steps
+                    )
+                    for task in range(tasks)
+                )
+            )
+        return DriverSnapshot(tuple(spread))
 
 
 class Driver:

@@ -2,7 +2,8 @@
 
 `assert_same` builds the query twice, over batch DataFrames and over streaming ones of the same
 schemas; runs the first with Spark, the second with the Driver over the same rows in random chunks,
-by a random number of tasks, stopped and resumed at a random point; and compares the final results
+by a random number of tasks, stopped and resumed at a random point with another number, from a
+snapshot or from the changes that were followed; and compares the final results
 as multisets. Where Spark fails, we must fail with the same error condition.
 """
 
@@ -166,6 +167,8 @@ def run_ours(
             if position == restart:
                 outputs = driver.outputs
                 resume = driver.snapshot() if rng.random() < 0.5 else followed
+                tasks = rng.choice([tasks, 1, 2, 3])
+                resume = followed = resume.spread(tasks)
                 driver = Driver(planned.query, statics, tasks=tasks, resume=resume)
                 driver.outputs = outputs
             driver.feed(stream, batch)
