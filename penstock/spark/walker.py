@@ -14,12 +14,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from penstock.plan.tree import Attribute, ExprTree, PlanTree, Value
-from penstock.plan.types import MONTHS, NoArrowType, from_spark, is_months
+from penstock.plan.types import NoArrowType, from_spark, is_months
 
 #: How Catalyst prints a column: name, id, L for longs, and the delay of its watermark.
 _ATTRIBUTE: Final = re.compile(r"(?s)(?P<name>.*)#(?P<id>\d+)L?(-T(?P<delay>\d+)ms)?")
@@ -41,7 +41,7 @@ class Walker:
         self._spark = spark
         self._gateway = spark.sparkContext._gateway
         self._jvm = spark.sparkContext._jvm
-        self._types: dict[str, tuple[pa.DataType | None, str | None]] = {}
+        self._types: dict[str, _Typed] = {}
         self._attributes: dict[int, Attribute] = {}
         self._literals: dict[tuple[str, pa.DataType], pa.Scalar] = {}
 
@@ -85,8 +85,8 @@ class Walker:
             match = _ATTRIBUTE.fullmatch(text)
             assert match is not None, text
             spelled = json.dumps(field["type"])
-            arrow_type, problem = self._to_arrow(spelled)
-            if problem is None and is_months(spelled):
+            arrow_type, problem, months = self._to_arrow(spelled)
+            if problem is None and months:
                 problem = "columns of year-month intervals have no Arrow type in Python"
             delay = match["delay"]
             attribute = Attribute(
@@ -102,12 +102,12 @@ class Walker:
             output.append(attribute)
         return tuple(output)
 
-    def _to_arrow(self, spelled: str) -> tuple[pa.DataType | None, str | None]:
+    def _to_arrow(self, spelled: str) -> _Typed:
         if spelled not in self._types:
             try:
-                self._types[spelled] = (from_spark(spelled), None)
+                self._types[spelled] = _Typed(from_spark(spelled), None, is_months(spelled))
             except NoArrowType as error:
-                self._types[spelled] = (None, f"type {error}")
+                self._types[spelled] = _Typed(None, f"type {error}", False)
         return self._types[spelled]
 
     # -- expressions
@@ -117,15 +117,15 @@ class Walker:
         kind = node.nodeName()
         if kind == "AttributeReference":
             return self._read_reference(node)
-        children = tuple(self.expression(child) for child in _operands(node, kind))
+        children = tuple(self.expression(child) for child in self._operands(node, kind))
         fields = self._read_fields(node, kind)
         reader = _EXTRA.get(kind)
         if reader is not None:
             fields = {**fields, **reader(self, node)}
-        arrow_type, problem = self._type_of(node)
-        # Only an int32 may be a year-month interval in disguise.
-        months = arrow_type == MONTHS and is_months(node.dataType().json())
-        return ExprTree(kind, arrow_type, children, fields, problem=problem, is_months=months)
+        typed = _BOOLEAN if kind in _PREDICATES else self._type_of(node)
+        return ExprTree(
+            kind, typed.type, children, fields, problem=typed.problem, is_months=typed.is_months
+        )
 
     def _read_reference(self, node: Any) -> ExprTree:
         text = node.toString()
@@ -136,7 +136,7 @@ class Walker:
         if known is not None:
             arrow_type, problem, name = known.type, known.problem, known.name
         else:
-            arrow_type, problem = self._type_of(node)
+            arrow_type, problem, _ = self._type_of(node)
             name = node.name()
         delay = match["delay"]
         fields: dict[str, Value] = {
@@ -146,20 +146,28 @@ class Walker:
         }
         return ExprTree("AttributeReference", arrow_type, (), fields, text, problem)
 
-    def _type_of(self, node: Any) -> tuple[pa.DataType | None, str | None]:
+    def _type_of(self, node: Any) -> _Typed:
         from py4j.protocol import Py4JJavaError
 
         try:
             return self._to_arrow(node.dataType().json())
         except Py4JJavaError:  # specifications and the like have no type
-            return None, None
+            return _Typed(None, None, False)
+
+    def _operands(self, node: Any, kind: str) -> list[Any]:
+        """The arguments; the evaluator that an Invoke is called on is a constant, and none."""
+        shape = self._shape(node, kind)
+        if shape.children is not None:
+            children = [node.productElement(index) for index in shape.children]
+        else:
+            children = _seq(node.children())
+        is_evaluator = kind == "Invoke" and children[0].nodeName() == "Literal"
+        return children[1:] if is_evaluator else children
 
     # -- fields
 
     def _read_fields(self, node: Any, kind: str) -> dict[str, Value]:
-        if kind not in _SHAPES:
-            _SHAPES[kind] = self._describe(node)
-        shape = _SHAPES[kind]
+        shape = self._shape(node, kind)
         fields: dict[str, Value] = {}
         for index, name, held in shape.fields:
             if held == "node" and not shape.is_plan:
@@ -169,10 +177,15 @@ class Walker:
                 fields[name] = read
         return fields
 
+    def _shape(self, node: Any, kind: str) -> _Shape:
+        if kind not in _SHAPES:
+            _SHAPES[kind] = self._describe(node)
+        return _SHAPES[kind]
+
     def _describe(self, node: Any) -> _Shape:
         is_plan = self._is(node, _PLAN)
         if not self._is(node, "scala.Product"):
-            return _Shape(is_plan, ())
+            return _Shape(is_plan, (), None)
         java_class = node.getClass()
         no_arguments = self._gateway.new_array(self._jvm.java.lang.Class, 0)
         expression = self._jvm.java.lang.Class.forName(_EXPRESSION)
@@ -194,7 +207,7 @@ class Walker:
             else:
                 held = "value"
             described.append((index, name, held))
-        return _Shape(is_plan, tuple(described))
+        return _Shape(is_plan, tuple(described), _as_children(node, described))
 
     def _is(self, value: Any, class_name: str) -> bool:
         from py4j.java_gateway import is_instance_of
@@ -231,6 +244,47 @@ class _Shape:
 
     is_plan: bool
     fields: tuple[tuple[int, str, str], ...]
+    #: The fields that are the children, in order; None if others may hold children too.
+    children: tuple[int, ...] | None
+
+
+class _Typed(NamedTuple):
+    """The type of an expression: Arrow's, or why there is none."""
+
+    type: pa.DataType | None
+    problem: str | None
+    is_months: bool
+
+
+_BOOLEAN: Final = _Typed(pa.bool_(), None, False)
+#: Kinds that need not be asked for their type.
+_PREDICATES: Final = frozenset(
+    {
+        "And",
+        "EqualTo",
+        "GreaterThan",
+        "GreaterThanOrEqual",
+        "IsNotNull",
+        "IsNull",
+        "LessThan",
+        "LessThanOrEqual",
+        "Not",
+        "Or",
+    }
+)
+
+
+def _as_children(node: Any, described: list[tuple[int, str, str]]) -> tuple[int, ...] | None:
+    """The fields that hold one expression each, if they are what `children` answers."""
+    held = [index for index, _, what in described if what == "node"]
+    others = any(what in ("option", "seq") for _, _, what in described)
+    children = node.children()
+    if others or children.length() != len(held):
+        return None
+    same = all(
+        children.apply(at).equals(node.productElement(index)) for at, index in enumerate(held)
+    )
+    return tuple(held) if same else None
 
 
 class _Skip:
@@ -265,20 +319,12 @@ def _seq(values: Any) -> list[Any]:
     return [values.apply(index) for index in range(values.length())]
 
 
-def _operands(node: Any, kind: str) -> list[Any]:
-    """The children; of a method of a constant object, an evaluator, only the arguments."""
-    children = _seq(node.children())
-    if kind == "Invoke" and children[0].nodeName() == "Literal":
-        return children[1:]
-    return children
-
-
 # -- what the generic reading cannot see, by kind
 
 
 def _literal(walker: Walker, node: Any) -> dict[str, Value]:
     """The constant as an Arrow scalar: `value`, or nothing if its type is not one of ours."""
-    arrow_type, _ = walker._type_of(node)
+    arrow_type = walker._type_of(node).type
     if arrow_type is None:
         return {"value": None}
     value = node.value()
@@ -339,7 +385,7 @@ def _java_array(walker: Walker, column: Any) -> Any:
 
 def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
     """`IN` with many values; they are Catalyst's internal values, as a literal's are."""
-    child_type, _ = walker._type_of(node.child())
+    child_type = walker._type_of(node.child()).type
     if child_type is None:
         return {"hset": None}
     literal = walker._jvm.org.apache.spark.sql.catalyst.expressions.Literal

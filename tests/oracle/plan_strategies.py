@@ -321,13 +321,16 @@ class Case:
         def build(frames: Mapping[str, Any]) -> Any:
             marked = dict(frames)
             for name, column, delay in self.watermarks:
-                marked[name] = marked[name].withWatermark(column, delay)
+                if name in marked:
+                    marked[name] = marked[name].withWatermark(column, delay)
             return spark.sql(self.sql, **marked)
 
         return build
 
     def tables(self) -> dict[str, pa.Table]:
-        return make_tables(self.seed, self.rows_t, self.rows_u)
+        """The tables that the query reads; making DataFrames of others would only take time."""
+        made = make_tables(self.seed, self.rows_t, self.rows_u)
+        return {name: table for name, table in made.items() if f"{{{name}}}" in self.sql}
 
 
 def _where(draw: st.DrawFn) -> str:
