@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ def spark() -> Iterator[SparkSession]:
     """
     from pyspark.sql import SparkSession  # only here: it takes a second, and few tests need it
 
+    # Tests ask for failures; to print the Java stack of each would take longer than to compare it.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     session = (
         SparkSession.builder.master("local[2]")
         .appName("penstock-tests")
@@ -51,3 +54,20 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Spark without generated code, whose compilation takes longer than a small query runs.
+
+    For tests of operators, not of functions.
+    """
+    settings = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name in settings:
+        spark.conf.unset(name)

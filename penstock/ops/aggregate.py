@@ -18,17 +18,17 @@ from penstock.ops.aggregate_calls import BoundCall, Distinct, bind_calls
 from penstock.ops.aggregates.api import Buffers, Ints, fold_add
 from penstock.ops.api import Delta, OnLate, Weights
 from penstock.ops.partial import bind_merged
-from penstock.ops.watermarks import LateFilter, event_times_us
+from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column
 from penstock.plan.stages import partitioning
 from penstock.state.api import Slots, State, Table
+from penstock.state.event_time import NEVER_US, event_times_us
 from penstock.state.keys import hash_columns, normalise_floats
 
 _ROWS = "rows"
 _TIME = "time_us"
 _ALWAYS = np.iinfo(np.int64).min
-_NEVER = np.iinfo(np.int64).max
 
 
 class AggregateOperator:
@@ -152,8 +152,7 @@ class AggregateOperator:
             after = before + _row_counts(weights, groups, len(unique))
             table.write("count", unique, after)
             if self._late is not None:
-                times = event_times_us(own[self._time_key].take(pa.array(first)))
-                table.write(_TIME, unique, times.fill_null(_NEVER).to_numpy())
+                table.write(_TIME, unique, event_times_us(own[self._time_key])[first])
             table.touch(unique)
             steps = (after > 0).astype(np.int64) - (before > 0).astype(np.int64)
             if (after <= 0).any():
@@ -182,7 +181,7 @@ class AggregateOperator:
         self._table.touch(slots)
 
     def _note_times(self, slots: Slots, column: pa.Array) -> None:
-        times = event_times_us(column).fill_null(_NEVER).to_numpy()
+        times = event_times_us(column)
         self._table.write(_TIME, slots, times)
         self._earliest_us = min(self._earliest_us, int(times.min()))
 
@@ -227,7 +226,7 @@ class AggregateOperator:
         times = self._table.read(_TIME, slots).astype(np.int64)
         passed = times <= bound_us
         rest = times[~passed]
-        self._earliest_us = int(rest.min()) if len(rest) else _NEVER
+        self._earliest_us = int(rest.min()) if len(rest) else NEVER_US
         done = slots[passed]
         if not len(done):
             return []

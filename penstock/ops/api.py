@@ -8,7 +8,7 @@ it was built with. The watermark is told between batches, after the rows that mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,9 +45,26 @@ class Delta:
         weights = None if self.weights is None else self.weights[mask]
         return Delta(self.batch.filter(pa.array(mask)), weights)
 
+    def once_each(self) -> Delta:
+        """The same rows, repeated instead of weighed: what a stream carries that only grows.
+
+        Rows to be taken back stay as they are.
+        """
+        if self.weights is None or (self.weights < 0).any():
+            return self
+        rows = np.repeat(np.arange(len(self)), self.weights)
+        return Delta(self.batch.take(pa.array(rows)))
+
     def all_weights(self) -> Weights:
         """One weight per row."""
         return np.ones(len(self), np.int64) if self.weights is None else self.weights
+
+
+def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """The arrays as a batch; Arrow keeps the number of rows without columns only in a struct."""
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class Operator(Protocol):

@@ -123,4 +123,6 @@ def _static_rows(node: n.Node, statics: Mapping[int, pa.Table]) -> pa.Table:
         return pa.Table.from_batches(made, node.schema)
     assert isinstance(node, n.Static), node
     rows = statics[node.id]
+    if not rows.column_names:
+        return rows  # nothing but a number of rows
     return pa.Table.from_arrays(rows.columns, schema=node.schema)

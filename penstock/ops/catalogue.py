@@ -8,21 +8,8 @@ from __future__ import annotations
 from penstock.ops import aggregates, functions
 from penstock.ops.aggregates.api import AGGREGATES
 from penstock.ops.functions.registry import FUNCTIONS
+from penstock.ops.window_calls import WINDOW_NAMES
 
-#: Beside these, every aggregate function is one over a window.
-_WINDOW_NAMES = (
-    "cume_dist",
-    "dense_rank",
-    "first_value",
-    "lag",
-    "last_value",
-    "lead",
-    "nth_value",
-    "ntile",
-    "percent_rank",
-    "rank",
-    "row_number",
-)
 _GENERATOR_NAMES = (
     "explode",
     "explode_outer",
@@ -49,7 +36,7 @@ def catalogue() -> dict[str, list[str]]:
         "aggregate functions": sorted(
             {name for known in AGGREGATES.values() for name in known.sql}
         ),
-        "window functions": sorted(_WINDOW_NAMES),
+        "window functions": sorted(WINDOW_NAMES),
         "generators": sorted(_GENERATOR_NAMES),
     }
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from penstock.ops.aggregate import partition_positions
 from penstock.ops.api import Delta, OnLate
-from penstock.ops.watermarks import LateFilter, event_times_us
+from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.event_time import event_times
 from penstock.state.keys import normalise_floats
 
 _EXPIRES = "expires_us"
@@ -55,7 +56,7 @@ class DeduplicateOperator:
         passed = fresh[np.sort(first)]
         self._table.touch(slots[passed])
         if self._time_at is not None:
-            times = event_times_us(delta.batch.column(self._time_at)).take(pa.array(passed))
+            times = event_times(delta.batch.column(self._time_at)).take(pa.array(passed))
             expires = times.fill_null(_NEVER - self._extra_us).to_numpy() + self._extra_us
             self._table.write(_EXPIRES, slots[passed], expires)
             self._earliest_us = min(self._earliest_us, int(expires.min()))

@@ -21,7 +21,7 @@ from penstock.ops.pipeline import Pipeline
 from penstock.ops.sink import read_new, read_result
 from penstock.plan import nodes as n
 from penstock.plan.stages import Query, Stage, StageInput
-from penstock.state.api import Changes
+from penstock.state.api import Change, Changes
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
 from penstock.state.memory import OF_TASK, MemoryState
 
@@ -51,25 +51,48 @@ class DriverSnapshot:
     def spread(self, tasks: int) -> DriverSnapshot:
         """The same for another number of tasks: virtual nodes move, whole, to their new owners.
 
-        What belongs to a task itself (how far its watermark came, what it evicted) goes to all.
+        What a task evicted is struck everywhere; of its values, state/api.py says what remains.
         """
         spread = []
         for row in self.states:
-            steps = [step for old in row for step in old]
+            steps = [_without_values(step) for old in row for step in old]
+            values: Changes = {OF_TASK: _smallest_values(row)}
             spread.append(
                 tuple(
-                    tuple(
-                        {
-                            node: changes
-                            for node, changes in step.items()
-                            if node == OF_TASK or node % tasks == task
-                        }
-                        for step in steps
-                    )
+                    (*(_owned_by(task, tasks, step) for step in steps), values)
                     for task in range(tasks)
                 )
             )
         return DriverSnapshot(tuple(spread))
+
+
+def _owned_by(task: int, tasks: int, step: Changes) -> Changes:
+    return {
+        node: changes for node, changes in step.items() if node == OF_TASK or node % tasks == task
+    }
+
+
+def _without_values(step: Changes) -> Changes:
+    others = tuple(change for change in step.get(OF_TASK, ()) if change.kind != "set")
+    return {**step, OF_TASK: others}
+
+
+def _smallest_values(row: tuple[tuple[Changes, ...], ...]) -> tuple[Change, ...]:
+    """Of every value that all tasks of a stage have, the smallest."""
+    found: list[dict[str, Change]] = [
+        {
+            change.name: change
+            for step in steps
+            for change in step.get(OF_TASK, ())
+            if change.kind == "set"
+        }
+        for steps in row
+    ]
+    names = set[str].intersection(*(set(values) for values in found))
+    return tuple(
+        min((values[name] for values in found), key=lambda change: change.rows.column(0)[0].as_py())
+        for name in sorted(names)
+    )
 
 
 class Driver:
@@ -114,7 +137,7 @@ class Driver:
         self._readers = _find_readers(query)
         self._next_task = 0
         if resume is None:
-            for stage in query.stages:
+            for stage in reversed(query.stages):  # a task starts before it reads
                 for task in self._tasks[stage.id]:
                     self._pass_on(stage.id, task.pipeline.start())
         self._tick(START_MS)
@@ -133,6 +156,7 @@ class Driver:
 
     def finish(self) -> None:
         """All streams have ended: every window closes."""
+        self.idle.clear()
         self._tick(END_MS)
 
     def _pass_on(self, stage_id: int, deltas: list[Delta]) -> None:
@@ -160,17 +184,19 @@ class Driver:
                     marks[position] = min(told) if told else None
                 else:
                     marks[position] = END_MS if source_ms == END_MS else None
-            idle = frozenset(
-                position
-                for position, leaf in enumerate(self._inputs[stage.id])
-                if isinstance(leaf, n.Scan) and leaf.stream in self.idle
-            )
+            inputs = enumerate(self._inputs[stage.id])
+            idle = frozenset(position for position, leaf in inputs if self._is_idle(leaf))
             for task in self._tasks[stage.id]:
                 self._pass_on(stage.id, task.pipeline.advance(marks, idle))
 
     def rows_kept(self) -> int:
         """Rows of state, over all stages and tasks."""
         return sum(task.state.rows_kept() for row in self._tasks for task in row)
+
+    def _is_idle(self, leaf: n.Scan | StageInput) -> bool:
+        if isinstance(leaf, n.Scan):
+            return leaf.stream in self.idle
+        return all(task.pipeline.is_idle for task in self._tasks[leaf.stage])
 
     def snapshot(self) -> DriverSnapshot:
         """Everything that the query has kept."""

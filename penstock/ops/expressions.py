@@ -15,51 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops import functions
+from penstock.ops.api import batch_of
 from penstock.ops.functions.registry import FUNCTIONS, Compiled, Datum, Evaluate
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
 
 _TRUE: Final = pa.scalar(True)
-_DIVISIONS: Final = frozenset({"Divide", "IntegralDivide", "Remainder", "Pmod"})
-#: Functions that are null if any argument is, and whose arguments Spark evaluates one by one.
-_STRICT: Final = _DIVISIONS | {
-    "Add",
-    "Atan2",
-    "BitwiseAnd",
-    "BitwiseGet",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Contains",
-    "Conv",
-    "DateAdd",
-    "DateDiff",
-    "DateSub",
-    "ElementAt",
-    "EndsWith",
-    "EqualTo",
-    "GetArrayItem",
-    "GetMapValue",
-    "GreaterThan",
-    "GreaterThanOrEqual",
-    "Hypot",
-    "LessThan",
-    "LessThanOrEqual",
-    "Like",
-    "Logarithm",
-    "Multiply",
-    "Pow",
-    "RLike",
-    "ShiftLeft",
-    "ShiftRight",
-    "ShiftRightUnsigned",
-    "Slice",
-    "StartsWith",
-    "StringInstr",
-    "Substring",
-    "Subtract",
-    "WidthBucket",
-}
-
-
 #: Calls that occur more than once, compiled; each remembers its value over the last batch.
 _Memo = dict[Call, Compiled]
 
@@ -90,13 +50,8 @@ def _compile(expr: Expr, schema: pa.Schema, shared: frozenset[Call], memo: _Memo
 
 
 def _evaluate_in_order(call: Call, evaluate: Evaluate, args: list[Compiled]) -> Compiled:
-    """Spark looks at the next argument only where those before it are not null.
-
-    The divisor comes first: it may make the dividend unnecessary.
-    """
-    order = range(len(args))
-    if call.function in _DIVISIONS:
-        order = range(len(args) - 1, -1, -1)
+    """Spark looks at the next argument only where those before it are not null."""
+    order = FUNCTIONS[call.function].order or range(len(args))
     fails = [can_raise(arg) for arg in call.args]
     types = [arg.type for arg in call.args]
 
@@ -155,7 +110,7 @@ def _compile_call(call: Call, schema: pa.Schema, shared: frozenset[Call], memo: 
     evaluate = known.evaluate
     assert evaluate is not None
     args = [_compile(arg, schema, shared, memo) for arg in call.args]
-    if call.function in _STRICT and any(can_raise(arg) for arg in call.args):
+    if known.strict and any(can_raise(arg) for arg in call.args):
         return _evaluate_in_order(call, evaluate, args)
     match args:
         case [one]:
@@ -213,14 +168,9 @@ def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Sc
 
     def project(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.num_rows
-        arrays = [as_array(evaluate(batch), rows) for evaluate in compiled]
-        return pa.RecordBatch.from_arrays(arrays, schema=output)
+        return batch_of([as_array(evaluate(batch), rows) for evaluate in compiled], output, rows)
 
-    def project_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-        # A batch without columns still has rows; Arrow keeps their number only in a struct.
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
-
-    return project if exprs else project_rows
+    return project
 
 
 def compile_predicate(expr: Expr, schema: pa.Schema) -> Compiled:

@@ -23,13 +23,14 @@ import pyarrow as pa
 
 from penstock.ops.aggregate import partition_positions
 from penstock.ops.aggregates.api import Ints, fold_add
-from penstock.ops.api import Delta, OnLate
+from penstock.ops.api import Delta, OnLate, batch_of
 from penstock.ops.expressions import compile_predicate, true_mask
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import RowSet, State
+from penstock.state.equal_rows import group_rows
 from penstock.state.keys import normalise_floats
-from penstock.state.memory_row_set import MemoryRowSet, first_equal
+from penstock.state.memory_row_set import MemoryRowSet
 
 _LEFT, _RIGHT = 0, 1
 
@@ -135,12 +136,7 @@ class JoinOperator:
     def _decide(self, port: int, bound_us: int) -> list[Delta]:
         """Rows whose last possible partner would have come by now, and that have none."""
         decided = self._decided_us[port].get()
-        rows, weights = self._sides[port].expired(bound_us)
-        if decided is not None and rows.num_rows:
-            late = self._late[port]
-            assert late is not None
-            fresh = ~_at_most(rows, self._sides[port], decided)
-            rows, weights = rows.filter(pa.array(fresh)), weights[fresh]
+        rows, weights = self._sides[port].expired(bound_us, above_us=decided)
         self._decided_us[port].set(bound_us)
         if not rows.num_rows:
             return []
@@ -161,7 +157,7 @@ class StaticJoinOperator:
         positions = tuple(child.schema.get_field_index(key.name) for key in keys)
         self._table = MemoryRowSet(child.schema, positions, None, positions)
         for batch in table.to_batches():
-            rows = pa.RecordBatch.from_arrays(batch.columns, schema=child.schema)
+            rows = batch_of(batch.columns, child.schema, batch.num_rows)
             self._table.insert(rows, None)
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
@@ -192,6 +188,8 @@ class _Logic:
             None if node.condition is None else compile_predicate(node.condition, both)
         )
         self._both = both
+        #: Where each output column is, side by side; -1 of columns that only the output has.
+        self._shown = [both.get_field_index(name) for name in node.schema.names]
 
     def keeps(self, port: int) -> bool:
         """Whether rows of this side show up in the output by themselves."""
@@ -236,24 +234,25 @@ class _Logic:
     def _where(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> _Pairs:
         if self._condition is None or not len(pairs.own):
             return pairs
-        mask = true_mask(self._condition(self._side_by_side(port, batch, pairs)), len(pairs.own))
+        columns = self._side_by_side(port, batch, pairs)
+        wide = pa.RecordBatch.from_arrays(columns, schema=self._both)
+        mask = true_mask(self._condition(wide), len(pairs.own))
         if mask.all():
             return pairs
         return _Pairs(pairs.own[mask], pairs.other.filter(pa.array(mask)), pairs.weights[mask])
 
-    def _side_by_side(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> pa.RecordBatch:
+    def _side_by_side(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> list[pa.Array]:
         own = batch.take(pa.array(pairs.own)).columns
         other = pairs.other.columns
-        columns = [*own, *other] if port == _LEFT else [*other, *own]
-        return pa.RecordBatch.from_arrays(columns, schema=self._both)
+        return [*own, *other] if port == _LEFT else [*other, *own]
 
     def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
         if self._node.kind in ("semi", "anti") or not len(pairs.own):
             return []
-        wide = self._side_by_side(port, delta.batch, pairs)
-        batch = wide.select(self._node.schema.names)
-        batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._node.schema)
+        columns = self._side_by_side(port, delta.batch, pairs)
+        chosen = [columns[index] for index in self._shown]
+        batch = batch_of(chosen, self._node.schema, len(pairs.own))
         weights: Ints | None = pairs.weights
         if delta.weights is not None:
             weights = pairs.weights * delta.weights[pairs.own]
@@ -263,6 +262,7 @@ class _Logic:
 
     def lone(self, port: int, delta: Delta) -> list[Delta]:
         """Rows of one side by themselves, padded with nulls where the output has more columns."""
+        delta = delta.once_each()
         if not len(delta):
             return []
         own = self._schemas[port]
@@ -273,7 +273,7 @@ class _Logic:
                 arrays.append(delta.batch.column(index))
             else:
                 arrays.append(pa.nulls(len(delta), field.type))
-        return [Delta(pa.RecordBatch.from_arrays(arrays, schema=self._node.schema), delta.weights)]
+        return [Delta(batch_of(arrays, self._node.schema, len(delta)), delta.weights)]
 
 
 def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]:
@@ -282,16 +282,8 @@ def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]
     `steps` has the weight of the batch's row of each pair. Equal rows may be kept apart, each with
     a weight of its own, and then meet the same row of the batch more than once.
     """
-    first = first_equal(pairs.other.columns, pairs.other.num_rows)
-    at, groups = np.unique(first, return_inverse=True)
+    at, groups = group_rows(pairs.other.columns, pairs.other.num_rows)
     with_first = pairs.own == pairs.own[at][groups]
     there = fold_add(pairs.weights * with_first, groups, len(at)).astype(np.int64)
     total = fold_add(pairs.weights * steps, groups, len(at)).astype(np.int64)
     return pairs.other.take(pa.array(at)), there, total // there
-
-
-def _at_most(rows: pa.RecordBatch, side: RowSet, bound_us: int) -> npt.NDArray[np.bool_]:
-    assert isinstance(side, MemoryRowSet)
-    times = side._times(rows)
-    passed = pa.compute.fill_null(pa.compute.less_equal(times, bound_us), False)
-    return passed.to_numpy(zero_copy_only=False)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import EvaluationFailed
-from penstock.ops.api import Delta
-from penstock.ops.python_eval import Udf, batch_of, build_worker, fit, user_errors
+from penstock.ops.api import Delta, batch_of
+from penstock.ops.python_eval import Udf, build_worker, fit, user_errors
 from penstock.ops.stateless import Stateless
 from penstock.plan import nodes as n
 

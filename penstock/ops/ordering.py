@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.functions.alignment import Ints as Ints
+from penstock.ops.functions.alignment import valid_mask
 from penstock.ops.functions.ordering import order_keys
 from penstock.plan.nodes import Order
-
-Ints = npt.NDArray[np.int64]
 
 
 class Ordering:
@@ -73,6 +73,6 @@ def _term_keys(column: pa.Array, descending: bool, nulls_first: bool) -> list[In
         values = ~values
     if not column.null_count:
         return [values]
-    present = column.is_valid().to_numpy(zero_copy_only=False)
+    present = valid_mask(column)
     first = present if nulls_first else ~present
     return [first.astype(np.int64), np.where(present, values, 0)]

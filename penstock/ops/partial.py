@@ -17,7 +17,8 @@ from penstock.ops.aggregates.api import AGGREGATES, Buffers, Ints
 from penstock.ops.api import Delta, Weights
 from penstock.ops.stateless import Stateless
 from penstock.plan import nodes as n
-from penstock.state.keys import key_objects, normalise_floats
+from penstock.state.equal_rows import group_rows
+from penstock.state.keys import normalise_floats
 from penstock.state.memory_table import from_arrow, to_arrow
 
 
@@ -39,7 +40,7 @@ def build_partial(node: n.PartialAggregate) -> Stateless:
     def fold(delta: Delta) -> list[Delta]:
         assert delta.weights is None
         keys = [normalise_floats(delta.batch.column(index)) for index in at]
-        first, groups = _group(keys, len(delta))
+        first, groups = group_rows(keys, len(delta))
         columns = [key.take(pa.array(first)) for key in keys]
         for bound in calls:
             rows, lifted = bound.lift(delta.batch, None, None)
@@ -49,16 +50,6 @@ def build_partial(node: n.PartialAggregate) -> Stateless:
         return [Delta(pa.RecordBatch.from_arrays(columns, schema=node.schema))]
 
     return Stateless(fold)
-
-
-def _group(keys: list[pa.Array], rows: int) -> tuple[Ints, Ints]:
-    """The first row of each key, in order of appearance, and each row's place among them."""
-    places: dict[object, int] = {}
-    groups = np.fromiter(
-        (places.setdefault(key, len(places)) for key in key_objects(keys, rows)), np.int64, rows
-    )
-    _, first = np.unique(groups, return_index=True)
-    return first, groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.ops.api import Delta
-from penstock.stream.batches import decode_trusted, encode_batch
+from penstock.ops.api import Delta, batch_of
+from penstock.stream.batches import decode_trusted, encode_trusted
 
 #: Cannot clash: the names of our columns end in #id.
 WEIGHT = pa.field("weight", pa.int64(), nullable=False)
@@ -26,11 +26,11 @@ def encode_delta(delta: Delta, *, changing: bool) -> bytes:
     """The payload of a delta."""
     if not changing:
         assert delta.weights is None, "an append-only stream takes no rows back"
-        return encode_batch(delta.batch)
+        return encode_trusted(delta.batch)
     weights = pa.array(delta.all_weights())
     arrays = [*delta.batch.columns, weights]
     schema = payload_schema(delta.batch.schema, changing=True)
-    return encode_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return encode_trusted(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def decode_delta(payload: bytes | memoryview, schema: pa.Schema, *, changing: bool) -> Delta:
@@ -39,4 +39,4 @@ def decode_delta(payload: bytes | memoryview, schema: pa.Schema, *, changing: bo
     if not changing:
         return Delta(batch)
     weights = batch.column(batch.num_columns - 1).to_numpy()
-    return Delta(pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema), weights)
+    return Delta(batch_of(batch.columns[:-1], schema, batch.num_rows), weights)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.ops.api import START_MS, Delta, OnLate, Operator, ignore_late, no_clock
+from penstock.ops.api import END_MS, START_MS, Delta, OnLate, Operator, ignore_late, no_clock
 from penstock.ops.build import build_operator
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_static
-from penstock.plan.stages import StageInput
-from penstock.state.api import State
+from penstock.plan.stages import StageInput, required_keys
+from penstock.state.api import State, Value
 
 
 @dataclass(slots=True)
@@ -33,6 +33,8 @@ class _Place:
     #: The children that a stream feeds.
     streams: list[_Place] = field(default_factory=list)
     watermark_ms: int | None = None
+    #: The last watermark that the operator was told, if it keeps anything: survives a restart.
+    told: Value | None = None
     #: Whether no stream below has had rows for so long that none of them holds back time.
     is_idle: bool = False
 
@@ -59,6 +61,8 @@ class Pipeline:
         self._root = self._build(root, None, 0)
         #: What the stage's output may still bring; None if nothing in it tells the time.
         self.watermark_ms: int | None = None
+        #: Whether all of its leaves have stepped aside.
+        self.is_idle = False
 
     def _build(self, node: n.Node, parent: _Place | None, port: int) -> _Place:
         place = _Place(node, None, parent, port)
@@ -66,9 +70,10 @@ class Pipeline:
         if isinstance(node, n.Scan | StageInput):
             self._leaves.append(place)
             return place
-        place.operator = build_operator(
-            node, self._state.within(str(id)), self._statics, self._on_late, self._now_ms
-        )
+        state = self._state.within(str(id))
+        place.operator = build_operator(node, state, self._statics, self._on_late, self._now_ms)
+        if required_keys(node) is not None:
+            place.told = state.value("watermark_ms")
         place.children = [
             self._build(child, place, index) for index, child in enumerate(node.children)
         ]
@@ -76,17 +81,20 @@ class Pipeline:
         return place
 
     def start(self) -> list[Delta]:
-        """What the stage says before any input: results over nothing."""
+        """What the stage says before any input, once in a query's life: results over nothing.
+
+        Parents first: what a child says is a change of what its parent said.
+        """
         self._out = []
         self._start(self._root)
         return self._out
 
     def _start(self, place: _Place) -> None:
-        for child in place.children:
-            self._start(child)
         begin: Callable[[], list[Delta]] | None = getattr(place.operator, "on_start", None)
         if begin is not None:
             self._send(place, begin())
+        for child in place.children:
+            self._start(child)
 
     def push(self, leaf: int, delta: Delta) -> list[Delta]:
         """Rows for a leaf, by its position in Stage.inputs; returns the stage's output."""
@@ -109,15 +117,16 @@ class Pipeline:
     ) -> list[Delta]:
         """Time passed at the leaves (None: this leaf says nothing of time); returns the output.
 
-        Idle leaves step aside: the others' time counts. When one speaks again, time does not go
-        back, and rows of it that are older are late.
+        Idle leaves step aside: the others' time counts. When one speaks again, or after a restart,
+        time does not go back, and rows that are older are late.
         """
         self._out = []
         for position, leaf in enumerate(self._leaves):
             leaf.watermark_ms = watermarks.get(position)
             leaf.is_idle = position in idle
         self._advance(self._root)
-        self.watermark_ms = self._root.watermark_ms
+        self.watermark_ms = _output_ms(self._root)
+        self.is_idle = self._root.is_idle
         return self._out
 
     def _advance(self, place: _Place) -> None:
@@ -126,16 +135,29 @@ class Pipeline:
         for child in place.children:
             self._advance(child)
         place.is_idle = bool(place.streams) and all(child.is_idle for child in place.streams)
-        known = [c.watermark_ms for c in place.children if c.watermark_ms is not None]
-        watermark = min(known) if known else None
+        awake = [_output_ms(child) for child in place.children if not child.is_idle]
+        watermark = min((ms for ms in awake if ms is not None), default=None)
         if isinstance(place.operator, WatermarkOperator):
-            place.watermark_ms = None if place.is_idle else place.operator.advance(watermark)
+            place.watermark_ms = place.operator.advance(watermark)
             return
+        if place.watermark_ms is None and place.told is not None:
+            known = [ms for ms in (watermark, place.told.get()) if ms is not None]
+            watermark = max(known, default=None)
         before = place.watermark_ms
         if watermark is not None and (before is None or watermark > before):
             place.watermark_ms = watermark
             if watermark != START_MS:
+                if place.told is not None:
+                    place.told.set(watermark)
                 self._send(place, place.operator.on_watermark(watermark))
         tell: Callable[[], list[Delta]] | None = getattr(place.operator, "on_time", None)
         if tell is not None:
             self._send(place, tell())
+
+
+def _output_ms(place: _Place) -> int | None:
+    """No row at or below this event time comes out of the place any more."""
+    watermark = place.watermark_ms
+    if watermark is None or watermark in (START_MS, END_MS) or not isinstance(place.node, n.Join):
+        return watermark
+    return watermark - place.node.lag_ms

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import EvaluationFailed, PenstockError
-from penstock.ops.api import Delta
+from penstock.ops.api import Delta, batch_of
 from penstock.ops.expressions import as_array, compile_expr
 from penstock.ops.java_values import from_python, stored_type
 from penstock.ops.stateless import Stateless
@@ -166,13 +166,6 @@ def _build_row_worker(run: Any, udfs: Sequence[Udf], input_type: Any, conf: Any)
         return [pa.RecordBatch.from_arrays(arrays, [f"_{i}" for i in range(len(arrays))])]
 
     return work
-
-
-def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """The arrays as a batch; Arrow keeps the number of rows without columns only in a struct."""
-    if not arrays:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -21,8 +21,9 @@ from penstock.ops.api import Delta, OnLate, Weights
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.equal_rows import first_equal
 from penstock.state.keys import hash_columns, normalise_floats
-from penstock.state.memory_row_set import add_up, first_equal
+from penstock.state.memory_row_set import add_up
 
 #: From (rows, weights, group of each row, number of groups) to the result's rows.
 Compute = Callable[[pa.RecordBatch, Weights | None, Ints, int], pa.RecordBatch]
@@ -43,12 +44,20 @@ class Regroup:
         name: str,
     ) -> None:
         schema = child.schema
+        self._state = state
         self._key_at = [schema.get_field_index(key) for key in keys]
         placed = [self._key_at[i] for i in partition_positions(child, keys)]
         at = None if event_time is None else schema.get_field_index(event_time)
         self._rows = state.row_set("rows", schema, self._key_at, at, placed)
         self._compute = compute
         self._late = None if at is None else LateFilter(name, at, on_late)
+
+    def on_start(self) -> list[Delta]:
+        """Without keys there may be a result before the first row."""
+        if self._key_at or not self._state.owns(hash_columns([], 1))[0]:
+            return []
+        result = self._results([])
+        return [Delta(result)] if result.num_rows else []
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         if self._late is not None:
@@ -110,7 +119,7 @@ def build_regroup_aggregate(node: n.Aggregate, state: State, on_late: OnLate) ->
         keys = [normalise_floats(rows.column(index)).take(pa.array(first)) for index in at]
         return pa.RecordBatch.from_arrays([*keys, *values], schema=node.schema)
 
-    operator = Regroup(
+    return Regroup(
         node.child,
         [key.name for key in node.keys],
         state,
@@ -119,27 +128,3 @@ def build_regroup_aggregate(node: n.Aggregate, state: State, on_late: OnLate) ->
         on_late=on_late,
         name="aggregate",
     )
-    if not node.keys:
-        return _GlobalRegroup(operator, state)  # type: ignore[return-value]
-    return operator
-
-
-class _GlobalRegroup:
-    """Without keys there is a result before the first row."""
-
-    def __init__(self, inner: Regroup, state: State) -> None:
-        self._inner = inner
-        self._state = state
-        self._started = state.value("started")
-
-    def on_start(self) -> list[Delta]:
-        if self._started.get() is not None or not self._state.owns(hash_columns([], 1))[0]:
-            return []
-        self._started.set(1)
-        return [Delta(self._inner._results([]))]
-
-    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        return self._inner.on_batch(port, delta)
-
-    def on_watermark(self, watermark_ms: int) -> list[Delta]:
-        return self._inner.on_watermark(watermark_ms)

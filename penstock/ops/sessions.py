@@ -26,8 +26,8 @@ from penstock.ops.regroup import difference
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import Slots, State
+from penstock.state.equal_rows import group_rows
 from penstock.state.keys import normalise_floats
-from penstock.state.memory_row_set import first_equal
 
 _STARTS = "starts"
 _START = "start"
@@ -98,7 +98,7 @@ class _Shape:
         """The distinct keys, and each row's place among them."""
         if not keys:
             return [], np.zeros(rows, np.int64)
-        leaders, groups = np.unique(first_equal(keys, rows), return_inverse=True)
+        leaders, groups = group_rows(keys, rows)
         return [key.take(pa.array(leaders)) for key in keys], groups
 
     def result(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from penstock.ops.api import Delta
+from penstock.ops.api import Delta, batch_of
 from penstock.ops.expressions import compile_predicate, compile_projection, true_mask
 from penstock.plan import nodes as n
 
@@ -39,6 +39,8 @@ def build_filter(node: n.Filter) -> Stateless:
     def keep(delta: Delta) -> list[Delta]:
         mask = predicate(delta.batch)
         if delta.weights is None and isinstance(mask, pa.Array):
+            if mask.true_count == len(mask):
+                return [delta]
             kept = delta.batch.filter(mask)
             return [Delta(kept)] if kept.num_rows else []
         chosen = delta.where(true_mask(mask, len(delta)))
@@ -48,19 +50,23 @@ def build_filter(node: n.Filter) -> Stateless:
 
 
 def build_expand(node: n.Expand) -> Stateless:
-    projections = [
-        compile_projection(exprs, node.child.schema, node.schema) for exprs in node.projections
-    ]
+    width, times = len(node.schema), len(node.projections)
+    wide = pa.schema([(str(at), f.type) for at, f in enumerate([*node.schema] * times)])
+    # All at once: what they have in common, such as where a row's windows begin, is computed once.
+    project = compile_projection(
+        tuple(expr for exprs in node.projections for expr in exprs), node.child.schema, wide
+    )
 
     def expand(delta: Delta) -> list[Delta]:
         """Row by row, each with all its projections, so that order says nothing of chunking."""
-        count, times = len(delta), len(projections)
-        made = [project(delta.batch) for project in projections]
-        table = pa.Table.from_batches(made, node.schema).combine_chunks()
-        order = np.arange(count * times).reshape(times, count).T.ravel()
-        batch = table.to_batches()[0] if count * times else made[0]
+        count = len(delta)
+        if not count:
+            return []
+        made = project(delta.batch).columns
+        order = pa.array(np.arange(count * times).reshape(times, count).T.ravel())
+        columns = [pa.concat_arrays(made[at::width]).take(order) for at in range(width)]
         weights = None if delta.weights is None else np.repeat(delta.weights, times)
-        return [Delta(batch.take(pa.array(order)), weights)] if count else []
+        return [Delta(batch_of(columns, node.schema, count * times), weights)]
 
     return Stateless(expand)
 

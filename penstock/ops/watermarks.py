@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.event_time import event_times, event_times_us
 
 
 class WatermarkOperator:
@@ -35,7 +36,7 @@ class WatermarkOperator:
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         times = delta.batch.column(self._index)
         if len(times):
-            largest = pc.max(event_times_us(times)).as_py()
+            largest = pc.max(event_times(times)).as_py()
             if largest is not None:
                 seen = self._largest.get()
                 millis = largest // 1000
@@ -45,13 +46,6 @@ class WatermarkOperator:
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         return []
-
-
-def event_times_us(column: pa.Array) -> pa.Array:
-    """Event times in microseconds: of a timestamp itself, of a window its end."""
-    if pa.types.is_struct(column.type):
-        column = pc.struct_field(column, "end")
-    return column.cast(pa.int64())
 
 
 class LateFilter:
@@ -74,5 +68,4 @@ class LateFilter:
 
     def is_late(self, column: pa.Array) -> npt.NDArray[np.bool_]:
         assert self.watermark_ms is not None
-        passed = pc.less_equal(event_times_us(column), self.watermark_ms * 1000)
-        return pc.fill_null(passed, False).to_numpy(zero_copy_only=False)
+        return event_times_us(column) <= self.watermark_ms * 1000

@@ -29,7 +29,8 @@ from penstock.ops.watermarks import LateFilter
 from penstock.ops.window_calls import bind_window_call, ranks
 from penstock.plan import nodes as n
 from penstock.state.api import RowSet, State
-from penstock.state.keys import key_objects, normalise_floats
+from penstock.state.equal_rows import group_rows
+from penstock.state.keys import normalise_floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,7 @@ class PartitionedRows:
         columns = [normalise_floats(batch.column(index)) for index in self._key_at]
         if not columns:
             return [], np.zeros(batch.num_rows, np.int64)
-        known: dict[object, int] = {}
-        objects = key_objects(columns, batch.num_rows)
-        groups = np.fromiter(
-            (known.setdefault(key, len(known)) for key in objects), np.int64, len(objects)
-        )
-        _, first = np.unique(groups, return_index=True)
+        first, groups = group_rows(columns, batch.num_rows)
         return [column.take(pa.array(first)) for column in columns], groups
 
     def pass_time(self, watermark_ms: int) -> None:

@@ -31,9 +31,10 @@ from penstock.ops.api import END_MS, Delta, OnLate
 from penstock.ops.processor_handle import Handle
 from penstock.ops.processor_state import Round
 from penstock.ops.python_eval import fit, user_errors, with_zone, zone_of
-from penstock.ops.watermarks import LateFilter, event_times_us
+from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.event_time import event_times
 from penstock.state.keys import hash_columns, key_objects, normalise_floats
 from penstock.state.memory import MemoryState
 
@@ -184,7 +185,7 @@ class TransformWithStateOperator:
         name, bound = self._node.output_time, self._watermark_ms
         if name is None or bound is None or bound == END_MS:
             return
-        older = pc.less(event_times_us(batch.column(name)), bound * 1000)
+        older = pc.less(event_times(batch.column(name)), bound * 1000)
         if pc.any(older).as_py():
             raise EvaluationFailed(
                 "EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED",

@@ -1,17 +1,21 @@
 """What cannot run although each of its parts could.
 
 Over a stream that takes rows back: whoever sees rows but not retractions. That is asked after the
-mode is known, because append mode makes aggregations and joins below append-only. And with a static
-table: whatever would show its rows by themselves, since every task has the whole of it.
+mode is known, because append mode makes aggregations and joins below append-only. With a static
+table: whatever would show its rows by themselves, since every task has the whole of it. And keys
+that cannot be keys.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import pyarrow as pa
+
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.refusals import Refusals
+from penstock.plan.stages import required_keys
 
 _KEEPS_LEFT: Final = ("left", "full", "semi", "anti")
 _KEEPS_RIGHT: Final = ("right", "full")
@@ -44,6 +48,19 @@ def check_statics(root: n.Node, refusals: Refusals) -> None:
                             f"a {node.kind} join that keeps the rows of a static table",
                             "turn the join around, so that it keeps the stream's rows",
                         )
+
+
+def check_keys(root: n.Node, refusals: Refusals) -> None:
+    """Note every node whose rows would have to be placed by something that has no hash."""
+    for node in root.walk():
+        for keys in required_keys(node) or ():
+            for key in keys or ():
+                if pa.types.is_interval(key.type):
+                    refusals.add(
+                        type(node).__name__,
+                        "a key that is a calendar interval",
+                        "use a day-time interval: make_dt_interval, or a difference of timestamps",
+                    )
 
 
 def _has_rows(node: n.Node) -> bool:

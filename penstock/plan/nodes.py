@@ -245,6 +245,12 @@ class Join(Node):
     right_time: EventTime | None = None
     emit: Emit = "changes"
 
+    @property
+    def lag_ms(self) -> int:
+        """How far behind the watermark an event time of its output may be: such a row waited."""
+        times = (self.left_time, self.right_time)
+        return max(0, *(0 if time is None else time.reach_ms for time in times))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicate(Node):
@@ -352,17 +358,6 @@ class Limit(Node):
     #: None is all of them.
     count: int | None
     offset: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange(Node):
-    """Rows move to the task that owns their key: a stage ends below, the next begins above.
-
-    No keys means that all rows meet in one virtual node.
-    """
-
-    child: Node
-    keys: tuple[Expr, ...]
 
 
 #: Functions of a schema that nodes share.

@@ -46,6 +46,8 @@ def aggregate_early(node: n.Node, buffers: BufferColumns) -> n.Node:
 def _pays(node: n.Aggregate) -> bool:
     if node.session is not None or not node.calls or not is_append_only(node.child):
         return False
+    if node.event_time is not None:
+        return False  # late rows are told by the aggregation, as the rows that they were
     return all(_is_window(key.type) for key in node.keys)
 
 

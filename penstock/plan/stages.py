@@ -44,8 +44,7 @@ class Stage:
     @property
     def inputs(self) -> tuple[n.Scan | StageInput, ...]:
         """The leaves that are streams, from left to right."""
-        leaves = (node for node in self.root.walk())
-        return tuple(node for node in leaves if isinstance(node, n.Scan | StageInput))
+        return tuple(node for node in self.root.walk() if isinstance(node, n.Scan | StageInput))
 
 
 @dataclass(frozen=True, slots=True)

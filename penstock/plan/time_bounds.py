@@ -10,6 +10,7 @@ Law: a bound is only ever too generous: a row is forgotten when no row can match
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,6 +20,9 @@ from penstock.plan.nodes import EventTime, Join
 #: Comparisons as seen from their left side.
 _AT_MOST = {"LessThanOrEqual", "LessThan"}
 _AT_LEAST = {"GreaterThanOrEqual", "GreaterThan"}
+_DAY_US: Final = 86_400_000_000
+#: Zones in which every day has 24 hours.
+_EVEN_ZONES: Final = ("UTC", "Etc/UTC", "GMT", "Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ def _with_bounds(
         )
     if left_reach is None or right_reach is None:
         return join
+    # A row's fate is not decided before its own time has passed: until then it may still come.
+    left_reach, right_reach = max(left_reach, 0), max(right_reach, 0)
     # A row must outlive every partner whose fate it decides, not only those yet to come.
     span = left_reach + right_reach
     return replace(
@@ -123,9 +129,15 @@ def _shifted(expr: Expr) -> _Shifted | None:
         inner = _shifted(base)
         if inner is not None and isinstance(shift, Literal):
             micros = _micros(shift.value)
-            if micros is not None:
+            if micros is not None and _is_fixed(micros, expr):
                 return _Shifted(inner.column, inner.shift_us + micros)
     return None
+
+
+def _is_fixed(micros: int, sum: Call) -> bool:
+    """Whether the sum is a plain one: days are as long as the session's time zone has them."""
+    has_zone = pa.types.is_timestamp(sum.type) and sum.type.tz is not None
+    return abs(micros) < _DAY_US or not has_zone or sum.option("timeZoneId") in _EVEN_ZONES
 
 
 def _micros(value: pa.Scalar) -> int | None:

@@ -215,7 +215,7 @@ class _Translator:
         for position, key in enumerate(self.list_of(tree, "groupingExpressions")):
             expr = self.expr(key, tree)
             if not isinstance(expr, Column):
-                expr, child = _append_column(child, f"key#{position}", expr)
+                expr, child = _append_column(child, f"group#key{position}", expr)
             if expr not in keys:
                 keys.append(expr)
         calls: dict[n.AggregateCall, str] = {}
@@ -230,6 +230,9 @@ class _Translator:
             self.over(e, tree, "AggregateExpression", column_of)
             for e in self.list_of(tree, "aggregateExpressions")
         )
+        if not keys and not calls:  # there is one row, of which nothing is asked
+            one = Literal(pa.scalar(1, pa.int32()))
+            calls[n.AggregateCall("Count", (one,), pa.int64())] = "Count#rows"
         attributes = {a.column: a for a in tree.children[0].output}
         timed = [k.name for k in keys if _watermark_of(attributes.get(k.name)) is not None]
         sessions = [k.name for k in keys if k.name in attributes and attributes[k.name].is_session]
@@ -240,7 +243,8 @@ class _Translator:
             child=child,
             keys=tuple(keys),
             calls=tuple(calls),
-            event_time=timed[0] if timed else None,
+            # Of several, that of the sessions: only they tell when a session closes.
+            event_time=next((name for name in (*sessions, *timed) if name in timed), None),
             session=sessions[0] if sessions else None,
         )
         return project(aggregate, results, schema_of(tree.output))

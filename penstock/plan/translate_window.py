@@ -84,7 +84,7 @@ def _column_of(
 ) -> Column:
     """The column of a window function; unnamed if it is only part of an output column."""
     call = _call(translator, function, where)
-    column = Column(name or f"window#{len(found.calls)}", call.type)
+    column = Column(name or f"window#call{len(found.calls)}", call.type)
     found.calls.append(call)
     found.fields.append(pa.field(column.name, call.type))
     return column

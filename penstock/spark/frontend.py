@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.ops.judges import JUDGES
 from penstock.ops.partial import buffer_columns
 from penstock.plan import nodes as n
-from penstock.plan.checks import check_changes, check_statics
+from penstock.plan.checks import check_changes, check_keys, check_statics
 from penstock.plan.explain import explain as explain_query
 from penstock.plan.modes import check_mode
 from penstock.plan.partial import aggregate_early
@@ -87,6 +87,7 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     root = rewrite(check_mode(translated.root, mode, refusals))
     check_changes(root, refusals)
     check_statics(root, refusals)
+    check_keys(root, refusals)
     refusals.check()
     root = aggregate_early(root, buffer_columns)
     return Planned(cut(root, mode, translated.names), translated.statics)

@@ -70,7 +70,12 @@ class Walker:
             jdf = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(
                 self._spark._jsparkSession, plan
             )
-            return DataFrame(jdf, self._spark).toArrow()
+            frame = DataFrame(jdf, self._spark)
+            if frame.columns:
+                return frame.toArrow()
+            # Without columns there are still rows, which only a batch of empty structs can count.
+            structs = pa.array([{}] * frame.count(), pa.struct([]))
+            return pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)])
 
         text = plan.simpleString(_TEXT_WIDTH)
         return PlanTree("Static", self._read_output(plan), is_streaming=False, text=text, rows=rows)

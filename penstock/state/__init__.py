@@ -2,6 +2,8 @@
 
 api.py             what an operator may ask of a store; the laws
 keys.py            the one partition hash, virtual nodes, keys as dictionary objects
+equal_rows.py      which rows are equal, as grouping has it
+event_time.py      event times as numbers
 memory.py          the store in memory: name spaces, snapshots, changes
 memory_table.py    one row per key
 key_index.py       from keys to the places of their rows

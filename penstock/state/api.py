@@ -26,7 +26,11 @@ Slots = npt.NDArray[np.int64]
 
 
 class Value(Protocol):
-    """One integer, or nothing yet."""
+    """One integer of a task, or nothing yet.
+
+    When virtual nodes move to another number of tasks, all of these are given the smallest value of
+    the old ones, or nothing if one of them had none.
+    """
 
     def get(self) -> int | None: ...
 
@@ -79,8 +83,10 @@ class RowSet(Protocol):
     def evict(self, bound_us: int) -> None:
         """Forget rows whose event time is at or below the bound."""
 
-    def expired(self, bound_us: int) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """The rows whose event time is at or below the bound, and their weights."""
+    def expired(
+        self, bound_us: int, above_us: int | None = None
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """The rows whose event time is at or below the bound, and above the other if given."""
 
     def rows(self) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Everything."""

@@ -66,7 +66,11 @@ class IntIndex:
         same = (found[:, 0] == hashes) & (found[:, 1] >= 0)
         if self._width > 1:
             rows = np.flatnonzero(same)
-            same[rows] = (self._words[found[rows, 1]] == words[rows]).all(axis=1)
+            known, sought = self._words[found[rows, 1]], words[rows]
+            equal = known[:, 0] == sought[:, 0]
+            for word in range(1, self._width):  # all(axis=1) over so few columns is far slower
+                equal &= known[:, word] == sought[:, word]
+            same[rows] = equal
         return same
 
     def locate(self, words: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:

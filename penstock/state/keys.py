@@ -86,10 +86,8 @@ def canonical_ints(column: pa.Array) -> npt.NDArray[np.int64]:
         return floats.view(np.int64)
     if pt.is_boolean(kind):
         return pc.fill_null(column, False).cast(pa.int8()).to_numpy().astype(np.int64)
-    if pt.is_date32(kind):
-        column = column.cast(pa.int32())
-    elif pt.is_temporal(kind):
-        column = column.cast(pa.int64())
+    if pt.is_temporal(kind):
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if column.null_count:
         column = column.fill_null(0)
     return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
@@ -262,7 +260,14 @@ def _list_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def normalise_floats(column: pa.Array) -> pa.Array:
     """A key column as Spark shows it after grouping: one zero, one NaN."""
     if not pt.is_floating(column.type):
+        if pt.is_nested(column.type) and _has_floats(column.type):
+            (column,) = key_columns(key_objects([column], len(column)), [column.type])
         return column
     floats = pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False) + 0.0
     mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
     return pa.array(floats, column.type, mask=mask)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    fields = (kind.field(place) for place in range(kind.num_fields))
+    return pt.is_floating(kind) or any(_has_floats(field.type) for field in fields)

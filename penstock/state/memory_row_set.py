@@ -1,11 +1,12 @@
-"""Rows by key in memory: sorted runs, merged when they have grown alike.
+"""Rows by key in memory: runs of rows in hash buckets, merged when they have grown alike.
 
-A run is a batch and an index of it, sorted by the hash of its keys. New rows become a run; while
-the last run is at least as large as half the one before, the two are merged, so that there are few
-runs and each row is merged a logarithmic number of times. Merging appends rows and merges indexes:
-rows may be wide, and gathering them would cost more than all the rest. Looking up keys is a binary
-search per run, all keys at once. Taking rows back adds them with negative weight; merging strikes
-out what cancels.
+A run is a batch and an index of it: places in order of their keys' buckets, so that finding the
+rows of many keys is a few array lookups per run. New rows become a run. As many of the newest runs
+as are together at least as large as the one before are merged with it, so that there are few runs
+and each row is merged a logarithmic number of times. Taking rows back adds them with negative
+weight; merging strikes out what cancels. Evicted rows are hidden at once and dropped when they are
+half of a run, or when it is merged: to gather what remains whenever time moves would cost more than
+all the rest.
 
 Law: the multiset of rows is the sum of all weights ever inserted, minus what was evicted. Equal
 hashes are never taken for equal keys: fetch compares the keys themselves.
@@ -15,32 +16,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.state.api import Change
-from penstock.state.keys import Hashes, canonical_ints, hash_columns, key_objects
+from penstock.state.equal_rows import are_equal, first_equal, hash_keys
+from penstock.state.event_time import NEVER_US, event_times_us
+from penstock.state.keys import Hashes
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 _WEIGHT = "weight"
+_BITS_MIN: Final = 8
+#: NumPy sorts integers of so many bits by counting, in linear time.
+_RADIX_BITS: Final = 16
+_BOUND_SCHEMA = pa.schema([("bound_us", pa.int64())])
 
 
 @dataclass(slots=True)
 class _Run:
-    #: Sorted hashes of keys, and the place of each one's row.
-    hashes: Hashes
-    places: Ints
+    """Rows and their index; all arrays but `starts` and `places` are by row."""
+
     rows: pa.RecordBatch
-    #: By place.
     weights: Ints
-    #: Smallest event time, in microseconds; None if rows have none.
-    earliest_us: int | None
+    #: Event times in microseconds; None if nothing is ever evicted.
+    times: Ints | None
+    hashes: Hashes
+    #: The places of bucket b's rows are places[starts[b]:starts[b + 1]].
+    starts: Ints
+    places: Ints
+    #: Rows at or below are evicted.
+    bound_us: int | None = None
+    #: The smallest event time of the others.
+    earliest_us: int = NEVER_US
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    def find(self, hashes: Hashes) -> tuple[Ints, Ints]:
+        """Rows with one of these hashes: (which hash, row), hashes in order."""
+        buckets = _buckets(hashes, len(self.starts) - 1)
+        low = self.starts[buckets]
+        lengths = self.starts[buckets + 1] - low
+        probe = np.repeat(np.arange(len(hashes)), lengths)
+        ends = np.cumsum(lengths)
+        places = self.places[np.arange(len(probe)) + np.repeat(low - ends + lengths, lengths)]
+        found = self.hashes[places] == hashes[probe]
+        if self.times is not None and self.bound_us is not None:
+            found &= self.times[places] > self.bound_us
+        return probe[found], places[found]
+
+
+def _index(rows: pa.RecordBatch, weights: Ints, times: Ints | None, hashes: Hashes) -> _Run:
+    bits = max(len(hashes).bit_length(), _BITS_MIN)
+    buckets = _buckets(hashes, 1 << bits)
+    # Least significant digit first; sorting is stable.
+    places = np.argsort((buckets & (1 << _RADIX_BITS) - 1).astype(np.uint16), kind="stable")
+    for digit in range(_RADIX_BITS, bits, _RADIX_BITS):
+        digits = (buckets[places] >> digit).astype(np.uint16)
+        places = places[np.argsort(digits, kind="stable")]
+    starts = np.zeros((1 << bits) + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=1 << bits), out=starts[1:])
+    earliest = NEVER_US if times is None else int(times.min(initial=NEVER_US))
+    return _Run(rows, weights, times, hashes, starts, places, earliest_us=earliest)
+
+
+def _buckets(hashes: Hashes, count: int) -> Ints:
+    """The upper bits; `count` is a power of two."""
+    return (hashes >> np.uint64(65 - count.bit_length())).astype(np.int64)
 
 
 class MemoryRowSet:
@@ -58,151 +104,124 @@ class MemoryRowSet:
         self._keys = keys
         self._event_time = event_time
         self._runs: list[_Run] = []
-        self._log: list[Change] = []
+        #: Rows and weights that were added, or the bound of an eviction.
+        self._log: list[tuple[pa.RecordBatch, Ints] | int] = []
 
     def __len__(self) -> int:
+        self._compact()
         return sum(int(run.weights.sum()) for run in self._runs)
+
+    def _compact(self) -> None:
+        self._runs = [_compact(run) for run in self._runs]
 
     def insert(self, rows: pa.RecordBatch, weights: Ints | None) -> None:
         if not rows.num_rows:
             return
         if weights is None:
             weights = np.ones(rows.num_rows, np.int64)
-        self._log.append(Change("", "add", _with_weights(rows, weights)))
+        self._log.append((rows, weights))
         self._insert(rows, weights)
 
     def _insert(self, rows: pa.RecordBatch, weights: Ints) -> None:
-        self._runs.append(self._index(rows, weights))
-        while len(self._runs) > 1 and 2 * len(self._runs[-1]) >= len(self._runs[-2]):
-            newer = self._runs.pop()
-            merged = self._merge(self._runs.pop(), newer)
-            if len(merged):
-                self._runs.append(merged)
+        hashes = hash_keys([rows.column(index) for index in self._keys], rows.num_rows)
+        self._runs.append(_index(rows, weights, self._times(rows), hashes))
+        start, size = len(self._runs) - 1, rows.num_rows
+        while start and size >= len(self._runs[start - 1]):
+            start -= 1
+            size += len(self._runs[start])
+        if start < len(self._runs) - 1:
+            merged = _merge(self._runs[start:])
+            self._runs[start:] = [merged] if len(merged) else []
 
-    def _index(self, rows: pa.RecordBatch, weights: Ints) -> _Run:
-        hashes = hash_columns([rows.column(index) for index in self._keys], rows.num_rows)
-        places = np.argsort(hashes, kind="stable")
-        return _Run(hashes[places], places, rows, weights, self._earliest(rows))
-
-    def _merge(self, older: _Run, newer: _Run) -> _Run:
-        rows = pa.concat_batches([older.rows, newer.rows])
-        weights = np.concatenate([older.weights, newer.weights])
-        hashes = np.concatenate([older.hashes, newer.hashes])
-        places = np.concatenate([older.places, newer.places + len(older)])
-        if (weights < 0).any():
-            by_place = np.empty_like(hashes)
-            by_place[places] = hashes
-            kept, weights = _strike_out(by_place, rows, weights)
-            rows, hashes, places = rows.take(pa.array(kept)), by_place[kept], np.arange(len(kept))
-        order = np.argsort(hashes, kind="stable")
-        times = [t for t in (older.earliest_us, newer.earliest_us) if t is not None]
-        return _Run(hashes[order], places[order], rows, weights, min(times, default=None))
+    def _times(self, rows: pa.RecordBatch) -> Ints | None:
+        return None if self._event_time is None else event_times_us(rows.column(self._event_time))
 
     def fetch(self, keys: Sequence[pa.Array]) -> tuple[Ints, pa.RecordBatch, Ints]:
-        count = len(keys[0]) if keys else 1
-        hashes = hash_columns(keys, count)
+        hashes = hash_keys(keys, len(keys[0]) if keys else 1)
         probes: list[Ints] = []
         found: list[pa.RecordBatch] = []
         weights: list[Ints] = []
         for run in self._runs:
-            low = np.searchsorted(run.hashes, hashes, "left")
-            high = np.searchsorted(run.hashes, hashes, "right")
-            lengths = high - low
-            total = int(lengths.sum())
-            if not total:
-                continue
-            probe = np.repeat(np.arange(count), lengths)
-            starts = np.cumsum(lengths) - lengths
-            places = run.places[np.arange(total) - np.repeat(starts - low, lengths)]
-            rows = run.rows.take(pa.array(places))
-            equal = self._equal(keys, probe, rows)
-            if not equal.all():
-                probe, places = probe[equal], places[equal]
-                rows = rows.filter(pa.array(equal))
-            probes.append(probe)
-            found.append(rows)
-            weights.append(run.weights[places])
-        return self._gather(probes, found, weights)
-
-    def _equal(
-        self, keys: Sequence[pa.Array], probe: Ints, rows: pa.RecordBatch
-    ) -> npt.NDArray[np.bool_]:
-        equal = np.ones(len(probe), bool)
-        places = pa.array(probe)
-        for key, index in zip(keys, self._keys, strict=True):
-            equal &= _same(key.take(places), rows.column(index))
-        return equal
-
-    def _gather(
-        self, probes: list[Ints], found: list[pa.RecordBatch], weights: list[Ints]
-    ) -> tuple[Ints, pa.RecordBatch, Ints]:
+            probe, places = run.find(hashes)
+            if len(probe):
+                probes.append(probe)
+                found.append(run.rows.take(pa.array(places)))
+                weights.append(run.weights[places])
         if not found:
             return np.zeros(0, np.int64), self._empty(), np.zeros(0, np.int64)
-        if len(found) == 1:
-            probe, rows, weight = probes[0], found[0], weights[0]
-        else:
-            probe = np.concatenate(probes)
+        return self._gather(keys, probes, found, weights)
+
+    def _gather(
+        self,
+        keys: Sequence[pa.Array],
+        probes: list[Ints],
+        found: list[pa.RecordBatch],
+        weights: list[Ints],
+    ) -> tuple[Ints, pa.RecordBatch, Ints]:
+        """What several runs gave, in order of the keys, without rows of other keys."""
+        probe, weight = np.concatenate(probes), np.concatenate(weights)
+        rows = found[0] if len(found) == 1 else pa.concat_batches(found)
+        equal = self._equal(keys, probe, rows)
+        if len(found) > 1 or not equal.all():
             order = np.argsort(probe, kind="stable")
-            probe = probe[order]
-            rows = pa.concat_batches(found).take(pa.array(order))
-            weight = np.concatenate(weights)[order]
+            order = order[equal[order]]
+            probe, rows, weight = probe[order], rows.take(pa.array(order)), weight[order]
         if (weight < 0).any():
             kept, weight = _strike_out(probe, rows, weight)
             probe, rows = probe[kept], rows.take(pa.array(kept))
         return probe, rows, weight
+
+    def _equal(self, keys: Sequence[pa.Array], probe: Ints, rows: pa.RecordBatch) -> Mask:
+        equal = np.ones(len(probe), bool)
+        places = pa.array(probe)
+        for key, index in zip(keys, self._keys, strict=True):
+            equal &= are_equal(key.take(places), rows.column(index))
+        return equal
 
     def _empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._schema)
 
     # -- event time
 
-    def _earliest(self, rows: pa.RecordBatch) -> int | None:
-        if self._event_time is None or not rows.num_rows:
-            return None
-        return pc.min(self._times(rows)).as_py()
-
-    def _times(self, rows: pa.RecordBatch) -> pa.Array:
-        assert self._event_time is not None
-        column = rows.column(self._event_time)
-        if pa.types.is_struct(column.type):
-            column = pc.struct_field(column, "end")
-        return column.cast(pa.int64())
-
     def evict(self, bound_us: int) -> None:
         if self._evict(bound_us):
-            bound = pa.record_batch([[bound_us]], schema=pa.schema([("bound_us", pa.int64())]))
-            self._log.append(Change("", "evict", bound))
+            self._log.append(bound_us)
 
     def _evict(self, bound_us: int) -> bool:
         changed = False
         kept: list[_Run] = []
         for run in self._runs:
-            if run.earliest_us is None or run.earliest_us > bound_us:
+            if run.times is None or run.earliest_us > bound_us:
                 kept.append(run)
                 continue
             changed = True
-            alive = self._alive(run, bound_us)
-            if alive.any():
-                kept.append(self._index(run.rows.filter(pa.array(alive)), run.weights[alive]))
+            run.bound_us = bound_us
+            alive = run.times > bound_us
+            count = np.count_nonzero(alive)
+            if 2 * count > len(run):
+                run.earliest_us = int(run.times[alive].min())
+                kept.append(run)
+            elif count:
+                kept.append(_compact(run))
         self._runs = kept
         return changed
 
-    def _alive(self, run: _Run, bound_us: int) -> npt.NDArray[np.bool_]:
-        """Rows without an event time stay."""
-        alive = pc.fill_null(pc.greater(self._times(run.rows), bound_us), True)
-        return alive.to_numpy(zero_copy_only=False)
-
-    def expired(self, bound_us: int) -> tuple[pa.RecordBatch, Ints]:
+    def expired(self, bound_us: int, above_us: int | None = None) -> tuple[pa.RecordBatch, Ints]:
         parts: list[pa.RecordBatch] = []
         weights: list[Ints] = []
         for run in self._runs:
-            if run.earliest_us is not None and run.earliest_us <= bound_us:
-                gone = ~self._alive(run, bound_us)
-                parts.append(run.rows.filter(pa.array(gone)))
-                weights.append(run.weights[gone])
+            if run.earliest_us <= bound_us and run.times is not None:
+                gone = run.times <= bound_us
+                for floor in (run.bound_us, above_us):
+                    if floor is not None:
+                        gone &= run.times > floor
+                if gone.any():
+                    parts.append(run.rows.filter(pa.array(gone)))
+                    weights.append(run.weights[gone])
         return self._whole(parts, weights)
 
     def rows(self) -> tuple[pa.RecordBatch, Ints]:
+        self._compact()
         return self._whole([run.rows for run in self._runs], [run.weights for run in self._runs])
 
     def _whole(
@@ -220,15 +239,44 @@ class MemoryRowSet:
 
     def take_changes(self, name: str) -> list[Change]:
         log, self._log = self._log, []
-        return [Change(name, change.kind, change.rows) for change in log]
+        return [_change(name, entry) for entry in log]
 
     def apply(self, change: Change) -> None:
         if change.kind == "evict":
             self._evict(change.rows.column(0)[0].as_py())
             return
         weights = change.rows.column(len(self._schema)).to_numpy()
-        rows = pa.RecordBatch.from_arrays(change.rows.columns[:-1], schema=self._schema)
+        rows = change.rows.select(list(range(len(self._schema))))
         self._insert(rows, weights)
+
+
+def _change(name: str, entry: tuple[pa.RecordBatch, Ints] | int) -> Change:
+    if isinstance(entry, int):
+        return Change(name, "evict", pa.record_batch([[entry]], schema=_BOUND_SCHEMA))
+    return Change(name, "add", _with_weights(*entry))
+
+
+def _merge(runs: list[_Run]) -> _Run:
+    runs = [_compact(run) for run in runs]
+    rows = pa.concat_batches([run.rows for run in runs])
+    weights = np.concatenate([run.weights for run in runs])
+    hashes = np.concatenate([run.hashes for run in runs])
+    known = [run.times for run in runs if run.times is not None]
+    times = np.concatenate(known) if known else None
+    if (weights < 0).any():
+        kept, weights = _strike_out(hashes, rows, weights)
+        rows, hashes = rows.take(pa.array(kept)), hashes[kept]
+        times = None if times is None else times[kept]
+    return _index(rows, weights, times, hashes)
+
+
+def _compact(run: _Run) -> _Run:
+    """The run without rows that were evicted."""
+    if run.times is None or run.bound_us is None:
+        return run
+    kept = np.flatnonzero(run.times > run.bound_us)
+    rows = run.rows.take(pa.array(kept))
+    return _index(rows, run.weights[kept], run.times[kept], run.hashes[kept])
 
 
 def _with_weights(rows: pa.RecordBatch, weights: Ints) -> pa.RecordBatch:
@@ -259,84 +307,3 @@ def _strike_out(
     weights[touched] = totals
     kept = np.flatnonzero(weights)
     return kept, weights[kept]
-
-
-def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
-    """For each row, the first row that equals it, as grouping has it.
-
-    Every row is compared with the first one of its hash; only those of a hash that unequal rows
-    share are compared as objects, one by one.
-    """
-    codes, leaders = _group(_hash_apart(columns, count))
-    if len(leaders) == count:
-        return leaders
-    first = leaders[codes]
-    followers = np.flatnonzero(first != np.arange(count))
-    one, two = pa.array(followers), pa.array(first[followers])
-    equal = np.ones(len(followers), bool)
-    for column in columns:
-        equal &= _same(column.take(one), column.take(two))
-    if not equal.all():
-        rows = np.flatnonzero(np.isin(codes, codes[followers[~equal]]))
-        seen: dict[object, int] = {}
-        objects = key_objects([column.take(pa.array(rows)) for column in columns], len(rows))
-        first[rows] = [
-            seen.setdefault(key, row) for key, row in zip(objects, rows.tolist(), strict=True)
-        ]
-    return first
-
-
-def _group(hashes: Hashes) -> tuple[Ints, Ints]:
-    """Hashes numbered in order of appearance, and the first row of each."""
-    codes = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)
-    leaders = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
-    leaders[codes[::-1]] = np.arange(len(codes))[::-1]  # the first one is written last
-    return codes, leaders
-
-
-def _hash_apart(columns: Sequence[pa.Array], count: int) -> Hashes:
-    """Hashes that tell rows apart; long values count only where the short ones are alike."""
-    short = [c for c in columns if _is_short(c.type)]
-    long = [c for c in columns if not _is_short(c.type)]
-    hashes = hash_columns(short, count)
-    if not long:
-        return hashes
-    codes, _ = _group(hashes)
-    alike = np.flatnonzero(np.bincount(codes)[codes] > 1)
-    if len(alike):
-        values = [pa.array(hashes[alike]), *(c.take(pa.array(alike)) for c in long)]
-        hashes[alike] = hash_columns(values, len(alike))
-    return hashes
-
-
-def _is_short(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return all(_is_short(kind.field(position).type) for position in range(kind.num_fields))
-    return bool(pa.types.is_primitive(kind))
-
-
-def _same(one: pa.Array, two: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two key columns are equal as grouping has it: nulls alike, NaNs alike."""
-    kind = one.type
-    if pa.types.is_struct(kind):
-        equal = _same(one.is_null(), two.is_null())
-        for left, right in zip(one.flatten(), two.flatten(), strict=True):
-            equal = equal & _same(left, right)
-        return equal
-    if pa.types.is_floating(kind):
-        one, two = (pa.array(canonical_ints(c), mask=_missing(c)) for c in (one, two))
-    elif pa.types.is_nested(kind) or pa.types.is_null(kind):
-        # Lists and maps are rare as keys; their objects are compared one by one.
-        pairs = zip(key_objects([one], len(one)), key_objects([two], len(two)), strict=True)
-        return np.fromiter((a == b for a, b in pairs), bool, len(one))
-    equal = pc.equal(one, two)
-    if equal.null_count:
-        both = pc.and_(one.is_null(), two.is_null())
-        equal = pc.or_(pc.fill_null(equal, False), both)
-    mask: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
-    return mask
-
-
-def _missing(column: pa.Array) -> npt.NDArray[np.bool_]:
-    missing: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return missing

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +10,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import Unsupported
-from penstock.testing.oracle import assert_expressions, assert_fails, plan_streaming
+from penstock.testing.oracle import (
+    assert_expressions,
+    assert_fails,
+    plan_streaming,
+    session_setting,
+)
 
 PRINTED = [
     "yyyy-MM-dd",
@@ -116,6 +119,7 @@ TEXTS = """2021-03-28|2021-3-28|2021-02-29|2021-03-28 02:30:00|2021-10-31 02:30:
 GREEDY = ["y", "yyyy", "yyyyS"]
 TOO_FAR = ["20210328", "-20210328", "2021365"]
 LONG = ["20210328023000", "20210328023000123", "+120210328", "120210328", "99991231"]
+ZONE = "spark.sql.session.timeZone"
 ROWS = 120
 LOCAL = pa.timestamp("us")
 
@@ -150,23 +154,13 @@ def moments(seed: int) -> pa.Table:
     )
 
 
-@contextmanager
-def session_zone(spark: Any, zone: str) -> Iterator[None]:
-    """The session's zone while inside."""
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        yield
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-
-
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
 def test_printing(spark: Any, zone: str) -> None:
     expressions = [f'date_format(t, "{pattern}")' for pattern in PRINTED]
     expressions += [f'date_format(timestamp_micros(l), "{pattern}")' for pattern in PRINTED[:12]]
     expressions += [f'from_unixtime(k, "{pattern}")' for pattern in PRINTED[:4]]
     expressions += ["from_unixtime(k)", "to_char(t, 'yyyy-MM')", "to_varchar(t, 'dd')"]
-    with session_zone(spark, zone):
+    with session_setting(spark, ZONE, zone):
         assert_expressions(spark, expressions, moments(1))
 
 
@@ -175,7 +169,7 @@ def test_parsing(spark: Any, zone: str) -> None:
     expressions = {p: f'unix_micros(try_to_timestamp(s, "{p}"))' for p in PARSED}
     greedy = [expressions.pop(pattern) for pattern in GREEDY]
     near = pa.table({"s": [text for text in texts()["s"].to_pylist() if text not in TOO_FAR]})
-    with session_zone(spark, zone):
+    with session_setting(spark, ZONE, zone):
         assert_expressions(spark, list(expressions.values()), texts())
         assert_expressions(spark, greedy, near)
 
@@ -191,7 +185,7 @@ def test_parsing_to_seconds_and_to_times_without_zone(spark: Any, zone: str) -> 
         "unix_date(to_date(s, 'yyyy-MM-dd'))",
         "unix_date(try_to_date(s, 'dd MMM yyyy'))",
     ]
-    with session_zone(spark, zone):
+    with session_setting(spark, ZONE, zone):
         assert_expressions(spark, expressions, texts(), ansi=False)
 
 

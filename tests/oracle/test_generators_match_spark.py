@@ -12,6 +12,8 @@ from penstock.errors import Unsupported
 from penstock.plan.nodes import Mode
 from penstock.testing.oracle import Frames, assert_same, plan_streaming
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 
 

@@ -26,6 +26,8 @@ from penstock.ops.driver import Driver
 from penstock.plan.nodes import Mode
 from penstock.spark.frontend import plan
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
 _DDL = "t timestamp, k string, v long"
 _BEGIN = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
@@ -160,24 +162,32 @@ FIRSTS = "SELECT DISTINCT t, k FROM {t}"
 SORTED = "SELECT k, count(*) AS n, max(v) AS m FROM {t} GROUP BY k ORDER BY n DESC, k LIMIT 2"
 
 
+def _within_watermark(frame: Any) -> Any:
+    return frame.dropDuplicatesWithinWatermark(["k"])
+
+
 @pytest.mark.parametrize(
-    ("query", "mode"),
+    ("query", "mode", "prepare"),
     [
-        pytest.param(FIRSTS, "append", id="first rows appended"),
-        pytest.param(COUNTS, "update", id="counts updated"),
-        pytest.param(COUNTS, "complete", id="counts completely"),
-        pytest.param(WINDOWS, "append", id="windows appended"),
-        pytest.param(WINDOWS, "update", id="windows updated"),
-        pytest.param(SLIDING, "append", id="sliding windows appended"),
+        pytest.param(FIRSTS, "append", None, id="first rows appended"),
+        pytest.param("SELECT k, v FROM {t}", "append", _within_watermark, id="first for a while"),
+        pytest.param(COUNTS, "update", None, id="counts updated"),
+        pytest.param(COUNTS, "complete", None, id="counts completely"),
+        pytest.param(WINDOWS, "append", None, id="windows appended"),
+        pytest.param(WINDOWS, "update", None, id="windows updated"),
+        pytest.param(SLIDING, "append", None, id="sliding windows appended"),
     ],
 )
-def test_every_batch_shows_what_structured_streaming_shows(
-    streams: Any, query: str, mode: Mode
+def test_every_batch_shows_forgets_and_drops_what_structured_streaming_does(
+    streams: Any, query: str, mode: Mode, prepare: Callable[[Any], Any] | None
 ) -> None:
-    running = streams(query, mode)
-    for number, batch in enumerate(_random_batches(1, lateness=14)):
+    running = streams(query, mode, **({} if prepare is None else {"prepare": prepare}))
+    batches = _random_batches(1, lateness=14)
+    for number, batch in enumerate(batches):
         ours, theirs = running.feed(batch)
         assert sorted(ours) == sorted(theirs), f"batch {number}"
+        kept, kept_by_spark = running.kept()
+        assert kept == kept_by_spark, f"batch {number}"
     assert running.late_groups() == running.late_in_spark()
 
 
@@ -213,28 +223,3 @@ def test_update_mode_does_not_repeat_a_row_that_is_as_it_was(streams: Any) -> No
     ours, theirs = running.feed(_batch((2, "a", 5), (2, "b", 5)))
     assert ours == [("'b'", "5")]
     assert sorted(theirs) == [("'a'", "9"), ("'b'", "5")]
-
-
-@pytest.mark.parametrize(
-    ("query", "mode", "prepare"),
-    [
-        pytest.param(WINDOWS, "append", None, id="windows appended"),
-        pytest.param(WINDOWS, "update", None, id="windows updated"),
-        pytest.param(FIRSTS, "append", None, id="first rows"),
-        pytest.param(
-            "SELECT k, v FROM {t}",
-            "append",
-            lambda frame: frame.dropDuplicatesWithinWatermark(["k"]),
-            id="first rows for a while",
-        ),
-    ],
-)
-def test_state_is_forgotten_when_spark_forgets_it(
-    streams: Any, query: str, mode: Mode, prepare: Callable[[Any], Any] | None
-) -> None:
-    running = streams(query, mode, **({} if prepare is None else {"prepare": prepare}))
-    for number, batch in enumerate(_random_batches(3, lateness=8)):
-        ours, theirs = running.feed(batch)
-        assert sorted(ours) == sorted(theirs), f"batch {number}"
-        kept, kept_by_spark = running.kept()
-        assert kept == kept_by_spark, f"batch {number}"

@@ -28,6 +28,8 @@ from penstock.testing.oracle import (
     run_spark,
 )
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 # The functions here are sent to Spark's workers, which cannot import a test.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 #: pyspark has its opinions of functions without, or with other, type hints.

@@ -13,7 +13,10 @@ from pyspark.sql import functions as F
 from penstock.errors import Unsupported
 from penstock.ops.api import Delta
 from penstock.ops.driver import Driver
+from penstock.plan.nodes import Mode
 from penstock.testing.oracle import Build, Frames, assert_same, plan_streaming
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 _START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 _CALLS = [
@@ -60,9 +63,9 @@ def _sessions(calls: list[str], *keys: str, gap: str = "5 seconds", late: str = 
     return build
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_sessions_merge_in_any_order_of_rows(spark: Any, seed: int) -> None:
-    assert_same(spark, _sessions(_CALLS, "k"), {"t": _table(120, seed)}, seed=seed)
+def test_sessions_merge_in_any_order_of_rows(spark: Any) -> None:
+    table = _table(400, 0, spread_s=2000)
+    assert_same(spark, _sessions(_CALLS, "k"), {"t": table}, runs=4)
 
 
 def test_sessions_without_a_key_and_with_several(spark: Any) -> None:
@@ -79,12 +82,11 @@ def test_a_session_column_may_stand_before_the_keys(spark: Any) -> None:
     assert_same(spark, build, {"t": _table(100, 12)}, seed=3)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_closed_sessions_are_shown_once_in_append_mode(spark: Any, seed: int) -> None:
-    table = _table(200, seed, ordered=True, spread_s=1500)
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_closed_sessions_are_shown_once(spark: Any, mode: Mode) -> None:
+    table = _table(300, 0, ordered=True, spread_s=2000)
     build = _sessions(_CALLS, "k", late="2 seconds")
-    assert_same(spark, build, {"t": table}, seed=seed, mode="append")
-    assert_same(spark, build, {"t": table}, seed=seed, mode="update")
+    assert_same(spark, build, {"t": table}, runs=2, mode=mode)
 
 
 def test_distinct_aggregates_over_sessions(spark: Any) -> None:
@@ -114,8 +116,7 @@ def test_sessions_of_rows_that_change(spark: Any) -> None:
         session = F.session_window("t", "30 seconds")
         return changing.groupBy(session).agg(F.count("*"), F.sum("d"), F.max("k"), F.min("v"))
 
-    for seed in range(2):
-        assert_same(spark, build, {"t": _table(80, 15 + seed)}, seed=seed)
+    assert_same(spark, build, {"t": _table(120, 15)}, runs=2)
 
 
 def test_what_is_computed_over_sessions_follows_their_changes(spark: Any) -> None:

@@ -6,8 +6,7 @@ What Python cannot show (years beyond 9999) is compared as numbers: unix_micros,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -23,8 +22,10 @@ from penstock.testing.oracle import (
     assert_fails,
     plan_streaming,
     run_ours,
+    session_setting,
 )
 
+ZONE = "spark.sql.session.timeZone"
 ROWS = 150
 ZONED, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 #: Moments at which something happens to calendars or clocks.
@@ -159,16 +160,6 @@ def parts(seed: int) -> pa.Table:
     )
 
 
-@contextmanager
-def session_zone(spark: Any, zone: str) -> Iterator[None]:
-    """The session's zone while inside."""
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        yield
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-
-
 @pytest.mark.parametrize("ansi", [True, False])
 def test_fields_of_dates_and_timestamps(spark: Any, ansi: bool) -> None:
     expressions = [f"{name}(d)" for name in DATE_FIELDS]
@@ -211,7 +202,7 @@ def test_calls_honour_the_zone_of_the_session(spark: Any, zone: str) -> None:
     expressions += ["months_between(t, u)", "months_between(t, u, false)"]
     expressions += [f"unix_micros(timestampadd({unit}, l, t))" for unit in UNITS]
     expressions += [f"timestampdiff({unit}, t, u)" for unit in UNITS]
-    with session_zone(spark, zone):
+    with session_setting(spark, ZONE, zone):
         assert_expressions(spark, expressions, times(3))
 
 
@@ -261,14 +252,14 @@ def test_impossible_parts_give_null_unless_in_ansi_mode(spark: Any) -> None:
         "extract(second from make_interval(y, m, 0, d))",
     ]
     for zone in ("UTC", "America/Havana"):
-        with session_zone(spark, zone):
+        with session_setting(spark, ZONE, zone):
             assert_expressions(spark, expressions, parts(6), ansi=False)
     assert_expressions(spark, [e for e in expressions if "try_" in e], parts(7))
 
 
 def test_a_date_plus_hours_is_a_date_unless_in_ansi_mode(spark: Any) -> None:
     plus = "unix_date(d + make_interval(0, i, 0, 1, i))"
-    with session_zone(spark, "America/Havana"):
+    with session_setting(spark, ZONE, "America/Havana"):
         assert_expressions(spark, [plus], times(8), ansi=False)
     assert_fails(spark, plus, times(8), "INVALID_INTERVAL_WITH_MICROSECONDS_ADDITION")
 

@@ -19,6 +19,8 @@ from penstock.testing.oracle import (
     run_spark,
 )
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _FLOATS = [0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf"), None]
 
 

@@ -34,6 +34,8 @@ from penstock.testing.oracle import (
     streaming_frames,
 )
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 # The processors here are sent to Spark's workers, which cannot import a test.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

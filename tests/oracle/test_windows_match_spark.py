@@ -13,6 +13,8 @@ import pytest
 from penstock.errors import Unsupported
 from penstock.testing.oracle import assert_same, plan_streaming, run_ours
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _KEYS = ["a", "b", "é", "", None]
 _FLOATS = [0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), float("-inf"), None, 3.0, 7.5]
 _WORDS = ["", "a", "ab", "b", "é", "z", "𝄞", None]

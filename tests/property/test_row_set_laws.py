@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.state import memory_row_set
-from penstock.state.keys import Hashes, hash_columns, key_objects
-from penstock.state.memory_row_set import MemoryRowSet, add_up, first_equal
+from penstock.state import equal_rows, memory_row_set
+from penstock.state.equal_rows import first_equal, group_rows, hash_keys
+from penstock.state.keys import Hashes, key_objects
+from penstock.state.memory_row_set import MemoryRowSet, add_up
 
 SCHEMA = pa.schema(
     [
@@ -23,6 +25,8 @@ SCHEMA = pa.schema(
         ("time", pa.timestamp("us", tz="UTC")),
     ]
 )
+#: Weights by row, a row being a tuple of objects.
+Totals = dict[Any, int]
 TEXTS = st.sampled_from(["a", "b", "", None])
 ROWS = st.fixed_dictionaries(
     {
@@ -44,11 +48,12 @@ def hashing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Equal hashes must not pass for equal rows."""
 
     def coarse(columns: Sequence[pa.Array], rows: int) -> Hashes:
-        return hash_columns(columns, rows) % np.uint64(2)
+        return hash_keys(columns, rows) % np.uint64(2)
 
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "the hash":
-            patch.setattr(memory_row_set, "hash_columns", coarse)
+            patch.setattr(memory_row_set, "hash_keys", coarse)
+            patch.setattr(equal_rows, "hash_keys", coarse)
         yield
 
 
@@ -56,22 +61,22 @@ def batch_of(rows: Iterable[object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
 
 
-def total(rows: pa.RecordBatch, weights: Iterable[int]) -> dict[object, int]:
+def total(rows: pa.RecordBatch, weights: Iterable[int]) -> Totals:
     """The sum of weights by row, without zeros."""
-    counts: Counter[object] = Counter()
+    counts: Counter[Any] = Counter()
     for row, weight in zip(key_objects(rows.columns, rows.num_rows), weights, strict=True):
         counts[row] += int(weight)
     return {row: count for row, count in counts.items() if count}
 
 
-def play(rows: MemoryRowSet, steps: list[object]) -> dict[object, int]:
+def play(rows: MemoryRowSet, steps: list[object]) -> Totals:
     """Do the steps, a list adds and a number evicts; returns what should remain."""
-    expected: dict[object, int] = {}
+    expected: Totals = {}
     for step in steps:
         if isinstance(step, int):
             rows.evict(step)
             # The event time is the last of a row's objects.
-            expected = {r: c for r, c in expected.items() if r[-1] is None or r[-1] > step}  # type: ignore[index]
+            expected = {r: c for r, c in expected.items() if r[-1] is None or r[-1] > step}
         elif isinstance(step, list):
             batch, weights = batch_of(row for row, _ in step), [weight for _, weight in step]
             rows.insert(batch, np.array(weights, np.int64))
@@ -101,8 +106,23 @@ def test_fetch_gives_the_rows_of_each_key_and_no_other(steps: list[object]) -> N
     assert (np.diff(probe) >= 0).all()
     for place, key in enumerate(keys):
         mine = probe == place
-        of_key = {row: count for row, count in expected.items() if row[0] == key}  # type: ignore[index]
+        of_key = {row: count for row, count in expected.items() if row[0] == key}
         assert total(found.filter(pa.array(mine)), weights[mine]) == of_key
+
+
+@given(STEPS, st.integers(-1, 4), st.none() | st.integers(-1, 4))
+def test_expired_are_the_rows_between_the_bounds(
+    steps: list[object], bound: int, above: int | None
+) -> None:
+    rows = MemoryRowSet(SCHEMA, (0,), 3, (0,))
+
+    expected = play(rows, steps)
+    found = total(*rows.expired(bound, above))
+
+    low = -1 if above is None else above
+    times = {row: row[-1] for row in expected}
+    passed = {row for row, time in times.items() if time is not None and low < time <= bound}
+    assert found == {row: count for row, count in expected.items() if row in passed}
 
 
 @given(STEPS)
@@ -127,6 +147,37 @@ def test_first_equal_finds_the_first_row_that_is_alike(rows: list[object]) -> No
     found = first_equal(batch.columns, len(rows))
 
     assert found.tolist() == [objects.index(row) for row in objects]
+
+
+@given(st.lists(ROWS, max_size=20))
+def test_groups_are_numbered_in_order_of_appearance(rows: list[object]) -> None:
+    batch = batch_of(rows)
+    objects = key_objects(batch.columns, len(rows))
+    distinct = list(dict.fromkeys(objects))
+
+    first, groups = group_rows(batch.columns, len(rows))
+
+    assert first.tolist() == [objects.index(row) for row in distinct]
+    assert groups.tolist() == [distinct.index(row) for row in objects]
+
+
+def test_rows_are_found_in_runs_of_more_buckets_than_one_digit_can_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_row_set, "hash_keys", hash_keys)
+    count = 1 << 17
+    schema = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us"))])
+    numbers = pa.array(np.arange(count))
+    rows = MemoryRowSet(schema, (0,), 1, (0,))
+    times = numbers.view(pa.timestamp("us"))
+    rows.insert(pa.RecordBatch.from_arrays([numbers, times], schema=schema), None)
+    rows.evict(999)
+
+    probe, found, _ = rows.fetch([pa.array(np.arange(-500, count, 97))])
+
+    sought = np.arange(-500, count, 97)
+    assert found.column(0).to_pylist() == sought[sought > 999].tolist()
+    assert sought[probe].tolist() == found.column(0).to_pylist()
 
 
 @given(WEIGHTED)

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.ops.functions.alignment import Ints as Ints
+from penstock.ops.functions.alignment import valid_mask
 from penstock.plan.nodes import AggregateCall
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 #: One array per buffer column.
 Buffers: TypeAlias = list[npt.NDArray[Any]]
 
@@ -93,9 +94,7 @@ def judge_aggregate(call: AggregateCall) -> str | None:
 
 def has_values(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Where the column is not null."""
-    if column.null_count == 0:
-        return np.ones(len(column), bool)
-    return column.is_valid().to_numpy(zero_copy_only=False)
+    return valid_mask(column)
 
 
 def fold_add(values: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[Any]:

@@ -16,12 +16,12 @@ from penstock.ops.aggregates.sums import count
 from penstock.ops.aggregates.values import (
     is_ordered,
     lift_objects,
-    lift_values,
     objects,
-    ranks,
     show_objects,
     stored_type,
 )
+from penstock.ops.functions.alignment import nulls
+from penstock.ops.functions.ordering import order_keys
 from penstock.plan.exprs import Literal
 from penstock.plan.nodes import AggregateCall
 from penstock.state.keys import normalise_floats
@@ -143,9 +143,8 @@ class _ListAgg:
         for column, kind, (descending, nulls_first) in terms:
             flat = [value for part in column.tolist() if part for value in part]
             shown = show_objects(flat, kind)
-            missing = shown.is_null().to_numpy(zero_copy_only=False)
-            found = np.zeros(len(flat), np.int64)
-            found[~missing] = ranks(lift_values(shown.drop_null()), kind)
+            missing = nulls(shown)
+            found = np.where(missing, 0, order_keys(shown))
             keys += [missing != nulls_first, ~found if descending else found]
         order = np.lexsort((*keys[::-1], groups))
         flat = list(chain.from_iterable(lists))

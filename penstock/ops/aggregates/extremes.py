@@ -10,12 +10,12 @@ import pyarrow.types as pt
 
 from penstock.ops.aggregates.api import Accumulator, Buffers, Ints, aggregate, has_values
 from penstock.ops.aggregates.values import (
+    buffer_keys,
     buffer_type,
     is_fixed,
     is_ordered,
     last_of_each,
     lift_values,
-    ranks,
     show_values,
     take_rows,
 )
@@ -79,7 +79,7 @@ class _OrderedExtreme:
 
     def merge(self, buffers: Buffers, groups: Ints, count: int) -> Buffers:
         rows = np.flatnonzero(buffers[1])
-        keys = ranks(buffers[0][rows], self._type)
+        keys = buffer_keys(buffers[0][rows], self._type)
         order = np.argsort(keys if self._largest else ~keys, kind="stable")
         chosen = last_of_each(groups, count, rows[order])
         return [take_rows(part, chosen) for part in buffers]

@@ -15,7 +15,9 @@ import pyarrow.types as pt
 
 from penstock.errors import EvaluationFailed
 from penstock.ops.aggregates.api import Accumulator, Buffers, Ints, aggregate
-from penstock.ops.aggregates.values import is_fixed, lift_objects, lift_values, objects, ranks
+from penstock.ops.aggregates.values import is_fixed, lift_objects, objects
+from penstock.ops.functions.casts import decimals_to_floats
+from penstock.ops.functions.ordering import order_keys
 from penstock.plan.exprs import Literal
 from penstock.plan.nodes import AggregateCall
 from penstock.state.keys import canonical_ints, key_columns
@@ -85,7 +87,7 @@ class _Mode(_Histogram):
         if len(values) == 1:
             return values[0]
         (column,) = key_columns(values, [self._kind])
-        order = ranks(lift_values(column), self._kind)
+        order = order_keys(column)
         return values[int(order.argmax() if self._largest else order.argmin())]
 
 
@@ -137,7 +139,7 @@ class _Percentile(_Histogram):
     def _percentiles(self, counts: _Counts) -> list[float]:
         bits, often = (np.array(part, np.int64) for part in zip(*counts, strict=True))
         values = bits.view(np.float64)
-        order = np.argsort(ranks(values, pa.float64()))
+        order = np.argsort(order_keys(pa.array(values)))
         order = order[::-1] if self._reverse else order
         ends = np.cumsum(often[order])
         return [self._at(values[order], ends, part) for part in self._percentages]
@@ -173,9 +175,7 @@ def _frequencies(column: pa.Array) -> list[int]:
 
 def _as_doubles(column: pa.Array) -> pa.Array:
     if pt.is_decimal(column.type):
-        # Arrow's cast is off by the last bit; Python's conversion is correctly rounded.
-        listed = [None if value is None else float(value) for value in column.to_pylist()]
-        return pa.array(listed, pa.float64())
+        return decimals_to_floats(column, pa.float64())
     if pt.is_duration(column.type):
         column = column.cast(pa.int64())
     return column.cast(pa.float64(), safe=False)

@@ -14,18 +14,19 @@ import pyarrow.types as pt
 
 from penstock.ops.aggregates.api import Accumulator, Buffers, Ints, aggregate, has_values
 from penstock.ops.aggregates.values import (
+    buffer_keys,
     buffer_type,
     is_ordered,
     last_of_each,
     lift_objects,
     lift_values,
     objects,
-    ranks,
     show_objects,
     show_values,
     stored_type,
     take_rows,
 )
+from penstock.ops.functions.ordering import order_keys
 from penstock.plan.exprs import Literal
 from penstock.plan.nodes import AggregateCall
 
@@ -90,7 +91,7 @@ class _PickBy:
 
     def merge(self, buffers: Buffers, groups: Ints, count: int) -> Buffers:
         rows = np.flatnonzero(buffers[3])
-        keys = ranks(buffers[2][rows], self._order)
+        keys = buffer_keys(buffers[2][rows], self._order)
         by_group = np.lexsort((keys if self._largest else ~keys, groups[rows]))
         chosen = last_of_each(groups, count, rows[by_group])
         return [take_rows(part, chosen) for part in buffers]
@@ -153,7 +154,7 @@ class _PickSome:
         lengths = [len(buffers[0][row]) for row in rows]
         owners = np.repeat(groups[rows], lengths) if rows else np.zeros(0, np.int64)
         kept: list[list[list[Any]]] = [[[] for _ in range(count)] for _ in range(2)]
-        keys = _object_ranks(orders, self._order)
+        keys = order_keys(pa.array(orders, stored_type(self._order)))
         sorted_rows = np.lexsort((~keys if self._largest else keys, owners))
         for row in sorted_rows.tolist():  # lists of objects are filled one by one
             owner = owners[row]
@@ -167,11 +168,6 @@ class _PickSome:
 
     def invert(self, buffers: Buffers) -> Buffers | None:
         return None
-
-
-def _object_ranks(orders: list[Any], kind: pa.DataType) -> Ints:
-    column = show_objects(orders, kind)
-    return ranks(lift_values(column), kind)
 
 
 def _limit_known(call: AggregateCall) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -10,8 +11,10 @@ import pyarrow.types as pt
 
 from penstock.errors import EvaluationFailed
 from penstock.ops.aggregates.api import Accumulator, Buffers, Ints, aggregate, fold_add, has_values
+from penstock.ops.aggregates.values import lift_values
+from penstock.ops.functions.decimals import divide_half_up, from_unscaled
 from penstock.plan.nodes import AggregateCall
-from penstock.state.keys import decimal_words
+from penstock.state.keys import canonical_ints, decimal_words
 
 _LOW: Final = np.int64(0xFFFF_FFFF)
 _BITS: Final = np.int64(32)
@@ -60,7 +63,7 @@ class _IntegerSum:
         self.columns = {"high": pa.int64(), "low": pa.int64(), "count": pa.int64()}
 
     def lift(self, args: list[pa.Array], rows: int) -> Buffers:
-        values = _to_int64(args[0])
+        values = canonical_ints(args[0])
         counted = has_values(args[0]).astype(np.int64)
         return [values >> _BITS, values & _LOW, counted]
 
@@ -96,7 +99,7 @@ class _FloatSum:
         self.columns = {"sum": pa.float64(), "count": pa.int64()}
 
     def lift(self, args: list[pa.Array], rows: int) -> Buffers:
-        return [_to_float64(args[0]), has_values(args[0]).astype(np.int64)]
+        return [lift_values(args[0]), has_values(args[0]).astype(np.int64)]
 
     def merge(self, buffers: Buffers, groups: Ints, count: int) -> Buffers:
         return [fold_add(part, groups, count) for part in buffers]
@@ -144,7 +147,7 @@ class _DurationAverage(_IntegerSum):
         sums = super().finish(buffers).cast(pa.int64()).to_pylist()
         counted = buffers[2].tolist()
         means = [
-            None if total is None else _divide_half_up(total, rows)
+            None if total is None else divide_half_up(total, rows)
             for total, rows in zip(sums, counted, strict=True)
         ]
         return pa.array(means, pa.int64()).cast(self._type)
@@ -179,53 +182,27 @@ class _DecimalSum:
         return [a + (b << 32) + (c << 64) + (d << 96) for a, b, c, d in zip(*limbs, strict=True)]
 
     def finish(self, buffers: Buffers) -> pa.Array:
-        counted = buffers[4].tolist()
-        bound = 10**self._type.precision
-        totals = self.totals(buffers)
-        if self._mode == "ANSI" and any(abs(total) >= bound for total in totals):
-            raise EvaluationFailed("NUMERIC_VALUE_OUT_OF_RANGE", "sum does not fit its decimal")
-        shown = [
-            total if rows and abs(total) < bound else None
-            for total, rows in zip(totals, counted, strict=True)
-        ]
-        return unscaled_decimals(shown, self._type)
+        return self._show(
+            total if rows else None
+            for total, rows in zip(self.totals(buffers), buffers[4].tolist(), strict=True)
+        )
+
+    def _show(self, totals: Iterable[int | None]) -> pa.Array:
+        """Null or an error for what does not fit."""
+        scale, is_ansi = self._type.scale, self._mode == "ANSI"
+        return from_unscaled(list(totals), scale, self._type, is_ansi=is_ansi)
 
 
 class _DecimalAverage(_DecimalSum):
-    def finish(self, buffers: Buffers) -> pa.Array:
-        shift = 10 ** (self._type.scale - self._scale)
-        bound = 10**self._type.precision
-        shown: list[int | None] = []
-        for total, rows in zip(self.totals(buffers), buffers[4].tolist(), strict=True):
-            if not rows:
-                shown.append(None)
-                continue
-            quotient = _divide_half_up(total * shift, rows)
-            if abs(quotient) >= bound and self._mode == "ANSI":
-                raise EvaluationFailed("NUMERIC_VALUE_OUT_OF_RANGE", "avg does not fit")
-            shown.append(quotient if abs(quotient) < bound else None)
-        return unscaled_decimals(shown, self._type)
-
     def __init__(self, call: AggregateCall) -> None:
         super().__init__(call)
-        self._scale = call.args[0].type.scale
+        self._shift = 10 ** (call.type.scale - call.args[0].type.scale)
 
-
-def _divide_half_up(dividend: int, divisor: int) -> int:
-    quotient, rest = divmod(abs(dividend), divisor)
-    if 2 * rest >= divisor:
-        quotient += 1
-    return quotient if dividend >= 0 else -quotient
-
-
-def unscaled_decimals(values: list[int | None], type: pa.DataType) -> pa.Array:
-    """Decimals from their unscaled integers."""
-    data = b"".join(
-        (0 if value is None else value).to_bytes(16, "little", signed=True) for value in values
-    )
-    mask = pa.array([value is not None for value in values], pa.bool_())
-    validity = mask.buffers()[1]
-    return pa.Array.from_buffers(type, len(values), [validity, pa.py_buffer(data)])
+    def finish(self, buffers: Buffers) -> pa.Array:
+        return self._show(
+            divide_half_up(total * self._shift, rows) if rows else None
+            for total, rows in zip(self.totals(buffers), buffers[4].tolist(), strict=True)
+        )
 
 
 def _no_months(call: AggregateCall) -> str | None:
@@ -250,17 +227,3 @@ def average(call: AggregateCall) -> Accumulator:
     if pt.is_duration(kind):
         return _DurationAverage(call)
     return _FloatAverage(call) if pt.is_floating(kind) else _IntegerAverage(call)
-
-
-def _to_int64(column: pa.Array) -> Ints:
-    if pt.is_temporal(column.type):
-        column = column.cast(pa.int64())
-    if column.null_count:
-        column = column.fill_null(0)
-    return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-
-
-def _to_float64(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    if column.null_count:
-        column = column.fill_null(0.0)
-    return column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)

@@ -3,8 +3,7 @@
 Numbers, dates and times are kept as int64 or float64; everything else as Python objects, in which
 dates and times are integers too, because Python's own end at the year 9999 and Spark's do not.
 
-Law: ranks order values as Spark does: nulls first inside of structs and arrays, NaN last and equal
-to itself, -0.0 equal to 0.0, text and binary by unsigned bytes.
+Their order is that of functions/ordering.py.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.ops.aggregates.api import Ints
+from penstock.ops.functions.ordering import order_keys
 from penstock.state.keys import canonical_ints
 
-Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[np.generic]
 
 
@@ -98,65 +97,15 @@ def show_values(values: Values, present: Values, kind: pa.DataType) -> pa.Array:
     return array.cast(kind, safe=False)
 
 
-def ranks(values: Values, kind: pa.DataType) -> Ints:
+def buffer_keys(values: Values, kind: pa.DataType) -> Ints:
     """Integers that compare as these values, of a buffer of this type, do. None may be null."""
     if not is_fixed(kind):
-        return _ranks(pa.array(values.tolist(), stored_type(kind)))
-    return ordered_floats(values) if values.dtype == np.float64 else values.astype(np.int64)
-
-
-def ordered_floats(values: Values) -> Ints:
-    """Integers that compare as the numbers do."""
-    bits = canonical_ints(pa.array(values, pa.float64(), from_pandas=False))
-    return bits ^ ((bits >> np.int64(63)) & np.int64(np.iinfo(np.int64).max))
-
-
-def _ranks(column: pa.Array) -> Ints:
-    """Dense ranks, nulls lowest."""
-    kind = column.type
-    if pt.is_struct(kind):
-        parts = [column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)]
-        return _ranks_of_rows(parts + [_ranks(field) for field in column.flatten()])
-    if pt.is_list(kind):
-        return _ranks_of_lists(column)
-    if pt.is_floating(kind):
-        ordered = ordered_floats(column.fill_null(0.0).to_numpy(zero_copy_only=False))
-        column = pa.array(ordered, mask=column.is_null().to_numpy(zero_copy_only=False))
-    elif pt.is_boolean(kind):
-        column = column.cast(pa.int8())
-    elif pt.is_null(kind):
-        return np.zeros(len(column), np.int64)
-    found = pc.rank(column, "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
-    if column.null_count:
-        found[column.is_null().to_numpy(zero_copy_only=False)] = 0
-    return found
-
-
-def _ranks_of_rows(parts: list[Ints]) -> Ints:
-    rows = np.stack(parts, axis=1)
-    order = np.lexsort(rows.T[::-1])
-    ordered = rows[order]
-    steps = np.any(ordered[1:] != ordered[:-1], axis=1)
-    found = np.zeros(len(rows), np.int64)
-    found[order[1:]] = np.cumsum(steps)
-    return found
-
-
-def _ranks_of_lists(column: pa.Array) -> Ints:
-    # Lists differ in length: Python compares tuples of their elements' ranks.
-    elements = _ranks(column.flatten()).tolist()
-    lengths = pc.list_value_length(column).fill_null(0).to_pylist()
-    tuples: list[tuple[int, ...]] = []
-    start = 0
-    for length, there in zip(lengths, column.is_valid().to_pylist(), strict=True):
-        tuples.append((1, *elements[start : start + length]) if there else (0,))
-        start += length
-    places = {value: place for place, value in enumerate(sorted(set(tuples)))}
-    return np.fromiter((places[value] for value in tuples), np.int64, len(tuples))
+        return order_keys(pa.array(values.tolist(), stored_type(kind)))
+    return order_keys(pa.array(values)) if pt.is_floating(kind) else values.astype(np.int64)
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    """Whether ranks can compare values of the type."""
+    """Whether values of the type can be compared."""
     if pt.is_struct(kind):
         return all(is_ordered(kind.field(i).type) for i in range(kind.num_fields))
     if pt.is_list(kind):

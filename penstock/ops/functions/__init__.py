@@ -4,7 +4,8 @@ registry.py    how a function is registered; what it owes
 failures.py    Spark's error conditions, and Arrow's errors turned into them
 branches.py    special forms: and, or, if, case, coalesce and their kin
 lambdas.py     higher-order functions over arrays and maps
-alignment.py   arguments as equally long arrays, or as NumPy's values
+alignment.py   arguments as arrays of one length, their nulls and their values
+operands.py    all arguments of a call as NumPy vectors, and the answer from them
 comparisons.py comparison, membership, nulls and NaN
 numbers.py     arithmetic
 decimals.py    arithmetic on decimals
@@ -13,9 +14,9 @@ maths.py       functions of real numbers
 rounding.py    round, bround, ceil, floor
 bits.py        bits of integers, numbers in other bases
 casts.py       CAST and try_cast, all pairs
-parsing.py     text as values, for casts
-printing.py    values as text, for casts
-java_floats.py how Java prints float and double
+parsing.py     text as values of every type, for casts
+printing.py    values of every type as text, for casts
+java_floats.py how Java prints float and double, and cuts them to integers
 rows.py        a Python function over distinct values, where no column kernel exists
 slices.py      strings as bytes and offsets, cut by NumPy
 text.py        strings and binary: case, length, cutting, joining, padding
@@ -25,14 +26,13 @@ urls.py        the parts of a URL
 printf.py      format_string, format_number, mask
 java_patterns.py  Java's regular expressions, translated
 patterns.py    LIKE, RLIKE, regular expressions
-operands.py    Arrow values as NumPy vectors and back
 civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors
 times.py       fields of dates and timestamps, epochs, truncation, zones
 time_arithmetic.py  sums and differences of times; times from parts
 intervals.py   intervals: parts, products, quotients
 formats.py     functions with a date and time pattern
-time_patterns.py, time_printing.py, time_parsing.py  what such a pattern means
+time_patterns.py, time_printing.py, time_parsing.py  what a pattern means, prints, reads
 lists.py       lists as offsets and elements
 ordering.py    Spark's order of values, nested ones too, as integers
 structs.py     structs

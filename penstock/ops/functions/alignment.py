@@ -1,8 +1,11 @@
-"""Arguments of different shapes made alike: scalars beside arrays become arrays."""
+"""Arguments of different shapes made alike: scalars beside arrays, nulls beside NumPy's values.
+
+Owns the shapes that all functions share: an argument as an array of the batch's length, where it is
+null, and its values as a vector without nulls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -14,14 +17,20 @@ import pyarrow.compute as pc
 from penstock.ops.functions.registry import Datum, Evaluate
 from penstock.plan.exprs import Call
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Values: TypeAlias = npt.NDArray[Any]
+
+
+def as_array(value: Datum, rows: int) -> pa.Array:
+    """The value with one element per row."""
+    return pa.repeat(value, rows) if isinstance(value, pa.Scalar) else value
 
 
 def arrays(*values: Datum) -> list[pa.Array]:
     """All values as arrays of one length; scalars alone make arrays of one element."""
     rows = next((len(value) for value in values if isinstance(value, pa.Array)), 1)
-    return [pa.repeat(v, rows) if isinstance(v, pa.Scalar) else v for v in values]
+    return [as_array(value, rows) for value in values]
 
 
 def on_arrays(evaluate: Evaluate) -> Evaluate:
@@ -44,6 +53,11 @@ def nulls(*values: pa.Array) -> Mask:
     return found
 
 
+def valid_mask(*values: pa.Array) -> Mask:
+    """Where none of the arrays is null."""
+    return ~nulls(*values)
+
+
 def to_numpy(array: pa.Array) -> Values:
     """Numbers as a vector; nulls are zero."""
     if array.null_count:
@@ -51,15 +65,13 @@ def to_numpy(array: pa.Array) -> Values:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
+def masked(values: npt.NDArray[np.generic], valid: Mask, type: pa.DataType) -> pa.Array:
+    """An Arrow column of these values, null where not valid."""
+    return pa.array(values, mask=~valid).cast(type)
+
+
 def null_where(array: pa.Array, rows: Mask) -> pa.Array:
     """The array with these rows made null."""
     if not rows.any():
         return array
     return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array)
-
-
-def by_value(array: pa.Array, change: Callable[[Any], Any], type: pa.DataType) -> pa.Array:
-    """Each distinct value changed once, by Python: for what no column kernel can do."""
-    encoded = array.dictionary_encode()
-    changed = pa.array([change(value) for value in encoded.dictionary.to_pylist()], type)
-    return changed.take(encoded.indices)

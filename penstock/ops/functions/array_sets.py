@@ -5,52 +5,43 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.ops.functions.alignment import Ints, Mask, masked, on_arrays, valid_mask
 from penstock.ops.functions.arrays import interleave
-from penstock.ops.functions.lists import (
-    Ints,
-    Lists,
-    Mask,
-    join,
-    lists_of,
-    masked,
-    over_arrays,
-    retype,
-    valid_mask,
-)
+from penstock.ops.functions.lists import Lists, join, lists_of, retype
 from penstock.ops.functions.ordering import order_keys, ranks
 from penstock.ops.functions.registry import function
 from penstock.plan.exprs import Call, Literal
 
 
 @function("ArrayDistinct", sql="array_distinct", raises=False)
-@over_arrays
+@on_arrays
 def array_distinct(call: Call, value: pa.Array) -> pa.Array:
     """The first of each kind."""
     return _distinct(lists_of(value)).array(call.type)
 
 
-@function("ArrayUnion", sql="array_union", raises=False)
-@over_arrays
+@function("ArrayUnion", sql="array_union", raises=False, strict=True)
+@on_arrays
 def array_union(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     return _distinct(interleave([lists_of(left), lists_of(right)])).array(call.type)
 
 
-@function("ArrayIntersect", sql="array_intersect", raises=False)
-@over_arrays
+@function("ArrayIntersect", sql="array_intersect", raises=False, strict=True)
+@on_arrays
 def array_intersect(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     lists, shared = _shared(left, right)
     return _distinct(lists.keep(shared)).array(call.type)
 
 
-@function("ArrayExcept", sql="array_except", raises=False)
-@over_arrays
+@function("ArrayExcept", sql="array_except", raises=False, strict=True)
+@on_arrays
 def array_except(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     lists, shared = _shared(left, right)
     return _distinct(lists.keep(~shared)).array(call.type)
 
 
-@function("ArraysOverlap", sql="arrays_overlap", raises=False)
-@over_arrays
+@function("ArraysOverlap", sql="arrays_overlap", raises=False, strict=True)
+@on_arrays
 def arrays_overlap(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     """Null if nothing is shared, but a null in one could be something in the other."""
     lists, shared = _shared(left, right)
@@ -85,14 +76,14 @@ def _with_rows(lists: Lists, codes: Ints, most: int) -> Ints:
 
 
 @function("ArrayMax", sql="array_max", raises=False)
-@over_arrays
+@on_arrays
 def array_max(call: Call, value: pa.Array) -> pa.Array:
     """Null only if there is nothing else."""
     return _extreme(call, value, largest=True)
 
 
 @function("ArrayMin", sql="array_min", raises=False)
-@over_arrays
+@on_arrays
 def array_min(call: Call, value: pa.Array) -> pa.Array:
     """Null only if there is nothing else."""
     return _extreme(call, value, largest=False)
@@ -113,8 +104,8 @@ def _needs_constant_order(call: Call) -> str | None:
     return "sort_array with a direction that is not a constant"
 
 
-@function("SortArray", sql="sort_array", raises=False, accepts=_needs_constant_order)
-@over_arrays
+@function("SortArray", sql="sort_array", raises=False, accepts=_needs_constant_order, strict=True)
+@on_arrays
 def sort_array(call: Call, value: pa.Array, ascending: pa.Array) -> pa.Array:
     """Nulls come first, or last when descending."""
     if not len(value):

@@ -9,29 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ops.functions.alignment import Ints, Mask, masked, on_arrays, valid_mask
 from penstock.ops.functions.failures import fail_where
-from penstock.ops.functions.lists import (
-    Ints,
-    Lists,
-    Mask,
-    check_length,
-    ints_of,
-    join,
-    lists_of,
-    masked,
-    offsets_of,
-    over_arrays,
-    retype,
-    valid_mask,
-)
+from penstock.ops.functions.lists import Lists, check_length, join, lists_of, offsets_of, retype
 from penstock.ops.functions.ordering import equal_mask
 from penstock.ops.functions.registry import function
 from penstock.ops.functions.structs import struct_of
 from penstock.plan.exprs import Call
+from penstock.state.keys import canonical_ints
 
 
 @function("CreateArray", sql="array", raises=False)
-@over_arrays
+@on_arrays
 def array(call: Call, *values: pa.Array) -> pa.Array:
     """One element per argument."""
     width = len(values)
@@ -43,11 +32,11 @@ def array(call: Call, *values: pa.Array) -> pa.Array:
     return Lists(offsets_of(lengths), elements, np.ones(count, bool)).array(call.type)
 
 
-@function("GetArrayItem", sql="[] get")
-@over_arrays
+@function("GetArrayItem", sql="[] get", strict=True)
+@on_arrays
 def get_item(call: Call, value: pa.Array, index: pa.Array) -> pa.Array:
     """The element at an index from 0."""
-    lists, places = lists_of(value), ints_of(index)
+    lists, places = lists_of(value), canonical_ints(index)
     asked = valid_mask(value, index)
     inside = asked & (places >= 0) & (places < lists.lengths)
     if call.is_ansi:
@@ -59,13 +48,13 @@ def _is_over_arrays(call: Call) -> bool:
     return pa.types.is_list(call.args[0].type)
 
 
-@function("ElementAt", sql="element_at try_element_at", raises=_is_over_arrays)
-@over_arrays
+@function("ElementAt", sql="element_at try_element_at", raises=_is_over_arrays, strict=True)
+@on_arrays
 def element_at(call: Call, value: pa.Array, index: pa.Array) -> pa.Array:
     """The element at an index from 1, or from -1 backwards; or the value of a key."""
     if not _is_over_arrays(call):
         return value_of_key(call, value, index)
-    lists, places = lists_of(value), ints_of(index)
+    lists, places = lists_of(value), canonical_ints(index)
     asked = valid_mask(value, index)
     fail_where(pa.array(asked & (places == 0)), "INVALID_INDEX_OF_ZERO")
     inside = asked & (np.abs(places) <= lists.lengths)
@@ -78,8 +67,8 @@ def element_at(call: Call, value: pa.Array, index: pa.Array) -> pa.Array:
     return retype(found, call.type)
 
 
-@function("GetMapValue", raises=False)
-@over_arrays
+@function("GetMapValue", raises=False, strict=True)
+@on_arrays
 def value_of_key(call: Call, value: pa.Array, key: pa.Array) -> pa.Array:
     """The value of a key; null if the map has no such key."""
     lists = lists_of(value)
@@ -89,7 +78,7 @@ def value_of_key(call: Call, value: pa.Array, key: pa.Array) -> pa.Array:
 
 
 @function("Size", sql="size cardinality array_size", raises=False)
-@over_arrays
+@on_arrays
 def size(call: Call, value: pa.Array) -> pa.Array:
     """How many elements or entries; of null it is null, or -1 in Spark's legacy mode."""
     lists = lists_of(value)
@@ -106,8 +95,8 @@ def _matches(value: pa.Array, wanted: pa.Array) -> tuple[Lists, Mask]:
     return lists, equal_mask(lists.elements, wanted.take(pa.array(lists.rows)))
 
 
-@function("ArrayContains", sql="array_contains map_contains_key", raises=False)
-@over_arrays
+@function("ArrayContains", sql="array_contains map_contains_key", raises=False, strict=True)
+@on_arrays
 def array_contains(call: Call, value: pa.Array, wanted: pa.Array) -> pa.Array:
     """Null if it is not found, but a null is."""
     lists, matches = _matches(value, wanted)
@@ -116,16 +105,16 @@ def array_contains(call: Call, value: pa.Array, wanted: pa.Array) -> pa.Array:
     return masked(found, valid_mask(value, wanted) & ~unknown, pa.bool_())
 
 
-@function("ArrayPosition", sql="array_position", raises=False)
-@over_arrays
+@function("ArrayPosition", sql="array_position", raises=False, strict=True)
+@on_arrays
 def array_position(call: Call, value: pa.Array, wanted: pa.Array) -> pa.Array:
     """Counted from 1; 0 if it is not found."""
     lists, matches = _matches(value, wanted)
     return masked(lists.first(matches) + 1, valid_mask(value, wanted), pa.int64())
 
 
-@function("ArrayRemove", sql="array_remove", raises=False)
-@over_arrays
+@function("ArrayRemove", sql="array_remove", raises=False, strict=True)
+@on_arrays
 def array_remove(call: Call, value: pa.Array, unwanted: pa.Array) -> pa.Array:
     """Nulls stay."""
     lists, matches = _matches(value, unwanted)
@@ -135,11 +124,11 @@ def array_remove(call: Call, value: pa.Array, unwanted: pa.Array) -> pa.Array:
 # -- cutting and joining
 
 
-@function("Slice", sql="slice", raises=True)
-@over_arrays
+@function("Slice", sql="slice", raises=True, strict=True)
+@on_arrays
 def slice_(call: Call, value: pa.Array, start: pa.Array, length: pa.Array) -> pa.Array:
     """From a place counted from 1, or from -1 backwards."""
-    lists, first, count = lists_of(value), ints_of(start), ints_of(length)
+    lists, first, count = lists_of(value), canonical_ints(start), canonical_ints(length)
     valid = valid_mask(value, start, length)
     bad = valid & ((first == 0) | (count < 0))
     fail_where(pa.array(bad), "INVALID_PARAMETER_VALUE", "slice starts at 1 or -1")
@@ -174,7 +163,7 @@ def interleave(parts: list[Lists]) -> Lists:
 
 
 @function("Flatten", sql="flatten", raises=False)
-@over_arrays
+@on_arrays
 def flatten(call: Call, value: pa.Array) -> pa.Array:
     """Null if one of the inner arrays is."""
     outer = lists_of(value)
@@ -183,8 +172,8 @@ def flatten(call: Call, value: pa.Array) -> pa.Array:
     return Lists(inner.offsets[outer.offsets], inner.elements, outer.valid).array(call.type)
 
 
-@function("ArrayJoin", sql="array_join", raises=False)
-@over_arrays
+@function("ArrayJoin", sql="array_join", raises=False, strict=True)
+@on_arrays
 def array_join(
     call: Call, value: pa.Array, delimiter: pa.Array, null: pa.Array | None = None
 ) -> pa.Array:
@@ -200,9 +189,9 @@ def array_join(
 
 
 @function("ArrayRepeat", sql="array_repeat", raises=True)
-@over_arrays
+@on_arrays
 def array_repeat(call: Call, value: pa.Array, count: pa.Array) -> pa.Array:
-    valid, times = valid_mask(count), np.maximum(ints_of(count), 0)
+    valid, times = valid_mask(count), np.maximum(canonical_ints(count), 0)
     check_length(times)
     rows = np.repeat(np.arange(len(times)), times)
     return Lists(offsets_of(times), value.take(pa.array(rows)), valid).array(call.type)
@@ -219,11 +208,12 @@ def _refuse_legacy_index(call: Call) -> str | None:
     sql="array_insert array_append array_prepend",
     raises=True,
     accepts=_refuse_legacy_index,
+    strict=True,
 )
-@over_arrays
+@on_arrays
 def array_insert(call: Call, value: pa.Array, place: pa.Array, item: pa.Array) -> pa.Array:
     """At a place counted from 1, or from -1 (after the last) backwards; gaps are filled by null."""
-    lists, where = lists_of(value), ints_of(place)
+    lists, where = lists_of(value), canonical_ints(place)
     valid = valid_mask(value, place)
     fail_where(pa.array(valid & (where == 0)), "INVALID_INDEX_OF_ZERO")
     lists = lists.where(valid)
@@ -244,7 +234,7 @@ def array_insert(call: Call, value: pa.Array, place: pa.Array, item: pa.Array) -
 
 
 @function("ArraysZip", sql="arrays_zip", raises=False)
-@over_arrays
+@on_arrays
 def arrays_zip(call: Call, *values: pa.Array) -> pa.Array:
     """Structs of elements at the same place; the shorter arrays are filled up with null."""
     parts, offsets, valid = pad([lists_of(value) for value in values])

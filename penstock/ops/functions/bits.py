@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ops.functions.alignment import Values, by_value, nulls, on_arrays, to_numpy
+from penstock.ops.functions.alignment import Values, nulls, on_arrays, to_numpy
 from penstock.ops.functions.failures import fail
 from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.rows import each
 from penstock.plan.exprs import Call
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MASK: Final = 2**64 - 1
 
 
-@function("BitwiseAnd", sql="&", raises=False)
+@function("BitwiseAnd", sql="&", raises=False, strict=True)
 def bit_and(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.bit_wise_and(left, right)
 
 
-@function("BitwiseOr", sql="|", raises=False)
+@function("BitwiseOr", sql="|", raises=False, strict=True)
 def bit_or(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.bit_wise_or(left, right)
 
 
-@function("BitwiseXor", sql="^", raises=False)
+@function("BitwiseXor", sql="^", raises=False, strict=True)
 def bit_xor(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.bit_wise_xor(left, right)
 
@@ -38,19 +40,19 @@ def bit_not(call: Call, value: Datum) -> Datum:
     return pc.bit_wise_not(value)
 
 
-@function("ShiftLeft", sql="shiftleft <<", raises=False)
+@function("ShiftLeft", sql="shiftleft <<", raises=False, strict=True)
 @on_arrays
 def shift_left(call: Call, value: pa.Array, places: pa.Array) -> pa.Array:
     return _shift(value, places, np.left_shift)
 
 
-@function("ShiftRight", sql="shiftright >>", raises=False)
+@function("ShiftRight", sql="shiftright >>", raises=False, strict=True)
 @on_arrays
 def shift_right(call: Call, value: pa.Array, places: pa.Array) -> pa.Array:
     return _shift(value, places, np.right_shift)
 
 
-@function("ShiftRightUnsigned", sql="shiftrightunsigned >>>", raises=False)
+@function("ShiftRightUnsigned", sql="shiftrightunsigned >>>", raises=False, strict=True)
 @on_arrays
 def shift_right_unsigned(call: Call, value: pa.Array, places: pa.Array) -> pa.Array:
     unsigned = f"u{value.type.bit_width // 8}"
@@ -78,7 +80,7 @@ def bit_count(call: Call, value: pa.Array) -> pa.Array:
     return pa.array(np.bitwise_count(longs).astype(np.int32), pa.int32(), mask=nulls(value))
 
 
-@function("BitwiseGet", sql="getbit bit_get", raises=True)
+@function("BitwiseGet", sql="getbit bit_get", raises=True, strict=True)
 @on_arrays
 def bit_get(call: Call, value: pa.Array, place: pa.Array) -> pa.Array:
     places, none = to_numpy(place), nulls(value, place)
@@ -90,18 +92,14 @@ def bit_get(call: Call, value: pa.Array, place: pa.Array) -> pa.Array:
 
 
 @function("Bin", sql="bin", raises=False)
-@on_arrays
-def binary_digits(call: Call, value: pa.Array) -> pa.Array:
-    return by_value(value, lambda number: f"{number & _MASK:b}", pa.string())
+def binary_digits(call: Call, value: Datum) -> Datum:
+    return each(call.type, lambda number: f"{number & _MASK:b}", value)
 
 
-@function("Conv", sql="conv", raises=lambda call: call.is_ansi)
-@on_arrays
-def convert_base(call: Call, number: pa.Array, source: pa.Array, target: pa.Array) -> pa.Array:
-    """Row by row: no kernel knows bases."""
-    rows = zip(number.to_pylist(), source.to_pylist(), target.to_pylist(), strict=True)
-    texts = [None if None in row else _convert(*row, is_ansi=call.is_ansi) for row in rows]
-    return pa.array(texts, call.type)
+@function("Conv", sql="conv", raises=lambda call: call.is_ansi, strict=True)
+def convert_base(call: Call, number: Datum, source: Datum, target: Datum) -> Datum:
+    # No kernel knows bases.
+    return each(call.type, partial(_convert, is_ansi=call.is_ansi), number, source, target)
 
 
 def _convert(text: str, source: int, target: int, *, is_ansi: bool) -> str | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import EvaluationFailed
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.lists import retype
 from penstock.ops.functions.registry import Compiled, Datum, special_form
 from penstock.plan.exprs import Call
@@ -28,10 +29,10 @@ def evaluate_where(
     count = batch.num_rows
     wanted = int(np.count_nonzero(rows))
     if wanted == count:
-        return _array(compiled(batch), count)
+        return as_array(compiled(batch), count)
     if wanted == 0:
         return pa.nulls(count, type)
-    part = _array(compiled(batch.filter(pa.array(rows))), wanted)
+    part = as_array(compiled(batch.filter(pa.array(rows))), wanted)
     places = np.cumsum(rows) - 1
     return part.take(pa.array(places, mask=~rows))
 
@@ -54,10 +55,6 @@ def _true(value: Datum, count: int) -> np.ndarray:
     if isinstance(value, pa.Scalar):
         return np.full(count, value.as_py() is True)
     return pc.fill_null(value, False).to_numpy(zero_copy_only=False)
-
-
-def _array(value: Datum, count: int) -> pa.Array:
-    return pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
 
 
 @special_form("And", sql="and")
@@ -126,9 +123,11 @@ def _eager_branches(
 ) -> Compiled:
     def eager(batch: pa.RecordBatch) -> Datum:
         count = batch.num_rows
-        result = _array(otherwise(batch), count) if otherwise is not None else pa.nulls(count, type)
-        for condition, value in reversed(pairs):
-            result = choose(_true(condition(batch), count), _array(value(batch), count), result)
+        result = (
+            as_array(otherwise(batch), count) if otherwise is not None else pa.nulls(count, type)
+        )
+        for condition, branch in reversed(pairs):
+            result = choose(_true(condition(batch), count), as_array(branch(batch), count), result)
         return result
 
     return eager
@@ -149,7 +148,7 @@ def coalesce(call: Call, args: list[Compiled]) -> Compiled:
 
     def first(batch: pa.RecordBatch) -> Datum:
         count = batch.num_rows
-        result = _array(args[0](batch), count)
+        result = as_array(args[0](batch), count)
         for arg in args[1:]:
             if result.null_count == 0:
                 break
@@ -157,7 +156,7 @@ def coalesce(call: Call, args: list[Compiled]) -> Compiled:
             values = (
                 evaluate_where(arg, batch, missing, call.type)
                 if can_fail(arg)
-                else _array(arg(batch), count)
+                else as_array(arg(batch), count)
             )
             result = choose(~missing, result, values)
         return result
@@ -176,7 +175,7 @@ def try_eval(call: Call, args: list[Compiled]) -> Compiled:
         except EvaluationFailed:
             if batch.num_rows == 1:
                 return pa.nulls(1, call.type)
-        rows = [_array(or_null(batch.slice(row, 1)), 1) for row in range(batch.num_rows)]
+        rows = [as_array(or_null(batch.slice(row, 1)), 1) for row in range(batch.num_rows)]
         return pa.concat_arrays(rows)
 
     return or_null

@@ -6,7 +6,7 @@ wrap around, in LEGACY mode. Arrays, maps and structs are converted element by e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, TypeAlias
@@ -20,7 +20,8 @@ from penstock.ops.functions import decimals, parsing
 from penstock.ops.functions.alignment import Mask, Values, null_where, nulls, on_arrays, to_numpy
 from penstock.ops.functions.civil import MICROS_PER_SECOND, join_micros
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.java_floats import print_double
+from penstock.ops.functions.java_floats import print_double, to_integers, to_longs
+from penstock.ops.functions.lists import Lists, entries_type, lists_of
 from penstock.ops.functions.printing import Style, print_values
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.zones import UTC_ZONE, Zone, find_zone, knows_zone
@@ -84,8 +85,6 @@ _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
 def _accepts(call: Call) -> str | None:
     source, target = call.args[0].type, call.type
     spelled = str(call.option("dataType", ""))
-    if "YearMonthIntervalType" in spelled or _makes_months(call.args[0]):
-        return "casts of year-month intervals"
     if "CharType" in spelled or "VarcharType" in spelled:
         return "casts to char and varchar"
     if "DayTimeIntervalType" in spelled and ",3)" not in spelled:
@@ -95,13 +94,6 @@ def _accepts(call: Call) -> str | None:
     if not can_cast(source, target):
         return f"cast from {source} to {target}"
     return knows_zone(call) if call.option("timeZoneId") is not None else None
-
-
-def _makes_months(expr: Expr) -> bool:
-    """Whether an int32 is really a year-month interval: its functions say so in their names."""
-    if not isinstance(expr, Call) or not pt.is_int32(expr.type):
-        return False
-    return "YMInterval" in expr.function or any(map(_makes_months, expr.args))
 
 
 def _spans_seconds(expr: Expr) -> bool:
@@ -120,26 +112,33 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if one != two or one not in ("list", "map", "struct"):
         return (one, two) in _CONVERSIONS
-    if one == "list":
-        return can_cast(source.value_type, target.value_type)
-    if one == "map":
-        return can_cast(source.key_type, target.key_type) and can_cast(
-            source.item_type, target.item_type
-        )
     return source.num_fields == target.num_fields and all(
-        can_cast(source[i].type, target[i].type) for i in range(source.num_fields)
+        can_cast(inner, wanted) for inner, wanted in _inner_types(source, target)
     )
 
 
+def _inner_types(
+    source: pa.DataType, target: pa.DataType
+) -> Iterator[tuple[pa.DataType, pa.DataType]]:
+    """What elements, or fields, are cast from and to."""
+    for place in range(source.num_fields):
+        yield source.field(place).type, target.field(place).type
+
+
 def _can_fail(call: Call) -> bool:
+    return fails(call.args[0].type, call.type, is_ansi=call.is_ansi)
+
+
+def fails(source: pa.DataType, target: pa.DataType, *, is_ansi: bool) -> bool:
     """Not if every value has one of the other type, or null; else in ANSI mode."""
-    source, target = call.args[0].type, call.type
     pair = kind_of(source), kind_of(target)
-    if pair == ("string", "timestamp"):
-        return True  # a time without a date is refused in every mode
-    if (source, target) in _WIDENINGS or pair[1] == "string" or pair in _SAFE:
+    if pair in _ALWAYS_CHECKED:
+        return True
+    if source == target or (source, target) in _WIDENINGS or pair[1] == "string" or pair in _SAFE:
         return False
-    return call.is_ansi
+    if pair[0] in ("list", "map", "struct"):
+        return any(fails(one, two, is_ansi=is_ansi) for one, two in _inner_types(source, target))
+    return is_ansi
 
 
 @function("Cast", sql="cast try_cast", raises=_can_fail, accepts=_accepts)
@@ -166,6 +165,10 @@ _SAFE: Final = frozenset(
         ("ntz", "timestamp"),
         ("string", "binary"),
     }
+)
+#: In every mode: a time without a date is refused, and a date may be too far away.
+_ALWAYS_CHECKED: Final = frozenset(
+    {("string", "timestamp"), ("date", "timestamp"), ("date", "ntz")}
 )
 #: Pairs of numbers, never narrower; integers round to floating point as in Java.
 _WIDENINGS: Final = frozenset(
@@ -214,22 +217,13 @@ def _float_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     values = to_numpy(array).astype(np.float64)
     limits = np.iinfo(target.to_pandas_dtype())
     cut = _INT64 if target.bit_width == 64 or not mode.is_legacy else np.iinfo(np.int32)
-    longs = truncate_floats(values, cut.min, cut.max)
+    longs = to_integers(values, cut.min, cut.max)
     result = pa.array(longs, mask=nulls(array)).cast(target, safe=False)
     if mode.is_legacy:
         return result
     with np.errstate(invalid="ignore"):
         fits = (np.floor(values) <= float(limits.max)) & (np.ceil(values) >= float(limits.min))
     return mode.reject(result, ~fits & ~nulls(array), _OVERFLOW)
-
-
-def truncate_floats(values: Values, least: int, most: int) -> Values:
-    """Java's cast to an integer: NaN is 0, and what is too large is the largest."""
-    with np.errstate(invalid="ignore"):
-        longs = np.nan_to_num(np.trunc(values), nan=0.0, posinf=0.0, neginf=0.0)
-        inside = np.where((longs >= 2.0**63) | (longs < -(2.0**63)), 0.0, longs).astype(np.int64)
-        inside = np.where(values >= float(most), most, inside)
-        return np.where(values <= float(least), least, inside).astype(np.int64)
 
 
 def _number_to_bool(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
@@ -280,7 +274,7 @@ def _decimal_to_decimal(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.
 def _decimal_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     if array.type.precision > 18 and target.bit_width < 64 and not mode.is_legacy:
         # Spark goes through a double here, which may round up to the next integer.
-        return _float_to_int(_decimal_to_float(array, pa.float64(), mode), target, mode)
+        return _float_to_int(decimals_to_floats(array, pa.float64()), target, mode)
     try:
         options = pc.CastOptions(target, allow_decimal_truncate=True)
         return array.cast(options=options)
@@ -298,6 +292,10 @@ def _decimal_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Arra
 
 
 def _decimal_to_float(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
+    return decimals_to_floats(array, target)
+
+
+def decimals_to_floats(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Rounded once, which Arrow's kernel does not promise."""
     unit = 10**array.type.scale
     values = [None if value is None else value / unit for value in decimals.unscaled(array)]
@@ -385,7 +383,7 @@ def _float_to_timestamp(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = values * MICROS_PER_SECOND
         beyond = (np.abs(np.trunc(scaled)) > 2.0**63) & ~strange & ~nulls(array)
-    result = _from_micros(truncate_floats(scaled, _INT64.min, _INT64.max), array, target)
+    result = _from_micros(to_longs(scaled), array, target)
     if not mode.is_legacy:
         result = mode.reject(result, beyond, _OVERFLOW)
     return mode.reject(result, strange, _INVALID)
@@ -464,24 +462,15 @@ def _duration_to_duration(array: pa.Array, target: pa.DataType, mode: Mode) -> p
 
 
 def _list_to_list(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
-    elements = convert(array.flatten(), target.value_type, mode)
-    return pa.ListArray.from_arrays(_offsets(array), elements, target, mask=array.is_null())
+    lists = lists_of(array)
+    elements = convert(lists.elements, target.value_type, mode)
+    return Lists(lists.offsets, elements, lists.valid).array(target)
 
 
 def _map_to_map(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
-    lists = array.cast(
-        pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)]))
-    )
-    keys, items = lists.flatten().flatten()
-    keys = convert(keys, target.key_type, mode)
-    items = convert(items, target.item_type, mode)
-    made = pa.MapArray.from_arrays(_offsets(lists), keys, items, target)
-    return made if not array.null_count else _with_nulls(made, array)
-
-
-def _with_nulls(made: pa.Array, array: pa.Array) -> pa.Array:
-    places = np.arange(len(array))
-    return made.take(pa.array(places, mask=nulls(array)))
+    lists = lists_of(array)
+    entries = _struct_to_struct(lists.elements, entries_type(target).value_type, mode)
+    return Lists(lists.offsets, entries, lists.valid).array(target)
 
 
 def _struct_to_struct(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
@@ -490,11 +479,6 @@ def _struct_to_struct(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Ar
     ]
     fields = [target[place] for place in range(target.num_fields)]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
-
-
-def _offsets(lists: pa.Array) -> pa.Array:
-    lengths = to_numpy(pc.list_value_length(lists))
-    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
 _CONVERSIONS: Final[dict[tuple[str, str], _Convert]] = {

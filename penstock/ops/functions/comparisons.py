@@ -88,27 +88,27 @@ def _is_value(value: Datum) -> Datum:
 # -- comparison
 
 
-@function("EqualTo", sql="= ==", raises=False)
+@function("EqualTo", sql="= ==", raises=False, strict=True)
 def equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.equal)
 
 
-@function("LessThan", sql="<", raises=False)
+@function("LessThan", sql="<", raises=False, strict=True)
 def less(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.less)
 
 
-@function("LessThanOrEqual", sql="<=", raises=False)
+@function("LessThanOrEqual", sql="<=", raises=False, strict=True)
 def less_equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.less_equal)
 
 
-@function("GreaterThan", sql=">", raises=False)
+@function("GreaterThan", sql=">", raises=False, strict=True)
 def greater(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.greater)
 
 
-@function("GreaterThanOrEqual", sql=">=", raises=False)
+@function("GreaterThanOrEqual", sql=">=", raises=False, strict=True)
 def greater_equal(call: Call, left: Datum, right: Datum) -> Datum:
     return compare(left, right, pc.greater_equal)
 

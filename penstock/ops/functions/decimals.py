@@ -30,7 +30,7 @@ _JAVA_DIGITS: Final = 39
 _JAVA_MOST: Final = 10**_JAVA_DIGITS
 _ONE: Final = Decimal(1)
 #: Enough digits for every double and every decimal written out in full.
-_EXACT: Final = Context(prec=1200, Emax=MAX_EMAX, Emin=MIN_EMIN)
+EXACT: Final = Context(prec=1200, Emax=MAX_EMAX, Emin=MIN_EMIN)
 #: How many digits a negation keeps.
 NEGATED_DIGITS: Final = 34
 #: Arrow's name of it.
@@ -217,7 +217,7 @@ def from_decimals(values: list[Decimal | None], type: pa.DataType, *, is_ansi: b
 def _rescale(value: Decimal | None, scale: int) -> int | None:
     if value is None:
         return None
-    whole = value.scaleb(scale, _EXACT).quantize(_ONE, ROUND_HALF_UP, _EXACT)
+    whole = value.scaleb(scale, EXACT).quantize(_ONE, ROUND_HALF_UP, EXACT)
     return int(whole)
 
 

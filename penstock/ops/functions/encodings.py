@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ops.functions.alignment import on_arrays
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.lists import over_arrays
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
 from penstock.ops.functions.slices import Layout
@@ -54,7 +54,7 @@ def hex_(call: Call, value: Datum) -> Datum:
     return _hex_bytes(call, value)
 
 
-@over_arrays
+@on_arrays
 def _hex_bytes(call: Call, value: pa.Array) -> pa.Array:
     layout = Layout.of(value.view(pa.string()))
     digits = np.empty((len(layout.data), 2), np.uint8)

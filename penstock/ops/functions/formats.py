@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.functions import civil
+from penstock.ops.functions.alignment import Ints
 from penstock.ops.functions.civil import MICROS_PER_SECOND
-from penstock.ops.functions.operands import Integers, Operands, divide_toward_zero
+from penstock.ops.functions.operands import Operands, divide_toward_zero
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.time_parsing import parser
 from penstock.ops.functions.time_patterns import UnknownPattern
@@ -48,20 +49,26 @@ def _parses(call: Call) -> str | None:
     return _pattern_problem(call, parser)
 
 
-@function("DateFormatClass", sql="date_format to_char to_varchar", raises=False, accepts=_prints)
+@function(
+    "DateFormatClass",
+    sql="date_format to_char to_varchar",
+    raises=False,
+    accepts=_prints,
+    strict=True,
+)
 def date_format(call: Call, times: Datum, pattern: Datum) -> Datum:
     rows = Operands(times, pattern)
     return _print(call, rows, rows.vectors[0], pattern)
 
 
-@function("FromUnixTime", sql="from_unixtime", raises=False, accepts=_prints)
+@function("FromUnixTime", sql="from_unixtime", raises=False, accepts=_prints, strict=True)
 def from_unixtime(call: Call, seconds: Datum, pattern: Datum) -> Datum:
     """The product with a million wraps around, as Spark's does."""
     rows = Operands(seconds, pattern)
     return _print(call, rows, rows.vectors[0] * MICROS_PER_SECOND, pattern)
 
 
-def _print(call: Call, rows: Operands, micros: Integers, pattern: Datum) -> Datum:
+def _print(call: Call, rows: Operands, micros: Ints, pattern: Datum) -> Datum:
     if pattern.as_py() is None:
         return rows.answer(pa.nulls(len(micros), call.type))
     zone = zone_of(call)

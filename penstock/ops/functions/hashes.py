@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.ops.functions.alignment import Ints, on_arrays
 from penstock.ops.functions.lists import lists_of
 from penstock.ops.functions.operands import LONG_DIGITS
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
-from penstock.ops.functions.slices import Layout, Positions
+from penstock.ops.functions.slices import Layout
 from penstock.plan.exprs import Call
 
 #: One running hash per row: uint32 or uint64.
@@ -48,7 +49,7 @@ class Hasher:
     hash_int: Callable[[Words, Seeds], Seeds]
     hash_long: Callable[[Words, Seeds], Seeds]
     #: From bytes, where each row begins and ends in them, and seeds.
-    hash_bytes: Callable[[Bytes, Positions, Positions, Seeds], Seeds]
+    hash_bytes: Callable[[Bytes, Ints, Ints, Seeds], Seeds]
 
 
 # -- Murmur3
@@ -82,7 +83,7 @@ def _murmur_long(values: Words, seeds: Seeds) -> Seeds:
     return _finish32(_mix_h(_mix_h(seeds, low), high), np.uint32(8))
 
 
-def _murmur_bytes(data: Bytes, begin: Positions, end: Positions, seeds: Seeds) -> Seeds:
+def _murmur_bytes(data: Bytes, begin: Ints, end: Ints, seeds: Seeds) -> Seeds:
     """Whole words, then the rest byte by byte, with its sign: Spark's own variant."""
     h = seeds.copy()
     at = begin.copy()
@@ -96,7 +97,7 @@ def _murmur_bytes(data: Bytes, begin: Positions, end: Positions, seeds: Seeds) -
     return _finish32(h, (end - begin).astype(np.uint32))
 
 
-def _word(data: Bytes, at: Positions, width: int) -> Words:
+def _word(data: Bytes, at: Ints, width: int) -> Words:
     """The little-endian number that begins at each position."""
     word = np.zeros(len(at), np.uint64)
     for index in range(width):
@@ -138,7 +139,7 @@ def _xx_long(values: Words, seeds: Seeds) -> Seeds:
     return _finish64(_xx_long_step(seeds + _P5 + np.uint64(8), values))
 
 
-def _xx_bytes(data: Bytes, begin: Positions, end: Positions, seeds: Seeds) -> Seeds:
+def _xx_bytes(data: Bytes, begin: Ints, end: Ints, seeds: Seeds) -> Seeds:
     lengths = end - begin
     at = begin.copy()
     h = seeds + _P5
@@ -158,9 +159,7 @@ def _xx_bytes(data: Bytes, begin: Positions, end: Positions, seeds: Seeds) -> Se
     return _finish64(h)
 
 
-def _xx_stripes(
-    data: Bytes, at: Positions, end: Positions, seeds: Seeds
-) -> tuple[Words, Positions]:
+def _xx_stripes(data: Bytes, at: Ints, end: Ints, seeds: Seeds) -> tuple[Words, Ints]:
     """The part of long values that is taken 32 bytes at a time, by four accumulators."""
     at = at.copy()
     lanes = [seeds + _P1 + _P2, seeds + _P2, seeds.copy(), seeds - _P1]
@@ -199,27 +198,25 @@ def _judge(call: Call) -> str | None:
 
 
 @function("Murmur3Hash", sql="hash", raises=False, accepts=_judge)
-def murmur3(call: Call, *values: Datum) -> Datum:
+@on_arrays
+def murmur3(call: Call, *values: pa.Array) -> pa.Array:
     return _hash(call, _MURMUR, values)
 
 
 @function("XxHash64", sql="xxhash64", raises=False, accepts=_judge)
-def xxhash64(call: Call, *values: Datum) -> Datum:
+@on_arrays
+def xxhash64(call: Call, *values: pa.Array) -> pa.Array:
     return _hash(call, _XX, values)
 
 
-def _hash(call: Call, hasher: Hasher, values: tuple[Datum, ...]) -> Datum:
-    rows = next((len(value) for value in values if isinstance(value, pa.Array)), None)
-    count = 1 if rows is None else rows
+def _hash(call: Call, hasher: Hasher, columns: tuple[pa.Array, ...]) -> pa.Array:
     seed = call.option("seed")
     assert isinstance(seed, int)
-    hashes: Seeds = np.full(count, seed % 2**64, np.uint64).astype(hasher.dtype)
+    hashes: Seeds = np.full(len(columns[0]), seed % 2**64, np.uint64).astype(hasher.dtype)
     with np.errstate(over="ignore"):
-        for value in values:
-            column = pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
+        for column in columns:
             hashes = fold(hasher, column, hashes)
-    result = pa.array(hashes).view(call.type)
-    return result[0] if rows is None else result
+    return pa.array(hashes).view(call.type)
 
 
 def fold(hasher: Hasher, column: pa.Array, seeds: Seeds) -> Seeds:
@@ -320,7 +317,7 @@ _SHA2: Final = {
 }
 
 
-@function("Sha2", sql="sha2", raises=False)
+@function("Sha2", sql="sha2", raises=False, strict=True)
 def sha2(call: Call, value: Datum, bits: Datum) -> Datum:
     """Null for a number of bits that SHA-2 does not have."""
     return each(

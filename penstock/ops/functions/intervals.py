@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.ops.functions.civil import MICROS_PER_DAY, MICROS_PER_SECOND
+from penstock.ops.functions.alignment import Ints, Mask
+from penstock.ops.functions.civil import MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE
+from penstock.ops.functions.java_floats import to_longs
 from penstock.ops.functions.operands import (
     CALENDAR_DTYPE,
     LONG_DIGITS,
-    Integers,
-    Mask,
     Operands,
     add_overflows,
     divide_toward_zero,
@@ -27,18 +27,16 @@ from penstock.ops.functions.operands import (
     remainder,
 )
 from penstock.ops.functions.registry import Datum, function
-from penstock.ops.functions.times import to_long
+from penstock.ops.functions.times import fail_ints
 from penstock.plan.exprs import Call
 
-_HOUR: Final = 3600 * MICROS_PER_SECOND
-_MINUTE: Final = 60 * MICROS_PER_SECOND
 #: Spark multiplies and divides decimals with this many digits and cuts the rest.
 _DECIMALS: Final = decimal.Context(prec=39, rounding=decimal.ROUND_DOWN)
 
 # -- parts
 
 
-def _part(kinds: tuple[str, str], sql: str, compute: Callable[[Integers], Integers]) -> None:
+def _part(kinds: tuple[str, str], sql: str, compute: Callable[[Ints], Ints]) -> None:
     """Register the part of an ANSI interval, and the same of a calendar interval."""
 
     @function(kinds[0], sql=sql, raises=False)
@@ -68,17 +66,17 @@ _part(
 _part(
     ("ExtractANSIIntervalHours", "ExtractIntervalHours"),
     "",
-    lambda micros: divide_toward_zero(remainder(micros, MICROS_PER_DAY), _HOUR),
+    lambda micros: divide_toward_zero(remainder(micros, MICROS_PER_DAY), MICROS_PER_HOUR),
 )
 _part(
     ("ExtractANSIIntervalMinutes", "ExtractIntervalMinutes"),
     "",
-    lambda micros: divide_toward_zero(remainder(micros, _HOUR), _MINUTE),
+    lambda micros: divide_toward_zero(remainder(micros, MICROS_PER_HOUR), MICROS_PER_MINUTE),
 )
 _part(
     ("ExtractANSIIntervalSeconds", "ExtractIntervalSeconds"),
     "",
-    lambda micros: remainder(micros, _MINUTE),
+    lambda micros: remainder(micros, MICROS_PER_MINUTE),
 )
 
 
@@ -93,19 +91,14 @@ def calendar_days(call: Call, value: Datum) -> Datum:
     rows = Operands(value)
     calendar = rows.vectors[0]
     days = calendar["days"] + divide_toward_zero(calendar["nanos"] // 1000, MICROS_PER_DAY)
-    _fail_int(rows, days)
+    fail_ints(rows, days)
     return rows.result(days, call.type)
 
 
 # -- from parts
 
 
-def _fail_int(rows: Operands, values: Integers, where: Mask | None = None) -> None:
-    wrong = (values < -(2**31)) | (values > 2**31 - 1)
-    rows.fail_where(wrong if where is None else wrong & where, "ARITHMETIC_OVERFLOW", "interval")
-
-
-def _time_total(parts: list[Integers], units: tuple[int, ...]) -> tuple[Integers, Mask]:
+def _time_total(parts: list[Ints], units: tuple[int, ...]) -> tuple[Ints, Mask]:
     """Microseconds of parts in these units, summed up in order, and where they do not fit."""
     total, wrong = parts[-1], np.zeros(1, bool)
     for part, unit in zip(parts[:-1], units, strict=True):
@@ -115,15 +108,15 @@ def _time_total(parts: list[Integers], units: tuple[int, ...]) -> tuple[Integers
     return total, wrong
 
 
-@function("MakeDTInterval", sql="make_dt_interval", raises=True)
+@function("MakeDTInterval", sql="make_dt_interval", raises=True, strict=True)
 def make_day_time(call: Call, *parts: Datum) -> Datum:
     rows = Operands(*parts)
-    total, wrong = _time_total(rows.vectors, (MICROS_PER_DAY, _HOUR, _MINUTE))
+    total, wrong = _time_total(rows.vectors, (MICROS_PER_DAY, MICROS_PER_HOUR, MICROS_PER_MINUTE))
     rows.fail_where(wrong, "INTERVAL_ARITHMETIC_OVERFLOW")
     return rows.result(total, call.type)
 
 
-@function("MakeYMInterval", sql="make_ym_interval", raises=True)
+@function("MakeYMInterval", sql="make_ym_interval", raises=True, strict=True)
 def make_year_month(call: Call, years: Datum, months: Datum) -> Datum:
     rows = Operands(years, months)
     # Spark multiplies and adds in 32 bits, so it overflows on the way where the sum would fit.
@@ -134,13 +127,13 @@ def make_year_month(call: Call, years: Datum, months: Datum) -> Datum:
     return rows.result(total, call.type)
 
 
-@function("MakeInterval", sql="make_interval try_make_interval", raises=True)
+@function("MakeInterval", sql="make_interval try_make_interval", raises=True, strict=True)
 def make_interval(call: Call, *parts: Datum) -> Datum:
     """Years, months, weeks, days, hours, minutes, seconds as decimal(18, 6)."""
     rows = Operands(*parts)
     years, months, weeks, days = rows.vectors[:4]
     yearly, weekly = years * 12, weeks * 7
-    total, wrong = _time_total(rows.vectors[4:], (_HOUR, _MINUTE))
+    total, wrong = _time_total(rows.vectors[4:], (MICROS_PER_HOUR, MICROS_PER_MINUTE))
     for number in (yearly, weekly, yearly + months, weekly + days):
         wrong = wrong | (np.abs(number + 0.5) > 2**31)
     if call.is_ansi:
@@ -151,11 +144,11 @@ def make_interval(call: Call, *parts: Datum) -> Datum:
     return rows.result(made, call.type, wrong)
 
 
-def _beyond_nanos(micros: Integers) -> Mask:
+def _beyond_nanos(micros: Ints) -> Mask:
     return np.abs(micros) > (2**63 - 1) // 1000
 
 
-def _calendar(months: Integers, days: Integers, micros: Integers) -> np.ndarray:
+def _calendar(months: Ints, days: Ints, micros: Ints) -> np.ndarray:
     shape = np.broadcast_shapes(months.shape, days.shape, micros.shape)
     made = np.empty(shape, CALENDAR_DTYPE)
     made["months"], made["days"], made["nanos"] = months, days, micros * 1000
@@ -166,7 +159,7 @@ def _calendar(months: Integers, days: Integers, micros: Integers) -> np.ndarray:
 
 
 def _multiply(kind: str, low: int, high: int) -> None:
-    @function(kind, sql="*", raises=True, accepts=_short_decimal)
+    @function(kind, sql="*", raises=True, accepts=_short_decimal, strict=True)
     def multiply(call: Call, intervals: Datum, numbers: Datum) -> Datum:
         rows = Operands(intervals, numbers)
         amounts, by = rows.vectors
@@ -182,7 +175,7 @@ def _multiply(kind: str, low: int, high: int) -> None:
 
 
 def _divide(kind: str, low: int, high: int) -> None:
-    @function(kind, sql="/", raises=True, accepts=_short_decimal)
+    @function(kind, sql="/", raises=True, accepts=_short_decimal, strict=True)
     def divide(call: Call, intervals: Datum, numbers: Datum) -> Datum:
         rows = Operands(intervals, numbers)
         amounts, by = rows.vectors
@@ -204,7 +197,7 @@ def _short_decimal(call: Call) -> str | None:
     return None
 
 
-def _divide_half_up(amounts: Integers, by: Integers) -> Integers:
+def _divide_half_up(amounts: Ints, by: Ints) -> Ints:
     """Rounded to the nearest, halves away from zero."""
     quotient = amounts // by
     rest = amounts - quotient * by  # has the sign of `by`, and is smaller
@@ -224,7 +217,7 @@ def _rounded(call: Call, rows: Operands, exact: np.ndarray, low: int, high: int)
     # The largest long is no double; a double equal to 2**63 does not fit.
     wrong = ~finite | (nearest < low) | (nearest > high) | (nearest >= 2.0**63)
     rows.fail_where(wrong, "ARITHMETIC_OVERFLOW", "interval")
-    return rows.result(to_long(nearest), call.type)
+    return rows.result(to_longs(nearest), call.type)
 
 
 def _exactly(
@@ -258,7 +251,7 @@ _divide("DivideYMInterval", -(2**31), 2**31 - 1)
 _divide("DivideDTInterval", -(2**63), 2**63 - 1)
 
 
-@function("MultiplyInterval", raises=True)
+@function("MultiplyInterval", raises=True, strict=True)
 def multiply_calendar(call: Call, intervals: Datum, numbers: Datum) -> Datum:
     rows = Operands(intervals, numbers)
     calendar, by = rows.vectors
@@ -267,7 +260,7 @@ def multiply_calendar(call: Call, intervals: Datum, numbers: Datum) -> Datum:
     return _from_doubles(call, rows, parts, np.zeros(1, bool))
 
 
-@function("DivideInterval", raises=True)
+@function("DivideInterval", raises=True, strict=True)
 def divide_calendar(call: Call, intervals: Datum, numbers: Datum) -> Datum:
     rows = Operands(intervals, numbers)
     calendar, by = rows.vectors
@@ -283,14 +276,14 @@ def divide_calendar(call: Call, intervals: Datum, numbers: Datum) -> Datum:
 def _from_doubles(call: Call, rows: Operands, parts: list[np.ndarray], nulls: Mask) -> Datum:
     """Fractions of months are cut, those of days become microseconds."""
     with np.errstate(over="ignore", invalid="ignore"):
-        months, days = (to_long(np.nan_to_num(part, nan=0.0)) for part in parts[:2])
+        months, days = (to_longs(part) for part in parts[:2])
         if call.is_ansi:
-            _fail_int(rows, months, ~nulls)
-            _fail_int(rows, days, ~nulls)
+            fail_ints(rows, months, ~nulls)
+            fail_ints(rows, days, ~nulls)
         days = np.clip(days, -(2**31), 2**31 - 1)
         exact = np.nan_to_num(parts[2] + MICROS_PER_DAY * (parts[1] - days), nan=0.0)
     floor = np.floor(exact)
-    micros = to_long(floor + (exact - floor >= 0.5))
+    micros = to_longs(floor + (exact - floor >= 0.5))
     rows.fail_where(_beyond_nanos(micros) & ~nulls, "ARITHMETIC_OVERFLOW", "292 years")
     months = np.clip(months, -(2**31), 2**31 - 1)
     return rows.result(_calendar(months, days, micros), call.type, nulls)

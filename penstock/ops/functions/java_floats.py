@@ -1,6 +1,7 @@
-"""How Java 17 prints float and double: the shortest digits that read back as the same number.
+"""How Java 17 prints float and double, and cuts them to integers.
 
-With exceptions that Java has until version 18: integers beyond the significand, powers of two, very
+Printed are the shortest digits that read back as the same number,
+with exceptions that Java has until version 18: integers beyond the significand, powers of two, very
 large and subnormal numbers get the digits of the old algorithm, which is redone here.
 """
 
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
+
+from penstock.ops.functions.alignment import Ints, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,20 @@ class _Format:
 _DOUBLE = _Format(53, -1022)
 _SINGLE = _Format(24, -126)
 _LOG_2 = 0.301029995663981
+
+
+def to_integers(values: Values, least: int, most: int) -> Ints:
+    """Java's cast to an integer: NaN is 0, and what is too large is the largest."""
+    with np.errstate(invalid="ignore"):
+        longs = np.nan_to_num(np.trunc(values), nan=0.0, posinf=0.0, neginf=0.0)
+        inside = np.where((longs >= 2.0**63) | (longs < -(2.0**63)), 0.0, longs).astype(np.int64)
+        inside = np.where(values >= float(most), most, inside)
+        return np.where(values <= float(least), least, inside).astype(np.int64)
+
+
+def to_longs(values: Values) -> Ints:
+    """Java's cast to long."""
+    return to_integers(values, -(2**63), 2**63 - 1)
 
 
 def print_double(value: float) -> str:

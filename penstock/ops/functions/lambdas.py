@@ -15,19 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import EvaluationFailed
+from penstock.ops.functions.alignment import Ints, Mask, as_array, masked, valid_mask
 from penstock.ops.functions.array_sets import sort
 from penstock.ops.functions.arrays import interleave, pad
 from penstock.ops.functions.branches import choose, evaluate_where
-from penstock.ops.functions.lists import (
-    Ints,
-    Lists,
-    Mask,
-    lists_of,
-    masked,
-    offsets_of,
-    retype,
-    valid_mask,
-)
+from penstock.ops.functions.lists import Lists, lists_of, offsets_of, retype
 from penstock.ops.functions.maps import entries_of, map_of
 from penstock.ops.functions.ordering import ranks
 from penstock.ops.functions.registry import Compiled, Datum, special_form
@@ -63,10 +55,6 @@ def compile_lambda_call(call: Call, schema: pa.Schema, compile_expr: CompileExpr
     return over_batch
 
 
-def _array(value: Datum, count: int) -> pa.Array:
-    return pa.repeat(value, count) if isinstance(value, pa.Scalar) else value
-
-
 def _compile_body(function: Lambda, schema: pa.Schema, compile_expr: CompileExpr) -> Body:
     read = columns(function.body) - {param.name for param in function.params}
     outer = [index for index, name in enumerate(schema.names) if name in read]
@@ -80,7 +68,7 @@ def _compile_body(function: Lambda, schema: pa.Schema, compile_expr: CompileExpr
         arrays = [batch.column(index).take(taken) for index in outer]
         given = values[: len(function.params)]
         arrays += [retype(v, p.type) for v, p in zip(given, function.params, strict=True)]
-        return _array(body(pa.RecordBatch.from_arrays(arrays, schema=inner)), len(rows))
+        return as_array(body(pa.RecordBatch.from_arrays(arrays, schema=inner)), len(rows))
 
     return evaluate
 

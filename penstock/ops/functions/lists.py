@@ -7,21 +7,17 @@ none. A map is a list of entries, structs of key and value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.ops.functions.alignment import Ints as Ints
+from penstock.ops.functions.alignment import Mask, valid_mask
 from penstock.ops.functions.failures import fail_where
-from penstock.ops.functions.registry import Datum, Evaluate
-from penstock.plan.exprs import Call
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 #: The longest array that Spark makes: what a Java array can hold, rounded down to words.
 LENGTH_MAX: Final = 2**31 - 1 - 15
 
@@ -129,25 +125,6 @@ def check_length(lengths: npt.NDArray[np.integer[Any]]) -> None:
     fail_where(pa.array(lengths > LENGTH_MAX), "COLLECTION_SIZE_LIMIT_EXCEEDED")
 
 
-def valid_mask(*arrays: pa.Array) -> Mask:
-    """Where none of the arrays is null."""
-    valid = np.ones(len(arrays[0]), bool)
-    for array in arrays:
-        if array.null_count:
-            valid &= array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
-
-
-def ints_of(array: pa.Array) -> Ints:
-    """A column of integers as NumPy's; nulls are 0."""
-    return array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def masked(values: npt.NDArray[np.generic], valid: Mask, type: pa.DataType) -> pa.Array:
-    """An Arrow column of these values, null where not valid."""
-    return pa.array(values, mask=~valid).cast(type)
-
-
 def retype(array: pa.Array, type: pa.DataType) -> pa.Array:
     """The same memory under a type of the same layout: other field names, nullability, map or list.
 
@@ -181,17 +158,3 @@ def retype(array: pa.Array, type: pa.DataType) -> pa.Array:
 def join(arrays: list[pa.Array]) -> pa.Array:
     """One array after the other, under the first one's type."""
     return pa.concat_arrays([retype(array, arrays[0].type) for array in arrays])
-
-
-def over_arrays(evaluate: Callable[..., pa.Array]) -> Evaluate:
-    """Let a function over arrays take scalars too; all scalars give a scalar."""
-
-    @wraps(evaluate)
-    def over_any(call: Call, *values: Datum) -> Datum:
-        rows = next((len(value) for value in values if isinstance(value, pa.Array)), None)
-        count = 1 if rows is None else rows
-        arrays = [pa.repeat(v, count) if isinstance(v, pa.Scalar) else v for v in values]
-        result = evaluate(call, *arrays)
-        return result[0] if rows is None else result
-
-    return over_any

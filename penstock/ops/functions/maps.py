@@ -7,17 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.ops.functions.alignment import Ints, Mask, on_arrays, valid_mask
 from penstock.ops.functions.arrays import array, interleave
 from penstock.ops.functions.failures import fail_where
-from penstock.ops.functions.lists import (
-    Ints,
-    Lists,
-    Mask,
-    entries_type,
-    lists_of,
-    over_arrays,
-    valid_mask,
-)
+from penstock.ops.functions.lists import Lists, entries_type, lists_of
 from penstock.ops.functions.ordering import ranks
 from penstock.ops.functions.registry import function
 from penstock.ops.functions.structs import struct_of
@@ -44,7 +37,7 @@ def entries_of(keys: pa.Array, items: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 @function("CreateMap", sql="map", raises=True)
-@over_arrays
+@on_arrays
 def create_map(call: Call, *args: pa.Array) -> pa.Array:
     """Keys and values alternate."""
     kind = call.type
@@ -55,8 +48,8 @@ def create_map(call: Call, *args: pa.Array) -> pa.Array:
     return map_of(keys.offsets, keys.elements, items.elements, keys.valid, kind)
 
 
-@function("MapFromArrays", sql="map_from_arrays", raises=True)
-@over_arrays
+@function("MapFromArrays", sql="map_from_arrays", raises=True, strict=True)
+@on_arrays
 def map_from_arrays(call: Call, keys: pa.Array, items: pa.Array) -> pa.Array:
     valid = valid_mask(keys, items)
     names, values = lists_of(keys).where(valid), lists_of(items).where(valid)
@@ -69,7 +62,7 @@ def map_from_arrays(call: Call, keys: pa.Array, items: pa.Array) -> pa.Array:
 
 
 @function("MapFromEntries", sql="map_from_entries", raises=True)
-@over_arrays
+@on_arrays
 def map_from_entries(call: Call, value: pa.Array) -> pa.Array:
     """Null if one of the entries is."""
     lists = lists_of(value)
@@ -79,7 +72,7 @@ def map_from_entries(call: Call, value: pa.Array) -> pa.Array:
 
 
 @function("MapConcat", sql="map_concat", raises=True)
-@over_arrays
+@on_arrays
 def map_concat(call: Call, *values: pa.Array) -> pa.Array:
     lists = interleave([lists_of(value) for value in values])
     keys, items = lists.elements.flatten()
@@ -87,21 +80,21 @@ def map_concat(call: Call, *values: pa.Array) -> pa.Array:
 
 
 @function("MapKeys", sql="map_keys", raises=False)
-@over_arrays
+@on_arrays
 def map_keys(call: Call, value: pa.Array) -> pa.Array:
     lists = lists_of(value)
     return Lists(lists.offsets, lists.elements.flatten()[0], lists.valid).array(call.type)
 
 
 @function("MapValues", sql="map_values", raises=False)
-@over_arrays
+@on_arrays
 def map_values(call: Call, value: pa.Array) -> pa.Array:
     lists = lists_of(value)
     return Lists(lists.offsets, lists.elements.flatten()[1], lists.valid).array(call.type)
 
 
 @function("MapEntries", sql="map_entries", raises=False)
-@over_arrays
+@on_arrays
 def map_entries(call: Call, value: pa.Array) -> pa.Array:
     return lists_of(value).array(call.type)
 
@@ -117,8 +110,10 @@ def _needs_plain_delimiters(call: Call) -> str | None:
     return None
 
 
-@function("StringToMap", sql="str_to_map", raises=True, accepts=_needs_plain_delimiters)
-@over_arrays
+@function(
+    "StringToMap", sql="str_to_map", raises=True, accepts=_needs_plain_delimiters, strict=True
+)
+@on_arrays
 def str_to_map(call: Call, value: pa.Array, pairs: pa.Array, parts: pa.Array) -> pa.Array:
     """What follows the first delimiter of a pair is the value; without one it is null."""
     if not len(value):

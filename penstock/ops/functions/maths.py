@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.functions.alignment import Values, nulls, on_arrays, to_numpy
-from penstock.ops.functions.casts import truncate_floats
+from penstock.ops.functions.java_floats import to_longs
 from penstock.ops.functions.registry import function
 from penstock.plan.exprs import Call
 
@@ -87,7 +87,7 @@ for _kind, (_sql, _compute, _asymptote) in _LOGARITHMS.items():
     _register_logarithm(_kind, _sql, _compute, _asymptote)
 
 
-@function("Logarithm", sql="log", raises=False)
+@function("Logarithm", sql="log", raises=False, strict=True)
 @on_arrays
 def logarithm(call: Call, base: pa.Array, value: pa.Array) -> pa.Array:
     one, two = to_numpy(base), to_numpy(value)
@@ -96,7 +96,7 @@ def logarithm(call: Call, base: pa.Array, value: pa.Array) -> pa.Array:
         return pa.array(np.log(two) / np.log(one), pa.float64(), mask=mask)
 
 
-@function("Pow", sql="pow power", raises=False)
+@function("Pow", sql="pow power", raises=False, strict=True)
 @on_arrays
 def power(call: Call, base: pa.Array, exponent: pa.Array) -> pa.Array:
     """Where C says that 1 to the power of anything is 1, Java says NaN."""
@@ -107,7 +107,7 @@ def power(call: Call, base: pa.Array, exponent: pa.Array) -> pa.Array:
     return pa.array(np.where(odd, np.nan, result), pa.float64(), mask=nulls(base, exponent))
 
 
-@function("Atan2", sql="atan2", raises=False)
+@function("Atan2", sql="atan2", raises=False, strict=True)
 @on_arrays
 def atan2(call: Call, y: pa.Array, x: pa.Array) -> pa.Array:
     """Spark turns -0.0 into 0.0 first."""
@@ -115,7 +115,7 @@ def atan2(call: Call, y: pa.Array, x: pa.Array) -> pa.Array:
     return pa.array(angles, pa.float64(), mask=nulls(y, x))
 
 
-@function("Hypot", sql="hypot", raises=False)
+@function("Hypot", sql="hypot", raises=False, strict=True)
 @on_arrays
 def hypot(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     with np.errstate(all="ignore"):
@@ -137,7 +137,7 @@ def factorial(call: Call, value: pa.Array) -> pa.Array:
     )
 
 
-@function("WidthBucket", sql="width_bucket", raises=False)
+@function("WidthBucket", sql="width_bucket", raises=False, strict=True)
 @on_arrays
 def width_bucket(
     call: Call, value: pa.Array, low: pa.Array, high: pa.Array, count: pa.Array
@@ -151,9 +151,7 @@ def width_bucket(
         lower, upper = np.minimum(a, b), np.maximum(a, b)
         rises = a < b
         passed = np.where(rises, x - lower, upper - x)
-        place = truncate_floats(
-            buckets.astype(np.float64) * passed / (upper - lower), -(2**63), 2**63 - 1
-        )
+        place = to_longs(buckets.astype(np.float64) * passed / (upper - lower))
         before = np.where(rises, x < lower, x > upper)
         after = np.where(rises, x >= upper, x <= lower)
         place = np.where(before, 0, np.where(after, buckets + 1, place + 1))

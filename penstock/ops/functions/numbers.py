@@ -27,14 +27,15 @@ def _may_overflow(call: Call) -> bool:
     """Interval arithmetic is always checked; floating point never overflows."""
     if pa.types.is_floating(call.type):
         return False
-    return call.is_ansi or pa.types.is_duration(call.type) or _loses_digits(call.type)
+    is_interval = pa.types.is_duration(call.type) or pa.types.is_interval(call.type)
+    return call.is_ansi or is_interval or _loses_digits(call.type)
 
 
 def _loses_digits(type: pa.DataType) -> bool:
     return pa.types.is_decimal(type) and type.precision > decimals.NEGATED_DIGITS
 
 
-@function("Add", sql="+ try_add", raises=_may_overflow)
+@function("Add", sql="+ try_add", raises=_may_overflow, strict=True)
 def add(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.add(call, left, right)
@@ -43,7 +44,7 @@ def add(call: Call, left: Datum, right: Datum) -> Datum:
     return _exact(call, left, right, pc.add, pc.add_checked, _add_overflows)
 
 
-@function("Subtract", sql="- try_subtract", raises=_may_overflow)
+@function("Subtract", sql="- try_subtract", raises=_may_overflow, strict=True)
 def subtract(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.subtract(call, left, right)
@@ -52,7 +53,7 @@ def subtract(call: Call, left: Datum, right: Datum) -> Datum:
     return _exact(call, left, right, pc.subtract, pc.subtract_checked, _subtract_overflows)
 
 
-@function("Multiply", sql="* try_multiply", raises=_may_overflow)
+@function("Multiply", sql="* try_multiply", raises=_may_overflow, strict=True)
 def multiply(call: Call, left: Datum, right: Datum) -> Datum:
     if pa.types.is_decimal(call.type):
         return decimals.multiply(call, left, right)
@@ -67,7 +68,7 @@ def _exact(
     checked: _Kernel,
     overflows: _Overflows,
 ) -> Datum:
-    """Integers and day-time intervals; of the latter an overflow fails in LEGACY mode too."""
+    """Ints and day-time intervals; of the latter an overflow fails in LEGACY mode too."""
     is_interval = pa.types.is_duration(call.type)
     if pa.types.is_floating(call.type) or not (call.is_ansi or call.is_try or is_interval):
         return wrapping(left, right)
@@ -140,7 +141,7 @@ def _may_fail_to_divide(call: Call) -> bool:
     return call.is_ansi
 
 
-@function("Divide", sql="/ try_divide", raises=_may_fail_to_divide)
+@function("Divide", sql="/ try_divide", raises=_may_fail_to_divide, strict=True, order=(1, 0))
 def divide(call: Call, left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(call, left, right)
     if pa.types.is_decimal(call.type):
@@ -148,7 +149,7 @@ def divide(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.divide(left, divisor)
 
 
-@function("IntegralDivide", sql="div", raises=_may_fail_to_divide)
+@function("IntegralDivide", sql="div", raises=_may_fail_to_divide, strict=True, order=(1, 0))
 def integral_divide(call: Call, left: Datum, right: Datum) -> Datum:
     """Rounds towards zero; the result is a long, whatever the arguments are."""
     divisor = without_zeros(call, left, right)
@@ -165,7 +166,7 @@ def integral_divide(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.if_else(minus, pc.negate(one), pc.divide(one, two))
 
 
-@function("Remainder", sql="% mod try_mod", raises=_may_fail_to_divide)
+@function("Remainder", sql="% mod try_mod", raises=_may_fail_to_divide, strict=True, order=(1, 0))
 def remainder(call: Call, left: Datum, right: Datum) -> Datum:
     """The sign is the dividend's, as in Java."""
     divisor = without_zeros(call, left, right)
@@ -174,7 +175,7 @@ def remainder(call: Call, left: Datum, right: Datum) -> Datum:
     return pc.remainder(left, divisor)
 
 
-@function("Pmod", sql="pmod", raises=_may_fail_to_divide)
+@function("Pmod", sql="pmod", raises=_may_fail_to_divide, strict=True, order=(1, 0))
 def positive_remainder(call: Call, left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(call, left, right)
     if pa.types.is_decimal(call.type):
@@ -245,4 +246,4 @@ def _exact_sign(
 @function("PreciseTimestampConversion", raises=False)
 def precise_timestamp(call: Call, value: Datum) -> Datum:
     """Between timestamps and microseconds: how window() computes."""
-    return value.cast(call.type)
+    return value.view(call.type) if isinstance(value, pa.Array) else value.cast(call.type)

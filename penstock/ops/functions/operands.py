@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.ops.functions.alignment import Ints, Mask, as_array
 from penstock.ops.functions.failures import fail
 from penstock.ops.functions.registry import Datum
 
-Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 #: How Arrow lays out an interval of months, days and nanoseconds.
 CALENDAR_DTYPE: Final = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
 #: Decimals of at most this many digits fit 64 bits.
@@ -30,7 +28,7 @@ class Operands:
     __slots__ = ("_count", "_is_scalar", "nulls", "vectors")
 
     def __init__(self, *values: Datum) -> None:
-        arrays = [pa.repeat(v, 1) if isinstance(v, pa.Scalar) else v for v in values]
+        arrays = [as_array(value, 1) for value in values]
         lengths = [len(v) for v in values if not isinstance(v, pa.Scalar)]
         self._is_scalar = not lengths
         self._count = lengths[0] if lengths else 1
@@ -133,23 +131,23 @@ def _from_buffer(values: np.ndarray, nulls: Mask | None, type: pa.DataType) -> p
     return pa.Array.from_buffers(type, len(values), [bits, data])
 
 
-def divide_toward_zero(values: Integers, divisor: int) -> Integers:
+def divide_toward_zero(values: Ints, divisor: int) -> Ints:
     """Java's `/` with a positive divisor."""
     return (values + np.where(values < 0, divisor - 1, 0)) // divisor
 
 
-def remainder(values: Integers, divisor: int) -> Integers:
+def remainder(values: Ints, divisor: int) -> Ints:
     """Java's `%`: it has the sign of the dividend."""
     return np.fmod(values, divisor)
 
 
-def add_overflows(left: Integers, right: Integers) -> tuple[Integers, Mask]:
+def add_overflows(left: Ints, right: Ints) -> tuple[Ints, Mask]:
     """The sum, and where it does not fit 64 bits."""
     total = left + right
     return total, ((left ^ total) & (right ^ total)) < 0
 
 
-def multiply_overflows(values: Integers, factor: Integers) -> tuple[Integers, Mask]:
+def multiply_overflows(values: Ints, factor: Ints) -> tuple[Ints, Mask]:
     """The product, and where it does not fit 64 bits."""
     product = values * factor
     # Only where the approximate product is near the limit can the exact one be beyond it.

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.ops.functions.lists import Ints, Mask, join, lists_of, valid_mask
+from penstock.ops.functions.alignment import Ints, Mask, valid_mask
+from penstock.ops.functions.lists import join, lists_of
 from penstock.state.keys import canonical_ints
 
 _ALL_BUT_SIGN = np.int64(2**63 - 1)

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ops.functions.alignment import Mask, by_value, to_numpy
+from penstock.ops.functions.alignment import Mask, to_numpy
 from penstock.ops.functions.civil import MICROS_PER_SECOND, date_of
 from penstock.ops.functions.failures import fail
+from penstock.ops.functions.rows import each
 from penstock.ops.functions.zones import UTC_ZONE, Zone, find_zone
 
 Parsed = tuple[pa.Array, Mask]
@@ -74,7 +75,7 @@ def _unread(texts: pa.Array, read: pa.Array) -> Mask:
 
 
 def _read(texts: pa.Array, read: Any, type: pa.DataType) -> Parsed:
-    values = by_value(texts, read, type)
+    values = each(type, read, texts)
     return values, _unread(texts, values)
 
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import EvaluationFailed
+from penstock.ops.functions.alignment import on_arrays
 from penstock.ops.functions.failures import fail, fail_where
 from penstock.ops.functions.java_patterns import JavaPattern, Refused, compiled, parse, quote
-from penstock.ops.functions.lists import over_arrays
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
 from penstock.ops.functions.searching import split_by
@@ -82,7 +82,7 @@ def _can_fail(call: Call) -> bool:
     return False
 
 
-@function("Like", sql="like ilike", raises=_can_fail)
+@function("Like", sql="like ilike", raises=_can_fail, strict=True)
 def like(call: Call, value: Datum, pattern: Datum) -> Datum:
     escape = str(call.option("escapeChar"))
     if isinstance(pattern, pa.Scalar) and pattern.is_valid:
@@ -191,7 +191,7 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 # -- searching
 
 
-@function("RLike", sql="rlike regexp regexp_like", raises=False, accepts=_judge)
+@function("RLike", sql="rlike regexp regexp_like", raises=False, accepts=_judge, strict=True)
 def rlike(call: Call, value: Datum, pattern: Datum) -> Datum:
     java = _pattern(call)
     if java.is_plain:
@@ -200,7 +200,7 @@ def rlike(call: Call, value: Datum, pattern: Datum) -> Datum:
     return each(call.type, lambda text: expression.search(text) is not None, value)
 
 
-@function("RegExpInStr", sql="regexp_instr", raises=False, accepts=_judge)
+@function("RegExpInStr", sql="regexp_instr", raises=False, accepts=_judge, strict=True)
 def regexp_instr(call: Call, value: Datum, pattern: Datum, group: Datum) -> Datum:
     """The position of the first match, from 1; 0 if there is none."""
     expression = _compiled(call)
@@ -229,7 +229,11 @@ def _has_no_group(call: Call) -> bool:
 
 
 @function(
-    "RegExpExtract", sql="regexp_extract regexp_substr", raises=_has_no_group, accepts=_judge_group
+    "RegExpExtract",
+    sql="regexp_extract regexp_substr",
+    raises=_has_no_group,
+    accepts=_judge_group,
+    strict=True,
 )
 def regexp_extract(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -> Datum:
     """A group of the first match; empty if there is none."""
@@ -250,7 +254,7 @@ def regexp_extract(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -
 
 
 def _extract_by_re2(call: Call, value: Datum, pattern: str, name: str) -> Datum:
-    @over_arrays
+    @on_arrays
     def extract(call: Call, value: pa.Array) -> pa.Array:
         found = pc.struct_field(pc.extract_regex(value, pattern=pattern), name)
         # Null where there is no match, and where the value is null: only the first is empty.
@@ -265,6 +269,7 @@ def _extract_by_re2(call: Call, value: Datum, pattern: str, name: str) -> Datum:
     sql="regexp_extract_all regexp_count",
     raises=_has_no_group,
     accepts=_judge_group,
+    strict=True,
 )
 def regexp_extract_all(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -> Datum:
     expression, number = _compiled(call), group.as_py()
@@ -343,6 +348,7 @@ def _read_group(text: str, at: int, groups: int) -> tuple[int, int]:
     sql="regexp_replace",
     raises=lambda call: _replacement(call) is None,
     accepts=_judge_replace,
+    strict=True,
 )
 def regexp_replace(
     call: Call, value: Datum, pattern: Datum, replacement: Datum, position: pa.Scalar
@@ -389,7 +395,7 @@ def _judge_split(call: Call) -> str | None:
     return None if _pattern(call).literal == "" else _judge_all(call)
 
 
-@function("StringSplit", sql="split", raises=False, accepts=_judge_split)
+@function("StringSplit", sql="split", raises=False, accepts=_judge_split, strict=True)
 def split(call: Call, value: Datum, pattern: Datum, limit: pa.Scalar) -> Datum:
     """The parts between matches, at most `limit` of them if it is positive."""
     java, parts_max = _pattern(call), limit.as_py()

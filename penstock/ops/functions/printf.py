@@ -19,6 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.ops.functions.decimals import EXACT
 from penstock.ops.functions.java_floats import print_double, print_float
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each, each_with_nulls
@@ -28,8 +29,6 @@ _SPEC: Final = re.compile(r"%(?:(\d+)\$)?([-#+ 0,(<]*)(\d+)?(?:\.(\d+))?([a-zA-Z
 #: Conversions by the flags that they may have.
 _FLAGS: Final = {"s": "-", "d": "-+ 0,", "f": "-+ 0,", "x": "-0", "X": "-0", "o": "-0", "b": "-"}
 _PATTERN: Final = re.compile(r"(?P<whole>#*(?:,[#0]+)*|[#0,]*)(?:\.(?P<least>0*)(?P<most>#*))?")
-#: Enough digits for every double printed in full.
-_EXACT: Final = decimal.Context(prec=1200)
 
 
 # -- format_string
@@ -160,7 +159,7 @@ def _print_float(spec: _Spec, value: float) -> str:
     places = 6 if spec.precision is None else spec.precision
     # Java rounds the digits that it would print, not the exact binary value.
     printed = Decimal(print_double(abs(value)))
-    rounded = printed.quantize(Decimal(1).scaleb(-places), decimal.ROUND_HALF_UP, _EXACT)
+    rounded = printed.quantize(Decimal(1).scaleb(-places), decimal.ROUND_HALF_UP, EXACT)
     return _print_number(spec, math.copysign(1, value) < 0, f"{rounded:f}")
 
 
@@ -237,7 +236,7 @@ def _judge_number(call: Call) -> str | None:
     return None
 
 
-@function("FormatNumber", sql="format_number", raises=False, accepts=_judge_number)
+@function("FormatNumber", sql="format_number", raises=False, accepts=_judge_number, strict=True)
 def format_number(call: Call, value: Datum, places: Datum) -> Datum:
     """With so many places, or by a pattern; null for a negative number of places."""
 
@@ -271,13 +270,13 @@ def _round(number: float | Decimal, places: int) -> Decimal:
     """To the even neighbour if exactly between two: the binary value, not what it prints as."""
     step = Decimal(1).scaleb(-places)
     if not isinstance(number, float):
-        return Decimal(number).quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
+        return Decimal(number).quantize(step, decimal.ROUND_HALF_EVEN, EXACT)
     printed, exact = Decimal(print_double(number)), Decimal(number)
-    down = printed.quantize(step, decimal.ROUND_DOWN, _EXACT)
-    is_tie = _EXACT.multiply(_EXACT.subtract(printed, down), Decimal(2)) == step
+    down = printed.quantize(step, decimal.ROUND_DOWN, EXACT)
+    is_tie = EXACT.multiply(EXACT.subtract(printed, down), Decimal(2)) == step
     if is_tie and exact != printed:
-        return _EXACT.add(down, step) if exact > printed else down
-    return printed.quantize(step, decimal.ROUND_HALF_EVEN, _EXACT)
+        return EXACT.add(down, step) if exact > printed else down
+    return printed.quantize(step, decimal.ROUND_HALF_EVEN, EXACT)
 
 
 # -- mask

@@ -45,6 +45,10 @@ class Function:
     raises: Raises
     #: Says why a call cannot be evaluated, or None.
     accepts: Callable[[Call], str | None]
+    #: Whether Spark evaluates the arguments one by one, and none after one that is null.
+    strict: bool = False
+    #: The order in which it does so, if that is not from the first to the last.
+    order: tuple[int, ...] = ()
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -63,14 +67,18 @@ def function(
     sql: str = "",
     raises: bool | Raises = _when_ansi,
     accepts: Callable[[Call], str | None] = _accepts_all,
+    strict: bool = False,
+    order: tuple[int, ...] = (),
 ) -> Callable[[Evaluate], Evaluate]:
     """Register `evaluate(call, *values)` for these Catalyst names. `sql` lists names, spaced.
 
-    `raises` says whether a call can fail on a row; by default it can in ANSI mode.
+    `raises` says whether a call can fail on a row; by default it can in ANSI mode. `strict` and
+    `order` say which arguments Spark evaluates: see Function.
     """
 
     def register(evaluate: Evaluate) -> Evaluate:
-        _add(Function(kinds, tuple(sql.split()), evaluate, None, _as_raises(raises), accepts))
+        names, fails = tuple(sql.split()), _as_raises(raises)
+        _add(Function(kinds, names, evaluate, None, fails, accepts, strict, order))
         return evaluate
 
     return register

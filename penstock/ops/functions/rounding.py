@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.functions import decimals
-from penstock.ops.functions.alignment import arrays, by_value, nulls, on_arrays, to_numpy
-from penstock.ops.functions.casts import truncate_floats
+from penstock.ops.functions.alignment import arrays, nulls, on_arrays, to_numpy
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.java_floats import print_double
+from penstock.ops.functions.java_floats import print_double, to_longs
 from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.rows import each
 from penstock.plan.exprs import Call, Literal
 
 #: By Catalyst's name: Arrow's name of the rounding mode, and Python's.
@@ -34,8 +34,6 @@ _MODES: Final = {
 _NEAREST: Final = frozenset({decimal.ROUND_HALF_UP, decimal.ROUND_HALF_EVEN})
 #: Powers of ten up to this one are doubles without error.
 _EXACT_POWERS: Final = 22
-#: Enough digits for every double written out in full.
-_EXACT: Final = decimal.Context(prec=1200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 
 
 def _accepts(call: Call) -> str | None:
@@ -76,7 +74,7 @@ def _round_whole(call: Call, array: pa.Array, digits: int) -> pa.Array:
     most = 10**type.precision if is_decimal else 2 ** (type.bit_width - 1)
 
     def round_one(value: Decimal | int) -> Decimal | int:
-        whole = int(Decimal(value).quantize(unit, mode, _EXACT))
+        whole = int(Decimal(value).quantize(unit, mode, decimals.EXACT))
         if is_decimal:
             if abs(whole) >= most:
                 fail(decimals.CONDITION, f"a rounded decimal does not fit {type}")
@@ -85,7 +83,7 @@ def _round_whole(call: Call, array: pa.Array, digits: int) -> pa.Array:
             fail("ARITHMETIC_OVERFLOW", f"a rounded number does not fit {type}")
         return (whole + most) % (2 * most) - most
 
-    return by_value(array, round_one, type)
+    return each(type, round_one, array)
 
 
 def _round_floats(array: pa.Array, digits: int, mode: str) -> pa.Array:
@@ -106,7 +104,7 @@ def _round_floats(array: pa.Array, digits: int, mode: str) -> pa.Array:
     # Row by row: no kernel rounds the decimal digits of a double.
     for row in np.flatnonzero(todo & ~nulls(array)).tolist():
         printed = Decimal(print_double(float(values[row])))
-        result[row] = float(printed.quantize(unit_decimal, mode, _EXACT))
+        result[row] = float(printed.quantize(unit_decimal, mode, decimals.EXACT))
     return pa.array(result, mask=nulls(array)).cast(array.type, safe=False)
 
 
@@ -122,4 +120,4 @@ def ceil_or_floor(call: Call, array: pa.Array) -> pa.Array:
     whole = np.ceil(values) if call.function == "Ceil" else np.floor(values)
     if call.is_ansi and ((whole < -(2.0**63)) | (whole >= 2.0**63)).any():
         fail("ARITHMETIC_OVERFLOW", "long overflow")
-    return pa.array(truncate_floats(whole, -(2**63), 2**63 - 1), pa.int64(), mask=nulls(array))
+    return pa.array(to_longs(whole), pa.int64(), mask=nulls(array))

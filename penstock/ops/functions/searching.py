@@ -12,23 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ops.functions.alignment import Ints, on_arrays
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.lists import over_arrays
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each, each_with_nulls
-from penstock.ops.functions.slices import Layout, Positions, prefix, suffix
+from penstock.ops.functions.slices import Layout, prefix, suffix
 from penstock.plan.exprs import Call, Literal
 
 #: The code of each letter from A to Z; 7 marks H and W, which do not part equal codes.
 _SOUNDEX: Final = "01230127022455012623017202"
 
 
-@function("StartsWith", "ByteArrayMethods.startsWith", sql="startswith", raises=False)
+@function("StartsWith", "ByteArrayMethods.startsWith", sql="startswith", raises=False, strict=True)
 def starts_with(call: Call, value: Datum, wanted: Datum) -> Datum:
     return _has_affix(call, pc.starts_with, prefix, value, wanted)
 
 
-@function("EndsWith", "ByteArrayMethods.endsWith", sql="endswith", raises=False)
+@function("EndsWith", "ByteArrayMethods.endsWith", sql="endswith", raises=False, strict=True)
 def ends_with(call: Call, value: Datum, wanted: Datum) -> Datum:
     return _has_affix(call, pc.ends_with, suffix, value, wanted)
 
@@ -36,14 +36,14 @@ def ends_with(call: Call, value: Datum, wanted: Datum) -> Datum:
 def _has_affix(
     call: Call,
     kernel: Callable[..., Datum],
-    cut: Callable[[pa.Array, Positions], pa.Array],
+    cut: Callable[[pa.Array, Ints], pa.Array],
     value: Datum,
     wanted: Datum,
 ) -> Datum:
     if isinstance(wanted, pa.Scalar) and wanted.is_valid:
         return kernel(value, pattern=wanted.as_py())
 
-    @over_arrays
+    @on_arrays
     def compare(call: Call, value: pa.Array, wanted: pa.Array) -> pa.Array:
         layout = Layout.of(wanted)
         return pc.equal(cut(value, layout.end - layout.begin), wanted.view(pa.binary()))
@@ -51,7 +51,7 @@ def _has_affix(
     return compare(call, value, wanted)
 
 
-@function("Contains", "ByteArrayMethods.contains", sql="contains", raises=False)
+@function("Contains", "ByteArrayMethods.contains", sql="contains", raises=False, strict=True)
 def contains(call: Call, value: Datum, wanted: Datum) -> Datum:
     if isinstance(wanted, pa.Scalar) and wanted.is_valid:
         return pc.match_substring(value, pattern=wanted.as_py())
@@ -59,7 +59,7 @@ def contains(call: Call, value: Datum, wanted: Datum) -> Datum:
     return each(call.type, lambda text, part: part in text, value, wanted)
 
 
-@function("StringInstr", sql="instr", raises=False)
+@function("StringInstr", sql="instr", raises=False, strict=True)
 def instr(call: Call, value: Datum, wanted: Datum) -> Datum:
     """The position of the first occurrence, from 1; 0 if there is none."""
     if isinstance(wanted, pa.Scalar) and wanted.is_valid:
@@ -68,7 +68,7 @@ def instr(call: Call, value: Datum, wanted: Datum) -> Datum:
 
 
 def _position(call: Call, value: Datum, wanted: pa.Scalar) -> Datum:
-    @over_arrays
+    @on_arrays
     def find(call: Call, value: pa.Array) -> pa.Array:
         found = pc.find_substring(value, pattern=wanted.as_py())
         layout = Layout.of(value)
@@ -83,7 +83,7 @@ def _position(call: Call, value: Datum, wanted: pa.Scalar) -> Datum:
     return find(call, value)
 
 
-@function("StringInstrWithOccurrence", sql="instr", raises=True)
+@function("StringInstrWithOccurrence", sql="instr", raises=True, strict=True)
 def instr_nth(call: Call, value: Datum, wanted: Datum, start: Datum, nth: Datum) -> Datum:
     """The position of the n-th occurrence from a position on, backwards from a negative one."""
     return each(call.type, _instr_nth, value, wanted, start, nth)
@@ -108,7 +108,7 @@ def _instr_nth(text: str, wanted: str, start: int, nth: int) -> int:
     return at + 1
 
 
-@function("StringLocate", sql="locate position", raises=False)
+@function("StringLocate", sql="locate position", raises=False, strict=True, order=(2, 0, 1))
 def locate(call: Call, wanted: Datum, value: Datum, start: Datum) -> Datum:
     """As instr, from a position on; 0 if the position is null or below 1."""
     is_plain = isinstance(start, pa.Scalar) and start.as_py() == 1
@@ -127,7 +127,7 @@ def _locate(wanted: str | None, text: str | None, start: int | None) -> int | No
     return text.find(wanted, start - 1) + 1 if wanted else 1
 
 
-@function("FindInSet", sql="find_in_set", raises=False)
+@function("FindInSet", sql="find_in_set", raises=False, strict=True)
 def find_in_set(call: Call, word: Datum, words: Datum) -> Datum:
     """Which of the words, parted by commas, it is; 0 if none."""
     return each(call.type, _find_in_set, word, words)
@@ -138,7 +138,7 @@ def _find_in_set(word: str, words: str) -> int:
     return found.index(word) + 1 if word in found else 0
 
 
-@function("StringReplace", sql="replace", raises=False)
+@function("StringReplace", sql="replace", raises=False, strict=True)
 def replace(call: Call, value: Datum, old: Datum, new: Datum) -> Datum:
     if all(isinstance(each_, pa.Scalar) and each_.is_valid for each_ in (old, new)):
         if not old.as_py():
@@ -147,7 +147,7 @@ def replace(call: Call, value: Datum, old: Datum, new: Datum) -> Datum:
     return each(call.type, lambda text, a, b: text.replace(a, b) if a else text, value, old, new)
 
 
-@function("SubstringIndex", sql="substring_index", raises=False)
+@function("SubstringIndex", sql="substring_index", raises=False, strict=True)
 def substring_index(call: Call, value: Datum, delimiter: Datum, count: Datum) -> Datum:
     """What is before the n-th delimiter from the left, or after the n-th from the right."""
     # Delimiters found may overlap, which Arrow's split does not allow.
@@ -168,7 +168,7 @@ def _substring_index(text: str, delimiter: str, count: int) -> str:
     return text[:at] if count > 0 else text[at + len(delimiter) :]
 
 
-@function("StringSplitSQL", sql="split_part", raises=False)
+@function("StringSplitSQL", sql="split_part", raises=False, strict=True)
 def split_at(call: Call, value: Datum, delimiter: Datum) -> Datum:
     """All parts between delimiters; an empty delimiter parts nothing."""
     if isinstance(delimiter, pa.Scalar) and delimiter.as_py():
@@ -179,7 +179,7 @@ def split_at(call: Call, value: Datum, delimiter: Datum) -> Datum:
 def split_by(call: Call, value: Datum, delimiter: str, splits_max: int | None) -> Datum:
     """The parts between delimiters, of which the first so many count."""
 
-    @over_arrays
+    @on_arrays
     def split(call: Call, value: pa.Array) -> pa.Array:
         parts = pc.split_pattern(value, pattern=delimiter, max_splits=splits_max)
         return parts.cast(call.type)
@@ -196,7 +196,9 @@ def _needs_constant_threshold(call: Call) -> str | None:
     return None
 
 
-@function("Levenshtein", sql="levenshtein", raises=False, accepts=_needs_constant_threshold)
+@function(
+    "Levenshtein", sql="levenshtein", raises=False, accepts=_needs_constant_threshold, strict=True
+)
 def levenshtein(call: Call, left: Datum, right: Datum, *threshold: Datum) -> Datum:
     """How many insertions, deletions and substitutions; -1 if more than the threshold."""
 

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.ops.functions.alignment import on_arrays, valid_mask
+from penstock.ops.functions.civil import MICROS_PER_DAY
 from penstock.ops.functions.failures import fail_where
-from penstock.ops.functions.lists import Lists, check_length, offsets_of, over_arrays, valid_mask
+from penstock.ops.functions.lists import Lists, check_length, offsets_of
 from penstock.ops.functions.registry import function
 from penstock.plan.exprs import Call
 from penstock.state.keys import canonical_ints
-
-_MICROS_PER_DAY = 24 * 3600 * 10**6
 
 
 def _refuse_calendars(call: Call) -> str | None:
@@ -27,18 +27,18 @@ def _refuse_calendars(call: Call) -> str | None:
     return None
 
 
-@function("Sequence", sql="sequence", raises=True, accepts=_refuse_calendars)
-@over_arrays
+@function("Sequence", sql="sequence", raises=True, accepts=_refuse_calendars, strict=True)
+@on_arrays
 def sequence(call: Call, start: pa.Array, stop: pa.Array, step: pa.Array | None = None) -> pa.Array:
     """From start to stop, both included if the step meets it."""
     arrays = [start, stop] if step is None else [start, stop, step]
     valid = valid_mask(*arrays)
     low, high = canonical_ints(start), canonical_ints(stop)
-    scale = _MICROS_PER_DAY if pt.is_date(start.type) else 1
+    scale = MICROS_PER_DAY if pt.is_date(start.type) else 1
     if step is not None:
         steps = canonical_ints(step)
     else:
-        one = 1 if pt.is_integer(start.type) else _MICROS_PER_DAY
+        one = 1 if pt.is_integer(start.type) else MICROS_PER_DAY
         steps = np.where(low <= high, one, -one)
     if scale > 1:
         fail_where(pa.array(valid & (steps % scale != 0)), "_LEGACY_ERROR_TEMP_3242")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Positions = npt.NDArray[np.int64]
+from penstock.ops.functions.alignment import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Layout:
 
     type: pa.DataType
     data: npt.NDArray[np.uint8]
-    begin: Positions
-    end: Positions
+    begin: Ints
+    end: Ints
     #: True for rows that are not null, or None if none is.
-    valid: npt.NDArray[np.bool_] | None
+    valid: Mask | None
 
     @classmethod
     def of(cls, column: pa.Array) -> Layout:
@@ -49,7 +49,7 @@ class Layout:
         """Whether every byte is a character of its own."""
         return not self.data.size or int(self.data.max()) < 0x80
 
-    def cut(self, begin: Positions, end: Positions) -> pa.Array:
+    def cut(self, begin: Ints, end: Ints) -> pa.Array:
         """The bytes from begin to end of every row; positions are those of `data`."""
         lengths = end - begin
         bounds = np.zeros(len(lengths) + 1, np.int64)
@@ -57,7 +57,7 @@ class Layout:
         places = np.arange(bounds[-1]) + np.repeat(begin - bounds[:-1], lengths)
         return self.join(self.data[places], bounds)
 
-    def join(self, data: npt.NDArray[np.uint8], bounds: Positions) -> pa.Array:
+    def join(self, data: npt.NDArray[np.uint8], bounds: Ints) -> pa.Array:
         """A column of these bytes, with the nulls of this one."""
         mask = None
         nulls = 0
@@ -67,7 +67,7 @@ class Layout:
         buffers = [mask, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
         return pa.Array.from_buffers(self.type, len(bounds) - 1, buffers, null_count=nulls)
 
-    def characters(self) -> Positions:
+    def characters(self) -> Ints:
         """For every byte position, and the one past the end: how many characters begin before."""
         begins = (self.data & 0xC0) != 0x80
         counted = np.zeros(len(begins) + 1, np.int64)
@@ -75,7 +75,7 @@ class Layout:
         return counted
 
 
-def substring_rows(column: pa.Array, position: Positions, length: Positions) -> pa.Array:
+def substring_rows(column: pa.Array, position: Ints, length: Ints) -> pa.Array:
     """Spark's substring: positions count from 1, negative ones from the end; 0 is as 1."""
     layout = Layout.of(column)
     if pa.types.is_string(column.type) and not layout.is_ascii:
@@ -92,13 +92,13 @@ def substring_rows(column: pa.Array, position: Positions, length: Positions) -> 
     return layout.cut(starts[first + start], starts[first + stop])
 
 
-def prefix(column: pa.Array, lengths: Positions) -> pa.Array:
+def prefix(column: pa.Array, lengths: Ints) -> pa.Array:
     """At most this many bytes from the front of every row, be they whole characters or not."""
     layout = Layout.of(column.view(pa.binary()))
     return layout.cut(layout.begin, np.minimum(layout.begin + lengths, layout.end))
 
 
-def suffix(column: pa.Array, lengths: Positions) -> pa.Array:
+def suffix(column: pa.Array, lengths: Ints) -> pa.Array:
     """At most this many bytes from the end of every row, be they whole characters or not."""
     layout = Layout.of(column.view(pa.binary()))
     return layout.cut(np.maximum(layout.end - lengths, layout.begin), layout.end)

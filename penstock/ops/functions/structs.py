@@ -5,13 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ops.functions.lists import Lists, lists_of, over_arrays, retype
+from penstock.ops.functions.alignment import on_arrays
+from penstock.ops.functions.lists import Lists, lists_of, retype
 from penstock.ops.functions.registry import Datum, function
 from penstock.plan.exprs import Call
 
 
 @function("CreateNamedStruct", sql="struct named_struct", raises=False)
-@over_arrays
+@on_arrays
 def named_struct(call: Call, *args: pa.Array) -> pa.Array:
     """Names and values alternate; the type has the names."""
     return struct_of(list(args[1::2]), call.type)
@@ -24,7 +25,7 @@ def get_field(call: Call, value: Datum) -> Datum:
 
 
 @function("GetArrayStructFields", raises=False)
-@over_arrays
+@on_arrays
 def get_fields(call: Call, value: pa.Array) -> pa.Array:
     """One field of every struct in an array."""
     lists = lists_of(value)

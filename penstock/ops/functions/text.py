@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.ops.functions.alignment import on_arrays
 from penstock.ops.functions.arrays import concat_arrays, reverse_arrays
 from penstock.ops.functions.branches import evaluate_where
 from penstock.ops.functions.failures import fail_where
-from penstock.ops.functions.lists import over_arrays
 from penstock.ops.functions.operands import Operands
 from penstock.ops.functions.registry import Compiled, Datum, function, special_form
 from penstock.ops.functions.rows import each, each_with_nulls
@@ -120,9 +120,9 @@ def bit_length(call: Call, value: Datum) -> Datum:
 # -- cutting
 
 
-@function("Substring", sql="substring substr left right", raises=False)
+@function("Substring", sql="substring substr left right", raises=False, strict=True)
 def substring(call: Call, value: Datum, position: Datum, length: Datum) -> Datum:
-    """Positions count from 1, negative ones from the end; 0 is as 1."""
+    """Ints count from 1, negative ones from the end; 0 is as 1."""
     bounds = _constant_bounds(position, length)
     if bounds is None:
         return _substring_rows(call, value, position, length)
@@ -143,14 +143,14 @@ def _constant_bounds(position: Datum, length: Datum) -> tuple[int, int | None] |
     return start, None if start < 0 <= stop else stop
 
 
-@over_arrays
+@on_arrays
 def _substring_rows(call: Call, value: pa.Array, position: pa.Array, length: pa.Array) -> pa.Array:
     operands = Operands(position, length)
     cut = substring_rows(value, *operands.vectors)
     return cut if operands.nulls is None else pc.if_else(pa.array(operands.nulls), None, cut)
 
 
-@function("Overlay", sql="overlay", raises=False)
+@function("Overlay", sql="overlay", raises=False, strict=True)
 def overlay(call: Call, value: Datum, new: Datum, position: Datum, length: Datum) -> Datum:
     """Replace so many characters from a position on."""
     # Four arguments, each with its own length: no kernel replaces at positions that vary.
@@ -175,7 +175,7 @@ def _substring(text: AnyStr, position: int, length: int) -> AnyStr:
 def concat(call: Call, *values: Datum) -> Datum:
     """Null if one of them is; for strings, binaries and arrays."""
     if pa.types.is_list(call.type):
-        return over_arrays(concat_arrays)(call, *values)
+        return on_arrays(concat_arrays)(call, *values)
     return pc.binary_join_element_wise(*values, pa.scalar("", call.type))
 
 
@@ -211,7 +211,7 @@ def _join_row(separator: str | None, *values: str | list[str | None] | None) -> 
     return separator.join(parts)
 
 
-@function("StringRepeat", sql="repeat", raises=False)
+@function("StringRepeat", sql="repeat", raises=False, strict=True)
 def repeat(call: Call, value: Datum, times: Datum) -> Datum:
     return pc.binary_repeat(value, _not_negative(times))
 
@@ -228,7 +228,7 @@ def _not_negative(times: Datum) -> Datum:
 @function("Reverse", sql="reverse", raises=False)
 def reverse(call: Call, value: Datum) -> Datum:
     if pa.types.is_list(call.type):
-        return over_arrays(reverse_arrays)(call, value)
+        return on_arrays(reverse_arrays)(call, value)
     return pc.utf8_reverse(value)
 
 
@@ -237,7 +237,7 @@ def elt(call: Call, args: list[Compiled]) -> Compiled:
     """The n-th of the other arguments; only that one is evaluated."""
     index, *choices = args
 
-    @over_arrays
+    @on_arrays
     def places(call: Call, value: pa.Array) -> pa.Array:
         outside = pc.or_(pc.less(value, 1), pc.greater(value, len(choices)))
         if call.is_ansi:
@@ -262,13 +262,13 @@ def elt(call: Call, args: list[Compiled]) -> Compiled:
 # -- padding and trimming
 
 
-@function("StringLPad", "ByteArray.lpad", sql="lpad", raises=False)
+@function("StringLPad", "ByteArray.lpad", sql="lpad", raises=False, strict=True)
 def pad_left(call: Call, value: Datum, width: Datum, fill: Datum) -> Datum:
     padded = _pad_characters(pc.utf8_lpad, value, width, fill)
     return padded if padded is not None else each(call.type, _pad_left, value, width, fill)
 
 
-@function("StringRPad", "ByteArray.rpad", sql="rpad", raises=False)
+@function("StringRPad", "ByteArray.rpad", sql="rpad", raises=False, strict=True)
 def pad_right(call: Call, value: Datum, width: Datum, fill: Datum) -> Datum:
     padded = _pad_characters(pc.utf8_rpad, value, width, fill)
     return padded if padded is not None else each(call.type, _pad_right, value, width, fill)
@@ -300,17 +300,17 @@ def _filling(text: AnyStr, width: int, fill: AnyStr) -> AnyStr:
     return (fill * (missing // len(fill) + 1))[:missing] if fill else fill
 
 
-@function("StringTrim", sql="trim btrim", raises=False)
+@function("StringTrim", sql="trim btrim", raises=False, strict=True)
 def trim(call: Call, value: Datum, *characters: Datum) -> Datum:
     return _trim(call, pc.utf8_trim, str.strip, value, *characters)
 
 
-@function("StringTrimLeft", sql="ltrim", raises=False)
+@function("StringTrimLeft", sql="ltrim", raises=False, strict=True)
 def trim_left(call: Call, value: Datum, *characters: Datum) -> Datum:
     return _trim(call, pc.utf8_ltrim, str.lstrip, value, *characters)
 
 
-@function("StringTrimRight", sql="rtrim", raises=False)
+@function("StringTrimRight", sql="rtrim", raises=False, strict=True)
 def trim_right(call: Call, value: Datum, *characters: Datum) -> Datum:
     return _trim(call, pc.utf8_rtrim, str.rstrip, value, *characters)
 
@@ -342,14 +342,14 @@ _CHARACTERS: Final = pa.array([chr(code) for code in range(256)] + [""])
 
 
 @function("Chr", sql="chr char", raises=False)
-@over_arrays
+@on_arrays
 def chr_(call: Call, value: pa.Array) -> pa.Array:
     operands = Operands(value)
     codes = operands.vectors[0]
     return _CHARACTERS.take(pa.array(np.where(codes < 0, 256, codes & 255), mask=operands.nulls))
 
 
-@function("StringTranslate", sql="translate", raises=False)
+@function("StringTranslate", sql="translate", raises=False, strict=True)
 def translate(call: Call, value: Datum, old: Datum, new: Datum) -> Datum:
     # Arrow replaces one text at a time; all replacements at once need Python's tables.
     return each(call.type, lambda text, a, b: text.translate(_table(a, b)), value, old, new)

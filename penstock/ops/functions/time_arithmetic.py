@@ -13,48 +13,52 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops.functions import civil
-from penstock.ops.functions.civil import MICROS_PER_DAY, MICROS_PER_SECOND
+from penstock.ops.functions.alignment import Ints, Mask
+from penstock.ops.functions.civil import (
+    MICROS_PER_DAY,
+    MICROS_PER_HOUR,
+    MICROS_PER_MINUTE,
+    MICROS_PER_SECOND,
+)
 from penstock.ops.functions.failures import arrow_errors
 from penstock.ops.functions.operands import (
-    Integers,
-    Mask,
     Operands,
     add_overflows,
     divide_toward_zero,
     multiply_overflows,
 )
 from penstock.ops.functions.registry import Datum, function
-from penstock.ops.functions.times import fail_days, fail_overflow
+from penstock.ops.functions.times import fail_ints, fail_overflow
 from penstock.ops.functions.zones import UTC_ZONE, Zone, knows_zone, zone_of, zones_named
 from penstock.plan.exprs import Call
 
 # -- dates
 
 
-@function("DateAdd", sql="date_add dateadd", raises=False)
+@function("DateAdd", sql="date_add dateadd", raises=False, strict=True)
 def date_add(call: Call, dates: Datum, days: Datum) -> Datum:
     """Wraps around, as Spark's does."""
     rows = Operands(dates, days)
     return rows.result(rows.vectors[0] + rows.vectors[1], call.type)
 
 
-@function("DateSub", sql="date_sub", raises=False)
+@function("DateSub", sql="date_sub", raises=False, strict=True)
 def date_sub(call: Call, dates: Datum, days: Datum) -> Datum:
     rows = Operands(dates, days)
     return rows.result(rows.vectors[0] - rows.vectors[1], call.type)
 
 
-@function("DateDiff", sql="datediff date_diff", raises=False)
+@function("DateDiff", sql="datediff date_diff", raises=False, strict=True)
 def date_diff(call: Call, end: Datum, start: Datum) -> Datum:
     rows = Operands(end, start)
     return rows.result(rows.vectors[0] - rows.vectors[1], call.type)
 
 
-@function("AddMonths", "DateAddYMInterval", sql="add_months", raises=True)
+@function("AddMonths", "DateAddYMInterval", sql="add_months", raises=True, strict=True)
 def add_months(call: Call, dates: Datum, months: Datum) -> Datum:
     rows = Operands(dates, months)
     days = civil.add_months(*rows.vectors)
-    fail_days(rows, days)
+    fail_ints(rows, days)
     return rows.result(days, call.type)
 
 
@@ -64,7 +68,7 @@ def _no_legacy_interval(call: Call) -> str | None:
     return None
 
 
-@function("SubtractDates", raises=True, accepts=_no_legacy_interval)
+@function("SubtractDates", raises=True, accepts=_no_legacy_interval, strict=True)
 def subtract_dates(call: Call, left: Datum, right: Datum) -> Datum:
     rows = Operands(left, right)
     days = rows.vectors[0] - rows.vectors[1]
@@ -73,7 +77,7 @@ def subtract_dates(call: Call, left: Datum, right: Datum) -> Datum:
     return rows.result(micros, call.type)
 
 
-@function("DateAddInterval", raises=True, accepts=knows_zone)
+@function("DateAddInterval", raises=True, accepts=knows_zone, strict=True)
 def date_add_interval(call: Call, dates: Datum, intervals: Datum) -> Datum:
     """With parts of a day only when not in ANSI mode, and then what is left of a day is cut."""
     rows = Operands(dates, intervals)
@@ -88,14 +92,14 @@ def date_add_interval(call: Call, dates: Datum, intervals: Datum) -> Datum:
         times, beyond = _add_calendar(zone, starts, calendar)
         fail_overflow(rows, (wrong | beyond) & (micros != 0))
         moved = np.where(micros != 0, zone.to_local(times)[0], moved)
-    fail_days(rows, moved)
+    fail_ints(rows, moved)
     return rows.result(moved, call.type)
 
 
 # -- timestamps
 
 
-@function("TimestampAddInterval", sql="+ -", raises=True, accepts=knows_zone)
+@function("TimestampAddInterval", sql="+ -", raises=True, accepts=knows_zone, strict=True)
 def timestamp_add_interval(call: Call, times: Datum, intervals: Datum) -> Datum:
     zone = zone_of(call, times.type)
     if zone.is_utc and pa.types.is_duration(intervals.type):
@@ -114,7 +118,7 @@ def timestamp_add_interval(call: Call, times: Datum, intervals: Datum) -> Datum:
     return rows.result(moved, call.type)
 
 
-@function("TimestampAddYMInterval", raises=True, accepts=knows_zone)
+@function("TimestampAddYMInterval", raises=True, accepts=knows_zone, strict=True)
 def timestamp_add_months(call: Call, times: Datum, months: Datum) -> Datum:
     rows = Operands(times, months)
     moved, wrong = _add_months(zone_of(call, times.type), *rows.vectors)
@@ -122,24 +126,22 @@ def timestamp_add_months(call: Call, times: Datum, months: Datum) -> Datum:
     return rows.result(moved, call.type)
 
 
-def _add_months(zone: Zone, micros: Integers, months: Integers) -> tuple[Integers, Mask]:
+def _add_months(zone: Zone, micros: Ints, months: Ints) -> tuple[Ints, Mask]:
     days, rest = zone.to_local(micros)
     return _at_clock(zone, micros, civil.add_months(days, months), rest)
 
 
-def _add_days(zone: Zone, micros: Integers, amount: Integers) -> tuple[Integers, Mask]:
+def _add_days(zone: Zone, micros: Ints, amount: Ints) -> tuple[Ints, Mask]:
     days, rest = zone.to_local(micros)
     return _at_clock(zone, micros, days + amount, rest)
 
 
-def _at_clock(
-    zone: Zone, micros: Integers, days: Integers, rest: Integers
-) -> tuple[Integers, Mask]:
+def _at_clock(zone: Zone, micros: Ints, days: Ints, rest: Ints) -> tuple[Ints, Mask]:
     """The moment of a local time; the offset of the moment it was made from is preferred."""
     return zone.from_local(days, rest, zone.offsets_at(micros // MICROS_PER_SECOND))
 
 
-def _add_calendar(zone: Zone, micros: Integers, calendar: np.ndarray) -> tuple[Integers, Mask]:
+def _add_calendar(zone: Zone, micros: Ints, calendar: np.ndarray) -> tuple[Ints, Mask]:
     """Months, then days, then microseconds, each resolved in the zone."""
     moved, wrong = _add_months(zone, micros, calendar["months"].astype(np.int64))
     moved, beyond = _add_days(zone, moved, calendar["days"].astype(np.int64))
@@ -151,7 +153,7 @@ def _zone_and_no_legacy(call: Call) -> str | None:
     return _no_legacy_interval(call) or knows_zone(call)
 
 
-@function("SubtractTimestamps", raises=True, accepts=_zone_and_no_legacy)
+@function("SubtractTimestamps", raises=True, accepts=_zone_and_no_legacy, strict=True)
 def subtract_timestamps(call: Call, left: Datum, right: Datum) -> Datum:
     """By what the clock shows: a day with 23 hours is a day."""
     zone = zone_of(call, left.type)
@@ -164,7 +166,7 @@ def subtract_timestamps(call: Call, left: Datum, right: Datum) -> Datum:
     return rows.result(micros, call.type)
 
 
-def _clock_difference(zone: Zone, start: Integers, end: Integers) -> tuple[Integers, Mask]:
+def _clock_difference(zone: Zone, start: Ints, end: Ints) -> tuple[Ints, Mask]:
     days, rest = zone.to_local(end)
     start_days, start_rest = zone.to_local(start)
     return civil.join_micros(days - start_days, rest - start_rest)
@@ -178,8 +180,8 @@ _UNITS: Final = {
     "WEEK": (0, 7, 0),
     "DAY": (0, 1, 0),
     "DAYOFYEAR": (0, 1, 0),
-    "HOUR": (0, 0, 3600 * MICROS_PER_SECOND),
-    "MINUTE": (0, 0, 60 * MICROS_PER_SECOND),
+    "HOUR": (0, 0, MICROS_PER_HOUR),
+    "MINUTE": (0, 0, MICROS_PER_MINUTE),
     "SECOND": (0, 0, MICROS_PER_SECOND),
     "MILLISECOND": (0, 0, 1000),
     "MICROSECOND": (0, 0, 1),
@@ -193,7 +195,7 @@ def _known_unit(call: Call) -> str | None:
     return knows_zone(call)
 
 
-@function("TimestampAdd", sql="timestampadd", raises=True, accepts=_known_unit)
+@function("TimestampAdd", sql="timestampadd", raises=True, accepts=_known_unit, strict=True)
 def timestamp_add(call: Call, amounts: Datum, times: Datum) -> Datum:
     rows = Operands(amounts, times)
     amount, micros = rows.vectors
@@ -212,7 +214,7 @@ def timestamp_add(call: Call, amounts: Datum, times: Datum) -> Datum:
     return rows.result(moved, call.type)
 
 
-@function("TimestampDiff", sql="timestampdiff", raises=True, accepts=_known_unit)
+@function("TimestampDiff", sql="timestampdiff", raises=True, accepts=_known_unit, strict=True)
 def timestamp_diff(call: Call, start: Datum, end: Datum) -> Datum:
     """Whole units that the clock passes, cut toward zero."""
     rows = Operands(start, end)
@@ -233,12 +235,12 @@ def timestamp_diff(call: Call, start: Datum, end: Datum) -> Datum:
     return rows.result(divide_toward_zero(divide_toward_zero(packed, 32), months), call.type)
 
 
-def _packed(days: Integers) -> Integers:
+def _packed(days: Ints) -> Ints:
     """Months and days of the month in one number that orders like the date."""
     return civil.months_of(days) * 32 + civil.days_of_month(days)
 
 
-@function("MonthsBetween", sql="months_between", raises=True, accepts=knows_zone)
+@function("MonthsBetween", sql="months_between", raises=True, accepts=knows_zone, strict=True)
 def months_between(call: Call, end: Datum, start: Datum, is_rounded: Datum) -> Datum:
     """A month has 31 days here; equal days of the month, and two last days, make whole months."""
     rows = Operands(end, start, is_rounded)
@@ -270,13 +272,13 @@ def months_between(call: Call, end: Datum, start: Datum, is_rounded: Datum) -> D
 # -- from parts
 
 
-@function("MakeDate", sql="make_date", raises=True)
+@function("MakeDate", sql="make_date", raises=True, strict=True)
 def make_date(call: Call, years: Datum, months: Datum, days: Datum) -> Datum:
     rows = Operands(years, months, days)
     made, wrong = civil.date_of(*rows.vectors)
     if call.is_ansi:
         rows.fail_where(wrong, "DATETIME_FIELD_OUT_OF_BOUNDS", "no such date")
-    fail_days(rows, made, ~wrong)
+    fail_ints(rows, made, ~wrong)
     return rows.result(made, call.type, wrong)
 
 
@@ -286,6 +288,7 @@ def make_date(call: Call, years: Datum, months: Datum, days: Datum) -> Datum:
     " try_make_timestamp_ltz try_make_timestamp_ntz",
     raises=True,
     accepts=knows_zone,
+    strict=True,
 )
 def make_timestamp(call: Call, *parts: Datum) -> Datum:
     """Year, month, day, hour, minute, seconds as decimal(16, 6), and perhaps a zone.

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.functions import civil
-from penstock.ops.functions.operands import Integers, Mask
+from penstock.ops.functions.alignment import Ints, Mask
 from penstock.ops.functions.time_patterns import (
     HALVES,
     MONTHS,
@@ -51,10 +51,10 @@ _LONGEST: Final = 19
 class Parsed:
     """Local times, the offsets that the texts state, and where a text is none of the pattern."""
 
-    days: Integers
-    micros: Integers
+    days: Ints
+    micros: Ints
     #: None if the pattern has no offset.
-    offsets: Integers | None
+    offsets: Ints | None
     #: Whether the text states an offset.
     has_offset: Mask
     wrong: Mask
@@ -183,8 +183,8 @@ def _read_slowly(
     expression: re.Pattern[str],
     counts: dict[str, int],
     texts: pa.Array,
-    rows: Integers,
-    values: dict[str, Integers],
+    rows: Ints,
+    values: dict[str, Ints],
     found: Mask,
     has_offset: Mask,
 ) -> None:
@@ -246,7 +246,7 @@ class _Layout:
     numbers: tuple[tuple[str, int, int, int, int], ...]
     given: tuple[tuple[int, int], ...]
 
-    def read(self, texts: pa.Array, values: dict[str, Integers]) -> Mask:
+    def read(self, texts: pa.Array, values: dict[str, Ints]) -> Mask:
         """Fill the values of rows whose texts fit; where that is."""
         offsets = np.frombuffer(texts.buffers()[1], np.int32) if len(texts) else np.zeros(1, int)
         offsets = offsets[texts.offset : texts.offset + len(texts) + 1]
@@ -306,13 +306,13 @@ def _has_width(field: Field) -> bool:
 # -- what the fields mean together
 
 
-def _resolve(values: dict[str, Integers], has_offset: Mask, wrong: Mask) -> Parsed:
+def _resolve(values: dict[str, Ints], has_offset: Mask, wrong: Mask) -> Parsed:
     count = len(wrong)
     for name, (low, high) in _RANGES.items():
         if name in values:
             wrong = wrong | (values[name] < low) | (values[name] > high)
 
-    def get(name: str) -> Integers:
+    def get(name: str) -> Ints:
         found = values.get(name)
         return np.full(count, _DEFAULTS.get(name, 0), np.int64) if found is None else found
 

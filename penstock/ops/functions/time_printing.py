@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops.functions import civil
-from penstock.ops.functions.operands import Integers, Mask
+from penstock.ops.functions.alignment import Ints, Mask
 from penstock.ops.functions.time_patterns import (
     DAYS,
     HALVES,
@@ -34,30 +34,30 @@ Printed: TypeAlias = "Bytes | pa.Array"
 class Moments:
     """Local times, and what is to be known of them, computed when first asked for."""
 
-    def __init__(self, days: Integers, rest: Integers, offsets: Integers) -> None:
+    def __init__(self, days: Ints, rest: Ints, offsets: Ints) -> None:
         self.days = days
         self.micros = rest
         self.offsets = offsets
 
     @functools.cached_property
-    def months(self) -> Integers:
+    def months(self) -> Ints:
         """Since January 1970."""
         return civil.months_of(self.days)
 
     @functools.cached_property
-    def seconds(self) -> Integers:
+    def seconds(self) -> Ints:
         """Of the day."""
         return self.micros // civil.MICROS_PER_SECOND
 
     @functools.cached_property
-    def hours(self) -> Integers:
+    def hours(self) -> Ints:
         """Of the day."""
         return self.seconds // 3600
 
 
 #: Letters that do not depend on the time of the day.
 _OF_DAYS: Final = "yMLdDEQq"
-_NUMBERS: Final[dict[str, Callable[[Moments], Integers]]] = {
+_NUMBERS: Final[dict[str, Callable[[Moments], Ints]]] = {
     "M": lambda at: at.months % 12 + 1,
     "L": lambda at: at.months % 12 + 1,
     "d": lambda at: at.days - civil.first_days(at.months) + 1,
@@ -71,7 +71,7 @@ _NUMBERS: Final[dict[str, Callable[[Moments], Integers]]] = {
     "Q": lambda at: at.months % 12 // 3 + 1,
     "q": lambda at: at.months % 12 // 3 + 1,
 }
-_NAMES: Final[dict[str, tuple[tuple[str, ...], Callable[[Moments], Integers]]]] = {
+_NAMES: Final[dict[str, tuple[tuple[str, ...], Callable[[Moments], Ints]]]] = {
     "M": (MONTHS, lambda at: at.months % 12),
     "L": (MONTHS, lambda at: at.months % 12),
     "E": (DAYS, lambda at: civil.weekdays(at.days)),
@@ -107,9 +107,7 @@ def printer(pattern: str) -> Callable[[Moments, Mask | None], pa.Array]:
     return print_all
 
 
-def _by_day(
-    pieces: list[Callable[[Moments], Printed]], days: Integers, nulls: Mask | None
-) -> pa.Array:
+def _by_day(pieces: list[Callable[[Moments], Printed]], days: Ints, nulls: Mask | None) -> pa.Array:
     """A stream's rows are of few days: print each of those once."""
     seen = days if nulls is None else days[~nulls]
     first = int(seen.min(initial=2**62))
@@ -193,7 +191,7 @@ def _named(letter: str, count: int) -> Callable[[Moments], Printed]:
 
 
 def _table(
-    names: tuple[str, ...], index: Callable[[Moments], Integers]
+    names: tuple[str, ...], index: Callable[[Moments], Ints]
 ) -> Callable[[Moments], Printed]:
     """One of some names: as bytes if all are of one width."""
     if len({len(name) for name in names}) == 1:
@@ -203,13 +201,13 @@ def _table(
     return lambda at: texts.take(pa.array(index(at)))
 
 
-def _number(value: Callable[[Moments], Integers], count: int) -> Callable[[Moments], Printed]:
+def _number(value: Callable[[Moments], Ints], count: int) -> Callable[[Moments], Printed]:
     if count in (2, 3):
         return lambda at: _padded(value(at), count)
     return lambda at: _SHORT.take(pa.array(value(at)))
 
 
-def _padded(numbers: Integers, count: int) -> Printed:
+def _padded(numbers: Ints, count: int) -> Printed:
     """At least so many digits; a day of the year may have more."""
     if numbers.max(initial=0) < 10**count:
         return _DIGITS[count][numbers]
@@ -228,7 +226,7 @@ def _year(at: Moments, count: int) -> Printed:
     return pc.binary_join_element_wise(pa.array(signs.tolist(), pa.string()), size, "")
 
 
-def _fraction(micros: Integers, count: int) -> Bytes:
+def _fraction(micros: Ints, count: int) -> Bytes:
     """The first digits of the fraction; those beyond microseconds are zeros."""
     digits = np.full((len(micros), 9), ord("0"), np.uint8)
     digits[:, 0:3] = _DIGITS[3][micros // 1000]
@@ -236,7 +234,7 @@ def _fraction(micros: Integers, count: int) -> Bytes:
     return digits[:, :count]
 
 
-def _offset(offsets: Integers, letter: str, count: int, rows: int) -> Printed:
+def _offset(offsets: Ints, letter: str, count: int, rows: int) -> Printed:
     """Like +01:00; X prints Z for none."""
     distinct, places = np.unique(np.broadcast_to(offsets, rows), return_inverse=True)
     texts = pa.array([offset_text(int(o), letter, count) for o in distinct], pa.string())

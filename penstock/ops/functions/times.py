@@ -14,29 +14,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops.functions import civil
-from penstock.ops.functions.civil import MICROS_PER_DAY, MICROS_PER_SECOND
-from penstock.ops.functions.operands import (
-    LONG_DIGITS,
-    Integers,
-    Mask,
-    Operands,
-    multiply_overflows,
+from penstock.ops.functions.alignment import Ints, Mask, on_arrays
+from penstock.ops.functions.civil import (
+    MICROS_PER_DAY,
+    MICROS_PER_HOUR,
+    MICROS_PER_MINUTE,
+    MICROS_PER_SECOND,
 )
+from penstock.ops.functions.java_floats import to_longs
+from penstock.ops.functions.operands import LONG_DIGITS, Operands, multiply_overflows
 from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.time_patterns import DAYS, MONTHS
 from penstock.ops.functions.zones import Zone, find_zone, knows_zone, zone_of, zones_named
 from penstock.plan.exprs import Call, Literal
 
-_MICROS_PER_MINUTE: Final = 60 * MICROS_PER_SECOND
-_MICROS_PER_HOUR: Final = 60 * _MICROS_PER_MINUTE
-_DAY_NAMES: Final = pa.array(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
-_MONTH_NAMES: Final = pa.array(
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-)
+_DAY_NAMES: Final = pa.array([name[:3] for name in DAYS])
+_MONTH_NAMES: Final = pa.array([name[:3] for name in MONTHS])
 
 # -- fields of a date
 
 
-def _date_field(kind: str, sql: str, compute: Callable[[Integers], Integers]) -> None:
+def _date_field(kind: str, sql: str, compute: Callable[[Ints], Ints]) -> None:
     @function(kind, sql=sql, raises=False)
     def field(call: Call, value: Datum) -> Datum:
         rows = Operands(value)
@@ -70,7 +68,7 @@ def month_name(call: Call, value: Datum) -> Datum:
     return rows.answer(_MONTH_NAMES.take(_index(civil.months_of(rows.vectors[0]) % 12, rows)))
 
 
-def _index(places: Integers, rows: Operands) -> pa.Array:
+def _index(places: Ints, rows: Operands) -> pa.Array:
     return pa.array(places, mask=rows.nulls)
 
 
@@ -89,10 +87,10 @@ def _time_field(kind: str, sql: str, unit: int, count: int) -> None:
         return rows.result(zone.to_local(micros)[1] // unit % count, call.type)
 
 
-_time_field("Hour", "hour", _MICROS_PER_HOUR, 24)
-_time_field("Minute", "minute", _MICROS_PER_MINUTE, 60)
+_time_field("Hour", "hour", MICROS_PER_HOUR, 24)
+_time_field("Minute", "minute", MICROS_PER_MINUTE, 60)
 _time_field("Second", "second", MICROS_PER_SECOND, 60)
-_time_field("SecondWithFraction", "", 1, _MICROS_PER_MINUTE)
+_time_field("SecondWithFraction", "", 1, MICROS_PER_MINUTE)
 
 
 # -- numbers since 1970
@@ -110,28 +108,17 @@ _floor_field("CastTimestampNTZToLong", "", MICROS_PER_SECOND)
 _floor_field("UnixMillis", "unix_millis", 1000)
 
 
-@function("UnixMicros", "UnixDate", sql="unix_micros unix_date", raises=False)
-def unix_number(call: Call, value: Datum) -> Datum:
-    return _relabel(value, call.type)
-
-
 @function(
-    "MicrosToTimestamp",
-    "DateFromUnixDate",
-    sql="timestamp_micros date_from_unix_date",
+    *("UnixMicros", "UnixDate", "MicrosToTimestamp", "DateFromUnixDate"),
+    sql="unix_micros unix_date timestamp_micros date_from_unix_date",
     raises=False,
 )
-def from_unix_number(call: Call, value: Datum) -> Datum:
-    return _relabel(value, call.type)
-
-
-def _relabel(value: Datum, type: pa.DataType) -> Datum:
+@on_arrays
+def same_number(call: Call, value: pa.Array) -> pa.Array:
     """The same numbers under another type; narrow integers are widened."""
-    if isinstance(value, pa.Scalar):
-        return _relabel(pa.repeat(value, 1), type)[0]
-    if value.type.bit_width != type.bit_width:
+    if value.type.bit_width != call.type.bit_width:
         value = value.cast(pa.int64())
-    return value.view(type)
+    return value.view(call.type)
 
 
 @function("MillisToTimestamp", sql="timestamp_millis", raises=True)
@@ -157,15 +144,8 @@ def seconds_to_timestamp(call: Call, value: Datum) -> Datum:
     seconds = rows.vectors[0]
     finite = np.isfinite(seconds)
     return rows.result(
-        to_long(np.where(finite, seconds, 0) * MICROS_PER_SECOND), call.type, ~finite
+        to_longs(np.where(finite, seconds, 0) * MICROS_PER_SECOND), call.type, ~finite
     )
-
-
-def to_long(values: np.ndarray) -> Integers:
-    """Java's cast of double to long: cut, and held within the range."""
-    low, high = values <= -(2.0**63), values >= 2.0**63
-    cut = np.where(low | high, 0, values).astype(np.int64)
-    return np.where(low, -(2**63), np.where(high, 2**63 - 1, cut))
 
 
 def _scale_up(call: Call, value: Datum, factor: int) -> Datum:
@@ -178,13 +158,13 @@ def _scale_up(call: Call, value: Datum, factor: int) -> Datum:
 # -- truncation, and days beside a date
 
 
-def _following(days: Integers, weekday: Integers | int) -> Integers:
+def _following(days: Ints, weekday: Ints | int) -> Ints:
     """The first day after each that is this day of the week; in 32 bits, which may wrap."""
     ahead = ((weekday + 4) % 7 - 1 - days).astype(np.int32).astype(np.int64) % 7
     return days + 1 + ahead
 
 
-_DATE_LEVELS: Final[dict[str, Callable[[Integers], Integers]]] = {
+_DATE_LEVELS: Final[dict[str, Callable[[Ints], Ints]]] = {
     "WEEK": lambda days: _following((days - 7).astype(np.int32).astype(np.int64), 0),
     "MONTH": lambda days: civil.first_days(civil.months_of(days)),
     "QUARTER": lambda days: civil.first_days(civil.months_of(days) // 3 * 3),
@@ -194,14 +174,14 @@ _TIME_LEVELS: Final = {
     "MICROSECOND": 1,
     "MILLISECOND": 1000,
     "SECOND": MICROS_PER_SECOND,
-    "MINUTE": _MICROS_PER_MINUTE,
-    "HOUR": _MICROS_PER_HOUR,
+    "MINUTE": MICROS_PER_MINUTE,
+    "HOUR": MICROS_PER_HOUR,
     "DAY": MICROS_PER_DAY,
 }
 _LEVEL_NAMES: Final = {"DD": "DAY", "MON": "MONTH", "MM": "MONTH", "YYYY": "YEAR", "YY": "YEAR"}
 
 
-def _truncated(levels: Datum, truncate: Callable[[str], Integers | None]) -> tuple[Integers, Mask]:
+def _truncated(levels: Datum, truncate: Callable[[str], Ints | None]) -> tuple[Ints, Mask]:
     """Each row truncated to the level that it names, and where that is no level."""
     names = pa.repeat(levels, 1) if isinstance(levels, pa.Scalar) else levels
     codes = names.dictionary_encode()
@@ -216,12 +196,12 @@ def _truncated(levels: Datum, truncate: Callable[[str], Integers | None]) -> tup
     return values, unknown
 
 
-@function("TruncDate", sql="trunc", raises=True)
+@function("TruncDate", sql="trunc", raises=True, strict=True, order=(1, 0))
 def trunc_date(call: Call, dates: Datum, levels: Datum) -> Datum:
     """Wraps around before the first date of 32 bits, except for quarters."""
     rows = Operands(dates, levels)
 
-    def truncate(level: str) -> Integers | None:
+    def truncate(level: str) -> Ints | None:
         compute = _DATE_LEVELS.get(level)
         if compute is None:
             return None
@@ -229,16 +209,16 @@ def trunc_date(call: Call, dates: Datum, levels: Datum) -> Datum:
         return days if level == "QUARTER" else days.astype(np.int32).astype(np.int64)
 
     values, unknown = _truncated(levels, truncate)
-    fail_days(rows, values, ~unknown)
+    fail_ints(rows, values, ~unknown)
     return rows.result(values, call.type, unknown)
 
 
-@function("TruncTimestamp", sql="date_trunc", raises=True, accepts=knows_zone)
+@function("TruncTimestamp", sql="date_trunc", raises=True, accepts=knows_zone, strict=True)
 def trunc_timestamp(call: Call, levels: Datum, times: Datum) -> Datum:
     rows = Operands(times, levels)
     zone = zone_of(call)
 
-    def truncate(level: str) -> Integers | None:
+    def truncate(level: str) -> Ints | None:
         if level in _TIME_LEVELS:
             return _trunc_time(rows, zone, _TIME_LEVELS[level])
         compute = _DATE_LEVELS.get(level)
@@ -248,7 +228,7 @@ def trunc_timestamp(call: Call, levels: Datum, times: Datum) -> Datum:
     return rows.result(values, call.type, unknown)
 
 
-def _trunc_time(rows: Operands, zone: Zone, unit: int) -> Integers:
+def _trunc_time(rows: Operands, zone: Zone, unit: int) -> Ints:
     micros = rows.vectors[0]
     if zone.is_utc or unit <= MICROS_PER_SECOND:
         truncated = micros - micros % unit
@@ -261,7 +241,7 @@ def _trunc_time(rows: Operands, zone: Zone, unit: int) -> Integers:
     return truncated
 
 
-def _trunc_days(rows: Operands, zone: Zone, compute: Callable[[Integers], Integers]) -> Integers:
+def _trunc_days(rows: Operands, zone: Zone, compute: Callable[[Ints], Ints]) -> Ints:
     """Midnight with the offset of the timestamp itself, if that was the offset then."""
     micros = rows.vectors[0]
     days = compute(zone.to_local(micros)[0])
@@ -280,10 +260,10 @@ def fail_overflow(rows: Operands, wrong: Mask) -> None:
     rows.fail_where(wrong, "ARITHMETIC_OVERFLOW", "long overflow")
 
 
-def fail_days(rows: Operands, days: Integers, where: Mask | None = None) -> None:
-    """Fail where a date does not fit 32 bits."""
-    wrong = (days < -(2**31)) | (days > 2**31 - 1)
-    rows.fail_where(wrong if where is None else wrong & where, "ARITHMETIC_OVERFLOW", "date")
+def fail_ints(rows: Operands, values: Ints, where: Mask | None = None) -> None:
+    """Fail where days or months do not fit 32 bits."""
+    wrong = (values < -(2**31)) | (values > 2**31 - 1)
+    rows.fail_where(wrong if where is None else wrong & where, "ARITHMETIC_OVERFLOW", "integer")
 
 
 @function("LastDay", sql="last_day", raises=False)
@@ -294,14 +274,12 @@ def last_day(call: Call, dates: Datum) -> Datum:
 
 _DAYS_OF_WEEK: Final = {
     name: number
-    for number, day in enumerate(
-        ["MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY"]
-    )
+    for number, day in enumerate(name.upper() for name in DAYS)
     for name in (day, day[:3], day[:2])
 }
 
 
-@function("NextDay", sql="next_day")
+@function("NextDay", sql="next_day", strict=True)
 def next_day(call: Call, dates: Datum, names: Datum) -> Datum:
     """The first date after this one that has the named day of the week."""
     array = pa.repeat(names, 1) if isinstance(names, pa.Scalar) else names
@@ -330,30 +308,36 @@ def _literal_zones(call: Call) -> str | None:
     return None
 
 
-@function("FromUTCTimestamp", sql="from_utc_timestamp", raises=True, accepts=_literal_zones)
+@function(
+    "FromUTCTimestamp", sql="from_utc_timestamp", raises=True, accepts=_literal_zones, strict=True
+)
 def from_utc(call: Call, times: Datum, zones: Datum) -> Datum:
     """What the zone's clock shows, as if that were UTC."""
     return _shift(call, times, zones, _show_clock)
 
 
-@function("ToUTCTimestamp", sql="to_utc_timestamp", raises=True, accepts=_literal_zones)
+@function(
+    "ToUTCTimestamp", sql="to_utc_timestamp", raises=True, accepts=_literal_zones, strict=True
+)
 def to_utc(call: Call, times: Datum, zones: Datum) -> Datum:
     """The moment at which the zone's clock shows this."""
     return _shift(call, times, zones, _read_clock)
 
 
-@function("ConvertTimezone", sql="convert_timezone", raises=True, accepts=_literal_zones)
+@function(
+    "ConvertTimezone", sql="convert_timezone", raises=True, accepts=_literal_zones, strict=True
+)
 def convert_timezone(call: Call, sources: Datum, targets: Datum, times: Datum) -> Datum:
     """What the target's clock shows when the source's clock shows this."""
     moments = _shift(call, times, sources, _read_clock)
     return _shift(call, moments, targets, _show_clock)
 
 
-def _show_clock(zone: Zone, micros: Integers) -> tuple[Integers, Mask]:
+def _show_clock(zone: Zone, micros: Ints) -> tuple[Ints, Mask]:
     return civil.join_micros(*zone.to_local(micros))
 
 
-def _read_clock(zone: Zone, micros: Integers) -> tuple[Integers, Mask]:
+def _read_clock(zone: Zone, micros: Ints) -> tuple[Ints, Mask]:
     return zone.from_local(*civil.split_micros(micros))
 
 
@@ -361,7 +345,7 @@ def _shift(
     call: Call,
     times: Datum,
     zones: Datum,
-    shift: Callable[[Zone, Integers], tuple[Integers, Mask]],
+    shift: Callable[[Zone, Ints], tuple[Ints, Mask]],
 ) -> Datum:
     """Each row shifted by the zone that it names."""
     rows = Operands(times, zones)

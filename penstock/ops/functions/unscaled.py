@@ -5,27 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.ops.functions.alignment import nulls, on_arrays, to_numpy
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.registry import function
 from penstock.plan.exprs import Call
 from penstock.state.keys import decimal_words
 
 
 @function("UnscaledValue", raises=False)
-def unscaled_value(call: Call, value: Datum) -> Datum:
+@on_arrays
+def unscaled_value(call: Call, value: pa.Array) -> pa.Array:
     """All digits, without the point; Spark asks only where they fit a long."""
-    if isinstance(value, pa.Scalar):
-        return unscaled_value(call, pa.array([value], value.type))[0]
-    missing = value.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(decimal_words(value)[:, 0].copy(), mask=missing)
+    return pa.array(decimal_words(value)[:, 0].copy(), mask=nulls(value))
 
 
 @function("MakeDecimal", raises=lambda call: not call.option("nullOnOverflow", True))
-def make_decimal(call: Call, value: Datum) -> Datum:
-    if isinstance(value, pa.Scalar):
-        return make_decimal(call, pa.array([value], value.type))[0]
-    missing = value.is_null().to_numpy(zero_copy_only=False)
-    digits = value.fill_null(0).to_numpy()
+@on_arrays
+def make_decimal(call: Call, value: pa.Array) -> pa.Array:
+    missing, digits = nulls(value), to_numpy(value)
     if call.type.precision < 19:
         bound = 10**call.type.precision
         outside = (digits >= bound) | (digits <= -bound)

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import pyarrow as pa
 
+from penstock.ops.functions.alignment import Ints, Mask
 from penstock.ops.functions.civil import (
     MICROS_PER_SECOND,
     SECONDS_PER_DAY,
@@ -28,7 +29,6 @@ from penstock.ops.functions.civil import (
     split_micros,
 )
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.operands import Integers, Mask
 from penstock.ops.functions.registry import Datum
 from penstock.plan.exprs import Call
 
@@ -77,7 +77,7 @@ _NOT_ZONES: Final = re.compile(r"(posix|right)/.*|posixrules|localtime|Factory|l
 class Zone:
     """Offsets in seconds: `offsets[i]` holds before `changes[i]`, the last one after all."""
 
-    def __init__(self, changes: Integers, offsets: Integers) -> None:
+    def __init__(self, changes: Ints, offsets: Ints) -> None:
         self.is_fixed = len(changes) == 0
         self._offsets = offsets
         self._changes = changes
@@ -91,14 +91,14 @@ class Zone:
         """Whether local time is UTC."""
         return self.is_fixed and self._offsets[0] == 0
 
-    def offsets_at(self, seconds: Integers) -> Integers:
+    def offsets_at(self, seconds: Ints) -> Ints:
         """The offset at each second since 1970 UTC."""
         if self.is_fixed:
             return self._offsets
         places = np.searchsorted(self._changes, _fold(seconds), side="right")
         return self._offsets[places]
 
-    def offsets_of_local(self, seconds: Integers, preferred: Integers | None = None) -> Integers:
+    def offsets_of_local(self, seconds: Ints, preferred: Ints | None = None) -> Ints:
         """The offset for each local second; in an overlap the preferred one, if it is possible."""
         if self.is_fixed:
             return self._offsets
@@ -109,7 +109,7 @@ class Zone:
         later = self._offsets[np.searchsorted(self._possible, folded, side="right")]
         return np.where((later < offsets) & (later == preferred), later, offsets)
 
-    def to_local(self, micros: Integers) -> tuple[Integers, Integers]:
+    def to_local(self, micros: Ints) -> tuple[Ints, Ints]:
         """Local day, and microsecond of that day."""
         days, rest = split_micros(micros)
         if self.is_utc:
@@ -119,8 +119,8 @@ class Zone:
         return days + carry, rest - carry * (SECONDS_PER_DAY * MICROS_PER_SECOND)
 
     def from_local(
-        self, days: Integers, rest: Integers, preferred: Integers | None = None
-    ) -> tuple[Integers, Mask]:
+        self, days: Ints, rest: Ints, preferred: Ints | None = None
+    ) -> tuple[Ints, Mask]:
         """Microseconds since 1970 UTC, and where they do not fit 64 bits."""
         if self.is_utc:
             return join_micros(days, rest)
@@ -128,7 +128,7 @@ class Zone:
         offsets = self.offsets_of_local(seconds, preferred)
         return join_micros(days, rest - offsets * MICROS_PER_SECOND)
 
-    def day_starts(self, days: Integers) -> tuple[Integers, Mask]:
+    def day_starts(self, days: Ints) -> tuple[Ints, Mask]:
         """The first moment of each local day: a gap at midnight is passed, not shifted over."""
         micros, wrong = self.from_local(days, np.zeros_like(days))
         if self.is_fixed:
@@ -145,7 +145,7 @@ class Zone:
         return micros + np.where(is_gap, shift, 0) * MICROS_PER_SECOND, wrong
 
 
-def _fold(seconds: Integers) -> Integers:
+def _fold(seconds: Ints) -> Ints:
     """The second of the table at which the same rules hold."""
     beyond = np.maximum(seconds - _TABLE_END + _CYCLE, 0) // _CYCLE
     return seconds - beyond * _CYCLE

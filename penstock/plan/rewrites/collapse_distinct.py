@@ -12,10 +12,14 @@ Law: the aggregate has the same keys, columns and rows as the outer one of the t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Expr, Literal
 from penstock.plan.exprs import replace as replace_expr
+
+#: How Catalyst names the column that tells copies apart; grouping sets have another one.
+_GID: Final = "gid#"
 
 
 def collapse_distinct(node: n.Node) -> n.Node:
@@ -93,9 +97,11 @@ def _copy_of(condition: Expr | None, pair: _Pair) -> dict[str, Expr] | None:
     """The projection of the Expand whose gid the condition asks for, by output column."""
     match condition:
         case Call("EqualTo", (Column(name=name), Literal() as wanted)):
-            gid = pair.names.get(name)
+            gid = pair.names.get(name, "")
         case _:
             return None
+    if not gid.startswith(_GID):
+        return None
     for projection in pair.expand.projections:
         copy = dict(zip(pair.expand.schema.names, projection, strict=True))
         if gid in copy and copy[gid] == wanted:
