@@ -16,7 +16,8 @@ import pyarrow as pa
 from penstock.ops import aggregates
 from penstock.ops.aggregates.api import AGGREGATES, Accumulator, Buffers, Ints
 from penstock.ops.api import Weights
-from penstock.ops.expressions import as_array, compile_expr, true_mask
+from penstock.ops.expressions import compile_expr, true_mask
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.registry import Compiled
 from penstock.plan.nodes import AggregateCall
 from penstock.state.keys import key_objects

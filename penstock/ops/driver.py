@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate, ignore_late, no_clock
-from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.expressions import compile_expr
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.payloads import decode_delta, encode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.ops.sink import read_new, read_result

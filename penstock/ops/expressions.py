@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.ops import functions
 from penstock.ops.api import batch_of
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.registry import FUNCTIONS, Compiled, Datum, Evaluate
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
 
@@ -150,13 +151,6 @@ def can_raise(expr: Expr) -> bool:
             return can_raise(expr.body)
         case _:
             return False
-
-
-def as_array(value: Datum, rows: int) -> pa.Array:
-    """The value with one element per row."""
-    if isinstance(value, pa.Scalar):
-        return pa.repeat(value, rows)
-    return value
 
 
 def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Schema) -> Compiled:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.api import Delta
-from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.expressions import compile_expr
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.lists import Ints, Lists, lists_of, offsets_of, retype
 from penstock.ops.stateless import Stateless
 from penstock.plan import nodes as n

@@ -6,8 +6,8 @@ kept, then kept itself: every pair is found exactly once, by whichever row came 
 Outer, semi and anti joins also need to know when a row's number of partners leaves or reaches zero.
 For the rows of the batch that is the number just found. For rows of the other side that the batch
 touches, it is counted anew before and after, so nothing but the rows is ever stored. With finals, a
-row without partners is shown when its time has passed: plan/time_bounds.py keeps partners around
-for as long as that takes.
+row without partners is shown when its time has passed: until then it is also among the undecided
+ones, and plan/time_bounds.py keeps partners around for as long as that takes.
 
 Law: the emitted rows, added up by weight, are the join of the rows received so far (emit =
 changes), or that join's rows that no later row can change (emit = finals).
@@ -55,6 +55,8 @@ class JoinOperator:
         self._times = times
         self._late: list[LateFilter | None] = []
         self._sides: list[RowSet] = []
+        #: Rows that are yet to be shown alone or not at all, by side.
+        self._undecided: list[RowSet | None] = []
         for port, child in enumerate(node.children):
             keys = (node.left_keys, node.right_keys)[port]
             positions = [child.schema.get_field_index(key.name) for key in keys]
@@ -62,16 +64,14 @@ class JoinOperator:
             time = times[port]
             at = None if time is None else child.schema.get_field_index(time.column)
             self._late.append(None if at is None else LateFilter("join", at, on_late))
-            self._sides.append(
-                state.row_set(
-                    ("left", "right")[port],
-                    child.schema,
-                    positions,
-                    at,
-                    [positions[i] for i in placed],
-                )
+            side, partition = ("left", "right")[port], [positions[i] for i in placed]
+            self._sides.append(state.row_set(side, child.schema, positions, at, partition))
+            waits = self._finals and node.kind != "semi" and self._logic.keeps(port)
+            self._undecided.append(
+                state.row_set(f"{side}_undecided", child.schema, positions, at, partition)
+                if waits
+                else None
             )
-        self._decided_us = [state.value("left_decided_us"), state.value("right_decided_us")]
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         late = self._late[port]
@@ -86,6 +86,9 @@ class JoinOperator:
         if self._logic.keeps(1 - port):
             out += self._transitions(port, delta, pairs)
         own.insert(delta.batch, delta.weights)
+        undecided = self._undecided[port]
+        if undecided is not None:
+            undecided.insert(delta.batch, delta.weights)
         return out
 
     def _alone(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
@@ -126,20 +129,20 @@ class JoinOperator:
             if time is None or late is None:
                 continue
             late.watermark_ms = watermark_ms
-            if self._finals and self._node.kind != "semi" and self._logic.keeps(port):
-                out += self._decide(port, (watermark_ms - time.reach_ms) * 1000)
+            undecided = self._undecided[port]
+            if undecided is not None:
+                out += self._decide(port, undecided, (watermark_ms - time.reach_ms) * 1000)
         for port, time in enumerate(self._times):
             if time is not None:
                 self._sides[port].evict((watermark_ms - time.keep_ms) * 1000)
         return out
 
-    def _decide(self, port: int, bound_us: int) -> list[Delta]:
+    def _decide(self, port: int, undecided: RowSet, bound_us: int) -> list[Delta]:
         """Rows whose last possible partner would have come by now, and that have none."""
-        decided = self._decided_us[port].get()
-        rows, weights = self._sides[port].expired(bound_us, above_us=decided)
-        self._decided_us[port].set(bound_us)
+        rows, weights = undecided.expired(bound_us)
         if not rows.num_rows:
             return []
+        undecided.evict(bound_us)
         partners = self._logic.match(port, rows, self._sides[1 - port])
         counts = fold_add(partners.weights, partners.own, rows.num_rows)
         return self._logic.lone(port, Delta(rows, weights).where(counts == 0))

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.expressions import compile_expr
 from penstock.ops.functions.alignment import Ints as Ints
-from penstock.ops.functions.alignment import valid_mask
+from penstock.ops.functions.alignment import as_array, valid_mask
 from penstock.ops.functions.ordering import order_keys
 from penstock.plan.nodes import Order
 

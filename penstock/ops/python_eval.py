@@ -24,7 +24,8 @@ import pyarrow.types as pt
 
 from penstock.errors import EvaluationFailed, PenstockError
 from penstock.ops.api import Delta, batch_of
-from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.expressions import compile_expr
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.java_values import from_python, stored_type
 from penstock.ops.stateless import Stateless
 from penstock.plan import nodes as n

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.errors import EvaluationFailed
-from penstock.ops.expressions import as_array, compile_expr
+from penstock.ops.expressions import compile_expr
 from penstock.ops.frames import Partitions, find_frames
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.ordering import order_keys
 from penstock.ops.ordering import Ints
 from penstock.plan.nodes import WindowCall

@@ -17,8 +17,9 @@ import pyarrow as pa
 from penstock.ops import aggregates
 from penstock.ops.aggregate_calls import aggregate_rows, bind_calls
 from penstock.ops.aggregates.api import judge_aggregate
-from penstock.ops.expressions import as_array, compile_expr, true_mask
+from penstock.ops.expressions import compile_expr, true_mask
 from penstock.ops.frames import Partitions, fold_frames, unfold
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.ordering import Ints
 from penstock.ops.range_frames import bind_frames
 from penstock.plan.exprs import Literal

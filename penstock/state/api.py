@@ -83,10 +83,8 @@ class RowSet(Protocol):
     def evict(self, bound_us: int) -> None:
         """Forget rows whose event time is at or below the bound."""
 
-    def expired(
-        self, bound_us: int, above_us: int | None = None
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """The rows whose event time is at or below the bound, and above the other if given."""
+    def expired(self, bound_us: int) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """The rows whose event time is at or below the bound, and their weights."""
 
     def rows(self) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Everything."""

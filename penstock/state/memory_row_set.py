@@ -206,15 +206,14 @@ class MemoryRowSet:
         self._runs = kept
         return changed
 
-    def expired(self, bound_us: int, above_us: int | None = None) -> tuple[pa.RecordBatch, Ints]:
+    def expired(self, bound_us: int) -> tuple[pa.RecordBatch, Ints]:
         parts: list[pa.RecordBatch] = []
         weights: list[Ints] = []
         for run in self._runs:
             if run.earliest_us <= bound_us and run.times is not None:
                 gone = run.times <= bound_us
-                for floor in (run.bound_us, above_us):
-                    if floor is not None:
-                        gone &= run.times > floor
+                if run.bound_us is not None:
+                    gone &= run.times > run.bound_us
                 if gone.any():
                     parts.append(run.rows.filter(pa.array(gone)))
                     weights.append(run.weights[gone])

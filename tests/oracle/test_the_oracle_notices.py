@@ -16,6 +16,7 @@ from penstock.ops.aggregates import sums
 from penstock.ops.api import Delta
 from penstock.ops.driver import Driver
 from penstock.ops.functions import branches
+from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.registry import FUNCTIONS
 from penstock.plan import stages
 from penstock.plan.nodes import Mode
@@ -47,7 +48,7 @@ def _nothing(*args: Any, **named: Any) -> list[Any]:
 
 
 def _everywhere(compiled: Any, batch: Any, rows: Any, type: Any) -> Any:
-    return branches._array(compiled(batch), batch.num_rows)
+    return as_array(compiled(batch), batch.num_rows)
 
 
 def _unchecked(call: Any, left: Any, right: Any) -> Any:
