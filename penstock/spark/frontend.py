@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.errors import BadRequest
 from penstock.ops.judges import JUDGES
 from penstock.ops.partial import buffer_columns
 from penstock.plan import nodes as n
@@ -66,6 +67,11 @@ def _check_settings(spark: Any, refusals: Refusals) -> None:
 
 def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     """The query of a streaming DataFrame. Raises Unsupported with every reason against it."""
+    if not hasattr(df, "_jdf"):
+        raise BadRequest(
+            f"expected a DataFrame of classic PySpark, got {type(df).__module__}.{type(df).__name__}:"
+            " with Spark Connect the plan cannot be read, make the session without remote()"
+        )
     spark = df.sparkSession
     analyzed = df._jdf.queryExecution().analyzed()
     refusals = Refusals()

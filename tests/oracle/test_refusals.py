@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Unsupported
+import penstock
+from penstock.errors import BadRequest, Unsupported
 from penstock.testing.oracle import plan_streaming
 
 TABLES = {
@@ -93,3 +94,8 @@ def test_a_session_setting_that_the_plan_does_not_show_is_refused(spark: Any) ->
     finally:
         spark.conf.unset("spark.sql.mapKeyDedupPolicy")
     assert "LAST_WIN" in problem
+
+
+def test_what_is_not_a_dataframe_of_classic_pyspark_is_told(spark: Any) -> None:
+    with pytest.raises(BadRequest, match="Spark Connect"):
+        penstock.explain(object())
