@@ -69,8 +69,8 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     """The query of a streaming DataFrame. Raises Unsupported with every reason against it."""
     if not hasattr(df, "_jdf"):
         raise BadRequest(
-            f"expected a DataFrame of classic PySpark, got {type(df).__module__}.{type(df).__name__}:"
-            " with Spark Connect the plan cannot be read, make the session without remote()"
+            f"expected a DataFrame of classic PySpark, got {type(df)}: the plan of one made with"
+            " Spark Connect cannot be read, make the session without remote()"
         )
     spark = df.sparkSession
     analyzed = df._jdf.queryExecution().analyzed()
