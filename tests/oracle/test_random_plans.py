@@ -42,6 +42,7 @@ def check(spark: Any, case: Case) -> str:
     return explain(planned.query)
 
 
+@pytest.mark.timeout(900)  # three minutes on two cores
 def test_random_plans_equal_batch_spark(spark: Any) -> None:
     plans: set[str] = set()
 
