@@ -159,9 +159,10 @@ class Unsupported(Refused):
 class EvaluationFailed(Refused):
     """A row made an expression fail, as it would in Spark; `condition` is Spark's name for it."""
 
-    def __init__(self, condition: str, message: str = "") -> None:
-        super().__init__(f"[{condition}] {message}".strip())
-        self.condition = condition
+    def __init__(self, condition: str, message: str | None = None) -> None:
+        # Alone, it is the whole text of an error that came over the wire.
+        super().__init__(condition if message is None else f"[{condition}] {message}".strip())
+        self.condition = condition.removeprefix("[").partition("]")[0]
 
 
 class Defect(PenstockError):

@@ -36,6 +36,8 @@ _CLASSES: tuple[type[PenstockError], ...] = (
     errors.Damaged,
     errors.Retryable,
     errors.Defect,
+    errors.Unsupported,
+    errors.EvaluationFailed,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
 
