@@ -7,6 +7,7 @@ belongs to a process that holds the lock, so a dead one is never taken for a liv
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -165,12 +166,25 @@ class ServerProcess:
     def descriptor_count(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def next_descriptor(self) -> int:
+        """The number of the next descriptor: as a limit, it lets nothing more be opened.
+
+        The kernel hands out the lowest free number, and limits numbers, not their count. What
+        background work opens for a moment is waited for.
+        """
+        lowest = []
+        for _ in range(30):
+            used = {int(name) for name in os.listdir(f"/proc/{self.pid}/fd")}
+            lowest.append(next(n for n in itertools.count() if n not in used))
+            time.sleep(0.01)
+        return min(lowest)
+
     def limit_file_bytes(self, size: int) -> None:
         """From now on the kernel refuses to let a file grow beyond `size`, as a full disk does."""
         self._limit(resource.RLIMIT_FSIZE, size)
 
     def limit_descriptors(self, count: int) -> None:
-        """From now on at most `count` descriptors may be open at once."""
+        """From now on no descriptor of this number or a larger one is opened."""
         self._limit(resource.RLIMIT_NOFILE, count)
 
     def _limit(self, what: int, soft: int) -> None:

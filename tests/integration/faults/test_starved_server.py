@@ -124,6 +124,12 @@ async def fill_segments(server: ServerProcess, history: History, count: int) -> 
             history.ok(operation, await log.append([entry]))
 
 
+async def indexes(server: ServerProcess, count: int) -> None:
+    """Wait until so many sealed segments have their index file."""
+    while len(list((server.data_dir / "log").glob("seg-*.idx"))) < count:
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.timeout(60)
 def test_readers_of_a_server_without_descriptors_go_on_once_it_has_some(tmp_path: Path) -> None:
     """A read that fails for want of a descriptor is tried again; it neither ends nor hangs."""
@@ -131,11 +137,12 @@ def test_readers_of_a_server_without_descriptors_go_on_once_it_has_some(tmp_path
     async def main(server: ServerProcess) -> None:
         history = History()
         await fill_segments(server, history, 12)
+        await indexes(server, 12)  # what is missing would be made in the background after a restart
         await asyncio.to_thread(server.restart)  # it has opened no sealed segment yet
         async with await AsyncLog.connect(server.endpoint()) as log:
             readings = [history.reading("all", None), history.reading("t3", ["t3"])]
             tail = (await log.bounds()).tail
-            server.limit_descriptors(server.descriptor_count())
+            server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
 
             tails = [asyncio.create_task(follow(log, reading)) for reading in readings]
             last = asyncio.create_task(log.read_last("t3", end=40))
@@ -160,7 +167,7 @@ def test_a_roll_without_a_descriptor_stops_the_server_and_loses_nothing(tmp_path
         async with clients(server.endpoint(), 1) as (log,):
             work = asyncio.create_task(Writer(log, history, "w", random.Random(SEED)).run(stop))
             await asyncio.sleep(0.3)
-            server.limit_descriptors(server.descriptor_count())
+            server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
             assert await asyncio.to_thread(server.wait) == EXIT_FATAL
             await asyncio.to_thread(server.start)
             await asyncio.sleep(0.3)
@@ -178,7 +185,7 @@ def test_new_clients_get_in_once_there_are_descriptors_again(tmp_path: Path) -> 
     async def main(server: ServerProcess) -> None:
         async with await AsyncLog.connect(server.endpoint()) as old:
             await old.append([NewEntry(b"1", ("t",))])
-            server.limit_descriptors(server.descriptor_count())
+            server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
             coming = asyncio.create_task(AsyncLog.connect(server.endpoint()))
             await asyncio.sleep(0.5)
             assert not coming.done()
