@@ -17,6 +17,7 @@ def local_session(app_name: str) -> Iterator[Any]:
         SparkSession.builder.master("local[1]")
         .appName(app_name)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
