@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from penstock.errors import InvariantBroken
 from penstock.ops import stateless
 from penstock.ops.aggregate import AggregateOperator
 from penstock.ops.aggregate_calls import bind_calls, can_take_back
@@ -80,7 +81,7 @@ def build_operator(
             initial = statics[node.initial.id] if node.initial is not None else None
             return TransformWithStateOperator(node, state, on_late, now_ms, initial)
         case _:
-            raise NotImplementedError(type(node).__name__)
+            raise InvariantBroken(f"{type(node).__name__} has passed planning without an operator")
 
 
 def _build_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Operator:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 
 def q15(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
+    day = F.date_format("dateTime", "yyyy-MM-dd").alias("day")
+    return bid.groupBy(day).agg(*statistics())
+
+
+def statistics() -> list[Column]:
+    """How many bids, bidders and auctions: of all bids, and of cheap, middling and dear ones."""
     price = F.col("price")
     ranks = {
         "total": F.lit(True),
@@ -23,5 +29,4 @@ def q15(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
         F.count_distinct(F.when(rank, F.col("auction"))).alias(f"{name}_auctions")
         for name, rank in ranks.items()
     ]
-    day = F.date_format("dateTime", "yyyy-MM-dd").alias("day")
-    return bid.groupBy(day).agg(*bids, *bidders, *auctions)
+    return [*bids, *bidders, *auctions]

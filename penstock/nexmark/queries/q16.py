@@ -5,24 +5,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from penstock.nexmark.queries.q15 import statistics
+
 
 def q16(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
-    price = F.col("price")
-    ranks = {
-        "total": F.lit(True),
-        "rank1": price < 10_000,
-        "rank2": (price >= 10_000) & (price < 1_000_000),
-        "rank3": price >= 1_000_000,
-    }
-    bids = [F.count_if(rank).alias(f"{name}_bids") for name, rank in ranks.items()]
-    bidders = [
-        F.count_distinct(F.when(rank, F.col("bidder"))).alias(f"{name}_bidders")
-        for name, rank in ranks.items()
-    ]
-    auctions = [
-        F.count_distinct(F.when(rank, F.col("auction"))).alias(f"{name}_auctions")
-        for name, rank in ranks.items()
-    ]
     day = F.date_format("dateTime", "yyyy-MM-dd").alias("day")
     minute = F.max(F.date_format("dateTime", "HH:mm")).alias("minute")
-    return bid.groupBy("channel", day).agg(minute, *bids, *bidders, *auctions)
+    return bid.groupBy("channel", day).agg(minute, *statistics())

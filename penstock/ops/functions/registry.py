@@ -107,11 +107,6 @@ def judge(call: Call) -> str | None:
     return known.accepts(call)
 
 
-def sql_names() -> list[str]:
-    """All names that users may write, sorted."""
-    return sorted({name for known in FUNCTIONS.values() for name in known.sql})
-
-
 def _add(known: Function) -> None:
     for kind in known.kinds:
         assert kind not in FUNCTIONS, f"{kind} is registered twice"
