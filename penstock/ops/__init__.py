@@ -11,7 +11,7 @@ payloads.py         deltas as bytes between stages
 driver.py           a whole query in one process, from lists of batches
 stateless.py        project, filter, expand, union
 generate.py         explode and its kin
-watermarks.py       event time: watermarks and late rows
+watermarks.py       event time: watermarks, late rows, what may be forgotten
 aggregates/         aggregate functions
 aggregate_calls.py  a node's aggregate calls over its batches
 aggregate.py        keyed aggregation

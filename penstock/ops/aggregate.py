@@ -18,17 +18,16 @@ from penstock.ops.aggregate_calls import BoundCall, Distinct, bind_calls
 from penstock.ops.aggregates.api import Buffers, Ints, fold_add
 from penstock.ops.api import Delta, OnLate, Weights
 from penstock.ops.partial import bind_merged
-from penstock.ops.watermarks import LateFilter
+from penstock.ops.watermarks import Expiry, LateFilter
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column
 from penstock.plan.stages import partitioning
 from penstock.state.api import Slots, State, Table
-from penstock.state.event_time import NEVER_US, event_times_us
+from penstock.state.event_time import event_times_us
 from penstock.state.keys import hash_columns, normalise_floats
 
 _ROWS = "rows"
 _TIME = "time_us"
-_ALWAYS = np.iinfo(np.int64).min
 
 
 class AggregateOperator:
@@ -60,7 +59,7 @@ class AggregateOperator:
             if bound.call.distinct
         }
         #: No key ends before; after a restart nothing is known of them until they are seen.
-        self._earliest_us = _ALWAYS
+        self._expiry = Expiry(self._table, _TIME)
         self._groups = _Groups()
 
     def _distinct_table(
@@ -105,7 +104,7 @@ class AggregateOperator:
         after = before + _row_counts(weights, groups, len(unique))
         self._write(unique, new, after)
         if self._late is not None:
-            self._note_times(unique, shown[self._time_key])
+            self._expiry.note(unique, event_times_us(shown[self._time_key]))
         gone = (after <= 0) if keys else np.zeros(len(unique), bool)
         out = []
         if not self._finals:
@@ -180,11 +179,6 @@ class AggregateOperator:
         self._table.write(_ROWS, slots, rows)
         self._table.touch(slots)
 
-    def _note_times(self, slots: Slots, column: pa.Array) -> None:
-        times = event_times_us(column)
-        self._table.write(_TIME, slots, times)
-        self._earliest_us = min(self._earliest_us, int(times.min()))
-
     # -- output
 
     def _rows_out(self, keys: list[pa.Array], buffers: list[Buffers]) -> pa.RecordBatch:
@@ -220,14 +214,7 @@ class AggregateOperator:
             return []
         self._late.watermark_ms = watermark_ms
         bound_us = watermark_ms * 1000
-        if self._earliest_us > bound_us:
-            return []
-        slots = self._table.slots()
-        times = self._table.read(_TIME, slots).astype(np.int64)
-        passed = times <= bound_us
-        rest = times[~passed]
-        self._earliest_us = int(rest.min()) if len(rest) else NEVER_US
-        done = slots[passed]
+        done = self._expiry.passed(bound_us)
         if not len(done):
             return []
         out = []

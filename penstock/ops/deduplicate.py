@@ -10,14 +10,13 @@ import pyarrow as pa
 
 from penstock.ops.aggregate import partition_positions
 from penstock.ops.api import Delta, OnLate
-from penstock.ops.watermarks import LateFilter
+from penstock.ops.watermarks import Expiry, LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
-from penstock.state.event_time import event_times
+from penstock.state.event_time import NEVER_US, event_times
 from penstock.state.keys import normalise_floats
 
 _EXPIRES = "expires_us"
-_NEVER = np.iinfo(np.int64).max
 
 
 class DeduplicateOperator:
@@ -28,7 +27,6 @@ class DeduplicateOperator:
         self._key_at = [schema.get_field_index(key.name) for key in node.keys]
         self._time_at: int | None = None
         self._extra_us = (node.within_ms or 0) * 1000
-        self._within = node.within_ms is not None
         self._late: LateFilter | None = None
         if node.event_time is not None:
             self._time_at = schema.get_field_index(node.event_time)
@@ -37,7 +35,7 @@ class DeduplicateOperator:
         placed = partition_positions(node.child, [key.name for key in node.keys])
         columns = {} if self._late is None else {_EXPIRES: pa.int64()}
         self._table = state.table("seen", keys, columns, placed)
-        self._earliest_us = -_NEVER
+        self._expiry = Expiry(self._table, _EXPIRES)
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         if self._late is not None:
@@ -57,21 +55,13 @@ class DeduplicateOperator:
         self._table.touch(slots[passed])
         if self._time_at is not None:
             times = event_times(delta.batch.column(self._time_at)).take(pa.array(passed))
-            expires = times.fill_null(_NEVER - self._extra_us).to_numpy() + self._extra_us
-            self._table.write(_EXPIRES, slots[passed], expires)
-            self._earliest_us = min(self._earliest_us, int(expires.min()))
+            expires = times.fill_null(NEVER_US - self._extra_us).to_numpy() + self._extra_us
+            self._expiry.note(slots[passed], expires)
         return [delta.take(passed)]
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         if self._late is None:
             return []
         self._late.watermark_ms = watermark_ms
-        bound_us = watermark_ms * 1000
-        if self._earliest_us > bound_us:
-            return []
-        slots = self._table.slots()
-        expires = self._table.read(_EXPIRES, slots).astype(np.int64)
-        rest = expires[expires > bound_us]
-        self._earliest_us = int(rest.min()) if len(rest) else _NEVER
-        self._table.delete(slots[expires <= bound_us])
+        self._table.delete(self._expiry.passed(watermark_ms * 1000))
         return []

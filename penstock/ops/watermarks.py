@@ -1,4 +1,4 @@
-"""Event time: where watermarks come from, and which rows come too late.
+"""Event time: where watermarks come from, which rows come too late, and which may be forgotten.
 
 The watermark of a stream is the largest event time seen, in whole milliseconds, minus the delay. It
 moves between batches only: a row is late by the watermark that earlier batches made, which is also
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate
 from penstock.plan import nodes as n
-from penstock.state.api import State
-from penstock.state.event_time import event_times, event_times_us
+from penstock.state.api import Slots, State, Table
+from penstock.state.event_time import NEVER_US, event_times, event_times_us
 
 
 class WatermarkOperator:
@@ -69,3 +69,31 @@ class LateFilter:
     def is_late(self, column: pa.Array) -> npt.NDArray[np.bool_]:
         assert self.watermark_ms is not None
         return event_times_us(column) <= self.watermark_ms * 1000
+
+
+class Expiry:
+    """When rows of a table may be forgotten, in one of its columns.
+
+    Looks at the table only when the earliest time has passed. After a restart that is unknown, and
+    the first look finds it.
+    """
+
+    def __init__(self, table: Table, column: str) -> None:
+        self._table = table
+        self._column = column
+        self._earliest_us = -NEVER_US
+
+    def note(self, slots: Slots, times_us: npt.NDArray[np.int64]) -> None:
+        """These rows, distinct, may go at these times."""
+        self._table.write(self._column, slots, times_us)
+        self._earliest_us = min(self._earliest_us, int(times_us.min()))
+
+    def passed(self, bound_us: int) -> Slots:
+        """The rows whose time is at or below the bound; whoever asks deletes them."""
+        if self._earliest_us > bound_us:
+            return np.zeros(0, np.int64)
+        slots = self._table.slots()
+        times = self._table.read(self._column, slots).astype(np.int64)
+        gone = times <= bound_us
+        self._earliest_us = int(times[~gone].min(initial=NEVER_US))
+        return slots[gone]
