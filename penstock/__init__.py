@@ -13,11 +13,13 @@ General layout, a package imports only what stands above it:
 errors.py, ids.py, limits.py, config.py   what everything below speaks of
 wire/      frames and messages between client and server
 log/       the shared log: order, files, server, clients
+protocol/  exactly once: markers, what counts, where to go on
 stream/    typed rows over the log: schemas, append, read, tail, connect
 state/     what operators keep, by key and virtual node
 plan/      Spark's plan to stages
 ops/       operators over Arrow batches
-spark/     where PySpark meets Penstock
+runtime/   tasks, workers and the coordinator: a query at work on the log
+spark/     where PySpark meets Penstock: plans, start, the running query
 nexmark/   the benchmark: generator and queries
 bench/     measurements
 cli/       the command `penstock`
@@ -37,6 +39,8 @@ from penstock.errors import (
     Fenced,
     NotFound,
     PenstockError,
+    PlanChanged,
+    QueryFailed,
     Refused,
     Retryable,
     SchemaMismatch,
@@ -48,6 +52,8 @@ from penstock.errors import (
 
 if TYPE_CHECKING:
     from penstock.spark.frontend import explain
+    from penstock.spark.query import StreamingQuery
+    from penstock.spark.start import start
     from penstock.stream.session import Log, connect
     from penstock.stream.stream import Stream
 
@@ -57,7 +63,9 @@ else:
         "connect": "penstock.stream.session",
         "explain": "penstock.spark.frontend",
         "Log": "penstock.stream.session",
+        "start": "penstock.spark.start",
         "Stream": "penstock.stream.stream",
+        "StreamingQuery": "penstock.spark.query",
     }
 
     def __getattr__(name):
@@ -81,10 +89,13 @@ __all__ = [
     "Log",
     "NotFound",
     "PenstockError",
+    "PlanChanged",
+    "QueryFailed",
     "Refused",
     "Retryable",
     "SchemaMismatch",
     "Stream",
+    "StreamingQuery",
     "Trimmed",
     "Unavailable",
     "Unknown",
@@ -92,4 +103,5 @@ __all__ = [
     "__version__",
     "connect",
     "explain",
+    "start",
 ]

@@ -25,7 +25,9 @@ PenstockError
 │  ├─ SchemaMismatch    the stream exists with another schema
 │  ├─ Unauthorized      the token is missing or wrong
 │  ├─ Unsupported       a query that cannot run here: lists every reason
-│  └─ EvaluationFailed  an expression failed on a row: Spark's own condition, e.g. DIVIDE_BY_ZERO
+│  ├─ EvaluationFailed  an expression failed on a row: Spark's own condition, e.g. DIVIDE_BY_ZERO
+│  └─ PlanChanged       a query of this name exists with another plan: shows what differs
+├─ QueryFailed          a running query stopped: carries the cause, a user's traceback if it has one
 └─ Defect               our bug: the process should crash
    └─ InvariantBroken
 
@@ -163,6 +165,14 @@ class EvaluationFailed(Refused):
         # Alone, it is the whole text of an error that came over the wire.
         super().__init__(condition if message is None else f"[{condition}] {message}".strip())
         self.condition = condition.removeprefix("[").partition("]")[0]
+
+
+class PlanChanged(Refused):
+    """The query exists with another plan, whose state this one cannot take over."""
+
+
+class QueryFailed(PenstockError):
+    """A running query stopped by itself; the message ends with the traceback of what stopped it."""
 
 
 class Defect(PenstockError):

@@ -29,6 +29,8 @@ class Kind(IntEnum):
     CHANGE = 3
     CONTROL = 4
     META = 5
+    #: Data that counts once a marker names it (protocol/committed.py).
+    STAGED = 6
 
 
 class Entry(NamedTuple):

@@ -2,7 +2,11 @@
 
 A store holds all virtual nodes of one task together, because batches mix them: splitting a batch of
 a thousand rows by virtual node would cost more than working on it. Snapshots and changes are split
-by hashing their keys, which costs only when they are taken.
+by hashing their keys, which costs only when they are taken; a log of changes is not split at all.
+
+What changed has one form, whoever asks: of a table, deletions before what is put; of a row set, one
+eviction before what is added, which is without the rows that the eviction struck afterwards. So the
+changes of the task itself come first and those of virtual nodes follow in any order.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.state.api import Change, Changes, RowSet, Table, Value
+from penstock.state.checkpoint_format import NODE_OF_TASK, mark_partition
 from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes
 from penstock.state.memory_row_set import MemoryRowSet
 from penstock.state.memory_table import MemoryTable
 
 #: Stands for the task itself in a dictionary of snapshots.
-OF_TASK = -1
+OF_TASK = NODE_OF_TASK
 _VALUE_SCHEMA = pa.schema([("value", pa.int64())])
 
 
@@ -88,6 +93,11 @@ class MemoryState:
         """Rows of all tables and row sets."""
         return sum(len(part) for part in self._parts.values() if not isinstance(part, _Value))
 
+    def size(self) -> tuple[int, int]:
+        """About how many rows and bytes: cheap, for reports; what is evicted may still count."""
+        sizes = [part.size() for part in self._parts.values() if not isinstance(part, _Value)]
+        return sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+
     def snapshot(self) -> Changes:
         """Everything, by virtual node; what belongs to the task itself is under OF_TASK."""
         found: dict[int, list[Change]] = {}
@@ -100,19 +110,35 @@ class MemoryState:
     def restore(self, changes: Changes) -> None:
         """Do what was done elsewhere; operators may be built before or after.
 
-        The task's own changes come last: an eviction strikes rows that were added before it.
+        The task's own changes come first: what is added is without what an eviction struck.
         """
-        for node in sorted(changes, key=lambda node: (node == OF_TASK, node)):
+        for node in sorted(changes):
             self.apply(changes[node])
 
     def take_changes(self) -> Changes:
         """What changed since the last call, by virtual node."""
         found: dict[int, list[Change]] = {}
-        for name, part in self._parts.items():
-            for change in part.take_changes(name):
-                for node, piece in _split(part, change):
-                    found.setdefault(node, []).append(piece)
+        for change in self.take_log():
+            for node, piece in _split(self._parts[change.name], change):
+                found.setdefault(node, []).append(piece)
         return {node: tuple(changes) for node, changes in sorted(found.items())}
+
+    def take_log(self) -> tuple[Change, ...]:
+        """What changed since the last call of this or take_changes, to be applied in order."""
+        parts = self._parts.items()
+        return tuple(change for name, part in parts for change in part.take_changes(name))
+
+    def freeze(self) -> tuple[Change, ...]:
+        """Everything, as it is now: nothing that happens later shows in it.
+
+        Cheaper than a snapshot, because it is neither split nor tidied up; checkpoint_format.py
+        does that, in another thread, and finds in each change which of its columns place the rows.
+        """
+        return tuple(
+            change if isinstance(part, _Value) else mark_partition(change, part.partition)
+            for name, part in self._parts.items()
+            for change in part.freeze(name)
+        )
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Do what was done elsewhere."""
@@ -156,6 +182,9 @@ class _Value:
         if self._value is None:
             return []
         return [Change(name, "set", pa.record_batch([[self._value]], schema=_VALUE_SCHEMA))]
+
+    def freeze(self, name: str) -> list[Change]:
+        return self.export(name)
 
     def take_changes(self, name: str) -> list[Change]:
         changed, self._changed = self._changed, False

@@ -111,6 +111,11 @@ class MemoryRowSet:
         self._compact()
         return sum(int(run.weights.sum()) for run in self._runs)
 
+    def size(self) -> tuple[int, int]:
+        """Rows and bytes, hidden ones included: what is evicted leaves when runs are merged."""
+        rows = sum(len(run) for run in self._runs)
+        return rows, sum(int(run.rows.nbytes) + 40 * len(run) for run in self._runs)
+
     def _compact(self) -> None:
         self._runs = [_compact(run) for run in self._runs]
 
@@ -236,9 +241,43 @@ class MemoryRowSet:
         rows, weights = self.rows()
         return [Change(name, "add", _with_weights(rows, weights))] if rows.num_rows else []
 
+    def freeze(self, name: str) -> list[Change]:
+        """Everything, a change per run: what runs consist of is never written to again.
+
+        Rows that cancel each other may be among them; adding them cancels them again.
+        """
+        return [Change(name, "add", _with_weights(*_alive(run))) for run in self._runs]
+
     def take_changes(self, name: str) -> list[Change]:
+        """One eviction, then one addition, either of which may be missing.
+
+        Nothing of a row set but event times decides about evictions, so they may strike what was
+        there before all additions, if these are given without what was evicted after them.
+        """
         log, self._log = self._log, []
-        return [_change(name, entry) for entry in log]
+        bound_us: int | None = None
+        added: list[tuple[pa.RecordBatch, Ints]] = []
+        for entry in reversed(log):
+            if isinstance(entry, int):
+                bound_us = entry if bound_us is None else max(entry, bound_us)
+            else:
+                added.append(entry if bound_us is None else self._later(bound_us, *entry))
+        changes = []
+        if bound_us is not None:
+            bounds = pa.record_batch([[bound_us]], schema=_BOUND_SCHEMA)
+            changes.append(Change(name, "evict", bounds))
+        added = [(rows, weights) for rows, weights in reversed(added) if rows.num_rows]
+        if added:
+            changes.append(Change(name, "add", _with_weights(*_together(added))))
+        return changes
+
+    def _later(
+        self, bound_us: int, rows: pa.RecordBatch, weights: Ints
+    ) -> tuple[pa.RecordBatch, Ints]:
+        times = self._times(rows)
+        assert times is not None, "rows without event time are never evicted"
+        kept = times > bound_us
+        return rows.filter(pa.array(kept)), weights[kept]
 
     def apply(self, change: Change) -> None:
         if change.kind == "evict":
@@ -249,10 +288,19 @@ class MemoryRowSet:
         self._insert(rows, weights)
 
 
-def _change(name: str, entry: tuple[pa.RecordBatch, Ints] | int) -> Change:
-    if isinstance(entry, int):
-        return Change(name, "evict", pa.record_batch([[entry]], schema=_BOUND_SCHEMA))
-    return Change(name, "add", _with_weights(*entry))
+def _together(added: list[tuple[pa.RecordBatch, Ints]]) -> tuple[pa.RecordBatch, Ints]:
+    if len(added) == 1:
+        return added[0]
+    rows = pa.concat_batches([rows for rows, _ in added])
+    return rows, np.concatenate([weights for _, weights in added])
+
+
+def _alive(run: _Run) -> tuple[pa.RecordBatch, Ints]:
+    """The rows of a run that were not evicted, and their weights."""
+    if run.times is None or run.bound_us is None:
+        return run.rows, run.weights
+    kept = run.times > run.bound_us
+    return run.rows.filter(pa.array(kept)), run.weights[kept]
 
 
 def _merge(runs: list[_Run]) -> _Run:

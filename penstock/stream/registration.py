@@ -1,7 +1,7 @@
 """How a stream stands in the log: its name, its tag, its metadata key and value.
 
 Owns the JSON under `stream/<name>` (docs/formats.md, "Stream definitions"): version, DDL for
-people, the schema as a base64 Arrow IPC message, and when it was created.
+people, the schema as a base64 Arrow IPC message, when it was created, and where it begins.
 Law: decode(encode(r)) equals r, and whatever else stands there raises BadFormat.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import BadFormat, BadRequest
+from penstock.ids import Lsn
 from penstock.stream.ddl import to_ddl
 from penstock.stream.schema import decode_schema, encode_schema
 
@@ -35,6 +36,8 @@ class Registration:
     #: Normalised (schema.py).
     schema: pa.Schema
     created_ms: int
+    #: Where it begins: what stands below belongs to an earlier life, of a query that began anew.
+    start_lsn: Lsn = Lsn(0)
 
     @property
     def ddl(self) -> str:
@@ -66,6 +69,7 @@ def encode_registration(registration: Registration) -> bytes:
             "ddl": registration.ddl,
             "schema": base64.b64encode(encode_schema(registration.schema)).decode(),
             "created_ms": registration.created_ms,
+            "start_lsn": registration.start_lsn,
         }
     ).encode()
 
@@ -80,6 +84,7 @@ def decode_registration(name: str, data: bytes) -> Registration:
             )
         encoded = base64.b64decode(found["schema"], validate=True)
         created_ms = int(found["created_ms"])
+        start_lsn = Lsn(int(found.get("start_lsn", 0)))
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise BadFormat(f"stream {name} is registered with bytes that cannot be read") from error
-    return Registration(name, decode_schema(encoded), created_ms)
+    return Registration(name, decode_schema(encoded), created_ms, start_lsn)

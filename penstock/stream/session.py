@@ -8,6 +8,7 @@ if their schema is equal, and SchemaMismatch if not.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import difflib
 import json
 import os
@@ -51,7 +52,14 @@ def connect(
     """
     resolve = endpoint(target, token_file=token_file, tls_ca=tls_ca)
     name = os.fspath(target) if target is not None else str(default_data_dir())
-    log = Log(BlockingLog(resolve, timeout=timeout), name)
+    if "://" not in name:
+        name = os.path.abspath(os.path.expanduser(name))
+    log = Log(
+        BlockingLog(resolve, timeout=timeout),
+        name,
+        token_file=None if token_file is None else os.path.abspath(token_file),
+        tls_ca=None if tls_ca is None else os.path.abspath(tls_ca),
+    )
     # A program that just ends still finishes what it submitted and forgets its own producer.
     atexit.register(log.close)
     return log
@@ -63,9 +71,19 @@ class Log:
     Usable from several threads, and in forked children, which connect on their own.
     """
 
-    def __init__(self, client: BlockingLog, target: str) -> None:
+    def __init__(
+        self,
+        client: BlockingLog,
+        target: str,
+        *,
+        token_file: str | None = None,
+        tls_ca: str | None = None,
+    ) -> None:
         self._client = client
-        self._target = target
+        #: What `connect` was given, for processes that must connect to the same log.
+        self.target = target
+        self.token_file = token_file
+        self.tls_ca = tls_ca
         self._closed = False
 
     @property
@@ -89,11 +107,11 @@ class Log:
             except GuardFailed:
                 found = self._find(name)  # another was faster
         if found is None:
-            return Stream(self._client, wanted)
+            return Stream(self._client, wanted, self.target)
         difference = describe_difference(found.schema, wanted.schema)
         if difference:
             raise SchemaMismatch(f"stream {name} exists with another schema: {difference}")
-        return Stream(self._client, found)
+        return Stream(self._client, found, self.target)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name; NotFound, with names that are close, if there is none."""
@@ -101,15 +119,33 @@ class Log:
         found = self._find(name)
         if found is None:
             raise NotFound(f"no stream {name}: {_hint(name, self._names())}")
-        return Stream(self._client, found)
+        return Stream(self._client, found, self.target)
 
     def streams(self) -> list[Stream]:
         """All streams, by name."""
         found = self._client.list_metadata(KEY_PREFIX)
         names = {key.removeprefix(KEY_PREFIX): value.data for key, value in found.items()}
         return [
-            Stream(self._client, decode_registration(name, names[name])) for name in sorted(names)
+            Stream(self._client, decode_registration(name, names[name]), self.target)
+            for name in sorted(names)
         ]
+
+    @property
+    def default_checkpoints(self) -> str | None:
+        """Where queries put checkpoints if they are not told: beside a log of this machine."""
+        return None if "://" in self.target else os.path.join(self.target, "checkpoints")
+
+    def restart_stream(self, name: str) -> None:
+        """Let the stream begin here: "earliest" no longer means what stands before."""
+        found = self._find(name)
+        if found is None:
+            return
+        restarted = dataclasses.replace(found, start_lsn=self._client.bounds().tail)
+        self._client.compare_and_set(
+            stream_key(name),
+            expected=encode_registration(found),
+            value=encode_registration(restarted),
+        )
 
     def bounds(self) -> Bounds:
         """What can be read now: [trim_point, tail)."""
@@ -141,7 +177,7 @@ class Log:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Log({self._target!r}{', closed' if self._closed else ''})"
+        return f"Log({self.target!r}{', closed' if self._closed else ''})"
 
     def _find(self, name: str) -> Registration | None:
         value = self._client.get(stream_key(name))

@@ -6,10 +6,14 @@ batch (groups.py). Law: `read` gives back the rows that were appended, in log or
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
+from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.stream.groups import RowsAppended, append_groups, make_groups
 from penstock.stream.positions import (
@@ -20,7 +24,7 @@ from penstock.stream.positions import (
     resolve_position,
 )
 from penstock.stream.producer import StreamProducer, producer_name
-from penstock.stream.registration import Registration, stream_tag
+from penstock.stream.registration import Registration
 from penstock.stream.tail import StreamTail
 
 
@@ -30,9 +34,13 @@ class Stream:
     Usable from several threads, and in forked children, which connect on their own.
     """
 
-    def __init__(self, client: BlockingLog, registration: Registration) -> None:
+    def __init__(
+        self, client: BlockingLog, registration: Registration, target: str | None = None
+    ) -> None:
         self._client = client
         self._registration = registration
+        #: What the log was connected with, so that queries over the stream find it.
+        self._target = target
 
     @property
     def name(self) -> str:
@@ -79,7 +87,7 @@ class Stream:
         the trim point.
         """
         tail = self._client.bounds().tail
-        last = tail if end is None else min(resolve_position(self._client, end), tail)
+        last = tail if end is None else min(self.resolve(end), tail)
         with self.tail(start, last) as batches:
             return pa.Table.from_batches(list(batches), schema=self.schema)
 
@@ -94,10 +102,32 @@ class Stream:
         Positions as in `read`; they are fixed when this is called. `end` None follows for ever,
         "latest" stops at the tail of now. `timeout`: stop when no batch came for so many seconds.
         """
-        first = resolve_position(self._client, start)
-        last = None if end is None else resolve_position(self._client, end)
-        reader = self._client.tail([stream_tag(self.name)], start=first, end=last)
-        return StreamTail(reader, name=self.name, schema=self.schema, start=first, timeout=timeout)
+        first = self.resolve(start)
+        last = None if end is None else self.resolve(end)
+        return StreamTail(
+            self._client, name=self.name, schema=self.schema, start=first, end=last, timeout=timeout
+        )
+
+    def resolve(self, position: Position) -> Lsn:
+        """The LSN that a position means in this stream now: none is before its beginning."""
+        lsn = resolve_position(self._client, position)
+        return Lsn(max(lsn, self._registration.start_lsn)) if position == EARLIEST else lsn
+
+    def df(self, spark: Any) -> Any:
+        """The stream as a streaming DataFrame of this session, for `penstock.start`.
+
+        It names the stream and its columns; only Penstock can read it.
+        """
+        reader = spark.readStream.format("parquet").schema(self.ddl).option("stream", self.name)
+        if self._target is not None:
+            reader = reader.option("log", self._target)
+        return reader.load(_empty_directory().name)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, {self.ddl!r})"
+
+
+@functools.cache
+def _empty_directory() -> tempfile.TemporaryDirectory[str]:
+    """Spark wants a place for a source of files, even if it never reads it; gone at the end."""
+    return tempfile.TemporaryDirectory(prefix="penstock-")

@@ -1,4 +1,5 @@
-"""A stream followed: its batches in log order, each once, over any number of reconnections.
+"""A stream followed: its committed batches in log order, each once, over any number of
+reconnections.
 
 Owns the position. Law: `position` is where a new tail continues without a gap or a repetition,
 whenever it is read between two batches.
@@ -15,9 +16,11 @@ import pyarrow as pa
 from penstock.errors import BadFormat, Unavailable
 from penstock.ids import Lsn
 from penstock.log.api import ReadBatch
-from penstock.log.client.blocking import BlockingReader
-from penstock.log.records import Entry, Kind
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Entry
+from penstock.protocol.committed import Counts, Marked, is_named, judge
 from penstock.stream.batches import decode_batch
+from penstock.stream.registration import stream_tag
 
 
 class StreamTail:
@@ -29,14 +32,16 @@ class StreamTail:
 
     def __init__(
         self,
-        reader: BlockingReader,
+        client: BlockingLog,
         *,
         name: str,
         schema: pa.Schema,
         start: Lsn,
+        end: Lsn | None,
         timeout: float | None,
     ) -> None:
-        self._reader = reader
+        self._client = client
+        self._reader = client.tail([stream_tag(name)], start=start, end=end)
         self._name = name
         self._schema = schema
         self._timeout = timeout
@@ -63,7 +68,8 @@ class StreamTail:
             if found is None:
                 self.close()
                 raise StopIteration
-            self._pending.extend(entry for entry in found.entries if entry.kind is Kind.DATA)
+            for entry in found.entries:
+                self._take(entry)
             self._looked_up_to = found.looked_up_to
             if not self._pending:
                 self.position = found.looked_up_to
@@ -75,6 +81,23 @@ class StreamTail:
         self.entry = entry
         self.position = Lsn(entry.lsn + 1) if self._pending else self._looked_up_to
         return batch
+
+    def _take(self, entry: Entry) -> None:
+        """Only what counts, where it counts (protocol/committed.py)."""
+        match judge(entry):
+            case Counts(entry=data):
+                self._pending.append(data)
+            case Marked(marker=marker):
+                for named in marker.ranges:
+                    tags = [stream_tag(self._name)]
+                    fetched = self._client.read(tags, start=named.first_lsn, end=named.end)
+                    self._pending.extend(
+                        staged._replace(lsn=entry.lsn)
+                        for staged in fetched
+                        if is_named(staged, named)
+                    )
+            case None:
+                pass
 
     def _fetch(self, deadline: float | None) -> ReadBatch | None:
         """None at the end and at the deadline."""

@@ -38,6 +38,8 @@ _CLASSES: tuple[type[PenstockError], ...] = (
     errors.Defect,
     errors.Unsupported,
     errors.EvaluationFailed,
+    errors.PlanChanged,
+    errors.QueryFailed,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
 

@@ -24,7 +24,7 @@ def test_a_query_in_sql_is_explained(spark: Any) -> None:
     assert result.output == (
         "update mode, 2 stages, reads bids\n"
         "\n"
-        "stage 0: writes a keyed stream, by auction, 128 virtual nodes, append-only\n"
+        "stage 0: writes a keyed stream, by auction, 64 virtual nodes, append-only\n"
         "  project      auction\n"
         "    scan         bids [auction]\n"
         "\n"

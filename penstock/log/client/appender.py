@@ -46,8 +46,13 @@ if TYPE_CHECKING:
 PENDING_BYTES_MAX = 16 * MIB
 
 
-async def claim_producer(log: AsyncLog, name: str | None) -> AppenderCore:
-    """Open a producer as its next instance. Data is sent only after the claim was acknowledged."""
+async def claim_producer(
+    log: AsyncLog, name: str | None, guards: tuple[Guard, ...] = ()
+) -> AppenderCore:
+    """Open a producer as its next instance. Data is sent only after the claim was acknowledged.
+
+    With guards, the claim is refused (GuardFailed) unless they hold when it is ordered.
+    """
     producer = name or f"anon-{uuid.uuid4().hex}"
     while True:
         known, _ = await log.call(m.GetProducer(producer), m.Producer)
@@ -61,7 +66,7 @@ async def claim_producer(log: AsyncLog, name: str | None) -> AppenderCore:
         )
         try:
             # A claim may be sent again: its nonce tells ours from a rival's.
-            await log.call(m.Append((), 0), m.AppendDone, body)
+            await log.call(m.Append(guards, 0), m.AppendDone, body)
         except StaleInstance:
             continue  # a rival was faster: take over from it, as its caller would from us
         # Only now do the older instances write no more: read how far they came.
@@ -69,6 +74,17 @@ async def claim_producer(log: AsyncLog, name: str | None) -> AppenderCore:
         if known.instance != instance:
             continue
         return AppenderCore(producer=producer, instance=instance, next_seq=known.next_seq)
+
+
+async def adopt_producer(log: AsyncLog, name: str, instance: int) -> AppenderCore:
+    """Append as an instance that somebody claimed for us; StaleInstance if there is a newer one.
+
+    For one adopter: two that append as one instance would take each other's seqs.
+    """
+    known, _ = await log.call(m.GetProducer(name), m.Producer)
+    if known.instance != instance:
+        raise StaleInstance(f"producer {name} is at instance {known.instance}, not {instance}")
+    return AppenderCore(producer=name, instance=instance, next_seq=known.next_seq)
 
 
 class AsyncAppender:

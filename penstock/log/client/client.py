@@ -26,7 +26,8 @@ from penstock.errors import (
 )
 from penstock.ids import Lsn
 from penstock.log.api import Bounds, ReadBatch
-from penstock.log.client.appender import AsyncAppender, claim_producer
+from penstock.log.client.appender import AsyncAppender, adopt_producer, claim_producer
+from penstock.log.client.appender_core import AppenderCore
 from penstock.log.client.connection import ClientConnection, open_connection
 from penstock.log.client.reader import AsyncReader
 from penstock.log.core.tails import FOREVER
@@ -273,7 +274,19 @@ class AsyncLog:
 
     async def appender(self, producer: str | None = None) -> AsyncAppender:
         core = await claim_producer(self, producer)
-        appender = AsyncAppender(self, core, retire_on_close=producer is None)
+        return self._open_appender(core, retire_on_close=producer is None)
+
+    async def claim(self, producer: str, *, guards: Sequence[Guard] = ()) -> int:
+        """Fence all instances of a producer, on behalf of who will `adopt` the new one."""
+        return (await claim_producer(self, producer, tuple(guards))).instance
+
+    async def adopt(self, producer: str, instance: int) -> AsyncAppender:
+        """Append as an instance that was claimed for us."""
+        core = await adopt_producer(self, producer, instance)
+        return self._open_appender(core, retire_on_close=False)
+
+    def _open_appender(self, core: AppenderCore, *, retire_on_close: bool) -> AsyncAppender:
+        appender = AsyncAppender(self, core, retire_on_close=retire_on_close)
         self._appenders.add(appender)
         return appender
 

@@ -333,7 +333,7 @@ def test_a_retirement_is_a_control_group_at_the_next_seq() -> None:
         [NewEntry(b"", (str(3 * i), str(3 * i + 1), str(3 * i + 2))) for i in range(7000)],
         [NewEntry(b"", rows=-1)],
         [NewEntry(b"", rows=2**32)],
-        [NewEntry(b"", kind=6)],  # type: ignore[arg-type]
+        [NewEntry(b"", kind=7)],  # type: ignore[arg-type]
     ],
     ids=[
         "none",

@@ -1,0 +1,7 @@
+"""Exactly once: what a marker says, what counts, and where a task goes on. Pure.
+
+names.py      queries, tasks, and the tags and keys under which the log knows them
+markers.py    the progress marker: content and bytes
+committed.py  which entries of a stream count, and when
+resume.py     which change entries of a task count
+"""

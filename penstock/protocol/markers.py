@@ -1,0 +1,153 @@
+"""The progress marker: one entry that commits input position, state changes and outputs of a task.
+
+Owns its content and bytes (docs/formats.md, "Markers"). It is the last entry of its group; the
+`inline` entries before it in the group became durable with it or not at all. What was flushed
+earlier, because it would not fit into one group, is named by `ranges`: whole groups of the task,
+acknowledged before the marker was made. Impeller 3.3; ranges are explicit, so neither another
+producer's entry nor an older instance's can lie inside one (pins R23, R24).
+
+Law: decode_marker(encode_marker(m)) equals m; any other bytes raise BadFormat.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.errors import BadFormat
+from penstock.ids import Lsn
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last marker of an upstream task that was taken in."""
+
+    lsn: Lsn
+    watermark_ms: int | None
+    is_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A group that was flushed before the marker: LSNs [first_lsn, first_lsn + count)."""
+
+    first_lsn: Lsn
+    count: int
+
+    @property
+    def end(self) -> Lsn:
+        return Lsn(self.first_lsn + self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a task has done, all of it, up to here."""
+
+    task: str
+    instance: int
+    #: 0, 1, 2, … over all instances of the task.
+    number: int
+    #: All input below it is in, over all of the task's tags.
+    position: Lsn
+    #: Entries of its group, directly before it.
+    inline: int
+    ranges: tuple[Range, ...] = ()
+    #: No row at or below it comes out of this task any more; None: it does not tell the time.
+    watermark_ms: int | None = None
+    #: Whether all its inputs have stepped aside: it holds back nobody's time.
+    is_idle: bool = False
+    #: By upstream task; part of the task's state, for its next instance.
+    heard: dict[str, Heard] = field(default_factory=dict)
+    #: Newest first, as state/checkpoint_store.py wrote them; both are durable.
+    checkpoints: tuple[dict[str, Any], ...] = ()
+    #: Whether the task ever wrote a change: its state needs a checkpoint, or all of its changes.
+    has_state: bool = False
+    #: Rows taken in and given out, over all instances.
+    rows_in: int = 0
+    rows_out: int = 0
+    #: When the oldest source entry of what it commits was appended; None: it commits none.
+    origin_ms: int | None = None
+
+    @property
+    def needs_from(self) -> Lsn:
+        """Entries below it are never read again by this task, whatever upstream tasks do.
+
+        A marker of an upstream task may name groups as old as the marker before it.
+        """
+        return Lsn(min([self.position, *(heard.lsn for heard in self.heard.values())]))
+
+
+def encode_marker(marker: Marker) -> bytes:
+    heard = {task: [one.lsn, one.watermark_ms, one.is_idle] for task, one in marker.heard.items()}
+    return json.dumps(
+        {
+            "version": VERSION,
+            "task": marker.task,
+            "instance": marker.instance,
+            "number": marker.number,
+            "position": marker.position,
+            "inline": marker.inline,
+            "ranges": [[one.first_lsn, one.count] for one in marker.ranges],
+            "watermark_ms": marker.watermark_ms,
+            "is_idle": marker.is_idle,
+            "heard": heard,
+            "checkpoints": marker.checkpoints,
+            "has_state": marker.has_state,
+            "rows_in": marker.rows_in,
+            "rows_out": marker.rows_out,
+            "origin_ms": marker.origin_ms,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_marker(payload: bytes) -> Marker:
+    try:
+        found: Any = json.loads(payload)
+        if found["version"] != VERSION:
+            raise BadFormat(
+                f"a marker of version {found['version']}, this program reads {VERSION}: "
+                "use a newer one"
+            )
+        marker = Marker(
+            task=_typed(found["task"], str),
+            instance=_count(found["instance"]),
+            number=_count(found["number"]),
+            position=Lsn(_count(found["position"])),
+            inline=_count(found["inline"]),
+            ranges=tuple(Range(Lsn(_count(at)), _count(n)) for at, n in found["ranges"]),
+            watermark_ms=_optional(found["watermark_ms"]),
+            is_idle=_typed(found["is_idle"], bool),
+            heard={
+                _typed(task, str): Heard(Lsn(_count(lsn)), _optional(ms), _typed(idle, bool))
+                for task, (lsn, ms, idle) in found["heard"].items()
+            },
+            checkpoints=tuple(_typed(one, dict) for one in found["checkpoints"]),
+            has_state=_typed(found["has_state"], bool),
+            rows_in=_count(found["rows_in"]),
+            rows_out=_count(found["rows_out"]),
+            origin_ms=_optional(found["origin_ms"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadFormat(f"bytes that are no marker: {error}") from error
+    return marker
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    number: int = _typed(value, int)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(_typed(value, int))

@@ -1,0 +1,20 @@
+"""A query at work on the log. What decides is pure (spec to coordinator_core), the rest are shells.
+
+spec.py              what runs: stages, tasks, sources, settings
+inputs.py            rows that a task took in
+outputs.py           rows to entries, by who reads them
+dead_letters.py      rows that fail, set aside
+task_core.py         one task: entries in, one group out
+control.py           what coordinator and workers say to each other
+assignment.py        which worker runs which task
+coordinator_core.py  who is alive, who runs what, when to give up
+histogram.py         latencies that add up
+progress.py          how a query stands, as Spark would say it
+registry.py          what the log knows of a query
+task.py              the shell of a task: resume, read, append, checkpoint
+worker.py            a long-lived Spark task that runs tasks
+lag.py               how far behind
+trim.py              what of the log nobody needs
+coordinator.py       the shell of the coordinator, a thread of the driver
+results.py           a result, read back
+"""

@@ -1,0 +1,119 @@
+"""What a coordinator and its workers say to each other, as control entries of the log. Pure.
+
+    worker       Hello     I am here, in this slot
+                 Beat      I am alive; my tasks stand like this
+                 Ended     a task of mine has stopped by itself, and why
+                 Goodbye   I am going, all my tasks have stopped
+    coordinator  Assign    who runs what, as which instance; all of it, each time
+                 Pulse     I am alive; the query stands like this
+                 Finish    stop after the commit that is on its way
+    anybody      Stop      please stop the query
+
+Law: nothing rests on these being fast or read once: workers obey the newest Assign, and what a
+worker may write is decided by its task's claim alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from penstock.errors import BadFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """`worker` is new with every attempt of Spark to run the slot."""
+
+    worker: str
+    slot: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    worker: str
+    #: By task: what task.py reports.
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    worker: str
+    task: str
+    instance: int
+    #: Whether another instance may do better: the cause was not in the data or the code.
+    is_retryable: bool
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a task runs, and as which instance."""
+
+    worker: str
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    number: int
+    #: By task: (worker, instance).
+    tasks: dict[str, list[Any]]
+
+    def places(self) -> dict[str, Place]:
+        return {
+            task: Place(str(who), int(instance)) for task, (who, instance) in self.tasks.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    progress: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The workers stop and say goodbye."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A request; the coordinator answers it with Finish."""
+
+    who: str = ""
+
+
+Message = Hello | Beat | Ended | Goodbye | Assign | Pulse | Finish | Stop
+
+_KINDS: Final[dict[str, type[Any]]] = {
+    kind.__name__.lower(): kind
+    for kind in (Hello, Beat, Ended, Goodbye, Assign, Pulse, Finish, Stop)
+}
+
+
+def encode_message(message: Message) -> bytes:
+    kind = type(message).__name__.lower()
+    return json.dumps({"kind": kind, **asdict(message)}, separators=(",", ":")).encode()
+
+
+def decode_message(payload: bytes) -> Message | None:
+    """None for a kind that this version does not know: a newer one may speak of more."""
+    try:
+        found: Any = json.loads(payload)
+        kind = _KINDS.get(found.pop("kind"))
+        if kind is None:
+            return None
+        known = {one.name for one in fields(kind)}
+        message: Message = kind(**{name: value for name, value in found.items() if name in known})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadFormat(f"bytes that are no control message: {error}") from error
+    return message

@@ -1,0 +1,298 @@
+"""The shell of the coordinator: a thread of the driver that keeps a query running through the log.
+
+Owns the run: it claims the query's name (an older driver's coordinator can announce nothing from
+then on, and claims of tasks are guarded by it), pulses, performs what the core decides, and makes
+progress reports. The driver's own thread talks to it through the methods at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import uvloop
+
+from penstock.errors import Fenced, GuardFailed, PenstockError, QueryFailed
+from penstock.ids import Lsn
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.client.client import AsyncLog
+from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.protocol.markers import decode_marker
+from penstock.protocol.names import (
+    TaskId,
+    control_tag,
+    coordinator_producer,
+    flush_tag,
+    pulse_tag,
+    run_key,
+)
+from penstock.runtime.control import Goodbye, Message, Pulse, decode_message, encode_message
+from penstock.runtime.coordinator_core import (
+    Announce,
+    Claim,
+    CoordinatorCore,
+    Effect,
+    Fail,
+    StopAsked,
+)
+from penstock.runtime.lag import measure_lag
+from penstock.runtime.progress import Lag, Rates, make_progress, source_position
+from penstock.runtime.spec import QuerySpec
+from penstock.runtime.trim import trim_consumed
+from penstock.runtime.worker import PATIENCE_SECONDS, Address
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PULSE_SECONDS = 0.25
+#: Pulses between two progress reports, and between two looks at what may be trimmed.
+PULSES_PER_REPORT = 4
+PULSES_PER_TRIM = 240
+REPORTS_KEPT = 100
+#: How long workers may take to say goodbye.
+FINISH_SECONDS = 15.0
+
+
+class Coordinator:
+    """One run of one query. `start` it; `ended` is set when it is over, `error` says why."""
+
+    def __init__(
+        self, address: Address, spec: QuerySpec, *, id: str, workers: int, trims: bool
+    ) -> None:
+        self._address = address
+        self._spec = spec
+        self._id = id
+        self.run_id = str(uuid.uuid4())
+        self._trims = trims
+        self.core = CoordinatorCore(spec.task_ids, workers)
+        self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
+        self.started = threading.Event()
+        self.ended = threading.Event()
+        self.error: PenstockError | None = None
+        self.has_heard = threading.Event()
+        self._stop_asked = False
+        self._rates = Rates()
+        self._reports = 0
+        self._heard_upto = Lsn(0)
+        self._log: AsyncLog
+        self._voice: AsyncAppender
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event
+        self._thread = threading.Thread(target=self._run, name=f"penstock-{spec.name}", daemon=True)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will be processed."""
+        return self.core.is_over or self.ended.is_set()
+
+    # -- the thread
+
+    def start(self) -> None:
+        self._thread.start()
+        self.started.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            self._loop = runner.get_loop()
+            try:
+                runner.run(self._main())
+            except (Fenced, GuardFailed) as error:
+                self.error = QueryFailed(
+                    f"query {self._spec.name} was started by another driver, which runs it now "
+                    f"({error})"
+                )
+            except PenstockError as error:
+                self.error = self.error or error
+            except Exception as error:
+                logger.exception("query=%s coordinator failed", self._spec.name)
+                self.error = QueryFailed(f"the coordinator failed: {error!r}")
+            finally:
+                self.ended.set()
+                self.started.set()
+
+    async def _main(self) -> None:
+        self._over = asyncio.Event()
+        name = f"coordinator-{self._spec.name}"
+        self._log = await AsyncLog.connect(
+            self._address.resolve(), name=name, timeout=PATIENCE_SECONDS
+        )
+        try:
+            self._voice = await self._log.appender(coordinator_producer(self._spec.name))
+            run = str(self._voice.instance).encode()
+            await self._voice.append([], sets=[SetKey(run_key(self._spec.name), run)])
+            self._guard = Guard(run_key(self._spec.name), run)
+            self._heard_upto = (await self._log.bounds()).tail
+            self.started.set()
+            loops = [
+                asyncio.ensure_future(self._listen()),
+                asyncio.ensure_future(self._pulse()),
+                asyncio.ensure_future(self._over.wait()),
+            ]
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            for loop in done:
+                loop.result()
+            await self._wait_for_goodbyes()
+        finally:
+            await self._log.close()
+
+    async def _listen(self) -> None:
+        voice = coordinator_producer(self._spec.name)
+        tags = [control_tag(self._spec.name)]
+        async with self._log.tail(tags, start=self._heard_upto) as reader:
+            async for batch in reader:
+                for entry in batch.entries:
+                    if entry.producer == voice:
+                        continue
+                    message = decode_message(entry.payload)
+                    if message is not None:
+                        self.has_heard.set()
+                        await self._perform(self.core.on_message(message))
+                self._heard_upto = batch.looked_up_to
+
+    async def _pulse(self) -> None:
+        count = 0
+        while True:
+            report = await self._report() if count % PULSES_PER_REPORT == 0 else None
+            await self._announce(Pulse(report))
+            await self._perform(self.core.on_pulse())
+            count += 1
+            if self._trims and count % PULSES_PER_TRIM == 0:
+                await trim_consumed(self._log)
+            await asyncio.sleep(PULSE_SECONDS)
+
+    async def _announce(self, message: Message) -> None:
+        tags: tuple[str, ...] = (control_tag(self._spec.name),)
+        if isinstance(message, Pulse):
+            tags = (*tags, pulse_tag(self._spec.name))
+        await self._voice.append([NewEntry(encode_message(message), tags, Kind.CONTROL)])
+
+    async def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Claim(tasks=tasks):
+                    claims = [self._log.claim(one.producer, guards=[self._guard]) for one in tasks]
+                    instances = await asyncio.gather(*claims)
+                    claimed = dict(zip(tasks, instances, strict=True))
+                    await self._perform(self.core.on_claimed(claimed))
+                case Announce(message=message):
+                    await self._announce(message)
+                case Fail(message=message, traceback=traceback):
+                    text = f"{message}\n\n{traceback}".rstrip()
+                    self.error = QueryFailed(f"query {self._spec.name} stopped. {text}")
+                    self._over.set()
+                case StopAsked(who=who):
+                    logger.info("query=%s stop asked by %s", self._spec.name, who)
+                    self._stop_asked = True
+                    await self._perform(self.core.finish())
+                    self._over.set()
+
+    async def _wait_for_goodbyes(self) -> None:
+        """So that what the workers commit last is committed when `stop` returns."""
+        waiting = set(self.core.members)
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                async with self._log.tail(
+                    [control_tag(self._spec.name)], start=self._heard_upto
+                ) as reader:
+                    while waiting:
+                        batch = await reader.__anext__()
+                        for entry in batch.entries:
+                            message = decode_message(entry.payload)
+                            if isinstance(message, Goodbye):
+                                waiting.discard(message.worker)
+        except TimeoutError:
+            logger.warning("query=%s workers did not say goodbye: %s", self._spec.name, waiting)
+        report = await self._report()
+        await self._announce(Pulse({**report, "isActive": False}))
+
+    # -- progress
+
+    async def _report(self) -> dict[str, Any]:
+        reports = {
+            task: {**state.report, "worker": state.place.worker if state.place else None}
+            for task, state in self.core.tasks.items()
+        }
+        tail = (await self._log.bounds()).tail
+        lags: dict[str, Lag] = {}
+        for stream in self._spec.query.streams:
+            position = source_position(self._spec, reports, stream)
+            if position is not None:
+                lags[stream] = await measure_lag(self._log, stream, position)
+        progress = make_progress(
+            self._spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
+            now_ms=time.time_ns() // 1_000_000, tail=tail, lags=lags,
+            workers=len(self.core.members), rates=self._rates,
+        )  # fmt: skip
+        self._reports += 1
+        self.recent.append(progress)
+        return progress
+
+    # -- for the driver's threads
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def finish(self) -> None:
+        """Tell the workers to commit what they have and to leave. Returns at once; idempotent."""
+
+        async def finish() -> None:
+            await self._perform(self.core.finish())
+            self._over.set()
+
+        if not self.ended.is_set() and not self._stop_asked:
+            self._stop_asked = True
+            self._submit(finish())
+
+    def fail(self, message: str) -> None:
+        """End the run with this error."""
+
+        async def fail() -> None:
+            await self._perform([Fail(message), *self.core.finish()])
+
+        if not self.ended.is_set():
+            self._submit(fail())
+
+    def job_lost(self, slot: int) -> None:
+        """Spark's word: what ran in the slot has ended."""
+
+        async def lost() -> None:
+            await self._perform(self.core.on_job_lost(slot))
+
+        if not self.ended.is_set():
+            self._submit(lost())
+
+    def flush(self) -> Future[None]:
+        """Done when everything that was in the sources now is processed, committed, visible."""
+        return self._submit(self._flush())
+
+    async def _flush(self) -> None:
+        for stage, count in enumerate(self._spec.tasks):
+            spec = self._spec
+            tag = flush_tag(spec.name, spec.version, stage)
+            asked = await self._log.append([NewEntry(b"", (tag,), Kind.CONTROL)])
+            waiting = {TaskId(spec.name, spec.version, stage, index) for index in range(count)}
+            tags = [task.marker_tag for task in sorted(waiting)]
+            async with self._log.tail(tags, start=asked.first_lsn) as reader:
+                while waiting:
+                    batch = await reader.__anext__()
+                    for entry in batch.entries:
+                        marker = decode_marker(entry.payload)
+                        if marker.position > asked.first_lsn:
+                            waiting -= {task for task in waiting if str(task) == marker.task}
+
+    def call(self, make: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
+        return self._submit(make(self._log)).result()

@@ -1,0 +1,279 @@
+"""The coordinator's decisions: who is alive, who runs what, when to give up. Pure.
+
+Owns membership and assignment. A worker is alive from its Hello until it says goodbye, a newer
+worker takes its slot (Spark starts one only after the last is lost), or PULSES_MISSED_MAX pulses of
+ours were ordered since its last beat. Both are entries of one log, so an outage of the log is
+nobody's death, and no clock decides.
+
+    Hello, Beat, Goodbye, pulse ──► members ──► assign() ──► Claim ──► claimed ──► Announce(Assign)
+
+A task that gets another place is claimed first: from then on its older instances write nothing. Its
+new place is announced after that. Law: a task is announced at an instance that was claimed for it,
+and for one worker only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.protocol.names import TaskId, parse_task
+from penstock.runtime.assignment import assign
+from penstock.runtime.control import (
+    Assign,
+    Beat,
+    Ended,
+    Finish,
+    Goodbye,
+    Hello,
+    Message,
+    Place,
+    Stop,
+)
+
+#: Pulses of the coordinator without a beat of a worker until it counts as dead: 3 s at 4 a second.
+PULSES_MISSED_MAX = 12
+#: Pulses after the first Hello in which the other workers are waited for.
+PULSES_GATHERING = 8
+#: Pulses after which an instance that ends was not killed by its first input: 10 s.
+PULSES_LONG = 40
+#: Instances of a task in a row that ended without a commit: the query stops, its input kills it.
+FUTILE_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Fence the older instances of these tasks, then say `claimed` with the new ones."""
+
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The query cannot go on; stop it with this."""
+
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    who: str
+
+
+Effect = Claim | Announce | Fail | StopAsked
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker that counts as alive."""
+
+    worker: str
+    slot: int
+    host: str
+    pid: int
+    #: How many of our pulses were ordered when it was last heard of.
+    heard_at: int
+
+
+@dataclass(slots=True)
+class _TaskState:
+    place: Place | None = None
+    #: Claims that were asked for and not answered yet.
+    claiming: bool = False
+    #: Must have a new instance even if its worker stays.
+    is_ended: bool = False
+    #: Instances in a row that ended at the same number of commits.
+    futile: int = 0
+    commits: int = -1
+    placed_at: int = 0
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+class CoordinatorCore:
+    """One run of one query."""
+
+    def __init__(self, tasks: Sequence[TaskId], workers: int) -> None:
+        self._wanted = workers
+        self.members: dict[str, Member] = {}
+        self._gone: set[str] = set()
+        self.tasks = {task: _TaskState() for task in tasks}
+        self._pulses = 0
+        self._gathering_since: int | None = None
+        self._number = 0
+        self.is_over = False
+
+    # -- events
+
+    def on_message(self, message: Message) -> list[Effect]:
+        """A control entry that somebody else wrote, in log order."""
+        if self.is_over:
+            return []
+        match message:
+            case Hello():
+                return self._on_hello(message)
+            case Beat():
+                self._on_beat(message)
+            case Ended():
+                return self._on_ended(message)
+            case Goodbye(worker=worker):
+                return self._lose([worker])
+            case Stop(who=who):
+                return [StopAsked(who)]
+            case _:
+                pass
+        return []
+
+    def on_pulse(self) -> list[Effect]:
+        """A pulse of ours was ordered."""
+        self._pulses += 1
+        silent = [
+            member.worker
+            for member in self.members.values()
+            if self._pulses - member.heard_at > PULSES_MISSED_MAX
+        ]
+        return self._lose(silent) if silent else self._place()
+
+    def on_claimed(self, instances: dict[TaskId, int]) -> list[Effect]:
+        """These tasks are claimed; whoever ran them before writes no more."""
+        placed = self._desired()
+        for task, instance in instances.items():
+            state = self.tasks[task]
+            state.claiming = False
+            worker = placed.get(task)
+            state.is_ended = worker is None
+            state.place = None if worker is None else Place(worker, instance)
+            state.placed_at = self._pulses
+        return [*self._announce(), *self._place()]
+
+    def on_job_lost(self, slot: int) -> list[Effect]:
+        """Spark says that whatever ran in this slot has ended."""
+        return self._lose([one.worker for one in self.members.values() if one.slot == slot])
+
+    def finish(self) -> list[Effect]:
+        """Tell the workers to stop."""
+        self.is_over = True
+        return [Announce(Finish())]
+
+    # -- members
+
+    def _on_hello(self, hello: Hello) -> list[Effect]:
+        if hello.worker in self._gone or hello.worker in self.members:
+            return []
+        older = [one.worker for one in self.members.values() if one.slot == hello.slot]
+        effects = self._lose(older, settle=False)
+        self.members[hello.worker] = Member(
+            hello.worker, hello.slot, hello.host, hello.pid, self._pulses
+        )
+        if self._gathering_since is None:
+            self._gathering_since = self._pulses
+        return [*effects, *self._place()]
+
+    def _on_beat(self, beat: Beat) -> None:
+        member = self.members.get(beat.worker)
+        if member is None:
+            return
+        member.heard_at = self._pulses
+        for name, report in beat.tasks.items():
+            state = self.tasks.get(parse_task(name))
+            if state is not None and state.place is not None and state.place.worker == beat.worker:
+                state.report = report
+                commits = int(report.get("commits_ever", -1))
+                if commits > state.commits:
+                    state.commits, state.futile = commits, 0
+
+    def _lose(self, workers: Sequence[str], *, settle: bool = True) -> list[Effect]:
+        lost = [worker for worker in workers if worker in self.members]
+        effects: list[Effect] = []
+        for worker in lost:
+            del self.members[worker]
+            self._gone.add(worker)
+            for task, state in self.tasks.items():
+                if state.place is not None and state.place.worker == worker:
+                    effects += self._end(task, "its worker was lost")
+        return [*effects, *self._place()] if settle and lost else effects
+
+    def _on_ended(self, ended: Ended) -> list[Effect]:
+        task = parse_task(ended.task)
+        state = self.tasks.get(task)
+        here = Place(ended.worker, ended.instance)
+        if state is None or state.place != here:
+            return []  # of an instance that was replaced meanwhile
+        if not ended.is_retryable:
+            return self._fail(f"task {task}: {ended.message}", ended.traceback)
+        return [*self._end(task, ended.message), *self._place()]
+
+    def _end(self, task: TaskId, cause: str) -> list[Effect]:
+        state = self.tasks[task]
+        state.place = None
+        state.is_ended = True
+        # One that lived on without input was no victim of its input.
+        lived_long = self._pulses - state.placed_at > PULSES_LONG
+        state.futile = 1 if lived_long else state.futile + 1
+        if state.futile <= FUTILE_MAX:
+            return []
+        position = state.report.get("position", "its start")
+        return self._fail(
+            f"task {task} ended {state.futile} times in a row without a commit, at input position "
+            f"{position}; last cause: {cause}. Look at what stands there with `penstock explain`, "
+            "and at the executors' memory"
+        )
+
+    def _fail(self, message: str, traceback: str = "") -> list[Effect]:
+        self.is_over = True
+        return [Fail(message, traceback), Announce(Finish())]
+
+    # -- assignment
+
+    @property
+    def _is_gathered(self) -> bool:
+        if self._gathering_since is None:
+            return False
+        slots = {member.slot for member in self.members.values()}
+        return len(slots) >= self._wanted or (
+            self._pulses - self._gathering_since >= PULSES_GATHERING
+        )
+
+    def _desired(self) -> dict[TaskId, str]:
+        workers = [one.worker for one in sorted(self.members.values(), key=lambda one: one.slot)]
+        previous = {
+            task: state.place.worker
+            for task, state in self.tasks.items()
+            if state.place is not None
+        }
+        return assign(list(self.tasks), workers, previous)
+
+    def _place(self) -> list[Effect]:
+        """Claim what must get another instance."""
+        if self.is_over or not self._is_gathered:
+            return []
+        desired = self._desired()
+        moved = []
+        for task, worker in desired.items():
+            state = self.tasks[task]
+            is_right = state.place is not None and state.place.worker == worker
+            if not state.claiming and (state.is_ended or not is_right):
+                state.claiming = True
+                moved.append(task)
+        return [Claim(tuple(moved))] if moved else []
+
+    def _announce(self) -> list[Effect]:
+        self._number += 1
+        tasks: dict[str, list[Any]] = {
+            str(task): [state.place.worker, state.place.instance]
+            for task, state in self.tasks.items()
+            if state.place is not None
+        }
+        return [Announce(Assign(self._number, tasks))]
+
+    def check(self) -> None:
+        """Every invariant that can be said of one moment."""
+        for state in self.tasks.values():
+            if state.place is not None:
+                assert state.place.worker not in self._gone

@@ -1,0 +1,160 @@
+"""How a query stands, as one JSON object under the names of Spark's StreamingQueryProgress. Pure.
+
+Made of what the tasks reported. Counters of tasks are over all their instances (they are in the
+markers); rates are differences between two reports of the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.plan import nodes as n
+from penstock.protocol.names import TaskId
+from penstock.runtime.histogram import Histogram
+from penstock.runtime.spec import QuerySpec
+
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a source's readers are behind its end."""
+
+    records: int
+    seconds: float
+    #: The records were counted up to a bound; there are more.
+    is_lower_bound: bool = False
+
+
+@dataclass(slots=True)
+class Rates:
+    """The last report's counters, for the next one's rates."""
+
+    at_ms: int | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    commit_ms: Histogram = field(default_factory=Histogram)
+    visible_ms: Histogram = field(default_factory=Histogram)
+
+
+def make_progress(
+    spec: QuerySpec,
+    reports: Mapping[TaskId, Report],
+    *,
+    id: str,
+    run_id: str,
+    number: int,
+    now_ms: int,
+    tail: int,
+    lags: Mapping[str, Lag],
+    workers: int,
+    rates: Rates,
+) -> dict[str, Any]:
+    """The progress, and `rates` brought up to date."""
+    seconds = None if rates.at_ms is None else max((now_ms - rates.at_ms) / 1000, 0.001)
+    last = len(spec.tasks) - 1
+    taken = {stage.id: sum(_count(reports, stage.id, "rows_in")) for stage in spec.query.stages}
+    given = sum(_count(reports, last, "rows_out"))
+    commit_ms = _merge(reports, "commit_ms")
+    visible_ms = _merge(
+        {task: one for task, one in reports.items() if task.stage == last}, "visible_ms"
+    )
+    rows_in = sum(
+        taken[stage.id]
+        for stage in spec.query.stages
+        if any(isinstance(leaf, n.Scan) for leaf in stage.inputs)
+    )
+
+    def rate(name: str, value: int) -> float | None:
+        before = rates.rows.get(name)
+        rates.rows[name] = value
+        if seconds is None or before is None:
+            return None
+        return round(max(value - before, 0) / seconds, 1)
+
+    watermarks = [one.get("watermark_ms") for one in reports.values()]
+    known = [ms for ms in watermarks if ms is not None and abs(ms) < 10**14]
+    progress = {
+        "id": id,
+        "runId": run_id,
+        "name": spec.name,
+        "timestamp": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "batchId": number,
+        "numInputRows": rows_in,
+        "inputRowsPerSecond": rate("in", rows_in),
+        "processedRowsPerSecond": rate("out", given),
+        "durationMs": {"commit": commit_ms.summary()},
+        "latencyMs": visible_ms.summary(),
+        "eventTime": {"watermark": _time(min(known))} if known else {},
+        "stateOperators": _states(spec, reports),
+        "sources": [
+            _source(spec, reports, stream, lags.get(stream), tail) for stream in spec.query.streams
+        ],
+        "sink": {"description": f"penstock stream {spec.to}", "numOutputRows": given},
+        "tasks": {str(task): _task(one) for task, one in sorted(reports.items())},
+        "workers": workers,
+    }
+    rates.at_ms = now_ms
+    return progress
+
+
+def _count(reports: Mapping[TaskId, Report], stage: int, name: str) -> list[int]:
+    return [int(one.get(name, 0)) for task, one in reports.items() if task.stage == stage]
+
+
+def _merge(reports: Mapping[TaskId, Report], name: str) -> Histogram:
+    return Histogram().merge(Histogram.from_json(one.get(name, {})) for one in reports.values())
+
+
+def _states(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> list[dict[str, Any]]:
+    return [
+        {
+            "operatorName": f"stage {stage.id}",
+            "numRowsTotal": sum(_count(reports, stage.id, "state_rows")),
+            "memoryUsedBytes": sum(_count(reports, stage.id, "state_bytes")),
+            "numRowsDroppedByWatermark": sum(_count(reports, stage.id, "rows_late")),
+        }
+        for stage in spec.query.stages
+    ]
+
+
+def _source(
+    spec: QuerySpec, reports: Mapping[TaskId, Report], stream: str, lag: Lag | None, tail: int
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "description": f"penstock stream {stream}",
+        "startOffset": spec.sources[stream].start,
+        "endOffset": source_position(spec, reports, stream),
+        "latestOffset": tail,
+    }
+    if lag is not None:
+        found["lag"] = {"records": lag.records, "seconds": round(lag.seconds, 3)}
+        if lag.is_lower_bound:
+            found["lag"]["isLowerBound"] = True
+    return found
+
+
+def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: str) -> int | None:
+    """Every task that reads the stream has committed everything below; None: not known yet."""
+    found: list[int | None] = []
+    for task in spec.task_ids:
+        inputs = spec.query.stages[task.stage].inputs
+        if any(isinstance(leaf, n.Scan) and leaf.stream == stream for leaf in inputs):
+            found.append(reports.get(task, {}).get("committed_position"))
+    known = [position for position in found if position is not None]
+    return min(known) if found and len(known) == len(found) else None
+
+
+def _task(report: Report) -> dict[str, Any]:
+    kept = (
+        "worker", "instance", "is_running", "committed_position", "commits_ever", "rows_in",
+        "rows_out", "rows_late", "dead_letters", "state_rows", "state_bytes", "checkpoint_lsn",
+        "resume_ms",
+    )  # fmt: skip
+    return {name: report[name] for name in kept if name in report}
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

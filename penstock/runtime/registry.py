@@ -1,0 +1,79 @@
+"""What the log knows of a query: its plan, where it reads and writes, which version lives. Pure.
+
+Owns the JSON under `query/<name>` (docs/formats.md, "Query definitions"). A version is a life: a
+query that is started again under its name goes on with the same version if its plan is the same.
+Law: decode(encode(r)) equals r; anything else raises BadFormat.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from penstock.errors import BadFormat
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredQuery:
+    """One version of a query."""
+
+    name: str
+    #: Stays the same over all versions and runs, like Spark's query id.
+    id: str
+    version: int
+    #: `explain` of the plan: for people, for the fingerprint, and for the difference to another.
+    plan: str
+    mode: str
+    to: str
+    #: Where each source stream was begun.
+    starts: dict[str, int]
+    #: Tasks per stage; they stay when the query is started again with other workers.
+    tasks: list[int]
+    created_ms: int
+    #: Where checkpoints go; None: nowhere.
+    checkpoints: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        text = json.dumps([self.plan, self.mode, self.to])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def encode_query(query: RegisteredQuery) -> bytes:
+    return json.dumps({"format": FORMAT, **asdict(query)}).encode()
+
+
+def decode_query(name: str, data: bytes) -> RegisteredQuery:
+    try:
+        found: Any = json.loads(data)
+        if found.pop("format") != FORMAT:
+            raise BadFormat(f"query {name} was registered by a newer program: use that one")
+        known = {one.name for one in fields(RegisteredQuery)}
+        query = RegisteredQuery(**{key: value for key, value in found.items() if key in known})
+        if query.name != name or type(query.version) is not int or type(query.plan) is not str:
+            raise ValueError("a field has another type")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadFormat(f"query {name} is registered with bytes that cannot be read") from error
+    return query
+
+
+def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:
+    """What of the plan differs, as a diff for people; None if the new one can go on."""
+    lines = []
+    for label, was, now in (
+        ("mode", old.mode, new.mode),
+        ("result stream", old.to, new.to),
+    ):
+        if was != now:
+            lines.append(f"{label}: was {was}, is {now}")
+    if old.plan != new.plan:
+        lines += difflib.unified_diff(
+            old.plan.splitlines(), new.plan.splitlines(), "the plan so far", "this plan",
+            lineterm="", n=2,
+        )  # fmt: skip
+    return "\n".join(lines) if lines else None

@@ -1,0 +1,312 @@
+"""The shell of one task: resume from the log, read, work, append, and say how it stands.
+
+Owns two loops over one core: one takes entries in and works on them, the other commits, one group
+in flight, again as soon as the last was acknowledged. They share an event loop, so what a commit
+captures is what was worked on, whole. Ends by raising: Fenced (another instance owns the task),
+Retryable or Unknown (another instance may do better), anything else (the query cannot go on).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from penstock.errors import Damaged
+from penstock.ids import Lsn
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.client.client import AsyncLog
+from penstock.log.records import Entry
+from penstock.protocol.markers import Marker, Range, decode_marker
+from penstock.protocol.names import TaskId
+from penstock.protocol.resume import ChangeFold
+from penstock.runtime.histogram import Histogram
+from penstock.runtime.spec import QuerySpec
+from penstock.runtime.task_core import Commit, Poisoned, TaskCore, check_marker
+from penstock.state.changelog import decode_changes
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+
+logger = logging.getLogger(__name__)
+
+#: How often operators are told the time while no input comes.
+TICK_SECONDS = 0.1
+#: How often a task without work says how far it has looked, so that the log can be trimmed.
+REFRESH_SECONDS = 10.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Task:
+    """One instance of one task, from `run` to its end."""
+
+    def __init__(self, log: AsyncLog, spec: QuerySpec, task: TaskId, instance: int) -> None:
+        self._log = log
+        self._spec = spec
+        self.task = task
+        self.instance = instance
+        self.core = TaskCore(spec, task, instance, now_ms)
+        uri = spec.settings.checkpoints
+        self._store = None if uri is None else CheckpointStore(uri)
+        self._appender: AsyncAppender | None = None
+        self._due = asyncio.Event()
+        self._committed = asyncio.Event()
+        self._is_draining = False
+        self._writing: asyncio.Task[None] | None = None
+        self._last_marker: Marker | None = None
+        self._last_lsn = Lsn(0)
+        self._is_running = False
+        self.commit_ms = Histogram()
+        self.visible_ms = Histogram()
+        self.resume_ms = 0.0
+
+    async def run(self) -> None:
+        """Until `drain` has been obeyed, or an error."""
+        self._appender = await self._log.adopt(self.task.producer, self.instance)
+        try:
+            careful_upto: Lsn | None = None
+            while True:
+                await self._resume(careful_upto)
+                try:
+                    await self._run_loops()
+                    return
+                except Poisoned as poison:
+                    tried = careful_upto is not None and poison.lsn <= careful_upto
+                    if self._spec.settings.dead_letter is None or tried:
+                        raise poison.cause from None
+                    careful_upto = poison.lsn
+                    self.core = TaskCore(self._spec, self.task, self.instance, now_ms)
+        finally:
+            self._is_running = False
+            if self._writing is not None:
+                self._writing.cancel()
+            self._log.dismiss(self._appender)
+
+    def drain(self) -> None:
+        """Take nothing more in, commit what was worked on, and end."""
+        self._is_draining = True
+        self._due.set()
+
+    # -- resume
+
+    async def _resume(self, careful_upto: Lsn | None) -> None:
+        """State and position of the last marker. The claim came before: no other can follow."""
+        started = time.monotonic()
+        last = await self._log.read_last(self.task.marker_tag)
+        marker: Marker | None = None
+        if last is not None:
+            marker = decode_marker(last.payload)
+            check_marker(marker, self.task)
+            base = await self._load_checkpoint(marker)
+            await self._replay(base, last)
+            self._last_lsn = last.lsn
+        self._last_marker = marker
+        self.core.begin(marker, careful_upto=careful_upto)
+        self.resume_ms = (time.monotonic() - started) * 1000
+        logger.info(
+            "task=%s instance=%d resumed position=%d ms=%.1f",
+            self.task, self.instance, self.core.position, self.resume_ms,
+        )  # fmt: skip
+
+    async def _load_checkpoint(self, marker: Marker) -> Lsn | None:
+        """The marker at which the newest readable checkpoint was taken, and its state applied."""
+        for found in marker.checkpoints if self._store is not None else ():
+            assert self._store is not None
+            try:
+                reference = CheckpointRef.from_json(found)
+                changes = await asyncio.to_thread(self._store.read, reference)
+            except Damaged as error:
+                logger.warning("task=%s checkpoint unusable cause=%s", self.task, error)
+                continue
+            self.core.restored(changes, 0)
+            return Lsn(reference.marker_lsn)
+        return None
+
+    async def _replay(self, base: Lsn | None, last: Entry) -> None:
+        """Apply the committed changes after the checkpoint, up to the last marker."""
+        tags = (self.task.marker_tag, self.task.change_tag)
+        if base is None:
+            start = (await self._log.bounds()).trim_point
+        else:
+            start = Lsn(base + 1)
+        fold = ChangeFold()
+        async with self._log.tail(tags, start=start, end=last.lsn + 1) as reader:
+            async for batch in reader:
+                for entry in batch.entries:
+                    is_first = fold.marker is None
+                    for change in fold.step(entry):
+                        self.core.restored(decode_changes(change.payload), len(change.payload))
+                    if is_first and fold.marker is not None and base is None:
+                        self._check_first(fold.marker)
+
+    def _check_first(self, marker: Marker) -> None:
+        if marker.number != 0:
+            raise Damaged(
+                f"the changes of task {self.task} before its marker {marker.number} were trimmed, "
+                "and no checkpoint of it can be read: start the query with "
+                'on_change="restart_from_earliest"'
+            )
+
+    # -- run
+
+    async def _run_loops(self) -> None:
+        self._is_running = True
+        reading = asyncio.ensure_future(self._read())
+        committing = asyncio.ensure_future(self._commit_again_and_again())
+        ticking = asyncio.ensure_future(self._tick())
+        loops = {reading, committing, ticking}
+        try:
+            await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            if not committing.done():
+                # What was captured may be on its way: its outcome must be known before we resume.
+                assert self._appender is not None
+                await self._appender.drained()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+        for loop in (committing, reading, ticking):
+            if loop.done() and not loop.cancelled():
+                loop.result()
+
+    async def _read(self) -> None:
+        core = self.core
+        self._due.set()
+        async with self._log.tail(core.tags, start=core.position) as reader:
+            async for batch in reader:
+                if self._is_draining:
+                    await asyncio.Event().wait()
+                for entry in batch.entries:
+                    names = core.names(entry)
+                    core.take(entry, [(one, await self._fetch(one)) for one in names])
+                core.looked(batch.looked_up_to)
+                if not batch.entries:
+                    continue
+                core.work()
+                if core.has_work:
+                    self._due.set()
+                while core.is_full:
+                    self._committed.clear()
+                    await self._committed.wait()
+
+    async def _fetch(self, named: Range) -> list[Entry]:
+        return await self._log.read(self.core.tags, start=named.first_lsn, end=named.end)
+
+    async def _tick(self) -> None:
+        refreshed = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._is_draining:
+                continue
+            self.core.work()
+            if self.core.has_work:
+                self._due.set()
+            if time.monotonic() - refreshed > REFRESH_SECONDS:
+                refreshed = time.monotonic()
+                self.core.refresh()
+                self._due.set()
+
+    # -- commit
+
+    async def _commit_again_and_again(self) -> None:
+        interval = self._spec.settings.commit_interval_ms / 1000
+        exact = self._spec.settings.exactly_once
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            started = time.monotonic()
+            commit = self.core.take_commit()
+            if commit is not None and exact:
+                await self._append(commit, started)
+            elif commit is not None:
+                self._append_unsafe(commit, started)
+            self._committed.set()
+            if self._is_draining and not self.core.has_work:
+                return
+            if self.core.has_work:
+                self._due.set()
+            if interval and commit is not None and not self._is_draining:
+                await asyncio.sleep(max(0.0, started + interval - time.monotonic()))
+
+    async def _append(self, commit: Commit, started: float) -> None:
+        assert self._appender is not None
+        ranges = []
+        for flush in commit.flushes:
+            done = await self._appender.append(flush)
+            ranges.append(Range(done.first_lsn, done.count))
+        group = commit.group(ranges)
+        done = await self._appender.append(group)
+        self._last_lsn = Lsn(done.first_lsn + done.count - 1)
+        self._last_marker = commit.marker
+        self._note_latency(commit, started)
+        if commit.frozen is not None and self._store is not None:
+            self._writing = asyncio.ensure_future(self._checkpoint(commit, self._last_lsn))
+
+    def _append_unsafe(self, commit: Commit, started: float) -> None:
+        assert self._appender is not None
+        entries = [entry for flush in commit.flushes for entry in flush]
+        entries += commit.group([])
+        if not entries:
+            return
+        future = self._appender.append_nowait(entries)
+
+        def done(_: object) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self._note_latency(commit, started)
+
+        future.add_done_callback(done)
+
+    def _note_latency(self, commit: Commit, started: float) -> None:
+        self.commit_ms.add((time.monotonic() - started) * 1000)
+        if commit.marker.origin_ms is not None:
+            self.visible_ms.add(max(0, now_ms() - commit.marker.origin_ms))
+
+    async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
+        """Make the state at a marker durable; the next marker then names it."""
+        assert self._store is not None and commit.frozen is not None
+        try:
+            reference = await asyncio.to_thread(
+                self._store.write,
+                str(self.task),
+                marker_lsn=lsn,
+                instance=self.instance,
+                fingerprint=self._spec.fingerprint,
+                changes=commit.frozen,
+            )
+        except OSError as error:
+            logger.warning("task=%s checkpoint not written cause=%s", self.task, error)
+            return
+        older = self.core.checkpointed(reference.to_json(), reference.bytes)
+        self._due.set()
+        if older is not None:
+            keep_from = CheckpointRef.from_json(older).marker_lsn
+            await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
+
+    # -- report
+
+    def report(self) -> dict[str, Any]:
+        """How it stands, for the worker's next beat."""
+        core, marker = self.core, self._last_marker
+        state_rows, state_bytes = core.state.size()
+        return {
+            "instance": self.instance,
+            "is_running": self._is_running,
+            "position": core.position,
+            "committed_position": None if marker is None else marker.position,
+            "needs_from": None if marker is None else marker.needs_from,
+            "commits_ever": -1 if marker is None else marker.number,
+            "watermark_ms": None if marker is None else marker.watermark_ms,
+            "rows_in": 0 if marker is None else marker.rows_in,
+            "rows_out": 0 if marker is None else marker.rows_out,
+            "rows_late": core.stats.rows_late,
+            "dead_letters": core.stats.dead_letters,
+            "commits": core.stats.commits,
+            "state_rows": state_rows,
+            "state_bytes": state_bytes,
+            "checkpoint_lsn": core.checkpoint_lsn,
+            "resume_ms": round(self.resume_ms, 1),
+            "commit_ms": self.commit_ms.to_json(),
+            "visible_ms": self.visible_ms.to_json(),
+        }

@@ -1,0 +1,441 @@
+"""One task: committed entries in, one group out that commits all of it. Pure.
+
+Owns the order of things: entries are taken in log order, time is told after them, and what came of
+them is captured together with the position in one Commit. The shell (task.py) reads, appends, and
+tells what was acknowledged.
+
+    names(entry)  ─►  take(entry, fetched)  ─►  work()  ─►  take_commit()  ─►  group(ranges)
+                            ▲                                                      │
+                            └────────────── goes on while it is appended ◄─────────┘
+
+Laws: (I9) the positions of a task's markers are contiguous: whatever was taken in before a commit
+is captured by it, and nothing after. (I11) the changes of a commit are those of its inputs. A
+commit that fails ends the instance: nothing of it is kept, the next one resumes from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import BadFormat
+from penstock.ids import Lsn
+from penstock.limits import PAYLOAD_BYTES_MAX
+from penstock.log.records import Entry, Kind, NewEntry
+from penstock.ops.api import START_MS, Delta
+from penstock.ops.payloads import decode_delta
+from penstock.ops.pipeline import Pipeline
+from penstock.plan import nodes as n
+from penstock.plan.stages import StageInput
+from penstock.protocol.committed import Counts, Marked, is_named, judge
+from penstock.protocol.markers import Heard, Marker, Range, encode_marker
+from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag
+from penstock.runtime.dead_letters import DeadLetter, find_bad_rows, letter_of_entry
+from penstock.runtime.inputs import Arrival, Arrivals, decode_source
+from penstock.runtime.outputs import Outputs, cut_groups
+from penstock.runtime.spec import QuerySpec, share_of
+from penstock.state.api import Change
+from penstock.state.changelog import encode_changes
+from penstock.state.memory import MemoryState
+from penstock.stream.registration import stream_tag
+
+#: Rows pushed into the operators at once: enough to pay for a call, few enough to stay in cache.
+ROWS_AT_ONCE = 16_384
+#: Bytes of results at which a task takes nothing more in before it has committed.
+PENDING_BYTES_MAX = 2 * 1024 * 1024
+#: Change entries since the last checkpoint before the next is worth its while.
+CHECKPOINT_BYTES_MIN = 1024 * 1024
+
+
+class Poisoned(Exception):
+    """Processing entries up to `lsn` failed; the state is half changed and must be dropped."""
+
+    def __init__(self, lsn: Lsn, cause: Exception) -> None:
+        super().__init__(f"entries up to LSN {lsn}: {cause}")
+        self.lsn = lsn
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a task has done since its instance began; the worker reports it."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_late: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All that came of the input up to the marker's position."""
+
+    #: Appended before, and acknowledged, when it is too much for one group.
+    flushes: tuple[tuple[NewEntry, ...], ...]
+    #: The entries of the last group, before the marker.
+    inline: tuple[NewEntry, ...]
+    marker: Marker
+    tags: tuple[str, ...]
+    #: State at this marker, if a checkpoint is due.
+    frozen: tuple[Change, ...] | None = None
+    change_bytes: int = 0
+    unmarked: bool = False
+
+    def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
+        """The last group, once the flushes were acknowledged at these ranges."""
+        assert len(ranges) == len(self.flushes)
+        if self.unmarked:
+            return list(self.inline)
+        marker = replace(self.marker, ranges=tuple(ranges))
+        return [*self.inline, NewEntry(encode_marker(marker), self.tags, Kind.MARKER)]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Since the last commit was captured."""
+
+    position: Lsn
+    rows_in: int = 0
+    origin_ms: int | None = None
+    dead: list[DeadLetter] = field(default_factory=list)
+    is_due: bool = False
+
+
+class TaskCore:
+    """One instance of one task."""
+
+    def __init__(
+        self, spec: QuerySpec, task: TaskId, instance: int, now_ms: Callable[[], int]
+    ) -> None:
+        self.spec = spec
+        self.task = task
+        self.instance = instance
+        self._now_ms = now_ms
+        self.stage = spec.query.stages[task.stage]
+        self.state = MemoryState(spec.owned(task))
+        self.stats = Stats()
+        self._pipeline = Pipeline(self.stage.root, self.state, spec.statics, self._late, now_ms)
+        self._outputs = Outputs(spec, self.stage)
+        self._arrivals = Arrivals(ROWS_AT_ONCE)
+        #: Which leaves an entry with this tag is for.
+        self._leaves: dict[str, list[int]] = {}
+        #: The stages whose markers come under this tag.
+        self._upstream: dict[str, int] = {}
+        self._find_inputs()
+        self._heard: dict[str, Heard] = {}
+        self._number = 0
+        self._rows_in = 0
+        self._rows_out = 0
+        self._told: tuple[int | None, bool] | None = None
+        self._checkpoints: tuple[dict[str, object], ...] = ()
+        self._has_state = False
+        self._change_bytes = 0
+        self._checkpoint_bytes = 0
+        self._checkpoint_due_ms = now_ms() + spec.settings.checkpoint_interval_ms
+        self._last_row_ms: dict[int, int] = {}
+        self._careful_upto: Lsn | None = None
+        self._next = _Progress(Lsn(0))
+        self._committed_position = Lsn(0)
+
+    def _find_inputs(self) -> None:
+        name, version = self.spec.name, self.spec.version
+        for place, leaf in enumerate(self.stage.inputs):
+            if isinstance(leaf, n.Scan):
+                self._leaves.setdefault(stream_tag(leaf.stream), []).append(place)
+                continue
+            self._upstream[keyed_tag(name, version, leaf.stage)] = leaf.stage
+            for node in sorted(self.spec.owned(self.task)):
+                tag = node_tag(name, version, leaf.stage, node)
+                self._leaves.setdefault(tag, []).append(place)
+
+    def _late(self, operator: str, rows: Delta) -> None:
+        self.stats.rows_late += len(rows)
+
+    # -- start
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What the task reads."""
+        flush = flush_tag(self.spec.name, self.spec.version, self.task.stage)
+        return (*self._leaves, *self._upstream, flush)
+
+    @property
+    def position(self) -> Lsn:
+        """Everything below was taken in."""
+        return self._next.position
+
+    def begin(self, marker: Marker | None, *, careful_upto: Lsn | None = None) -> None:
+        """Go on after the task's last marker, whose state was applied; None: for the first time."""
+        now = self._now_ms()
+        self._last_row_ms = {place: now for place, _ in enumerate(self.stage.inputs)}
+        self._careful_upto = careful_upto
+        self.state.take_log()  # what was restored is no change of ours
+        if marker is None:
+            starts = [source.start for source in self.spec.sources.values()]
+            self._next = _Progress(Lsn(min(starts, default=0)), is_due=True)
+            self._outputs.add(self._pipeline.start())
+        else:
+            self._next = _Progress(marker.position)
+            self._committed_position = marker.position
+            self._heard = dict(marker.heard)
+            self._number = marker.number + 1
+            self._rows_in, self._rows_out = marker.rows_in, marker.rows_out
+            self._told = (marker.watermark_ms, marker.is_idle)
+            self._checkpoints = marker.checkpoints
+            self._has_state = marker.has_state
+        self._advance()
+
+    # -- input
+
+    def names(self, entry: Entry) -> tuple[Range, ...]:
+        """What an entry names that must be fetched, with this task's tags, before it is taken."""
+        found = judge(entry)
+        return found.marker.ranges if isinstance(found, Marked) else ()
+
+    def take(self, entry: Entry, staged: Sequence[tuple[Range, Sequence[Entry]]] = ()) -> None:
+        """An entry under one of the tags, and what was fetched of the ranges that it names."""
+        assert entry.lsn >= self._next.position, f"{entry.lsn} was taken in before"
+        self._next.position = Lsn(entry.lsn + 1)
+        match judge(entry):
+            case Counts():
+                self._take_data(entry)
+            case Marked(lsn=lsn, marker=marker):
+                if any(tag in self._upstream for tag in entry.tags):
+                    self._heard[marker.task] = Heard(lsn, marker.watermark_ms, marker.is_idle)
+                    self._note_origin(marker.origin_ms)
+                for named, entries in staged:
+                    for one in entries:
+                        if is_named(one, named):
+                            self._take_data(one)
+            case None:
+                # Of the kinds that are no input, only a request to commit up to here has our tag.
+                self._next.is_due |= entry.kind is Kind.CONTROL
+
+    def _take_data(self, entry: Entry) -> None:
+        places = next((self._leaves[tag] for tag in entry.tags if tag in self._leaves), [])
+        for place in places:
+            leaf = self.stage.inputs[place]
+            if isinstance(leaf, n.Scan):
+                self._take_source(entry, place, leaf)
+            else:
+                self._take_keyed(entry, place, leaf)
+
+    def _take_source(self, entry: Entry, place: int, leaf: n.Scan) -> None:
+        source = self.spec.sources[leaf.stream]
+        tasks = self.spec.tasks[self.task.stage]
+        if entry.lsn < source.start or (
+            tasks > 1 and share_of(entry.lsn, tasks) != self.task.index
+        ):
+            return
+        self._note_origin(entry.time_ms)
+        try:
+            rows = decode_source(entry, leaf, source.schema)
+        except BadFormat as error:
+            if self.spec.settings.dead_letter is None:
+                raise
+            self._bury([letter_of_entry(entry, leaf.stream, error, str(self.task))])
+            return
+        self._arrivals.add(Arrival(place, Delta(rows), entry.lsn, leaf.stream))
+
+    def _take_keyed(self, entry: Entry, place: int, leaf: StageInput) -> None:
+        changing = self.spec.query.stages[leaf.stage].changing
+        delta = decode_delta(entry.payload, leaf.schema, changing=changing)
+        self._arrivals.add(Arrival(place, delta, entry.lsn, f"stage {leaf.stage}"))
+
+    def _note_origin(self, time_ms: int | None) -> None:
+        known = self._next.origin_ms
+        if time_ms is not None and (known is None or time_ms < known):
+            self._next.origin_ms = time_ms
+
+    def looked(self, looked_up_to: Lsn) -> None:
+        """There is nothing more for this task below this LSN."""
+        self._next.position = Lsn(max(self._next.position, looked_up_to))
+
+    # -- work
+
+    def work(self) -> None:
+        """Push what was taken in through the operators, and tell them the time."""
+        for arrival in self._arrivals.drain(whole=self._is_careful):
+            if self._is_careful:
+                arrival = self._without_bad_rows(arrival)
+            rows = len(arrival.delta)
+            if not rows:
+                continue
+            try:
+                self._outputs.add(self._pipeline.push(arrival.place, arrival.delta))
+            except Exception as error:
+                raise Poisoned(arrival.lsn, error) from error
+            self._next.rows_in += rows
+            self._next.is_due = True
+            self.stats.rows_in += rows
+            self._last_row_ms[arrival.place] = self._now_ms()
+        if self._careful_upto is not None and self.position > self._careful_upto:
+            self._careful_upto = None
+        self._advance()
+
+    @property
+    def _is_careful(self) -> bool:
+        return self._careful_upto is not None
+
+    def _without_bad_rows(self, arrival: Arrival) -> Arrival:
+        """Rows that fail by themselves become dead letters: tried on operators without state."""
+
+        def try_rows(delta: Delta) -> None:
+            scratch = Pipeline(self.stage.root, MemoryState(), self.spec.statics)
+            scratch.push(arrival.place, delta)
+
+        good, dead = find_bad_rows(arrival, try_rows, str(self.task))
+        if dead:
+            self._bury(dead)
+        return good
+
+    def _bury(self, dead: list[DeadLetter]) -> None:
+        self._next.is_due = True
+        self._next.dead += dead
+        self.stats.dead_letters += len(dead)
+
+    def _advance(self) -> None:
+        """Tell the operators what time it is at every input."""
+        marks: dict[int, int | None] = {}
+        idle: set[int] = set()
+        for place, leaf in enumerate(self.stage.inputs):
+            if isinstance(leaf, n.Scan):
+                marks[place] = None
+                if self._is_quiet(place):
+                    idle.add(place)
+                continue
+            known = self._heard_from(leaf.stage)
+            told = [START_MS if one is None else one.watermark_ms for one in known]
+            marks[place] = None if None in told else min(ms for ms in told if ms is not None)
+            if all(one is not None and one.is_idle for one in known):
+                idle.add(place)
+        try:
+            self._outputs.add(self._pipeline.advance(marks, frozenset(idle)))
+        except Exception as error:
+            raise Poisoned(Lsn(max(self.position - 1, 0)), error) from error
+
+    def _heard_from(self, stage: int) -> list[Heard | None]:
+        """The last word of every task of an upstream stage that does not step aside."""
+        tasks = range(self.spec.tasks[stage])
+        names = (str(TaskId(self.spec.name, self.spec.version, stage, i)) for i in tasks)
+        known = [self._heard.get(name) for name in names]
+        awake = [one for one in known if one is None or not one.is_idle]
+        return awake or known
+
+    def _is_quiet(self, place: int) -> bool:
+        after_ms = self.spec.settings.idle_after_ms
+        return after_ms is not None and self._now_ms() - self._last_row_ms[place] >= after_ms
+
+    # -- output
+
+    @property
+    def is_full(self) -> bool:
+        """So much waits to be committed that nothing more should be taken in before."""
+        return self._outputs.bytes > PENDING_BYTES_MAX
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a commit would say anything new."""
+        told = (self._pipeline.watermark_ms, self._pipeline.is_idle)
+        return self._next.is_due or self._outputs.rows > 0 or told != self._told
+
+    def refresh(self) -> None:
+        """Say in the next commit how far was looked, even if nothing else is to be said."""
+        self._next.is_due |= self._next.position > self._committed_position
+
+    def take_commit(self) -> Commit | None:
+        """Capture all that was done since the last one; None if that is nothing."""
+        if self._arrivals:
+            self.work()  # the position says that they are in
+        told = (self._pipeline.watermark_ms, self._pipeline.is_idle)
+        if not self.has_work:
+            return None
+        done, self._next = self._next, _Progress(self._next.position)
+        rows_out = self._outputs.rows
+        tags = self._outputs.marker_tags(done.dead)
+        data = self._outputs.take(done.dead)
+        exact = self.spec.settings.exactly_once
+        changes = self._encode(self.state.take_log()) if exact else []
+        self._has_state |= bool(changes)
+        flushes, inline = cut_groups(data, changes)
+        self._rows_in += done.rows_in
+        self._rows_out += rows_out
+        self.stats.rows_out += rows_out
+        self.stats.commits += 1
+        marker = Marker(
+            task=str(self.task),
+            instance=self.instance,
+            number=self._number,
+            position=done.position,
+            inline=len(inline),
+            watermark_ms=told[0],
+            is_idle=told[1],
+            heard=dict(self._heard),
+            checkpoints=self._checkpoints,
+            has_state=self._has_state,
+            rows_in=self._rows_in,
+            rows_out=self._rows_out,
+            origin_ms=done.origin_ms,
+        )
+        unmarked = not exact and told == self._told and not flushes
+        self._number += 1
+        self._told = told
+        self._committed_position = done.position
+        change_bytes = sum(len(entry.payload) for entry in changes)
+        self._change_bytes += change_bytes
+        task_tags = (self.task.marker_tag,) if exact else ()
+        return Commit(
+            flushes, inline, marker, (*task_tags, *tags), self._freeze(), change_bytes, unmarked
+        )
+
+    def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
+        tags = (self.task.change_tag,)
+        payloads = encode_changes(changes, PAYLOAD_BYTES_MAX) if changes else []
+        return [NewEntry(payload, tags, Kind.CHANGE) for payload in payloads]
+
+    # -- checkpoints
+
+    def _freeze(self) -> tuple[Change, ...] | None:
+        settings = self.spec.settings
+        now = self._now_ms()
+        enough = max(CHECKPOINT_BYTES_MIN, self._checkpoint_bytes)
+        if settings.checkpoints is None or not settings.exactly_once:
+            return None
+        if now < self._checkpoint_due_ms or self._change_bytes < enough:
+            return None
+        self._checkpoint_due_ms = now + settings.checkpoint_interval_ms
+        self._change_bytes = 0
+        return self.state.freeze()
+
+    def checkpointed(self, reference: dict[str, object], size: int) -> dict[str, object] | None:
+        """A checkpoint is durable; the next marker names it, and the one before it.
+
+        Returns the older one that is still named by the task's last marker: what is older than that
+        may be deleted.
+        """
+        older = self._checkpoints[-1] if len(self._checkpoints) == 2 else None
+        self._checkpoints = (reference, *self._checkpoints[:1])
+        self._checkpoint_bytes = size
+        self._next.is_due = True
+        return older
+
+    @property
+    def checkpoint_lsn(self) -> int | None:
+        """The marker of the newest checkpoint."""
+        if not self._checkpoints:
+            return None
+        lsn = self._checkpoints[0]["marker_lsn"]
+        assert isinstance(lsn, int)
+        return lsn
+
+    def restored(self, changes: Sequence[Change], size: int) -> None:
+        """Apply committed changes, or a checkpoint, on the way to the last marker."""
+        self.state.apply(changes)
+        self._change_bytes += size
+
+
+def check_marker(marker: Marker, task: TaskId) -> None:
+    """A marker found under a task's tag is that task's."""
+    if marker.task != str(task):
+        raise BadFormat(f"a marker of {marker.task} stands under the tag of {task}")

@@ -1,0 +1,47 @@
+"""What of a log may be trimmed: below everything that any query may still read.
+
+Owns the rule (I15): the smallest, over all tasks of all registered queries, of what the task's last
+marker says it may need again and of its older checkpoint's marker. A task without a marker, or
+whose state has no checkpoints, needs all from its start. Impeller 3.5.
+"""
+
+from __future__ import annotations
+
+from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
+from penstock.protocol.markers import decode_marker
+from penstock.protocol.names import QUERY_PREFIX, TaskId
+from penstock.runtime.registry import RegisteredQuery, decode_query
+
+
+async def find_trim_point(log: AsyncLog) -> Lsn:
+    """Nothing below it is needed by any query; the trim point of now without queries."""
+    bounds = await log.bounds()
+    needed: list[Lsn] = []
+    for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
+        query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
+        for stage, count in enumerate(query.tasks):
+            for index in range(count):
+                task = TaskId(query.name, query.version, stage, index)
+                needed.append(await _needed_by(log, query, task))
+    return min(needed, default=bounds.trim_point)
+
+
+async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn:
+    last = await log.read_last(task.marker_tag)
+    if last is None:
+        return Lsn(min(query.starts.values(), default=0))
+    marker = decode_marker(last.payload)
+    if not marker.has_state:
+        return marker.needs_from
+    if len(marker.checkpoints) < 2:
+        # The changes since its first marker, or since its only checkpoint should that be damaged.
+        return Lsn(min(query.starts.values(), default=0))
+    return Lsn(min(marker.needs_from, int(marker.checkpoints[-1]["marker_lsn"])))
+
+
+async def trim_consumed(log: AsyncLog) -> Lsn:
+    """Trim what nobody needs; returns the trim point."""
+    bounds = await log.bounds()
+    point = await find_trim_point(log)
+    return await log.trim(point) if point > bounds.trim_point else bounds.trim_point

@@ -1,0 +1,246 @@
+"""A worker: one long-lived Spark task that runs tasks of a query, as the log tells it.
+
+Owns a process's share of a query: it says hello, obeys the coordinator's newest Assign, reports how
+its tasks stand, and leaves when it is told to, when its Spark task is gone, or when nobody
+coordinates any more. Beats come from a thread with a connection of its own, so that long work in
+user code is not taken for death. Nothing here is trusted by the log: what a task may write is
+decided by its claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from penstock.errors import Fenced, PenstockError, Retryable, Unknown
+from penstock.log.client.client import AsyncLog, Resolve
+from penstock.log.embedded import endpoint
+from penstock.log.records import Entry, Kind, NewEntry
+from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
+from penstock.runtime.control import (
+    Assign,
+    Beat,
+    Ended,
+    Finish,
+    Goodbye,
+    Hello,
+    Message,
+    Place,
+    Pulse,
+    decode_message,
+    encode_message,
+)
+from penstock.runtime.spec import QuerySpec
+from penstock.runtime.task import Task
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.25
+#: A log that is away pauses the query; so no request of a worker gives up before this.
+PATIENCE_SECONDS = 24 * 3600.0
+#: Without a pulse of the coordinator for so long, over a connection that works, nobody is there.
+ORPHAN_SECONDS = 20.0
+#: How long tasks may take to commit what they have when the query is stopped.
+DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the log is, for a process on any machine: names of files, never a secret."""
+
+    target: str
+    token_file: str | None = None
+    tls_ca: str | None = None
+
+    def resolve(self) -> Resolve:
+        return endpoint(self.target, token_file=self.token_file, tls_ca=self.tls_ca)
+
+
+def run_worker(address: Address, spec: QuerySpec, slot: int) -> None:
+    """Run in this process until told to stop; called inside a Spark task."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Worker(address, spec, slot).run())
+
+
+class _Worker:
+    def __init__(self, address: Address, spec: QuerySpec, slot: int) -> None:
+        self._address = address
+        self._spec = spec
+        self._slot = slot
+        self._id = f"{slot}-{secrets.token_hex(6)}"
+        self._parent = os.getppid()
+        self._log: AsyncLog
+        self._tasks: dict[TaskId, tuple[int, Task, asyncio.Task[None]]] = {}
+        #: Instances that ran here: each is adopted once.
+        self._used: set[tuple[TaskId, int]] = set()
+        #: The newest Assign that was obeyed: coordinator's instance, number.
+        self._obeyed = (0, 0)
+        self._pulsed = time.monotonic()
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._leaving = threading.Event()
+
+    async def run(self) -> None:
+        name = f"worker-{self._spec.name}-{self._slot}"
+        self._log = await AsyncLog.connect(
+            self._address.resolve(), name=name, timeout=PATIENCE_SECONDS
+        )
+        beating = threading.Thread(target=self._beat, name="penstock-beat", daemon=True)
+        try:
+            start = (await self._log.bounds()).tail
+            await self._say(Hello(self._id, self._slot, socket.gethostname(), os.getpid()))
+            beating.start()
+            obeying = asyncio.ensure_future(self._obey(start))
+            watching = asyncio.ensure_future(self._watch())
+            await asyncio.wait({obeying, watching}, return_when=asyncio.FIRST_COMPLETED)
+            for loop in (obeying, watching):
+                loop.cancel()
+            await asyncio.gather(obeying, watching, return_exceptions=True)
+            await self._drain()
+            for loop in (obeying, watching):
+                if not loop.cancelled():
+                    loop.result()
+        finally:
+            self._leaving.set()
+            for _, _, running in self._tasks.values():
+                running.cancel()
+            await self._log.close()
+            if beating.is_alive():
+                await asyncio.to_thread(beating.join)
+
+    async def _say(self, message: Message) -> None:
+        tags = (control_tag(self._spec.name),)
+        await self._log.append([NewEntry(encode_message(message), tags, Kind.CONTROL)])
+
+    # -- what the coordinator says
+
+    async def _obey(self, start: int) -> None:
+        voice = coordinator_producer(self._spec.name)
+        async with self._log.tail([control_tag(self._spec.name)], start=start) as reader:
+            async for batch in reader:
+                for entry in batch.entries:
+                    if entry.producer == voice and self._hear(entry):
+                        return
+
+    def _hear(self, entry: Entry) -> bool:
+        """True if this worker is to leave."""
+        match decode_message(entry.payload):
+            case Pulse():
+                self._pulsed = time.monotonic()
+            case Assign() as assign if (entry.instance, assign.number) > self._obeyed:
+                self._obeyed = (entry.instance, assign.number)
+                self._reconcile(assign.places())
+            case Finish():
+                return True
+            case _:
+                pass
+        return False
+
+    def _reconcile(self, places: dict[str, Place]) -> None:
+        """Run what is ours, as the instances that were claimed for us, and nothing else."""
+        mine = {
+            parse_task(name): place.instance
+            for name, place in places.items()
+            if place.worker == self._id
+        }
+        for task, (instance, _, running) in list(self._tasks.items()):
+            if mine.get(task) != instance:
+                running.cancel()
+                del self._tasks[task]
+        for task, instance in mine.items():
+            if task in self._tasks or (task, instance) in self._used:
+                continue
+            self._used.add((task, instance))
+            made = Task(self._log, self._spec, task, instance)
+            running = asyncio.ensure_future(self._run_task(made))
+            self._tasks[task] = (instance, made, running)
+
+    async def _run_task(self, task: Task) -> None:
+        try:
+            await task.run()
+        except asyncio.CancelledError:
+            raise
+        except Fenced as error:
+            logger.info("task=%s instance=%d fenced: %s", task.task, task.instance, error)
+        except Exception as error:
+            is_retryable = isinstance(error, Retryable | Unknown)
+            text = "".join(traceback.format_exception(error))
+            logger.warning("task=%s instance=%d ended: %s", task.task, task.instance, error)
+            name = str(task.task)
+            message = f"{type(error).__name__}: {error}"
+            await self._say(Ended(self._id, name, task.instance, is_retryable, message, text))
+
+    async def _drain(self) -> None:
+        """Let every task commit what it has worked on."""
+        running = [one for _, _, one in self._tasks.values()]
+        for _, task, _ in self._tasks.values():
+            task.drain()
+        if running:
+            await asyncio.wait(running, timeout=DRAIN_SECONDS)
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._say(Goodbye(self._id))
+        except (TimeoutError, PenstockError):
+            pass  # the coordinator finds out by itself
+
+    # -- life
+
+    async def _watch(self) -> None:
+        """Ends when this process serves nobody any more."""
+        seen = time.monotonic()
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            now = time.monotonic()
+            if self._log.connection is None or now - seen > 1.0:
+                self._pulsed = now  # the log was away, or we were: nobody could be heard
+            seen = now
+            self._reports = {str(task): one.report() for task, (_, one, _) in self._tasks.items()}
+            if os.getppid() != self._parent:
+                logger.warning("worker=%s leaves: its Spark executor is gone", self._id)
+                return
+            if now - self._pulsed > ORPHAN_SECONDS:
+                logger.warning(
+                    "worker=%s leaves: no coordinator for %d s", self._id, ORPHAN_SECONDS
+                )
+                return
+
+    def _beat(self) -> None:
+        """On a thread: say that the process lives, whatever its event loop is busy with."""
+        _run_apart(self._beat_again_and_again)
+
+    async def _beat_again_and_again(self) -> None:
+        log = await AsyncLog.connect(
+            self._address.resolve(), name=f"beat-{self._id}", timeout=PATIENCE_SECONDS
+        )
+        tags = (control_tag(self._spec.name),)
+        try:
+            while not self._leaving.is_set():
+                beat = encode_message(Beat(self._id, self._reports))
+                pending = asyncio.ensure_future(log.append([NewEntry(beat, tags, Kind.CONTROL)]))
+                while not pending.done() and not self._leaving.is_set():
+                    await asyncio.wait({pending}, timeout=BEAT_SECONDS)
+                if not pending.done():
+                    pending.cancel()
+                    return
+                await asyncio.sleep(BEAT_SECONDS)
+        finally:
+            async with asyncio.timeout(5):
+                await log.close()
+
+
+def _run_apart(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(main())
+        except (PenstockError, TimeoutError) as error:
+            logger.warning("beats ended: %s", error)

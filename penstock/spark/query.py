@@ -1,0 +1,151 @@
+"""A running query, under the names of Spark's StreamingQuery.
+
+Owns the run as a user holds it: the coordinator's thread and the workers' Spark jobs live and end
+together here. `stop` is graceful: workers commit what they have worked on; started again under the
+same name, the query goes on from there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError, QueryFailed
+from penstock.ops.sink import read_result
+from penstock.plan.explain import explain
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.results import result_deltas
+from penstock.runtime.spec import QuerySpec
+from penstock.spark.jobs import WorkerJobs
+from penstock.stream.session import Log
+
+#: How long Spark's tasks may take to end after their workers said goodbye.
+JOB_SECONDS: Final = 5.0
+
+
+class StreamingQuery:
+    """A query that runs; from `penstock.start`."""
+
+    def __init__(
+        self, log: Log, spec: QuerySpec, coordinator: Coordinator, jobs: WorkerJobs, id: str
+    ) -> None:
+        self._log = log
+        self._spec = spec
+        self._coordinator = coordinator
+        self._jobs = jobs
+        self._id = id
+        self._ended = threading.Lock()
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"penstock-watch-{spec.name}", daemon=True
+        )
+        self._watcher.start()
+        atexit.register(self.stop)
+
+    def _watch(self) -> None:
+        """When the run is over, for whatever reason, its jobs are too."""
+        self._coordinator.ended.wait()
+        self._jobs.stop(JOB_SECONDS)
+        atexit.unregister(self.stop)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def id(self) -> str:
+        """The same over all runs of the query."""
+        return self._id
+
+    @property
+    def runId(self) -> str:
+        """New with every start."""
+        return self._coordinator.run_id
+
+    @property
+    def isActive(self) -> bool:
+        return not self._coordinator.ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """As Spark's: a message for people, whether data is there and being worked on."""
+        last = self.lastProgress
+        if not self.isActive:
+            message = "Stopped" if self.exception() is None else "Terminated with an error"
+            return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
+        lag = sum(one.get("lag", {}).get("records", 0) for one in (last or {}).get("sources", ()))
+        running = [one.get("is_running") for one in (last or {}).get("tasks", {}).values()]
+        if not running or not all(running):
+            message = "Starting: waiting for workers"
+        else:
+            message = "Processing new data" if lag else "Waiting for data to arrive"
+        return {
+            "message": message,
+            "isDataAvailable": lag > 0,
+            "isTriggerActive": bool(running) and all(running),
+        }
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The newest progress report; one a second is made. None before the first."""
+        recent = self._coordinator.recent
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        """The last hundred reports, oldest first."""
+        return list(self._coordinator.recent)
+
+    def processAllAvailable(self) -> None:
+        """Wait until all that is in the sources now is processed, committed and visible."""
+        flushed = self._coordinator.flush()
+        while True:
+            try:
+                flushed.result(timeout=0.1)
+                return
+            except (TimeoutError, PenstockError):
+                if not self._coordinator.is_over:
+                    continue
+                flushed.cancel()
+                self._coordinator.ended.wait()
+                self._raise()
+                raise QueryFailed(f"query {self.name} was stopped meanwhile") from None
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end, or so many seconds: then whether it ended. Raises what stopped it."""
+        ended = self._coordinator.ended.wait(timeout)
+        if ended:
+            self._watcher.join()
+            self._raise()
+        return None if timeout is None else ended
+
+    def stop(self) -> None:
+        """Commit what was worked on and end; everything committed stays. Idempotent."""
+        self._coordinator.finish()
+        self._coordinator.ended.wait()
+        if threading.current_thread() is not self._watcher:
+            self._watcher.join()
+
+    def exception(self) -> PenstockError | None:
+        """What stopped the query, if it stopped by itself."""
+        return self._coordinator.error if not self.isActive else None
+
+    def explain(self) -> None:
+        """Print how the query runs."""
+        sys.stdout.write(explain(self._spec.query))
+
+    def result(self) -> pa.Table:
+        """The committed result now: rows that were taken back are gone, in the plan's own order."""
+        return read_result(self._spec.query, result_deltas(self._log, self._spec))
+
+    def _raise(self) -> None:
+        error = self.exception()
+        if error is not None:
+            raise error
+
+    def __repr__(self) -> str:
+        state = "active" if self.isActive else "stopped"
+        return f"<StreamingQuery {self.name} {state}>"

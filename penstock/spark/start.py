@@ -1,0 +1,298 @@
+"""`penstock.start`: a user's DataFrame becomes a running query.
+
+Owns everything that is decided before the first task runs: the plan, refusals, where to read from,
+the result's stream, and whether a query of this name goes on, is new, or must not. Nothing was
+started if it raises.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from penstock.errors import BadRequest, GuardFailed, NotFound, PlanChanged
+from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
+from penstock.plan import nodes as n
+from penstock.plan.explain import explain
+from penstock.plan.stages import Query
+from penstock.protocol.names import (
+    TaskId,
+    check_query_name,
+    coordinator_producer,
+    query_key,
+)
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.dead_letters import DEAD_LETTER_DDL
+from penstock.runtime.outputs import RESULT_WEIGHT, result_schema
+from penstock.runtime.registry import (
+    RegisteredQuery,
+    decode_query,
+    describe_change,
+    encode_query,
+)
+from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
+from penstock.runtime.worker import Address
+from penstock.spark.frontend import plan
+from penstock.spark.jobs import WorkerJobs
+from penstock.spark.query import StreamingQuery
+from penstock.stream.positions import Position
+from penstock.stream.session import Log, connect
+
+OnChange = Literal["refuse", "restart_from_earliest"]
+_ON_CHANGE: Final = ("refuse", "restart_from_earliest")
+
+
+def start(
+    df: Any,
+    *,
+    to: str,
+    name: str,
+    mode: n.Mode = "update",
+    workers: int | None = None,
+    log: Log | None = None,
+    start: Position | Mapping[str, Position] = "earliest",
+    on_change: OnChange = "refuse",
+    commit_interval: float = 0.0,
+    idle_after: float | None = None,
+    dead_letter: str | None = None,
+    checkpoints: str | None = None,
+    checkpoint_interval: float = 10.0,
+    trim_consumed: bool = False,
+    exactly_once: bool = True,
+) -> StreamingQuery:
+    """Run a streaming DataFrame in real time, exactly once. Returns when its workers are asked for.
+
+    df       a DataFrame over streams of the log (`Stream.df(spark)`), with any watermark
+    to       the stream that takes the result; made if there is none. If the result takes rows back
+             (update and complete mode), it has one more column, _weight: 1 for a row that is new,
+             -1 for one that is no more. `StreamingQuery.result()` adds them up.
+    name     started again under it, on any machine, the query goes on where it was
+    mode     append, update or complete, as in Structured Streaming
+    workers  long-lived Spark tasks, one core each; by default one less than Spark has, at most 2
+    log      where; by default the log of the DataFrame's streams
+    start    where a new query begins: "earliest", "latest", an LSN, a datetime, or one per stream
+    on_change  a changed plan is refused, with the difference; "restart_from_earliest" forgets the
+             old state and result and computes everything again
+    commit_interval  seconds between two commits of a task at least; 0: as often as the log can
+    idle_after  a source without rows for so many seconds holds back no watermark; None: it does
+    dead_letter  a stream for rows that make the query fail; without it they stop the query
+    checkpoints  where state goes from time to time: a path or URI of pyarrow.fs that all workers
+             reach; by default beside the log, if that is a directory
+    checkpoint_interval  seconds between two checkpoints of a task at least
+    trim_consumed  trim the log now and then, below what any query still needs
+    exactly_once  False gives up all guarantees, for measurements
+
+    Raises Unsupported (with every reason), NotFound, PlanChanged, SchemaMismatch, BadRequest.
+    """
+    _check_names(name, on_change)
+    planned = plan(df, mode=mode)
+    owned = log is None
+    log = log or _log_of(planned.query)
+    settings = Settings(
+        commit_interval_ms=_ms("commit_interval", commit_interval),
+        idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
+        dead_letter=dead_letter,
+        exactly_once=exactly_once,
+        checkpoints=checkpoints or log.default_checkpoints,
+        checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
+    )
+    try:
+        count = _count_workers(df.sparkSession, workers)
+        spec, id = _register(
+            log, planned.query, name=name, to=to, mode=mode, workers=count, start=start,
+            on_change=on_change, settings=settings, statics=planned.static_rows(),
+        )  # fmt: skip
+    except BaseException:
+        if owned:
+            log.close()
+        raise
+    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trim_consumed)
+
+
+def _check_names(name: str, on_change: str) -> None:
+    check_query_name(name)
+    if on_change not in _ON_CHANGE:
+        raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
+
+
+def _launch(
+    spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
+) -> StreamingQuery:
+    address = Address(log.target, log.token_file, log.tls_ca)
+    coordinator = Coordinator(address, spec, id=id, workers=workers, trims=trims)
+    coordinator.start()
+    jobs = WorkerJobs(
+        spark, address, spec, workers=workers, run_id=coordinator.run_id,
+        is_over=lambda: coordinator.is_over, on_lost=coordinator.job_lost,
+        on_hopeless=coordinator.fail,
+    )  # fmt: skip
+    jobs.start()
+    return StreamingQuery(log, spec, coordinator, jobs, id)
+
+
+def _ms(name: str, seconds: float) -> int:
+    if not 0 <= seconds <= 86_400:
+        raise BadRequest(f"{name} of {seconds} s: 0 to 86400 allowed")
+    return round(seconds * 1000)
+
+
+def _log_of(query: Query) -> Log:
+    """The log that the DataFrame's streams were made with."""
+    found = {
+        dict(leaf.options).get("log")
+        for stage in query.stages
+        for leaf in stage.inputs
+        if isinstance(leaf, n.Scan)
+    }
+    if len(found) > 1:
+        raise BadRequest(f"the streams are in different logs ({sorted(map(str, found))}): use one")
+    target = next(iter(found), None)
+    if target is not None and "://" in target:
+        raise BadRequest(f"the streams are at {target}: give the connected log as log=")
+    return connect(target)
+
+
+def _count_workers(spark: Any, asked: int | None) -> int:
+    cores = int(spark.sparkContext.defaultParallelism)
+    count = max(1, min(2, cores - 1)) if asked is None else asked
+    if count < 1:
+        raise BadRequest(f"workers={count}: at least 1")
+    if spark.sparkContext.master.startswith("local[") and count > cores:
+        raise BadRequest(
+            f"workers={count}, but {spark.sparkContext.master} has {cores} cores: each worker "
+            "holds one for as long as the query runs"
+        )
+    return count
+
+
+def _register(
+    log: Log,
+    query: Query,
+    *,
+    name: str,
+    to: str,
+    mode: str,
+    workers: int,
+    start: Position | Mapping[str, Position],
+    on_change: OnChange,
+    settings: Settings,
+    statics: Mapping[int, pa.Table],
+) -> tuple[QuerySpec, str]:
+    """The spec to run: of the version that is registered, or of a new one."""
+    schemas = {stream: _check_columns(log, query, stream) for stream in query.streams}
+    if to in query.streams:
+        raise BadRequest(f"the query reads {to}: write its result to another stream")
+    wanted = RegisteredQuery(
+        name=name, id=str(uuid.uuid4()), version=1, plan=explain(query), mode=mode, to=to,
+        starts=_resolve_starts(log, query, start), tasks=list(count_tasks(query, workers)),
+        created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
+    )  # fmt: skip
+    value = log.client.get(query_key(name))
+    known = None if value is None else decode_query(name, value.data)
+    changing = query.stages[-1].changing
+    if RESULT_WEIGHT in query.schema.names:
+        raise BadRequest(f"a column of the result is called {RESULT_WEIGHT}: rename it")
+    to_schema = log.create_stream(to, result_schema(query.schema, changing=changing)).schema
+    if settings.dead_letter is not None:
+        log.create_stream(settings.dead_letter, DEAD_LETTER_DDL)
+    chosen = _choose_version(log, known, wanted, on_change)
+    if chosen is not known:
+        try:
+            log.client.compare_and_set(
+                query_key(name),
+                expected=None if value is None else value.data,
+                value=encode_query(chosen),
+            )
+        except GuardFailed:
+            raise BadRequest(f"query {name} is being started by another driver now") from None
+    sources = {
+        stream: Source(schemas[stream], Lsn(chosen.starts[stream])) for stream in query.streams
+    }
+    spec = QuerySpec(
+        name=name, version=chosen.version, fingerprint=chosen.fingerprint, query=query,
+        statics=statics, sources=sources, to=to, to_schema=to_schema, tasks=tuple(chosen.tasks),
+        settings=settings,
+    )  # fmt: skip
+    return spec, chosen.id
+
+
+def _choose_version(
+    log: Log, known: RegisteredQuery | None, wanted: RegisteredQuery, on_change: OnChange
+) -> RegisteredQuery:
+    if known is None:
+        return wanted
+    difference = describe_change(known, wanted)
+    if difference is None:
+        return known
+    if on_change == "refuse":
+        raise PlanChanged(
+            f"query {wanted.name} exists with another plan, whose state this one cannot take over. "
+            'Start it under another name, or with on_change="restart_from_earliest" to compute '
+            f"everything again.\n{difference}"
+        )
+    earliest = log.bounds().trim_point
+    _fence(log, known)
+    log.restart_stream(wanted.to)
+    return RegisteredQuery(
+        name=known.name, id=known.id, version=known.version + 1, plan=wanted.plan,
+        mode=wanted.mode, to=wanted.to, starts=dict.fromkeys(wanted.starts, earliest),
+        tasks=wanted.tasks, created_ms=wanted.created_ms, checkpoints=wanted.checkpoints,
+    )  # fmt: skip
+
+
+def _fence(log: Log, query: RegisteredQuery) -> None:
+    """Nothing that still runs of this version writes from here on: first its coordinator."""
+    tasks = [
+        TaskId(query.name, query.version, stage, index)
+        for stage, count in enumerate(query.tasks)
+        for index in range(count)
+    ]
+
+    async def claim_all(client: AsyncLog) -> None:
+        for producer in (coordinator_producer(query.name), *(task.producer for task in tasks)):
+            await client.claim(producer)
+
+    log.client.run(claim_all)
+
+
+def _check_columns(log: Log, query: Query, stream: str) -> pa.Schema:
+    """The stream's schema, which must have the columns that the query reads, as it reads them."""
+    schema = log.stream(stream).schema
+    for stage in query.stages:
+        for leaf in stage.inputs:
+            if not isinstance(leaf, n.Scan) or leaf.stream != stream:
+                continue
+            for name, field in zip(leaf.columns, leaf.schema, strict=True):
+                at = schema.get_field_index(name)
+                if at < 0:
+                    raise NotFound(
+                        f"stream {stream} has no column {name}: it has {', '.join(schema.names)}"
+                    )
+                if schema.field(at).type != field.type:
+                    raise BadRequest(
+                        f"column {name} of stream {stream} is {schema.field(at).type}, the query "
+                        f"reads it as {field.type}: use Stream.df(spark)"
+                    )
+    return schema
+
+
+def _resolve_starts(
+    log: Log, query: Query, start: Position | Mapping[str, Position]
+) -> dict[str, int]:
+    if isinstance(start, Mapping):
+        missing = sorted(set(start) - set(query.streams))
+        if missing:
+            raise BadRequest(
+                f"start names {', '.join(missing)}, but the query reads {', '.join(query.streams)}"
+            )
+        chosen = {stream: start.get(stream, "earliest") for stream in query.streams}
+    else:
+        chosen = dict.fromkeys(query.streams, start)
+    return {
+        stream: int(log.stream(stream).resolve(position)) for stream, position in chosen.items()
+    }
