@@ -13,17 +13,17 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import uvloop
 
-from penstock.errors import Fenced, GuardFailed, PenstockError, QueryFailed
+from penstock.errors import BadFormat, Fenced, GuardFailed, PenstockError, QueryFailed
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
-from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import (
     TaskId,
@@ -77,7 +77,6 @@ class Coordinator:
         self.started = threading.Event()
         self.ended = threading.Event()
         self.error: PenstockError | None = None
-        self.has_heard = threading.Event()
         self._stop_asked = False
         self._rates = Rates()
         self._reports = 0
@@ -154,13 +153,18 @@ class Coordinator:
         async with self._log.tail(tags, start=self._heard_upto) as reader:
             async for batch in reader:
                 for entry in batch.entries:
-                    if entry.producer == voice:
-                        continue
-                    message = decode_message(entry.payload)
-                    if message is not None:
-                        self.has_heard.set()
-                        await self._perform(self.core.on_message(message))
+                    if entry.producer != voice:
+                        await self._hear(entry)
                 self._heard_upto = batch.looked_up_to
+
+    async def _hear(self, entry: Entry) -> None:
+        try:
+            message = decode_message(entry.payload)
+            effects = [] if message is None else self.core.on_message(message)
+        except BadFormat as error:
+            logger.warning("query=%s lsn=%d ignored: %s", self._spec.name, entry.lsn, error)
+            return
+        await self._perform(effects)
 
     async def _pulse(self) -> None:
         count = 0
@@ -293,6 +297,3 @@ class Coordinator:
                         marker = decode_marker(entry.payload)
                         if marker.position > asked.first_lsn:
                             waiting -= {task for task in waiting if str(task) == marker.task}
-
-    def call(self, make: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
-        return self._submit(make(self._log)).result()

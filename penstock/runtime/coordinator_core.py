@@ -102,7 +102,8 @@ class CoordinatorCore:
     def __init__(self, tasks: Sequence[TaskId], workers: int) -> None:
         self._wanted = workers
         self.members: dict[str, Member] = {}
-        self._gone: set[str] = set()
+        #: Workers that counted as dead; one that beats again was only slow, and is taken back.
+        self._gone: dict[str, Member] = {}
         self.tasks = {task: _TaskState() for task in tasks}
         self._pulses = 0
         self._gathering_since: int | None = None
@@ -119,11 +120,13 @@ class CoordinatorCore:
             case Hello():
                 return self._on_hello(message)
             case Beat():
-                self._on_beat(message)
+                return self._on_beat(message)
             case Ended():
                 return self._on_ended(message)
             case Goodbye(worker=worker):
-                return self._lose([worker])
+                effects = self._lose([worker])
+                self._gone.pop(worker, None)
+                return effects
             case Stop(who=who):
                 return [StopAsked(who)]
             case _:
@@ -175,10 +178,10 @@ class CoordinatorCore:
             self._gathering_since = self._pulses
         return [*effects, *self._place()]
 
-    def _on_beat(self, beat: Beat) -> None:
+    def _on_beat(self, beat: Beat) -> list[Effect]:
         member = self.members.get(beat.worker)
         if member is None:
-            return
+            return self._take_back(beat.worker)
         member.heard_at = self._pulses
         for name, report in beat.tasks.items():
             state = self.tasks.get(parse_task(name))
@@ -187,13 +190,23 @@ class CoordinatorCore:
                 commits = int(report.get("commits_ever", -1))
                 if commits > state.commits:
                     state.commits, state.futile = commits, 0
+        return []
+
+    def _take_back(self, worker: str) -> list[Effect]:
+        """A worker that was lost and lives gets work again, unless another has its slot."""
+        member = self._gone.get(worker)
+        if member is None or any(one.slot == member.slot for one in self.members.values()):
+            return []
+        del self._gone[worker]
+        member.heard_at = self._pulses
+        self.members[worker] = member
+        return self._place()
 
     def _lose(self, workers: Sequence[str], *, settle: bool = True) -> list[Effect]:
         lost = [worker for worker in workers if worker in self.members]
         effects: list[Effect] = []
         for worker in lost:
-            del self.members[worker]
-            self._gone.add(worker)
+            self._gone[worker] = self.members.pop(worker)
             for task, state in self.tasks.items():
                 if state.place is not None and state.place.worker == worker:
                     effects += self._end(task, "its worker was lost")

@@ -63,3 +63,22 @@ class Histogram:
     @classmethod
     def from_json(cls, counts: dict[str, int]) -> Histogram:
         return cls({int(place): int(count) for place, count in counts.items()})
+
+
+class RecentHistogram:
+    """Latencies of the last one to two windows: what is slow now is not hidden by a good past."""
+
+    def __init__(self, window_seconds: float = 5.0) -> None:
+        self._window_seconds = window_seconds
+        self._since = 0.0
+        self._before = Histogram()
+        self._now = Histogram()
+
+    def add(self, ms: float) -> None:
+        self._now.add(ms)
+
+    def recent(self, now: float) -> Histogram:
+        """All of this window and of the one before; `now` in seconds, ever growing."""
+        if now - self._since > self._window_seconds:
+            self._since, self._before, self._now = now, self._now, Histogram()
+        return self._now.merge([self._before])

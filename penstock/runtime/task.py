@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Any
 
-from penstock.errors import Damaged
+from penstock.errors import Damaged, PenstockError
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -21,7 +21,7 @@ from penstock.log.records import Entry
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
-from penstock.runtime.histogram import Histogram
+from penstock.runtime.histogram import RecentHistogram
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.task_core import Commit, Poisoned, TaskCore, check_marker
 from penstock.state.changelog import decode_changes
@@ -58,8 +58,8 @@ class Task:
         self._last_marker: Marker | None = None
         self._last_lsn = Lsn(0)
         self._is_running = False
-        self.commit_ms = Histogram()
-        self.visible_ms = Histogram()
+        self.commit_ms = RecentHistogram()
+        self.visible_ms = RecentHistogram()
         self.resume_ms = 0.0
 
     async def run(self) -> None:
@@ -275,14 +275,14 @@ class Task:
                 fingerprint=self._spec.fingerprint,
                 changes=commit.frozen,
             )
-        except OSError as error:
+            older = self.core.checkpointed(reference.to_json(), reference.bytes)
+            self._due.set()
+            if older is not None:
+                keep_from = CheckpointRef.from_json(older).marker_lsn
+                await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
+        except PenstockError as error:
+            # The changes are in the log: the task goes on, and tries again after the next interval.
             logger.warning("task=%s checkpoint not written cause=%s", self.task, error)
-            return
-        older = self.core.checkpointed(reference.to_json(), reference.bytes)
-        self._due.set()
-        if older is not None:
-            keep_from = CheckpointRef.from_json(older).marker_lsn
-            await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
 
     # -- report
 
@@ -307,6 +307,6 @@ class Task:
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
             "resume_ms": round(self.resume_ms, 1),
-            "commit_ms": self.commit_ms.to_json(),
-            "visible_ms": self.visible_ms.to_json(),
+            "commit_ms": self.commit_ms.recent(time.monotonic()).to_json(),
+            "visible_ms": self.visible_ms.recent(time.monotonic()).to_json(),
         }

@@ -113,6 +113,7 @@ class TaskCore:
         self.instance = instance
         self._now_ms = now_ms
         self.stage = spec.query.stages[task.stage]
+        self._inputs = self.stage.inputs
         self.state = MemoryState(spec.owned(task))
         self.stats = Stats()
         self._pipeline = Pipeline(self.stage.root, self.state, spec.statics, self._late, now_ms)
@@ -140,7 +141,7 @@ class TaskCore:
 
     def _find_inputs(self) -> None:
         name, version = self.spec.name, self.spec.version
-        for place, leaf in enumerate(self.stage.inputs):
+        for place, leaf in enumerate(self._inputs):
             if isinstance(leaf, n.Scan):
                 self._leaves.setdefault(stream_tag(leaf.stream), []).append(place)
                 continue
@@ -168,9 +169,9 @@ class TaskCore:
     def begin(self, marker: Marker | None, *, careful_upto: Lsn | None = None) -> None:
         """Go on after the task's last marker, whose state was applied; None: for the first time."""
         now = self._now_ms()
-        self._last_row_ms = {place: now for place, _ in enumerate(self.stage.inputs)}
+        self._last_row_ms = {place: now for place, _ in enumerate(self._inputs)}
         self._careful_upto = careful_upto
-        self.state.take_log()  # what was restored is no change of ours
+        self.state.forget_log()  # what was restored is no change of ours
         if marker is None:
             starts = [source.start for source in self.spec.sources.values()]
             self._next = _Progress(Lsn(min(starts, default=0)), is_due=True)
@@ -215,7 +216,7 @@ class TaskCore:
     def _take_data(self, entry: Entry) -> None:
         places = next((self._leaves[tag] for tag in entry.tags if tag in self._leaves), [])
         for place in places:
-            leaf = self.stage.inputs[place]
+            leaf = self._inputs[place]
             if isinstance(leaf, n.Scan):
                 self._take_source(entry, place, leaf)
             else:
@@ -299,7 +300,7 @@ class TaskCore:
         """Tell the operators what time it is at every input."""
         marks: dict[int, int | None] = {}
         idle: set[int] = set()
-        for place, leaf in enumerate(self.stage.inputs):
+        for place, leaf in enumerate(self._inputs):
             if isinstance(leaf, n.Scan):
                 marks[place] = None
                 if self._is_quiet(place):
@@ -357,6 +358,8 @@ class TaskCore:
         data = self._outputs.take(done.dead)
         exact = self.spec.settings.exactly_once
         changes = self._encode(self.state.take_log()) if exact else []
+        if not exact:
+            self.state.forget_log()
         self._has_state |= bool(changes)
         flushes, inline = cut_groups(data, changes)
         self._rows_in += done.rows_in

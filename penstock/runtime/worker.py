@@ -10,6 +10,7 @@ decided by its claim.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -47,6 +48,10 @@ from penstock.runtime.task import Task
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.25
+#: Beats between two that carry the tasks' reports.
+BEATS_PER_REPORT = 4
+#: Characters of a traceback, so that any error can be told in one entry.
+TRACEBACK_MAX = 100_000
 #: A log that is away pauses the query; so no request of a worker gives up before this.
 PATIENCE_SECONDS = 24 * 3600.0
 #: Without a pulse of the coordinator for so long, over a connection that works, nobody is there.
@@ -69,6 +74,7 @@ class Address:
 
 def run_worker(address: Address, spec: QuerySpec, slot: int) -> None:
     """Run in this process until told to stop; called inside a Spark task."""
+    gc.freeze()  # what is loaded now stays: collections need not look at it, at 10 ms a time
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Worker(address, spec, slot).run())
 
@@ -174,10 +180,10 @@ class _Worker:
             logger.info("task=%s instance=%d fenced: %s", task.task, task.instance, error)
         except Exception as error:
             is_retryable = isinstance(error, Retryable | Unknown)
-            text = "".join(traceback.format_exception(error))
+            text = "".join(traceback.format_exception(error))[-TRACEBACK_MAX:]
             logger.warning("task=%s instance=%d ended: %s", task.task, task.instance, error)
             name = str(task.task)
-            message = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"[:TRACEBACK_MAX]
             await self._say(Ended(self._id, name, task.instance, is_retryable, message, text))
 
     async def _drain(self) -> None:
@@ -224,8 +230,11 @@ class _Worker:
         )
         tags = (control_tag(self._spec.name),)
         try:
+            count = 0
             while not self._leaving.is_set():
-                beat = encode_message(Beat(self._id, self._reports))
+                reports = self._reports if count % BEATS_PER_REPORT == 0 else {}
+                count += 1
+                beat = encode_message(Beat(self._id, reports))
                 pending = asyncio.ensure_future(log.append([NewEntry(beat, tags, Kind.CONTROL)]))
                 while not pending.done() and not self._leaving.is_set():
                     await asyncio.wait({pending}, timeout=BEAT_SECONDS)

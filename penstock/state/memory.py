@@ -128,6 +128,11 @@ class MemoryState:
         parts = self._parts.items()
         return tuple(change for name, part in parts for change in part.take_changes(name))
 
+    def forget_log(self) -> None:
+        """Drop what take_log would give, for who never asks."""
+        for part in self._parts.values():
+            part.forget_changes()
+
     def freeze(self) -> tuple[Change, ...]:
         """Everything, as it is now: nothing that happens later shows in it.
 
@@ -189,6 +194,9 @@ class _Value:
     def take_changes(self, name: str) -> list[Change]:
         changed, self._changed = self._changed, False
         return self.export(name) if changed else []
+
+    def forget_changes(self) -> None:
+        self._changed = False
 
     def apply(self, change: Change) -> None:
         self._value = change.rows.column(0)[0].as_py()

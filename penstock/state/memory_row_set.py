@@ -271,6 +271,9 @@ class MemoryRowSet:
             changes.append(Change(name, "add", _with_weights(*_together(added))))
         return changes
 
+    def forget_changes(self) -> None:
+        self._log = []
+
     def _later(
         self, bound_us: int, rows: pa.RecordBatch, weights: Ints
     ) -> tuple[pa.RecordBatch, Ints]:

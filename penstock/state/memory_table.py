@@ -112,6 +112,9 @@ class MemoryTable:
         self._touched, self._deleted = [], []
         return changes
 
+    def forget_changes(self) -> None:
+        self._touched, self._deleted = [], []
+
     def _take_deleted(self, name: str) -> list[Change]:
         if not self._deleted:
             return []

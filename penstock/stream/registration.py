@@ -63,15 +63,15 @@ def stream_tag(name: str) -> str:
 
 
 def encode_registration(registration: Registration) -> bytes:
-    return json.dumps(
-        {
-            "version": VERSION,
-            "ddl": registration.ddl,
-            "schema": base64.b64encode(encode_schema(registration.schema)).decode(),
-            "created_ms": registration.created_ms,
-            "start_lsn": registration.start_lsn,
-        }
-    ).encode()
+    value: dict[str, Any] = {
+        "version": VERSION,
+        "ddl": registration.ddl,
+        "schema": base64.b64encode(encode_schema(registration.schema)).decode(),
+        "created_ms": registration.created_ms,
+    }
+    if registration.start_lsn:
+        value["start_lsn"] = registration.start_lsn
+    return json.dumps(value).encode()
 
 
 def decode_registration(name: str, data: bytes) -> Registration:

@@ -137,14 +137,13 @@ class Log:
 
     def restart_stream(self, name: str) -> None:
         """Let the stream begin here: "earliest" no longer means what stands before."""
-        found = self._find(name)
-        if found is None:
+        value = self._client.get(stream_key(name))
+        if value is None:
             return
+        found = decode_registration(name, value.data)
         restarted = dataclasses.replace(found, start_lsn=self._client.bounds().tail)
         self._client.compare_and_set(
-            stream_key(name),
-            expected=encode_registration(found),
-            value=encode_registration(restarted),
+            stream_key(name), expected=value.data, value=encode_registration(restarted)
         )
 
     def bounds(self) -> Bounds:
