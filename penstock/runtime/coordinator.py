@@ -279,6 +279,10 @@ class Coordinator:
         if not self.ended.is_set():
             self._submit(lost())
 
+    def hellos(self, slot: int) -> int:
+        """How many workers have started in this slot so far."""
+        return self.core.hellos.get(slot, 0)
+
     def flush(self) -> Future[None]:
         """Done when everything that was in the sources now is processed, committed, visible."""
         return self._submit(self._flush())

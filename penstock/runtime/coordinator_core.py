@@ -105,6 +105,8 @@ class CoordinatorCore:
         #: Workers that counted as dead; one that beats again was only slow, and is taken back.
         self._gone: dict[str, Member] = {}
         self.tasks = {task: _TaskState() for task in tasks}
+        #: Workers that ever started, by slot.
+        self.hellos: dict[int, int] = {}
         self._pulses = 0
         self._gathering_since: int | None = None
         self._number = 0
@@ -169,6 +171,7 @@ class CoordinatorCore:
     def _on_hello(self, hello: Hello) -> list[Effect]:
         if hello.worker in self._gone or hello.worker in self.members:
             return []
+        self.hellos[hello.slot] = self.hellos.get(hello.slot, 0) + 1
         older = [one.worker for one in self.members.values() if one.slot == hello.slot]
         effects = self._lose(older, settle=False)
         self.members[hello.worker] = Member(

@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 #: Waits before a failed job is submitted again, in seconds; the last one repeats.
 BACKOFF_SECONDS: Final = (0.05, 0.2, 1.0, 3.0)
-#: Failures in a row, each soon after its start, after which Spark cannot run the query.
-FAILURES_MAX: Final = 4
-#: A job that lived so long was a running worker.
-LONG_SECONDS: Final = 20.0
+#: Failures in a row, each before the worker said hello, after which Spark cannot run the query.
+FAILURES_MAX: Final = 3
+#: How often Spark is asked whether it lost a task.
+WATCH_SECONDS: Final = 0.1
 
 
 class WorkerJobs:
@@ -41,26 +41,28 @@ class WorkerJobs:
         workers: int,
         run_id: str,
         is_over: Callable[[], bool],
+        hellos: Callable[[int], int],
         on_lost: Callable[[int], None],
         on_hopeless: Callable[[str], None],
     ) -> None:
         self._sc = spark.sparkContext
-        self._group = f"penstock-{spec.name}-{run_id}"
+        self._groups = [f"penstock-{spec.name}-{run_id}-{slot}" for slot in range(workers)]
         self._name = spec.name
         self._is_over = is_over
+        self._hellos = hellos
         self._on_lost = on_lost
         self._on_hopeless = on_hopeless
         self._stopping = threading.Event()
         choose_python(self._sc)
         self._launch = self._sc.broadcast((address, spec))
-        self._threads = [self._make_thread(slot) for slot in range(workers)]
+        self._threads = [self._make_thread(self._keep, slot) for slot in range(workers)]
+        self._threads.append(self._make_thread(self._watch))
 
-    def _make_thread(self, slot: int) -> threading.Thread:
+    def _make_thread(self, work: Callable[..., None], *args: int) -> threading.Thread:
         from pyspark import InheritableThread
 
-        return InheritableThread(
-            target=self._keep, args=(slot,), name=f"penstock-job-{slot}", daemon=True
-        )
+        name = f"penstock-jobs-{self._name}"
+        return InheritableThread(target=work, args=args, name=name, daemon=True)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -68,12 +70,10 @@ class WorkerJobs:
 
     def _keep(self, slot: int) -> None:
         """Run a worker's job, again whenever it fails, until stopped."""
-        self._sc.setJobGroup(
-            self._group, f"penstock query {self._name}, worker {slot}", interruptOnCancel=False
-        )
+        self._sc.setJobGroup(self._groups[slot], f"penstock query {self._name}, worker {slot}")
         failures = 0
         while not self._stopping.is_set():
-            began = time.monotonic()
+            hellos = self._hellos(slot)
             error: Exception | None = None
             try:
                 self._run_once(slot)
@@ -81,16 +81,32 @@ class WorkerJobs:
                 error = raised
             if self._is_over():
                 return
-            lived = time.monotonic() - began
-            failures = 1 if lived > LONG_SECONDS else failures + 1
+            failures = 1 if self._hellos(slot) > hellos else failures + 1
             logger.warning("query=%s worker=%d lost: %s", self._name, slot, _first_line(error))
             self._on_lost(slot)
             if failures > FAILURES_MAX:
-                self._on_hopeless(
-                    f"Spark could not run worker {slot}, {failures} times in a row: {error}"
-                )
+                self._on_hopeless(f"Spark could not run its worker {slot}. {_explain(error)}")
                 return
             self._stopping.wait(BACKOFF_SECONDS[min(failures - 1, len(BACKOFF_SECONDS) - 1)])
+
+    def _watch(self) -> None:
+        """Where Spark restarts lost tasks itself, its job lives on: ask how many were lost.
+
+        So survivors take over at once, instead of when the lost worker's lease has passed or its
+        successor, which has much to load first, says hello.
+        """
+        tracker = self._sc.statusTracker()
+        known: dict[int, int] = {}
+        while not self._stopping.wait(WATCH_SECONDS):
+            for slot, group in enumerate(self._groups):
+                for job in tracker.getJobIdsForGroup(group):
+                    info = tracker.getJobInfo(job)
+                    for stage in info.stageIds if info is not None else ():
+                        found = tracker.getStageInfo(stage)
+                        lost = 0 if found is None else found.numFailedTasks
+                        if lost > known.get(stage, 0):
+                            known[stage] = lost
+                            self._on_lost(slot)
 
     def _run_once(self, slot: int) -> None:
         launch = self._launch
@@ -111,11 +127,23 @@ class WorkerJobs:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            self._sc.cancelJobGroup(self._group)
+            for group in self._groups:
+                self._sc.cancelJobGroup(group)
             for thread in self._threads:
                 if thread.ident is not None:
                     thread.join(5.0)
         self._launch.unpersist()
+
+
+def _explain(error: Exception | None) -> str:
+    text = str(error)
+    if "No module named" in text:
+        missing = text.split("No module named", 1)[1].split("\n", 1)[0].strip()
+        return (
+            f"Its Python has no module {missing}: install it there, or let PYSPARK_PYTHON name a "
+            f"Python that has it, or ship a module of yours with sparkContext.addPyFile. {text}"
+        )
+    return text
 
 
 def _first_line(error: Exception | None) -> str:

@@ -25,6 +25,7 @@ from penstock.protocol.names import (
     check_query_name,
     coordinator_producer,
     query_key,
+    run_key,
 )
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
@@ -128,7 +129,8 @@ def _launch(
     coordinator.start()
     jobs = WorkerJobs(
         spark, address, spec, workers=workers, run_id=coordinator.run_id,
-        is_over=lambda: coordinator.is_over, on_lost=coordinator.job_lost,
+        is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
+        on_lost=coordinator.job_lost,
         on_hopeless=coordinator.fail,
     )  # fmt: skip
     jobs.start()
@@ -188,7 +190,8 @@ def _register(
     if to in query.streams:
         raise BadRequest(f"the query reads {to}: write its result to another stream")
     wanted = RegisteredQuery(
-        name=name, id=str(uuid.uuid4()), version=1, plan=explain(query), mode=mode, to=to,
+        name=name, id=str(uuid.uuid4()), version=_unused_version(log, name), plan=explain(query),
+        mode=mode, to=to,
         starts=_resolve_starts(log, query, start), tasks=list(count_tasks(query, workers)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
     )  # fmt: skip
@@ -219,6 +222,15 @@ def _register(
         settings=settings,
     )  # fmt: skip
     return spec, chosen.id
+
+
+def _unused_version(log: Log, name: str) -> int:
+    """One that no task of a query of this name ever had: a name may be used again after a removal.
+
+    Every run claims the coordinator's producer, so a version never is above its run's instance.
+    """
+    run = log.client.get(run_key(name))
+    return 1 if run is None else 1 + int(run.data)
 
 
 def _choose_version(
