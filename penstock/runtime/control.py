@@ -100,6 +100,9 @@ _KINDS: Final[dict[str, type[Any]]] = {
 }
 
 
+_PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "bool": bool}
+
+
 def encode_message(message: Message) -> bytes:
     kind = type(message).__name__.lower()
     return json.dumps({"kind": kind, **asdict(message)}, separators=(",", ":")).encode()
@@ -114,6 +117,27 @@ def decode_message(payload: bytes) -> Message | None:
             return None
         known = {one.name for one in fields(kind)}
         message: Message = kind(**{name: value for name, value in found.items() if name in known})
+        _check(message)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFormat(f"bytes that are no control message: {error}") from error
     return message
+
+
+def _check(message: Message) -> None:
+    """What is read later has the types that are promised."""
+    for one in fields(message):
+        value = getattr(message, one.name)
+        is_none_allowed = one.name == "progress"
+        if type(value) is not _PLAIN.get(str(one.type), dict) and not (
+            is_none_allowed and value is None
+        ):
+            raise TypeError(f"{one.name} is {value!r}")
+    match message:
+        case Beat(tasks=tasks):
+            is_right = all(type(report) is dict for report in tasks.values())
+        case Assign(tasks=tasks):
+            is_right = all([type(part) for part in place] == [str, int] for place in tasks.values())
+        case _:
+            is_right = True
+    if not is_right:
+        raise TypeError("tasks of another shape")

@@ -126,9 +126,7 @@ class CoordinatorCore:
             case Ended():
                 return self._on_ended(message)
             case Goodbye(worker=worker):
-                effects = self._lose([worker])
-                self._gone.pop(worker, None)
-                return effects
+                return self._lose([worker], for_good=True)
             case Stop(who=who):
                 return [StopAsked(who)]
             case _:
@@ -137,6 +135,8 @@ class CoordinatorCore:
 
     def on_pulse(self) -> list[Effect]:
         """A pulse of ours was ordered."""
+        if self.is_over:
+            return []
         self._pulses += 1
         silent = [
             member.worker
@@ -147,6 +147,8 @@ class CoordinatorCore:
 
     def on_claimed(self, instances: dict[TaskId, int]) -> list[Effect]:
         """These tasks are claimed; whoever ran them before writes no more."""
+        if self.is_over:
+            return []
         placed = self._desired()
         for task, instance in instances.items():
             state = self.tasks[task]
@@ -159,10 +161,15 @@ class CoordinatorCore:
 
     def on_job_lost(self, slot: int) -> list[Effect]:
         """Spark says that whatever ran in this slot has ended."""
-        return self._lose([one.worker for one in self.members.values() if one.slot == slot])
+        if self.is_over:
+            return []
+        known = [*self.members.values(), *self._gone.values()]
+        return self._lose([one.worker for one in known if one.slot == slot], for_good=True)
 
     def finish(self) -> list[Effect]:
         """Tell the workers to stop."""
+        if self.is_over:
+            return []
         self.is_over = True
         return [Announce(Finish())]
 
@@ -205,7 +212,9 @@ class CoordinatorCore:
         self.members[worker] = member
         return self._place()
 
-    def _lose(self, workers: Sequence[str], *, settle: bool = True) -> list[Effect]:
+    def _lose(
+        self, workers: Sequence[str], *, settle: bool = True, for_good: bool = False
+    ) -> list[Effect]:
         lost = [worker for worker in workers if worker in self.members]
         effects: list[Effect] = []
         for worker in lost:
@@ -213,6 +222,9 @@ class CoordinatorCore:
             for task, state in self.tasks.items():
                 if state.place is not None and state.place.worker == worker:
                     effects += self._end(task, "its worker was lost")
+        if for_good:
+            for worker in workers:
+                self._gone.pop(worker, None)
         return [*effects, *self._place()] if settle and lost else effects
 
     def _on_ended(self, ended: Ended) -> list[Effect]:
@@ -232,7 +244,7 @@ class CoordinatorCore:
         # One that lived on without input was no victim of its input.
         lived_long = self._pulses - state.placed_at > PULSES_LONG
         state.futile = 1 if lived_long else state.futile + 1
-        if state.futile <= FUTILE_MAX:
+        if state.futile <= FUTILE_MAX or self.is_over:
             return []
         position = state.report.get("position", "its start")
         return self._fail(
@@ -292,4 +304,4 @@ class CoordinatorCore:
         """Every invariant that can be said of one moment."""
         for state in self.tasks.values():
             if state.place is not None:
-                assert state.place.worker not in self._gone
+                assert state.place.worker in self.members

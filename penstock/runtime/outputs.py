@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import TooLarge
 from penstock.limits import (
     ENTRY_TAGS_MAX,
     GROUP_BYTES_MAX,
@@ -127,6 +128,11 @@ class Outputs:
         payload = encode_delta(part, changing=changing)
         if len(payload) <= PAYLOAD_BYTES_MAX:
             return [NewEntry(payload, tags, rows=len(part))]
+        if len(part) == 1:
+            raise TooLarge(
+                f"a row between stages takes {len(payload)} bytes, an entry at most "
+                f"{PAYLOAD_BYTES_MAX}: drop its large columns before grouping or joining"
+            )
         half = len(part) // 2
         places = np.arange(len(part))
         return [
@@ -144,16 +150,19 @@ def _cut(rows: pa.RecordBatch, tags: tuple[str, ...]) -> list[NewEntry]:
 
 
 def cut_groups(
-    data: Sequence[NewEntry], changes: Sequence[NewEntry]
+    data: Sequence[NewEntry], changes: Sequence[NewEntry], *, staged: bool = True
 ) -> tuple[tuple[tuple[NewEntry, ...], ...], tuple[NewEntry, ...]]:
-    """(groups to flush before, entries of the marker's own group)."""
+    """(groups to flush before, entries of the marker's own group).
+
+    Not `staged`: nobody waits for a marker, the groups count by themselves.
+    """
     whole = (*data, *changes)
     if group_bytes(whole) <= _GROUP_BYTES and len(whole) <= _GROUP_ENTRIES:
         return (), whole
-    staged = [entry._replace(kind=Kind.STAGED) for entry in data]
+    kind = Kind.STAGED if staged else Kind.DATA
     groups: list[list[NewEntry]] = []
     size = 0
-    for entry in (*staged, *changes):
+    for entry in (*(one._replace(kind=kind) for one in data), *changes):
         size += group_bytes([entry])
         if not groups or size > _GROUP_BYTES or len(groups[-1]) == _GROUP_ENTRIES:
             groups.append([])

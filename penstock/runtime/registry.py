@@ -55,11 +55,21 @@ def decode_query(name: str, data: bytes) -> RegisteredQuery:
             raise BadFormat(f"query {name} was registered by a newer program: use that one")
         known = {one.name for one in fields(RegisteredQuery)}
         query = RegisteredQuery(**{key: value for key, value in found.items() if key in known})
-        if query.name != name or type(query.version) is not int or type(query.plan) is not str:
+        if query.name != name or not _is_typed(query):
             raise ValueError("a field has another type")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFormat(f"query {name} is registered with bytes that cannot be read") from error
     return query
+
+
+def _is_typed(query: RegisteredQuery) -> bool:
+    texts = [query.id, query.plan, query.mode, query.to, *query.starts]
+    if query.checkpoints is not None:
+        texts.append(query.checkpoints)
+    counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)
+    return all(type(one) is str for one in texts) and all(
+        type(one) is int and one >= 0 for one in counts
+    )
 
 
 def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:

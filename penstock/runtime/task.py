@@ -17,7 +17,7 @@ from penstock.errors import Damaged, PenstockError
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
-from penstock.log.records import Entry
+from penstock.log.records import Appended, Entry
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
@@ -246,17 +246,15 @@ class Task:
 
     def _append_unsafe(self, commit: Commit, started: float) -> None:
         assert self._appender is not None
-        entries = [entry for flush in commit.flushes for entry in flush]
-        entries += commit.group([])
-        if not entries:
-            return
-        future = self._appender.append_nowait(entries)
+        groups = [group for group in (*commit.flushes, commit.group([])) if group]
+        futures = [self._appender.append_nowait(group) for group in groups]
 
-        def done(_: object) -> None:
-            if not future.cancelled() and future.exception() is None:
+        def done(future: asyncio.Future[Appended]) -> None:
+            if not future.cancelled() and future.exception() is None and future is futures[-1]:
                 self._note_latency(commit, started)
 
-        future.add_done_callback(done)
+        for future in futures:
+            future.add_done_callback(done)
 
     def _note_latency(self, commit: Commit, started: float) -> None:
         self.commit_ms.add((time.monotonic() - started) * 1000)

@@ -83,8 +83,8 @@ class Commit:
     unmarked: bool = False
 
     def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
-        """The last group, once the flushes were acknowledged at these ranges."""
-        assert len(ranges) == len(self.flushes)
+        """The last group, once the flushes were acknowledged at these ranges; none: unsafe."""
+        assert len(ranges) in (0, len(self.flushes))
         if self.unmarked:
             return list(self.inline)
         marker = replace(self.marker, ranges=tuple(ranges))
@@ -184,6 +184,7 @@ class TaskCore:
             self._rows_in, self._rows_out = marker.rows_in, marker.rows_out
             self._told = (marker.watermark_ms, marker.is_idle)
             self._checkpoints = marker.checkpoints
+            self._checkpoint_bytes = sum(int(one["bytes"]) for one in marker.checkpoints[:1])
             self._has_state = marker.has_state
         self._advance()
 
@@ -200,7 +201,7 @@ class TaskCore:
         self._next.position = Lsn(entry.lsn + 1)
         match judge(entry):
             case Counts():
-                self._take_data(entry)
+                self._take_data(entry, entry.lsn)
             case Marked(lsn=lsn, marker=marker):
                 if any(tag in self._upstream for tag in entry.tags):
                     self._heard[marker.task] = Heard(lsn, marker.watermark_ms, marker.is_idle)
@@ -208,24 +209,24 @@ class TaskCore:
                 for named, entries in staged:
                     for one in entries:
                         if is_named(one, named):
-                            self._take_data(one)
+                            self._take_data(one, lsn)
             case None:
                 # Of the kinds that are no input, only a request to commit up to here has our tag.
                 self._next.is_due |= entry.kind is Kind.CONTROL
 
-    def _take_data(self, entry: Entry) -> None:
+    def _take_data(self, entry: Entry, counts_at: Lsn) -> None:
         places = next((self._leaves[tag] for tag in entry.tags if tag in self._leaves), [])
         for place in places:
             leaf = self._inputs[place]
             if isinstance(leaf, n.Scan):
-                self._take_source(entry, place, leaf)
+                self._take_source(entry, counts_at, place, leaf)
             else:
-                self._take_keyed(entry, place, leaf)
+                self._take_keyed(entry, counts_at, place, leaf)
 
-    def _take_source(self, entry: Entry, place: int, leaf: n.Scan) -> None:
+    def _take_source(self, entry: Entry, counts_at: Lsn, place: int, leaf: n.Scan) -> None:
         source = self.spec.sources[leaf.stream]
         tasks = self.spec.tasks[self.task.stage]
-        if entry.lsn < source.start or (
+        if counts_at < source.start or (
             tasks > 1 and share_of(entry.lsn, tasks) != self.task.index
         ):
             return
@@ -237,12 +238,12 @@ class TaskCore:
                 raise
             self._bury([letter_of_entry(entry, leaf.stream, error, str(self.task))])
             return
-        self._arrivals.add(Arrival(place, Delta(rows), entry.lsn, leaf.stream))
+        self._arrivals.add(Arrival(place, Delta(rows), counts_at, leaf.stream))
 
-    def _take_keyed(self, entry: Entry, place: int, leaf: StageInput) -> None:
+    def _take_keyed(self, entry: Entry, counts_at: Lsn, place: int, leaf: StageInput) -> None:
         changing = self.spec.query.stages[leaf.stage].changing
         delta = decode_delta(entry.payload, leaf.schema, changing=changing)
-        self._arrivals.add(Arrival(place, delta, entry.lsn, f"stage {leaf.stage}"))
+        self._arrivals.add(Arrival(place, delta, counts_at, f"stage {leaf.stage}"))
 
     def _note_origin(self, time_ms: int | None) -> None:
         known = self._next.origin_ms
@@ -274,6 +275,8 @@ class TaskCore:
         if self._careful_upto is not None and self.position > self._careful_upto:
             self._careful_upto = None
         self._advance()
+        if not self.has_work:
+            self._next.origin_ms = None  # nothing came of it: what comes later is younger
 
     @property
     def _is_careful(self) -> bool:
@@ -284,7 +287,8 @@ class TaskCore:
 
         def try_rows(delta: Delta) -> None:
             scratch = Pipeline(self.stage.root, MemoryState(), self.spec.statics)
-            scratch.push(arrival.place, delta)
+            # Rows to be taken back as well: they fail, or not, as they did when they were given.
+            scratch.push(arrival.place, Delta(delta.batch))
 
         good, dead = find_bad_rows(arrival, try_rows, str(self.task))
         if dead:
@@ -361,7 +365,7 @@ class TaskCore:
         if not exact:
             self.state.forget_log()
         self._has_state |= bool(changes)
-        flushes, inline = cut_groups(data, changes)
+        flushes, inline = cut_groups(data, changes, staged=exact)
         self._rows_in += done.rows_in
         self._rows_out += rows_out
         self.stats.rows_out += rows_out
@@ -381,7 +385,7 @@ class TaskCore:
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
         )
-        unmarked = not exact and told == self._told and not flushes
+        unmarked = not exact and told == self._told
         self._number += 1
         self._told = told
         self._committed_position = done.position
@@ -417,6 +421,10 @@ class TaskCore:
         Returns the older one that is still named by the task's last marker: what is older than that
         may be deleted.
         """
+        newest, lsn = self.checkpoint_lsn, reference["marker_lsn"]
+        assert isinstance(lsn, int)
+        if newest is not None and lsn <= newest:
+            return None  # it took longer to write than the one after it
         older = self._checkpoints[-1] if len(self._checkpoints) == 2 else None
         self._checkpoints = (reference, *self._checkpoints[:1])
         self._checkpoint_bytes = size

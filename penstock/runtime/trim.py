@@ -1,8 +1,7 @@
 """What of a log may be trimmed: below everything that any query may still read.
 
-Owns the rule (I15): the smallest, over all tasks of all registered queries, of what the task's last
-marker says it may need again and of its older checkpoint's marker. A task without a marker, or
-whose state has no checkpoints, needs all from its start. Impeller 3.5.
+Owns who is asked (I15): the smallest, over all tasks of all registered queries, of what trim_rule.py
+makes of the task's last marker.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import QUERY_PREFIX, TaskId
 from penstock.runtime.registry import RegisteredQuery, decode_query
+from penstock.runtime.trim_rule import needed_from
 
 
 async def find_trim_point(log: AsyncLog) -> Lsn:
@@ -29,15 +29,8 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
 
 async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn:
     last = await log.read_last(task.marker_tag)
-    if last is None:
-        return Lsn(min(query.starts.values(), default=0))
-    marker = decode_marker(last.payload)
-    if not marker.has_state:
-        return marker.needs_from
-    if len(marker.checkpoints) < 2:
-        # The changes since its first marker, or since its only checkpoint should that be damaged.
-        return Lsn(min(query.starts.values(), default=0))
-    return Lsn(min(marker.needs_from, int(marker.checkpoints[-1]["marker_lsn"])))
+    marker = None if last is None else decode_marker(last.payload)
+    return needed_from(marker, Lsn(min(query.starts.values(), default=0)))
 
 
 async def trim_consumed(log: AsyncLog) -> Lsn:

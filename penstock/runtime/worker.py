@@ -48,8 +48,8 @@ from penstock.runtime.task import Task
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.25
-#: Beats between two that carry the tasks' reports.
-BEATS_PER_REPORT = 4
+#: How often a beat carries the tasks' reports.
+REPORT_SECONDS = 1.0
 #: Characters of a traceback, so that any error can be told in one entry.
 TRACEBACK_MAX = 100_000
 #: A log that is away pauses the query; so no request of a worker gives up before this.
@@ -230,10 +230,11 @@ class _Worker:
         )
         tags = (control_tag(self._spec.name),)
         try:
-            count = 0
+            reported = 0.0
             while not self._leaving.is_set():
-                reports = self._reports if count % BEATS_PER_REPORT == 0 else {}
-                count += 1
+                is_due = time.monotonic() - reported >= REPORT_SECONDS
+                reports = self._reports if is_due else {}
+                reported = time.monotonic() if reports else reported
                 beat = encode_message(Beat(self._id, reports))
                 pending = asyncio.ensure_future(log.append([NewEntry(beat, tags, Kind.CONTROL)]))
                 while not pending.done() and not self._leaving.is_set():

@@ -1,0 +1,23 @@
+"""What a task may still read, by its last marker: the rule of trimming. Pure.
+
+Law (I15): neither the task, nor any later instance of it, reads an entry below `needed_from`: not
+as input, not as a staged group that an upstream marker names later, not as a change of its state,
+even if its newest checkpoint turns out to be damaged. Impeller 3.5.
+"""
+
+from __future__ import annotations
+
+from penstock.ids import Lsn
+from penstock.protocol.markers import Marker
+
+
+def needed_from(marker: Marker | None, start: Lsn) -> Lsn:
+    """The first LSN that a task may need; `start` is where it began to read."""
+    if marker is None:
+        return start
+    if not marker.has_state:
+        return marker.needs_from
+    if len(marker.checkpoints) < 2:
+        # The changes since its first marker, or since its only checkpoint should that be damaged.
+        return start
+    return Lsn(min(marker.needs_from, int(marker.checkpoints[-1]["marker_lsn"])))
