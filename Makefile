@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    see it work: append, selective tail, kill, recover"
+	@echo "make demo    see it work: a query on Spark in real time, two kills, the result checked"
 	@echo "make test    everything that CI checks"
 	@echo "make soak    longer runs with fresh seeds (SOAK_SECONDS=600)"
 	@echo "make bench   penstock bench log and penstock bench ops"

@@ -1,7 +1,14 @@
 """Benchmarks: what we claim, measured.
 
-report.py   one form for every bench: checks, percentiles, commit, machine class; table and JSON
-measure.py  percentiles, raw disk, memory of a process
-log.py      the shared log on one machine
-ops.py      the operators on one core, beside batch Spark
+report.py        one form for every bench: checks, percentiles, commit, machine class; table, JSON
+measure.py       percentiles, raw disk, memory of a process
+log.py           the shared log on one machine
+ops.py           the operators on one core, beside batch Spark
+realtime.py      latency in real time beside Spark's micro-batches: variants, phases, bars
+load.py          bids at a fixed rate, from a process of its own
+queries.py       the DataFrames that both engines run, and what their rows must add up to
+arrivals.py      one tail of a result stream: when rows became visible
+micro_batch.py   the peer: a streaming source and sink over the log, and Spark's settings
+spark_driver.py  a Spark driver in a process of its own, one per engine
+recovery.py      how soon a query goes on: checkpoints beside none, after kills
 """

@@ -1,12 +1,18 @@
 """The command `penstock`: noun, verb, options; text for people, `--json` for tools.
 
-main.py     the root: registers the commands, turns errors into one line and an exit code
-output.py   exit codes, tables, numbers and times as text
-target.py   --dir, --connect and the rest of what says which log is meant
-log.py      log serve, status, verify, trim
-stream.py   stream list, create, describe, append, read, tail
-plan.py     plan explain: how a query would run
-explain.py  what one entry is, who wrote it, what came before and after
-demo.py     a two-minute read made into fifteen seconds to watch
-bench.py    measurements
+main.py          the root: registers the commands, turns errors into one line and an exit code
+output.py        exit codes, tables, numbers and times as text
+target.py        --dir, --connect and the rest of what says which log is meant
+log.py           log serve, status, verify, trim
+stream.py        stream list, create, describe, append, read, tail, lag
+query_facts.py   what the log knows of its queries
+query.py         query list, status, stop, remove
+live.py          a query's progress as one line, kept up to date
+plan.py          plan explain: how a query would run
+explain.py       what one entry is, who wrote it, what came before and after
+explain_task.py  markers, and whether an entry of a task counts
+demo.py          demo: see it work
+demo_run.py      a query on Spark in real time, two kills, its result checked
+demo_view.py     what the demo shows while it runs
+bench.py         measurements
 """

@@ -62,6 +62,62 @@ def bench_ops(as_json: bool, quick: bool) -> None:
     show_report(report, as_json=as_json)
 
 
+@bench.command("realtime")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--quick", is_flag=True, help="Two minutes; the figures mean nothing.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where to write (about 2 GB); the disk of the log.",
+)
+def bench_realtime(as_json: bool, quick: bool, directory: Path | None) -> None:
+    """Latency in real time, beside the same DataFrame in Spark's micro-batches (needs Java).
+
+    About eight minutes, best on a machine that does nothing else.
+
+    \b
+    Examples:
+      penstock bench realtime
+      penstock bench realtime --json --dir /var/tmp > realtime.json
+    """
+    from penstock.bench.realtime import QUICK, Plan, run_realtime_bench
+
+    report = run_realtime_bench(
+        directory=directory,
+        plan=QUICK if quick else Plan(),
+        say=lambda line: click.echo(f"… {line}", err=True),
+    )
+    show_report(report, as_json=as_json)
+
+
+@bench.command("recovery")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--quick", is_flag=True, help="Half a minute; the figures mean nothing.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where to write (about 1 GB); the disk of the log.",
+)
+def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
+    """How soon a query goes on: with checkpoints beside without, after kills (needs Java).
+
+    \b
+    Examples:
+      penstock bench recovery
+      penstock bench recovery --json --dir /var/tmp > recovery.json
+    """
+    from penstock.bench.recovery import QUICK, Plan, run_recovery_bench
+
+    report = run_recovery_bench(
+        directory=directory,
+        plan=QUICK if quick else Plan(),
+        say=lambda line: click.echo(f"… {line}", err=True),
+    )
+    show_report(report, as_json=as_json)
+
+
 def show_report(report: Report, *, as_json: bool) -> None:
     """Print a report in the one form of all benchmarks, and exit 1 if a bar is missed."""
     if as_json:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.explain_task import commit_facts, marker_facts, marker_fields, what_of
 from penstock.cli.output import NOTHING, bytes_text, show_fields, show_json, show_table, time_text
 from penstock.cli.target import Target, json_option, target_options
 from penstock.errors import Damaged, NotFound, Trimmed
@@ -55,12 +56,14 @@ def explain(lsn: int, target: Target, as_json: bool) -> None:
     """Say what the entry at LSN is and who wrote it.
 
     Its tags, its group, its rows or metadata keys, what its producer did next, and what stands
-    before and after it under each tag.
+    before and after it under each tag. Of a query: what a marker commits, and by which marker a
+    task's rows or changes were committed, if at all.
 
     \b
     Examples:
       penstock explain 42
       penstock explain 42 --json | jq .group
+      penstock explain 42 --json | jq .commit.state
     """
     with target.open() as log:
         facts = _gather(log, lsn)
@@ -79,6 +82,7 @@ def _gather(log: Log, lsn: int) -> dict[str, Any]:
     (entry,) = client.read(start=lsn, end=lsn + 1)
     around = client.run(lambda opened: _look_around(opened, entry, bounds))
     stream, rows = _rows(log, entry)
+    group_end = around.first_lsn + around.count
     return {
         "lsn": entry.lsn,
         "kind": entry.kind.name.lower(),
@@ -99,6 +103,8 @@ def _gather(log: Log, lsn: int) -> dict[str, Any]:
         "stream": stream,
         "first_rows": rows,
         "sets": _sets(entry),
+        "marker": marker_facts(entry),
+        "commit": commit_facts(client, entry, group_end, bounds.tail),
         "producer_next": _next_facts(around),
         "producer_looked_up_to": around.looked_up_to,
         "neighbours": [_neighbours(client, tag, entry.lsn, bounds) for tag in entry.tags],
@@ -141,15 +147,16 @@ def _what(entry: Entry, around: Surroundings, stream: str | None) -> str:
         return "the producer said that it will never write again, and was forgotten"
     if entry.kind is Kind.META:
         return "changes metadata"
+    of_query = what_of(entry)
     if stream is not None:
-        return f"rows of stream {stream}"
-    return f"a {entry.kind.name.lower()} entry"
+        return f"rows of stream {stream}" if of_query is None else f"{of_query} to stream {stream}"
+    return of_query or f"a {entry.kind.name.lower()} entry"
 
 
 def _rows(log: Log, entry: Entry) -> tuple[str | None, list[Any] | None]:
     """The stream of a data entry and its first rows, if its stream is known and its bytes fit."""
     names = [tag.removeprefix(TAG_PREFIX) for tag in entry.tags if tag.startswith(TAG_PREFIX)]
-    if entry.kind is not Kind.DATA or not names:
+    if entry.kind not in (Kind.DATA, Kind.STAGED) or not names:
         return None, None
     try:
         batch = decode_batch(entry.payload, log.stream(names[0]).schema)
@@ -223,6 +230,10 @@ def _show(facts: dict[str, Any]) -> None:
             else f"nothing more of this producer below LSN {facts['producer_looked_up_to']}",
         ),
     ]
+    if facts["marker"] is not None:
+        fields += marker_fields(facts["marker"])
+    if facts["commit"] is not None:
+        fields.append(("committed", facts["commit"]["why"]))
     for change in facts["sets"] or ():
         value = "removed" if change["bytes"] is None else bytes_text(change["bytes"])
         fields.append(("sets", f"{change['key']} = {value}"))

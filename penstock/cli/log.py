@@ -31,6 +31,7 @@ from penstock.log.server.data_dir import Address, is_locked
 from penstock.log.server.server import EXIT_FATAL, run_server
 from penstock.log.storage.disk import RealDisk
 from penstock.log.storage.verify import Finding, VerifyReport, verify_log
+from penstock.runtime.trim import find_trim_point
 from penstock.stream.positions import parse_position, resolve_position
 from penstock.stream.session import Log, connect
 
@@ -286,22 +287,37 @@ def _finding_text(finding: Finding) -> str:
 @log.command()
 @click.argument("lsn", required=False, type=click.IntRange(min=0))
 @click.option("--before", metavar="TIME", help="Trim what was appended before this ISO time.")
+@click.option("--consumed", is_flag=True, help="Trim what no query of the log needs any more.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 @target_options
 @json_option
-def trim(lsn: int | None, before: str | None, dry_run: bool, target: Target, as_json: bool) -> None:
+def trim(
+    lsn: int | None,
+    before: str | None,
+    consumed: bool,
+    dry_run: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
     """Give up everything below LSN, in all streams and for good.
+
+    With --consumed, LSN is the lowest that any query may read again, stopped ones included, and
+    rows below it go in every stream, results too. Without queries nothing is trimmed.
 
     \b
     Examples:
       penstock log trim 120000 --dry-run
       penstock log trim --before 2026-11-01T00:00:00Z
+      penstock log trim --consumed --dry-run
     """
-    if (lsn is None) == (before is None):
-        raise click.UsageError("give an LSN or --before TIME")
+    if (lsn is not None) + (before is not None) + consumed != 1:
+        raise click.UsageError("give an LSN, --before TIME or --consumed")
     with target.open() as opened:
         found = opened.status()
-        wanted = lsn if lsn is not None else _lsn_before(opened, before or "")
+        if consumed:
+            wanted = int(opened.client.run(find_trim_point))
+        else:
+            wanted = lsn if lsn is not None else _lsn_before(opened, before or "")
         if wanted > found["tail"]:
             raise BadRequest(f"cannot trim at {wanted}: the tail is {found['tail']}")
         point = max(wanted, found["trim_point"])

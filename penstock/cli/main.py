@@ -20,6 +20,7 @@ from penstock.cli.explain import explain
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_INTERRUPTED, error_text, exit_code
 from penstock.cli.plan import plan
+from penstock.cli.query import query
 from penstock.cli.stream import stream
 from penstock.errors import Defect, PenstockError
 
@@ -89,11 +90,12 @@ def cli() -> None:
       echo '{"auction": 1, "price": 250}' | penstock stream append bids
       penstock stream tail bids --start earliest
       penstock log status --json
+      penstock query status hot --watch
       penstock plan explain pipeline.py:hot_items
     """
 
 
-for command in (log, stream, plan, explain, demo, bench):
+for command in (log, stream, query, plan, explain, demo, bench):
     cli.add_command(command)
 
 

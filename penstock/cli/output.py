@@ -70,23 +70,35 @@ def show_json(value: Any) -> None:
 
 def show_table(headers: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
     """Aligned columns, two blanks between them; numbers to the right."""
+    head, *lines = table_lines(headers, rows)
+    click.secho(head, bold=True)
+    for line in lines:
+        click.echo(line)
+
+
+def table_lines(headers: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """What `show_table` prints, its head first."""
     table = [[_cell(value) for value in row] for row in rows]
     numeric = [
         bool(table) and all(row[column].isdigit() for row in table)
         for column in range(len(headers))
     ]
     widths = [max(len(text) for text in column) for column in zip(headers, *table, strict=True)]
-    click.secho(_line([header.upper() for header in headers], widths, numeric), bold=True)
-    for row in table:
-        click.echo(_line(row, widths, numeric))
+    upper = _line([header.upper() for header in headers], widths, numeric)
+    return [upper, *(_line(row, widths, numeric) for row in table)]
 
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:
     """One `name  value` per line."""
+    for line in field_lines(fields):
+        click.echo(line)
+
+
+def field_lines(fields: Iterable[tuple[str, object]]) -> list[str]:
+    """What `show_fields` prints."""
     pairs = [(name, _cell(value)) for name, value in fields]
     width = max(len(name) for name, _ in pairs)
-    for name, text in pairs:
-        click.echo(f"{name:<{width}}  {text}".rstrip())
+    return [f"{name:<{width}}  {text}".rstrip() for name, text in pairs]
 
 
 def _cell(value: object) -> str:

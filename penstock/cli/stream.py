@@ -12,13 +12,16 @@ import click
 import pyarrow as pa
 
 from penstock.cli.output import show_fields, show_json, show_table, time_text
+from penstock.cli.query_facts import QueryFacts, list_queries
 from penstock.cli.target import Target, json_option, target_options
 from penstock.errors import PenstockError
+from penstock.runtime.lag import measure_lag
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.groups import RowsAppended
 from penstock.stream.json_lines import row_from_json, rows_to_json_lines
 from penstock.stream.positions import LATEST, Position, parse_position, to_time_ms
 from penstock.stream.registration import stream_tag
+from penstock.stream.session import Log
 from penstock.stream.stream import Stream
 from penstock.stream.tail import StreamTail
 
@@ -115,6 +118,63 @@ def _column(field: pa.Field) -> dict[str, Any]:
         "type": type_to_ddl(field.type),
         "nullable": field.nullable,
         "comment": None if comment is None else comment.decode(),
+    }
+
+
+@stream.command()
+@click.argument("name")
+@target_options
+@json_option
+def lag(name: str, target: Target, as_json: bool) -> None:
+    """How far each query is behind the end of stream NAME, running or not.
+
+    Rows that it has not committed yet, and the age of the oldest of them; "+" if there are more
+    than were counted.
+
+    \b
+    Examples:
+      penstock stream lag bids
+      penstock stream lag bids --json | jq '.[] | select(.seconds > 10)'
+    """
+    with target.open() as log:
+        log.stream(name)  # or say that there is none
+        found = [
+            _query_lag(log, name, one)
+            for one in list_queries(log.client)
+            if name in one.registered.starts
+        ]
+    if as_json:
+        show_json(found)
+        return
+    show_table(
+        ["query", "state", "position", "lag rows", "lag s"],
+        [
+            (
+                one["query"],
+                one["state"],
+                one["position"],
+                f"{one['records']}{'+' if one['is_lower_bound'] else ''}",
+                f"{one['seconds']:.3f}",
+            )
+            for one in found
+        ],
+    )
+
+
+def _query_lag(log: Log, name: str, query: QueryFacts) -> dict[str, Any]:
+    """Up to where it has committed is in its last report; it has none before it ran."""
+    position = query.registered.starts[name]
+    for source in (query.progress or {}).get("sources", ()):
+        if source["description"].endswith(f" {name}") and source["endOffset"] is not None:
+            position = source["endOffset"]
+    behind = log.client.run(lambda client: measure_lag(client, name, position))
+    return {
+        "query": query.name,
+        "state": query.state.value,
+        "position": position,
+        "records": behind.records,
+        "seconds": round(behind.seconds, 3),
+        "is_lower_bound": behind.is_lower_bound,
     }
 
 

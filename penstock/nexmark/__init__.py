@@ -4,5 +4,6 @@ model.py      what the events look like, and the words they are made of
 draws.py      random numbers without a sequence: slot k of event n
 pools.py      the strings, made once from the seed, picked by draws
 generator.py  event ids -> persons, auctions, bids, or the mixed stream, as Arrow batches
+live.py       bids at the pace of the wall clock, and a query over them, for the demo
 queries/      q0 ... q22, one plain PySpark function each
 """

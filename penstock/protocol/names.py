@@ -25,7 +25,10 @@ QUERY_PREFIX: Final = "query/"
 RUN_PREFIX: Final = "run/"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
-_TASK: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,99})\.(\d{1,9})/(\d{1,6})/(\d{1,6})")
+_TASK: Final = re.compile(
+    r"([A-Za-z_][A-Za-z0-9_-]{0,99})"
+    r"\.(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,5})/(0|[1-9][0-9]{0,5})"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

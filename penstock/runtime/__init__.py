@@ -14,6 +14,7 @@ registry.py          what the log knows of a query
 task.py              the shell of a task: resume, read, append, checkpoint
 worker.py            a long-lived Spark task that runs tasks
 lag.py               how far behind
+trim_rule.py         what a task may still read, by its last marker
 trim.py              what of the log nobody needs
 coordinator.py       the shell of the coordinator, a thread of the driver
 results.py           a result, read back

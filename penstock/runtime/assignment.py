@@ -1,7 +1,8 @@
 """Which worker runs which task: a pure function of who is there and what was.
 
-Laws: every task has one worker, if there is any; a task stays where it is unless its worker is gone
-or has two more than another; tasks of one stage spread over workers before they double up.
+Laws: every task has one worker, if there is any, and no worker has two more than another; a task
+stays where it is unless its worker is gone or has two more than another; where there is a choice,
+tasks of one stage spread over workers before they double up.
 """
 
 from __future__ import annotations

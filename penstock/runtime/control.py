@@ -30,6 +30,8 @@ class Hello:
     slot: int
     host: str
     pid: int
+    #: Larger with every attempt of Spark to run the slot, in one run of the query.
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from penstock.protocol.names import (
     pulse_tag,
     run_key,
 )
-from penstock.runtime.control import Goodbye, Message, Pulse, decode_message, encode_message
+from penstock.runtime.control import Beat, Goodbye, Message, Pulse, decode_message, encode_message
 from penstock.runtime.coordinator_core import (
     Announce,
     Claim,
@@ -44,7 +44,7 @@ from penstock.runtime.coordinator_core import (
 )
 from penstock.runtime.lag import measure_lag
 from penstock.runtime.progress import Lag, Rates, make_progress, source_position
-from penstock.runtime.spec import QuerySpec
+from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import PATIENCE_SECONDS, Address
 
@@ -190,11 +190,14 @@ class Coordinator:
                     claims = [self._log.claim(one.producer, guards=[self._guard]) for one in tasks]
                     instances = await asyncio.gather(*claims)
                     claimed = dict(zip(tasks, instances, strict=True))
+                    # A worker that was killed never told of its last commits: ask the log.
+                    self.core.on_committed(await self._last_numbers(tasks))
                     await self._perform(self.core.on_claimed(claimed))
                 case Announce(message=message):
                     await self._announce(message)
                 case Fail(message=message, traceback=traceback):
-                    text = f"{message}\n\n{traceback}".rstrip()
+                    parts = (message, _advise(effect, self._spec.settings), traceback)
+                    text = "\n\n".join(part for part in parts if part).rstrip()
                     self.error = QueryFailed(f"query {self._spec.name} stopped. {text}")
                     self._over.set()
                 case StopAsked(who=who):
@@ -202,6 +205,14 @@ class Coordinator:
                     self._stop_asked = True
                     await self._perform(self.core.finish())
                     self._over.set()
+
+    async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
+        last = await asyncio.gather(*(self._log.read_last(task.marker_tag) for task in tasks))
+        return {
+            task: decode_marker(entry.payload).number
+            for task, entry in zip(tasks, last, strict=True)
+            if entry is not None
+        }
 
     async def _wait_for_goodbyes(self) -> None:
         """So that what the workers commit last is committed when `stop` returns."""
@@ -217,6 +228,8 @@ class Coordinator:
                             message = decode_message(entry.payload)
                             if isinstance(message, Goodbye):
                                 waiting.discard(message.worker)
+                            elif isinstance(message, Beat):
+                                self.core.on_message(message)  # the last of each is what it did
         except TimeoutError:
             logger.warning("query=%s workers did not say goodbye: %s", self._spec.name, waiting)
         report = await self._report()
@@ -270,11 +283,11 @@ class Coordinator:
         if not self.ended.is_set():
             self._submit(fail())
 
-    def job_lost(self, slot: int) -> None:
-        """Spark's word: what ran in the slot has ended."""
+    def job_lost(self, slot: int, attempts: int | None = None) -> None:
+        """Spark's word: what ran in the slot has ended, or only attempts below a number."""
 
         async def lost() -> None:
-            await self._perform(self.core.on_job_lost(slot))
+            await self._perform(self.core.on_job_lost(slot, attempts))
 
         if not self.ended.is_set():
             self._submit(lost())
@@ -301,3 +314,18 @@ class Coordinator:
                         marker = decode_marker(entry.payload)
                         if marker.position > asked.first_lsn:
                             waiting -= {task for task in waiting if str(task) == marker.task}
+
+
+def _advise(fail: Fail, settings: Settings) -> str:
+    """What its user can do about it."""
+    if "No module named" in fail.message and fail.traceback:
+        return (
+            "A module of yours must be known to the workers: ship it with sparkContext.addPyFile "
+            "before the query starts, or install it for their Python."
+        )
+    if fail.traceback and settings.dead_letter is None:
+        return (
+            "Rows that fail by themselves can be set aside, with cause and origin, while the query "
+            'goes on: start it with dead_letter="name of a stream".'
+        )
+    return ""

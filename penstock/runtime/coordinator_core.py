@@ -14,7 +14,7 @@ and for one worker only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,8 @@ class Member:
     pid: int
     #: How many of our pulses were ordered when it was last heard of.
     heard_at: int
+    #: Spark's, as its Hello said.
+    attempt: int = 0
 
 
 @dataclass(slots=True)
@@ -87,8 +89,6 @@ class _TaskState:
     place: Place | None = None
     #: Claims that were asked for and not answered yet.
     claiming: bool = False
-    #: Must have a new instance even if its worker stays.
-    is_ended: bool = False
     #: Instances in a row that ended at the same number of commits.
     futile: int = 0
     commits: int = -1
@@ -116,7 +116,7 @@ class CoordinatorCore:
 
     def on_message(self, message: Message) -> list[Effect]:
         """A control entry that somebody else wrote, in log order."""
-        if self.is_over:
+        if self.is_over and not isinstance(message, Beat):
             return []
         match message:
             case Hello():
@@ -126,7 +126,9 @@ class CoordinatorCore:
             case Ended():
                 return self._on_ended(message)
             case Goodbye(worker=worker):
-                return self._lose([worker], for_good=True)
+                effects = self._lose([worker])
+                self._gone.pop(worker, None)
+                return effects
             case Stop(who=who):
                 return [StopAsked(who)]
             case _:
@@ -154,17 +156,30 @@ class CoordinatorCore:
             state = self.tasks[task]
             state.claiming = False
             worker = placed.get(task)
-            state.is_ended = worker is None
             state.place = None if worker is None else Place(worker, instance)
             state.placed_at = self._pulses
         return [*self._announce(), *self._place()]
 
-    def on_job_lost(self, slot: int) -> list[Effect]:
-        """Spark says that whatever ran in this slot has ended."""
+    def on_committed(self, numbers: Mapping[TaskId, int]) -> None:
+        """The numbers of these tasks' last markers: whoever wrote them did not run in vain."""
+        for task, number in numbers.items():
+            state = self.tasks[task]
+            if number > state.commits:
+                state.commits, state.futile = number, 0
+
+    def on_job_lost(self, slot: int, attempts: int | None = None) -> list[Effect]:
+        """Spark says that whatever ran in this slot has ended; or only attempts below a number.
+
+        Its word may come after the successor's hello.
+        """
         if self.is_over:
             return []
-        known = [*self.members.values(), *self._gone.values()]
-        return self._lose([one.worker for one in known if one.slot == slot], for_good=True)
+        lost = [
+            one.worker
+            for one in self.members.values()
+            if one.slot == slot and (attempts is None or one.attempt < attempts)
+        ]
+        return self._lose(lost)
 
     def finish(self) -> list[Effect]:
         """Tell the workers to stop."""
@@ -182,7 +197,7 @@ class CoordinatorCore:
         older = [one.worker for one in self.members.values() if one.slot == hello.slot]
         effects = self._lose(older, settle=False)
         self.members[hello.worker] = Member(
-            hello.worker, hello.slot, hello.host, hello.pid, self._pulses
+            hello.worker, hello.slot, hello.host, hello.pid, self._pulses, hello.attempt
         )
         if self._gathering_since is None:
             self._gathering_since = self._pulses
@@ -197,9 +212,7 @@ class CoordinatorCore:
             state = self.tasks.get(parse_task(name))
             if state is not None and state.place is not None and state.place.worker == beat.worker:
                 state.report = report
-                commits = int(report.get("commits_ever", -1))
-                if commits > state.commits:
-                    state.commits, state.futile = commits, 0
+                self.on_committed({parse_task(name): int(report.get("commits_ever", -1))})
         return []
 
     def _take_back(self, worker: str) -> list[Effect]:
@@ -212,9 +225,7 @@ class CoordinatorCore:
         self.members[worker] = member
         return self._place()
 
-    def _lose(
-        self, workers: Sequence[str], *, settle: bool = True, for_good: bool = False
-    ) -> list[Effect]:
+    def _lose(self, workers: Sequence[str], *, settle: bool = True) -> list[Effect]:
         lost = [worker for worker in workers if worker in self.members]
         effects: list[Effect] = []
         for worker in lost:
@@ -222,9 +233,6 @@ class CoordinatorCore:
             for task, state in self.tasks.items():
                 if state.place is not None and state.place.worker == worker:
                     effects += self._end(task, "its worker was lost")
-        if for_good:
-            for worker in workers:
-                self._gone.pop(worker, None)
         return [*effects, *self._place()] if settle and lost else effects
 
     def _on_ended(self, ended: Ended) -> list[Effect]:
@@ -240,7 +248,6 @@ class CoordinatorCore:
     def _end(self, task: TaskId, cause: str) -> list[Effect]:
         state = self.tasks[task]
         state.place = None
-        state.is_ended = True
         # One that lived on without input was no victim of its input.
         lived_long = self._pulses - state.placed_at > PULSES_LONG
         state.futile = 1 if lived_long else state.futile + 1
@@ -286,7 +293,7 @@ class CoordinatorCore:
         for task, worker in desired.items():
             state = self.tasks[task]
             is_right = state.place is not None and state.place.worker == worker
-            if not state.claiming and (state.is_ended or not is_right):
+            if not state.claiming and not is_right:
                 state.claiming = True
                 moved.append(task)
         return [Claim(tuple(moved))] if moved else []

@@ -35,8 +35,14 @@ class Rates:
 
     at_ms: int | None = None
     rows: dict[str, int] = field(default_factory=dict)
-    commit_ms: Histogram = field(default_factory=Histogram)
-    visible_ms: Histogram = field(default_factory=Histogram)
+    #: Rows that waited in the sources.
+    behind: int = 0
+
+    def grow(self, name: str, value: int) -> tuple[int, int]:
+        """(the counter now, how much it grew). It never falls: a task that resumes reports none."""
+        before = self.rows.get(name, value)
+        now = self.rows[name] = max(value, before)
+        return now, now - before
 
 
 def make_progress(
@@ -56,23 +62,24 @@ def make_progress(
     seconds = None if rates.at_ms is None else max((now_ms - rates.at_ms) / 1000, 0.001)
     last = len(spec.tasks) - 1
     taken = {stage.id: sum(_count(reports, stage.id, "rows_in")) for stage in spec.query.stages}
-    given = sum(_count(reports, last, "rows_out"))
+    given, new_out = rates.grow("out", sum(_count(reports, last, "rows_out")))
     commit_ms = _merge(reports, "commit_ms")
     visible_ms = _merge(
         {task: one for task, one in reports.items() if task.stage == last}, "visible_ms"
     )
-    rows_in = sum(
-        taken[stage.id]
-        for stage in spec.query.stages
-        if any(isinstance(leaf, n.Scan) for leaf in stage.inputs)
+    rows_in, new_in = rates.grow(
+        "in",
+        sum(
+            taken[stage.id]
+            for stage in spec.query.stages
+            if any(isinstance(leaf, n.Scan) for leaf in stage.inputs)
+        ),
     )
+    behind = sum(lag.records for lag in lags.values())
+    new_lag, rates.behind = behind - rates.behind, behind
 
-    def rate(name: str, value: int) -> float | None:
-        before = rates.rows.get(name)
-        rates.rows[name] = value
-        if seconds is None or before is None:
-            return None
-        return round(max(value - before, 0) / seconds, 1)
+    def per_second(rows: int) -> float | None:
+        return None if seconds is None else round(rows / seconds, 1)
 
     watermarks = [one.get("watermark_ms") for one in reports.values()]
     known = [ms for ms in watermarks if ms is not None and abs(ms) < 10**14]
@@ -82,10 +89,10 @@ def make_progress(
         "name": spec.name,
         "timestamp": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         "batchId": number,
-        "numInputRows": rows_in - rates.rows.get("in", rows_in),
+        "numInputRows": new_in,
         "numInputRowsTotal": rows_in,
-        "inputRowsPerSecond": rate("in", rows_in),
-        "processedRowsPerSecond": rate("out", given),
+        "inputRowsPerSecond": per_second(max(new_in + new_lag, 0)),
+        "processedRowsPerSecond": per_second(new_in),
         "durationMs": {"commit": commit_ms.summary()},
         "latencyMs": visible_ms.summary(),
         "eventTime": {"watermark": _time(min(known))} if known else {},
@@ -93,7 +100,11 @@ def make_progress(
         "sources": [
             _source(spec, reports, stream, lags.get(stream), tail) for stream in spec.query.streams
         ],
-        "sink": {"description": f"penstock stream {spec.to}", "numOutputRows": given},
+        "sink": {
+            "description": f"penstock stream {spec.to}",
+            "numOutputRows": given,
+            "outputRowsPerSecond": per_second(new_out),
+        },
         "tasks": {str(task): _task(one) for task, one in sorted(reports.items())},
         "workers": workers,
     }

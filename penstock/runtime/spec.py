@@ -74,6 +74,14 @@ class QuerySpec:
         """The virtual nodes of a task, in every keyed stream that its stage reads."""
         return frozenset(range(task.index, VIRTUAL_NODES, self.tasks[task.stage]))
 
+    def tells_time(self, stage: int) -> bool:
+        """Whether the markers of this stage's tasks carry a watermark."""
+        return any(
+            isinstance(node, n.Watermark)
+            or (isinstance(node, StageInput) and self.tells_time(node.stage))
+            for node in self.query.stages[stage].root.walk()
+        )
+
     def readers(self, stage: int) -> int:
         """How many tasks share the virtual nodes of the keyed stream that a stage writes."""
         for reader in self.query.stages:

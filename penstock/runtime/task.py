@@ -73,9 +73,8 @@ class Task:
                     await self._run_loops()
                     return
                 except Poisoned as poison:
-                    tried = careful_upto is not None and poison.lsn <= careful_upto
-                    if self._spec.settings.dead_letter is None or tried:
-                        raise poison.cause from None
+                    if not self._can_bury(poison, careful_upto):
+                        raise poison.cause from poison.cause.__cause__  # a user's traceback
                     careful_upto = poison.lsn
                     self.core = TaskCore(self._spec, self.task, self.instance, now_ms)
         finally:
@@ -83,6 +82,12 @@ class Task:
             if self._writing is not None:
                 self._writing.cancel()
             self._log.dismiss(self._appender)
+
+    def _can_bury(self, poison: Poisoned, careful_upto: Lsn | None) -> bool:
+        """Whether looking for the rows to blame may help: asked to, and not tried there yet."""
+        if self._spec.settings.dead_letter is None or poison.lsn is None:
+            return False
+        return careful_upto is None or poison.lsn > careful_upto
 
     def drain(self) -> None:
         """Take nothing more in, commit what was worked on, and end."""
@@ -99,8 +104,9 @@ class Task:
         if last is not None:
             marker = decode_marker(last.payload)
             check_marker(marker, self.task)
-            base = await self._load_checkpoint(marker)
-            await self._replay(base, last)
+            if marker.has_state:  # if not, even its first markers may have been trimmed
+                base = await self._load_checkpoint(marker)
+                await self._replay(base, last)
             self._last_lsn = last.lsn
         self._last_marker = marker
         self.core.begin(marker, careful_upto=careful_upto)
@@ -273,10 +279,12 @@ class Task:
                 fingerprint=self._spec.fingerprint,
                 changes=commit.frozen,
             )
-            older = self.core.checkpointed(reference.to_json(), reference.bytes)
+            self.core.checkpointed(reference.to_json(), reference.bytes)
             self._due.set()
-            if older is not None:
-                keep_from = CheckpointRef.from_json(older).marker_lsn
+            # What a durable marker names must stay, whatever was written since: we may be a zombie.
+            named = () if self._last_marker is None else self._last_marker.checkpoints
+            if len(named) == 2:
+                keep_from = CheckpointRef.from_json(named[-1]).marker_lsn
                 await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
         except PenstockError as error:
             # The changes are in the log: the task goes on, and tries again after the next interval.

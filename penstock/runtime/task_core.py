@@ -50,8 +50,9 @@ CHECKPOINT_BYTES_MIN = 1024 * 1024
 class Poisoned(Exception):
     """Processing entries up to `lsn` failed; the state is half changed and must be dropped."""
 
-    def __init__(self, lsn: Lsn, cause: Exception) -> None:
+    def __init__(self, lsn: Lsn | None, cause: Exception) -> None:
         super().__init__(f"entries up to LSN {lsn}: {cause}")
+        #: None: no entry is to blame, time passed.
         self.lsn = lsn
         self.cause = cause
 
@@ -100,6 +101,8 @@ class _Progress:
     origin_ms: int | None = None
     dead: list[DeadLetter] = field(default_factory=list)
     is_due: bool = False
+    #: Somebody waits for a marker.
+    is_asked: bool = False
 
 
 class TaskCore:
@@ -123,6 +126,8 @@ class TaskCore:
         self._leaves: dict[str, list[int]] = {}
         #: The stages whose markers come under this tag.
         self._upstream: dict[str, int] = {}
+        #: What time it is at a stage's tasks before they have said anything.
+        self._unheard_ms: dict[int, int | None] = {}
         self._find_inputs()
         self._heard: dict[str, Heard] = {}
         self._number = 0
@@ -138,6 +143,9 @@ class TaskCore:
         self._careful_upto: Lsn | None = None
         self._next = _Progress(Lsn(0))
         self._committed_position = Lsn(0)
+        #: False once processing has failed: the position is beyond what was done, and a commit
+        #: that the shell asks for before it has heard of the failure would skip the rest.
+        self._is_whole = True
 
     def _find_inputs(self) -> None:
         name, version = self.spec.name, self.spec.version
@@ -146,6 +154,7 @@ class TaskCore:
                 self._leaves.setdefault(stream_tag(leaf.stream), []).append(place)
                 continue
             self._upstream[keyed_tag(name, version, leaf.stage)] = leaf.stage
+            self._unheard_ms[leaf.stage] = START_MS if self.spec.tells_time(leaf.stage) else None
             for node in sorted(self.spec.owned(self.task)):
                 tag = node_tag(name, version, leaf.stage, node)
                 self._leaves.setdefault(tag, []).append(place)
@@ -199,6 +208,7 @@ class TaskCore:
         """An entry under one of the tags, and what was fetched of the ranges that it names."""
         assert entry.lsn >= self._next.position, f"{entry.lsn} was taken in before"
         self._next.position = Lsn(entry.lsn + 1)
+        self._is_whole = False
         match judge(entry):
             case Counts():
                 self._take_data(entry, entry.lsn)
@@ -212,7 +222,10 @@ class TaskCore:
                             self._take_data(one, lsn)
             case None:
                 # Of the kinds that are no input, only a request to commit up to here has our tag.
-                self._next.is_due |= entry.kind is Kind.CONTROL
+                asked = entry.kind is Kind.CONTROL
+                self._next.is_due |= asked
+                self._next.is_asked |= asked
+        self._is_whole = True
 
     def _take_data(self, entry: Entry, counts_at: Lsn) -> None:
         places = next((self._leaves[tag] for tag in entry.tags if tag in self._leaves), [])
@@ -258,6 +271,9 @@ class TaskCore:
 
     def work(self) -> None:
         """Push what was taken in through the operators, and tell them the time."""
+        if not self._is_whole:
+            return
+        self._is_whole = False
         for arrival in self._arrivals.drain(whole=self._is_careful):
             if self._is_careful:
                 arrival = self._without_bad_rows(arrival)
@@ -275,6 +291,7 @@ class TaskCore:
         if self._careful_upto is not None and self.position > self._careful_upto:
             self._careful_upto = None
         self._advance()
+        self._is_whole = True
         if not self.has_work:
             self._next.origin_ms = None  # nothing came of it: what comes later is younger
 
@@ -311,14 +328,16 @@ class TaskCore:
                     idle.add(place)
                 continue
             known = self._heard_from(leaf.stage)
-            told = [START_MS if one is None else one.watermark_ms for one in known]
+            told = [
+                self._unheard_ms[leaf.stage] if one is None else one.watermark_ms for one in known
+            ]
             marks[place] = None if None in told else min(ms for ms in told if ms is not None)
             if all(one is not None and one.is_idle for one in known):
                 idle.add(place)
         try:
             self._outputs.add(self._pipeline.advance(marks, frozenset(idle)))
         except Exception as error:
-            raise Poisoned(Lsn(max(self.position - 1, 0)), error) from error
+            raise Poisoned(None, error) from error
 
     def _heard_from(self, stage: int) -> list[Heard | None]:
         """The last word of every task of an upstream stage that does not step aside."""
@@ -342,6 +361,8 @@ class TaskCore:
     @property
     def has_work(self) -> bool:
         """Whether a commit would say anything new."""
+        if not self._is_whole:
+            return False
         told = (self._pipeline.watermark_ms, self._pipeline.is_idle)
         return self._next.is_due or self._outputs.rows > 0 or told != self._told
 
@@ -385,16 +406,16 @@ class TaskCore:
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
         )
-        unmarked = not exact and told == self._told
+        unmarked = not exact and told == self._told and not done.is_asked
         self._number += 1
         self._told = told
         self._committed_position = done.position
         change_bytes = sum(len(entry.payload) for entry in changes)
         self._change_bytes += change_bytes
-        task_tags = (self.task.marker_tag,) if exact else ()
-        return Commit(
-            flushes, inline, marker, (*task_tags, *tags), self._freeze(), change_bytes, unmarked
-        )
+        # Without guarantees nothing is resumed; but whoever waits for a marker gets it.
+        own = (self.task.marker_tag,) if exact or done.is_asked else ()
+        frozen = self._freeze()
+        return Commit(flushes, inline, marker, (*own, *tags), frozen, change_bytes, unmarked)
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
         tags = (self.task.change_tag,)
@@ -418,8 +439,8 @@ class TaskCore:
     def checkpointed(self, reference: dict[str, object], size: int) -> dict[str, object] | None:
         """A checkpoint is durable; the next marker names it, and the one before it.
 
-        Returns the older one that is still named by the task's last marker: what is older than that
-        may be deleted.
+        Returns the one that markers name no longer from then on: not to be deleted before such a
+        marker is durable.
         """
         newest, lsn = self.checkpoint_lsn, reference["marker_lsn"]
         assert isinstance(lsn, int)

@@ -1,7 +1,7 @@
 """What of a log may be trimmed: below everything that any query may still read.
 
-Owns who is asked (I15): the smallest, over all tasks of all registered queries, of what trim_rule.py
-makes of the task's last marker.
+Owns who is asked (I15): all tasks of all registered queries, by their last markers; of what
+trim_rule.py makes of them, the smallest counts.
 """
 
 from __future__ import annotations

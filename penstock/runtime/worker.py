@@ -72,18 +72,19 @@ class Address:
         return endpoint(self.target, token_file=self.token_file, tls_ca=self.tls_ca)
 
 
-def run_worker(address: Address, spec: QuerySpec, slot: int) -> None:
+def run_worker(address: Address, spec: QuerySpec, slot: int, attempt: int) -> None:
     """Run in this process until told to stop; called inside a Spark task."""
     gc.freeze()  # what is loaded now stays: collections need not look at it, at 10 ms a time
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Worker(address, spec, slot).run())
+        runner.run(_Worker(address, spec, slot, attempt).run())
 
 
 class _Worker:
-    def __init__(self, address: Address, spec: QuerySpec, slot: int) -> None:
+    def __init__(self, address: Address, spec: QuerySpec, slot: int, attempt: int) -> None:
         self._address = address
         self._spec = spec
         self._slot = slot
+        self._attempt = attempt
         self._id = f"{slot}-{secrets.token_hex(6)}"
         self._parent = os.getppid()
         self._log: AsyncLog
@@ -104,7 +105,8 @@ class _Worker:
         beating = threading.Thread(target=self._beat, name="penstock-beat", daemon=True)
         try:
             start = (await self._log.bounds()).tail
-            await self._say(Hello(self._id, self._slot, socket.gethostname(), os.getpid()))
+            host, pid = socket.gethostname(), os.getpid()
+            await self._say(Hello(self._id, self._slot, host, pid, self._attempt))
             beating.start()
             obeying = asyncio.ensure_future(self._obey(start))
             watching = asyncio.ensure_future(self._watch())
@@ -195,6 +197,7 @@ class _Worker:
             await asyncio.wait(running, timeout=DRAIN_SECONDS)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
+                await self._say(Beat(self._id, self._report()))  # what the last commits have done
                 await self._say(Goodbye(self._id))
         except (TimeoutError, PenstockError):
             pass  # the coordinator finds out by itself
@@ -210,7 +213,7 @@ class _Worker:
             if self._log.connection is None or now - seen > 1.0:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
-            self._reports = {str(task): one.report() for task, (_, one, _) in self._tasks.items()}
+            self._reports = self._report()
             if os.getppid() != self._parent:
                 logger.warning("worker=%s leaves: its Spark executor is gone", self._id)
                 return
@@ -219,6 +222,9 @@ class _Worker:
                     "worker=%s leaves: no coordinator for %d s", self._id, ORPHAN_SECONDS
                 )
                 return
+
+    def _report(self) -> dict[str, dict[str, Any]]:
+        return {str(task): one.report() for task, (_, one, _) in self._tasks.items()}
 
     def _beat(self) -> None:
         """On a thread: say that the process lives, whatever its event loop is busy with."""

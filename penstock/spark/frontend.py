@@ -47,6 +47,7 @@ def explain(df: Any, *, mode: n.Mode = "update") -> str:
     return explain_query(plan(df, mode=mode).query)
 
 
+_MODES: Final = ("append", "update", "complete")
 #: Session settings that change what expressions mean and are not in the plan, and the value that
 #: our functions follow.
 _SETTINGS: Final = {
@@ -72,6 +73,8 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
             f"expected a DataFrame of classic PySpark, got {type(df)}: the plan of one made with"
             " Spark Connect cannot be read, make the session without remote()"
         )
+    if mode not in _MODES:
+        raise BadRequest(f"mode {mode!r}: use {', '.join(_MODES[:-1])} or {_MODES[-1]}")
     spark = df.sparkSession
     analyzed = df._jdf.queryExecution().analyzed()
     refusals = Refusals()

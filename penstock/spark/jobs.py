@@ -27,6 +27,8 @@ BACKOFF_SECONDS: Final = (0.05, 0.2, 1.0, 3.0)
 FAILURES_MAX: Final = 3
 #: How often Spark is asked whether it lost a task.
 WATCH_SECONDS: Final = 0.1
+#: After so many times, a look at which jobs there are.
+WATCHES_PER_LOOK: Final = 10
 
 
 class WorkerJobs:
@@ -42,9 +44,11 @@ class WorkerJobs:
         run_id: str,
         is_over: Callable[[], bool],
         hellos: Callable[[int], int],
-        on_lost: Callable[[int], None],
+        on_lost: Callable[[int, int | None], None],
         on_hopeless: Callable[[str], None],
     ) -> None:
+        from pyspark.serializers import CPickleSerializer
+
         self._sc = spark.sparkContext
         self._groups = [f"penstock-{spec.name}-{run_id}-{slot}" for slot in range(workers)]
         self._name = spec.name
@@ -54,7 +58,8 @@ class WorkerJobs:
         self._on_hopeless = on_hopeless
         self._stopping = threading.Event()
         choose_python(self._sc)
-        self._launch = self._sc.broadcast((address, spec))
+        # Functions of a user's own script or closures are shipped as Spark ships them: by value.
+        self._launch = self._sc.broadcast(CPickleSerializer().dumps((address, spec)))
         self._threads = [self._make_thread(self._keep, slot) for slot in range(workers)]
         self._threads.append(self._make_thread(self._watch))
 
@@ -83,7 +88,7 @@ class WorkerJobs:
                 return
             failures = 1 if self._hellos(slot) > hellos else failures + 1
             logger.warning("query=%s worker=%d lost: %s", self._name, slot, _first_line(error))
-            self._on_lost(slot)
+            self._on_lost(slot, None)
             if failures > FAILURES_MAX:
                 self._on_hopeless(f"Spark could not run its worker {slot}. {_explain(error)}")
                 return
@@ -95,26 +100,44 @@ class WorkerJobs:
         So survivors take over at once, instead of when the lost worker's lease has passed or its
         successor, which has much to load first, says hello.
         """
-        tracker = self._sc.statusTracker()
-        known: dict[int, int] = {}
+        stages: list[int | None] = [None] * len(self._groups)
+        known = [0] * len(self._groups)
+        count = 0
         while not self._stopping.wait(WATCH_SECONDS):
-            for slot, group in enumerate(self._groups):
-                for job in tracker.getJobIdsForGroup(group):
-                    info = tracker.getJobInfo(job)
-                    for stage in info.stageIds if info is not None else ():
-                        found = tracker.getStageInfo(stage)
-                        lost = 0 if found is None else found.numFailedTasks
-                        if lost > known.get(stage, 0):
-                            known[stage] = lost
-                            self._on_lost(slot)
+            # Few calls: each takes a part of a millisecond, of Python and of the JVM.
+            if count % WATCHES_PER_LOOK == 0:
+                stages = [self._find_stage(group) for group in self._groups]
+            count += 1
+            for slot, stage in enumerate(stages):
+                lost = 0 if stage is None else self._count_lost(stage)
+                if lost > known[slot]:
+                    known[slot] = lost
+                    self._on_lost(slot, lost)
+
+    def _find_stage(self, group: str) -> int | None:
+        """Of the newest job; it has one."""
+        tracker = self._sc.statusTracker()
+        job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(group), default=-1))
+        return int(job.stageIds[0]) if job is not None and len(job.stageIds) else None
+
+    def _count_lost(self, stage: int) -> int:
+        """Attempts below this number were lost."""
+        found = self._sc._jsc.statusTracker().getStageInfo(stage)
+        return 0 if found is None else attempt_number(stage, found.numFailedTasks())
 
     def _run_once(self, slot: int) -> None:
         launch = self._launch
 
         def work(slots: Iterator[int]) -> Iterator[int]:
-            address, spec = launch.value
+            from pyspark import TaskContext
+            from pyspark.serializers import CPickleSerializer
+
+            context = TaskContext.get()
+            assert context is not None
+            attempt = attempt_number(context.stageId(), context.attemptNumber())
+            address, spec = CPickleSerializer().loads(launch.value)
             for one in slots:
-                run_worker(address, spec, one)
+                run_worker(address, spec, one, attempt)
             return iter(())
 
         self._sc.parallelize([slot], 1).mapPartitions(work).collect()
@@ -135,13 +158,19 @@ class WorkerJobs:
         self._launch.unpersist()
 
 
+def attempt_number(stage: int, number: int) -> int:
+    """One number for Spark's attempts: each job of a slot has one stage, a larger one each time."""
+    return stage * 1_000_000 + number
+
+
 def _explain(error: Exception | None) -> str:
     text = str(error)
     if "No module named" in text:
         missing = text.split("No module named", 1)[1].split("\n", 1)[0].strip()
         return (
-            f"Its Python has no module {missing}: install it there, or let PYSPARK_PYTHON name a "
-            f"Python that has it, or ship a module of yours with sparkContext.addPyFile. {text}"
+            f"Its Python has no module {missing}: install penstock and what the query uses there, "
+            "or let PYSPARK_PYTHON name a Python that has them, or ship a module of yours with "
+            f"sparkContext.addPyFile. {text}"
         )
     return text
 

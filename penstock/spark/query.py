@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+from concurrent.futures import CancelledError, Future
 from typing import Any, Final
 
 import pyarrow as pa
@@ -101,18 +102,22 @@ class StreamingQuery:
 
     def processAllAvailable(self) -> None:
         """Wait until all that is in the sources now is processed, committed and visible."""
-        flushed = self._coordinator.flush()
-        while True:
+        flushed: Future[None] | None = None
+        while not self._coordinator.is_over:
+            flushed = flushed or self._coordinator.flush()
             try:
                 flushed.result(timeout=0.1)
                 return
-            except (TimeoutError, PenstockError):
-                if not self._coordinator.is_over:
-                    continue
-                flushed.cancel()
-                self._coordinator.ended.wait()
-                self._raise()
-                raise QueryFailed(f"query {self.name} was stopped meanwhile") from None
+            except TimeoutError:
+                pass
+            except (CancelledError, PenstockError):
+                flushed = None  # the coordinator ends, or it is asked once more
+                self._coordinator.ended.wait(0.1)
+        if flushed is not None:
+            flushed.cancel()
+        self._coordinator.ended.wait()
+        self._raise()
+        raise QueryFailed(f"query {self.name} was stopped: start it again to process more")
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end, or so many seconds: then whether it ended. Raises what stopped it."""

@@ -8,13 +8,13 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def local_session(app_name: str) -> Iterator[Any]:
-    """A session on one core, quiet, without a web page, in UTC."""
+def local_session(app_name: str, *, cores: int = 1) -> Iterator[Any]:
+    """A session on so many cores, quiet, without a web page, in UTC."""
     from pyspark.sql import SparkSession
 
     existing = SparkSession.getActiveSession()
     session = existing or (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master(f"local[{cores}]")
         .appName(app_name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -10,13 +10,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from penstock.errors import BadRequest, GuardFailed, NotFound, PlanChanged
+from penstock.errors import BadRequest, GuardFailed, NotFound, PlanChanged, SchemaMismatch
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
+from penstock.log.records import Guard, SetKey
 from penstock.plan import nodes as n
 from penstock.plan.explain import explain
 from penstock.plan.stages import Query
@@ -83,7 +85,8 @@ def start(
     idle_after  a source without rows for so many seconds holds back no watermark; None: it does
     dead_letter  a stream for rows that make the query fail; without it they stop the query
     checkpoints  where state goes from time to time: a path or URI of pyarrow.fs that all workers
-             reach; by default beside the log, if that is a directory
+             reach; by default beside the log, if that is a directory; "" for none: state is
+             then rebuilt from all of its changes
     checkpoint_interval  seconds between two checkpoints of a task at least
     trim_consumed  trim the log now and then, below what any query still needs
     exactly_once  False gives up all guarantees, for measurements
@@ -99,7 +102,7 @@ def start(
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
         dead_letter=dead_letter,
         exactly_once=exactly_once,
-        checkpoints=checkpoints or log.default_checkpoints,
+        checkpoints=log.default_checkpoints if checkpoints is None else checkpoints or None,
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
     )
     try:
@@ -126,13 +129,13 @@ def _launch(
 ) -> StreamingQuery:
     address = Address(log.target, log.token_file, log.tls_ca)
     coordinator = Coordinator(address, spec, id=id, workers=workers, trims=trims)
-    coordinator.start()
     jobs = WorkerJobs(
         spark, address, spec, workers=workers, run_id=coordinator.run_id,
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
         on_lost=coordinator.job_lost,
         on_hopeless=coordinator.fail,
     )  # fmt: skip
+    coordinator.start()
     jobs.start()
     return StreamingQuery(log, spec, coordinator, jobs, id)
 
@@ -197,22 +200,24 @@ def _register(
     )  # fmt: skip
     value = log.client.get(query_key(name))
     known = None if value is None else decode_query(name, value.data)
-    changing = query.stages[-1].changing
-    if RESULT_WEIGHT in query.schema.names:
-        raise BadRequest(f"a column of the result is called {RESULT_WEIGHT}: rename it")
-    to_schema = log.create_stream(to, result_schema(query.schema, changing=changing)).schema
-    if settings.dead_letter is not None:
-        log.create_stream(settings.dead_letter, DEAD_LETTER_DDL)
-    chosen = _choose_version(log, known, wanted, on_change)
-    if chosen is not known:
-        try:
-            log.client.compare_and_set(
-                query_key(name),
-                expected=None if value is None else value.data,
-                value=encode_query(chosen),
-            )
-        except GuardFailed:
-            raise BadRequest(f"query {name} is being started by another driver now") from None
+    difference = None if known is None else describe_change(known, wanted)
+    if difference is not None and on_change == "refuse":
+        raise PlanChanged(
+            f"query {name} exists with another plan, whose state this one cannot take over. "
+            'Start it under another name, or with on_change="restart_from_earliest" to compute '
+            f"everything again.\n{difference}"
+        )
+    to_schema = _ensure_streams(log, query, to, settings)
+    try:
+        if value is None or known is None:
+            chosen = wanted
+            log.client.compare_and_set(query_key(name), expected=None, value=encode_query(chosen))
+        elif difference is not None:
+            chosen = _restart(log, value.data, known, wanted)
+        else:
+            chosen = known
+    except GuardFailed:
+        raise BadRequest(f"query {name} is being started by another driver now") from None
     sources = {
         stream: Source(schemas[stream], Lsn(chosen.starts[stream])) for stream in query.streams
     }
@@ -233,28 +238,43 @@ def _unused_version(log: Log, name: str) -> int:
     return 1 if run is None else 1 + int(run.data)
 
 
-def _choose_version(
-    log: Log, known: RegisteredQuery | None, wanted: RegisteredQuery, on_change: OnChange
-) -> RegisteredQuery:
-    if known is None:
-        return wanted
-    difference = describe_change(known, wanted)
-    if difference is None:
-        return known
-    if on_change == "refuse":
-        raise PlanChanged(
-            f"query {wanted.name} exists with another plan, whose state this one cannot take over. "
-            'Start it under another name, or with on_change="restart_from_earliest" to compute '
-            f"everything again.\n{difference}"
+def _ensure_streams(log: Log, query: Query, to: str, settings: Settings) -> pa.Schema:
+    """Make the streams that the query writes; returns the schema of the result's."""
+    if RESULT_WEIGHT in query.schema.names:
+        raise BadRequest(f"a column of the result is called {RESULT_WEIGHT}: rename it")
+    if settings.dead_letter in (to, *query.streams):
+        raise BadRequest(
+            f"dead_letter {settings.dead_letter} is a stream that the query reads or writes: "
+            "name another one, it is made if there is none"
         )
-    earliest = log.bounds().trim_point
+    schema = result_schema(query.schema, changing=query.stages[-1].changing)
+    try:
+        found = log.create_stream(to, schema)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(
+            f"the result does not fit: {error}. Write it to another stream, or select the "
+            "stream's columns"
+        ) from None
+    if settings.dead_letter is not None:
+        log.create_stream(settings.dead_letter, DEAD_LETTER_DDL)
+    return found.schema
+
+
+def _restart(
+    log: Log, value: bytes, known: RegisteredQuery, wanted: RegisteredQuery
+) -> RegisteredQuery:
+    """Register the next version; what still runs of the known one writes no more.
+
+    The result begins anew in the same step: a driver that dies before it has changed nothing.
+    """
+    starts = {stream: int(log.stream(stream).resolve("earliest")) for stream in wanted.starts}
+    chosen = replace(wanted, id=known.id, version=known.version + 1, starts=starts)
     _fence(log, known)
-    log.restart_stream(wanted.to)
-    return RegisteredQuery(
-        name=known.name, id=known.id, version=known.version + 1, plan=wanted.plan,
-        mode=wanted.mode, to=wanted.to, starts=dict.fromkeys(wanted.starts, earliest),
-        tasks=wanted.tasks, created_ms=wanted.created_ms, checkpoints=wanted.checkpoints,
-    )  # fmt: skip
+    key = query_key(known.name)
+    log.restart_stream(
+        wanted.to, guards=[Guard(key, value)], sets=[SetKey(key, encode_query(chosen))]
+    )
+    return chosen
 
 
 def _fence(log: Log, query: RegisteredQuery) -> None:

@@ -13,6 +13,7 @@ import difflib
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from penstock.ids import Lsn
 from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.embedded import default_data_dir, endpoint
+from penstock.log.records import Guard, SetKey
 from penstock.stream.positions import Position, resolve_position
 from penstock.stream.registration import (
     KEY_PREFIX,
@@ -135,15 +137,22 @@ class Log:
         """Where queries put checkpoints if they are not told: beside a log of this machine."""
         return None if "://" in self.target else os.path.join(self.target, "checkpoints")
 
-    def restart_stream(self, name: str) -> None:
-        """Let the stream begin here: "earliest" no longer means what stands before."""
+    def restart_stream(
+        self, name: str, *, guards: Sequence[Guard] = (), sets: Sequence[SetKey] = ()
+    ) -> None:
+        """Let the stream begin here: "earliest" no longer means what stands before.
+
+        In one step with `sets`, if `guards` hold; raises GuardFailed, NotFound.
+        """
         value = self._client.get(stream_key(name))
         if value is None:
-            return
+            raise NotFound(f"no stream {name} to restart")
         found = decode_registration(name, value.data)
         restarted = dataclasses.replace(found, start_lsn=self._client.bounds().tail)
-        self._client.compare_and_set(
-            stream_key(name), expected=value.data, value=encode_registration(restarted)
+        self._client.append(
+            [],
+            guards=[Guard(stream_key(name), value.data), *guards],
+            sets=[SetKey(stream_key(name), encode_registration(restarted)), *sets],
         )
 
     def bounds(self) -> Bounds:

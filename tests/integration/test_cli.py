@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -476,15 +475,6 @@ def test_a_reader_that_has_had_enough_ends_read_silently(data_dir: Path) -> None
     assert read.stderr.read() == ""
     read.stderr.close()
     assert read.wait(timeout=20) == 0
-
-
-def test_the_demo_holds_its_promise_in_a_directory_that_it_removes(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    code, output, complaint = finish(start("demo", env=environment))
-    assert (code, complaint) == (0, "")
-    assert output.splitlines()[-1] == "20000 appended, 20000 read, 0 lost, 0 duplicate"
-    assert "\x1b" not in output
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_status_is_of_the_server_that_the_directory_names(data_dir: Path) -> None:

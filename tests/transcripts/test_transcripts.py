@@ -1,7 +1,6 @@
 """Stories of the sequencer: commands and the trace they give, one file each, to be read by people.
 
-A block is commands, a line `----`, and the expected trace, up to an empty line; lines that start
-with `#` are for the reader. PENSTOCK_REWRITE=1 writes the traces anew; the diff is the review.
+telling.py says how they are written.
 
     claim p 1                       open producer p as instance 1 (nonce=N: somebody else's claim)
     append p seq=0 entries=2        a group (instance=, tags=a,b, size=, flush=MS)
@@ -18,12 +17,12 @@ with `#` are for the reader. PENSTOCK_REWRITE=1 writes the traces anew; the diff
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
 import pytest
 from sample_groups import claim, group, retire
+from telling import check_story, told
 
 from penstock.errors import PenstockError
 from penstock.log.core.sequencer import (
@@ -193,38 +192,9 @@ def show_lsns(first: int, count: int) -> str:
     return f"lsn {first}" + (f"..{first + count - 1}" if count > 1 else "")
 
 
-def told(text: str) -> str:
-    """The story with the traces that its commands give now."""
-    story = Story()
-    result: list[str] = []
-    is_trace = False
-    pending: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        if line == "----":
-            is_trace = True
-            result.append(line)
-            for command in pending:
-                result += story.run(command)
-            pending = []
-        elif not line:
-            is_trace = False
-            result.append(line)
-        elif not is_trace:
-            result.append(line)
-            pending += [] if line.startswith("#") else [line]
-    return "\n".join(result).rstrip("\n") + "\n"
-
-
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_the_story_goes_as_written(path: Path) -> None:
-    text = path.read_text()
-
-    found = told(text)
-
-    if os.environ.get("PENSTOCK_REWRITE") == "1":
-        path.write_text(found)
-    else:
-        assert found == text
+    check_story(path, Story().run)
 
 
 def test_there_are_stories_and_each_begins_with_what_it_tells() -> None:
@@ -236,4 +206,4 @@ def test_there_are_stories_and_each_begins_with_what_it_tells() -> None:
 def test_a_trace_that_is_not_what_happens_is_noticed() -> None:
     story = "claim p 1\n----\nnonsense\n"
 
-    assert told(story) == "claim p 1\n----\n"
+    assert told(story, Story().run) == "claim p 1\n----\n"

@@ -1,0 +1,341 @@
+"""`penstock query …`: the queries of a log, from any machine that reaches it.
+
+Owns the commands and their words; the facts are read from the log (query_facts.py). A query is
+started by `penstock.start` in a program of yours, which drives it; here it is watched, stopped and
+forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from penstock.cli.live import lag_text, ms_text, progress_line, watermark_text
+from penstock.cli.output import (
+    NOTHING,
+    bytes_text,
+    field_lines,
+    show_json,
+    show_table,
+    table_lines,
+    time_text,
+)
+from penstock.cli.query_facts import (
+    QueryFacts,
+    State,
+    find_query,
+    list_queries,
+    now_ms,
+    wait_for_end,
+)
+from penstock.cli.target import Target, json_option, target_options
+from penstock.errors import BadRequest, DeadlineExceeded, GuardFailed
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.protocol.names import control_tag, pulse_tag, query_key, run_key
+from penstock.runtime.control import Stop, encode_message
+
+
+@click.group()
+def query() -> None:
+    """Queries on the log: how they stand, stop them, forget them."""
+
+
+@query.command("list")
+@target_options
+@json_option
+def list_all(target: Target, as_json: bool) -> None:
+    """All queries, and whether they run.
+
+    \b
+    Examples:
+      penstock query list
+      penstock query list --json | jq -r '.[] | select(.state == "lost").name'
+    """
+    with target.open() as log:
+        found = list_queries(log.client)
+    if as_json:
+        show_json([one.as_json() for one in found])
+        return
+    show_table(
+        ["name", "state", "mode", "from", "to", "rows/s", "lag", "last pulse"],
+        [
+            (
+                one.name,
+                one.state.value,
+                one.registered.mode,
+                ",".join(sorted(one.registered.starts)),
+                one.registered.to,
+                _rate(one, "inputRowsPerSecond"),
+                lag_text(one.progress) if one.progress else NOTHING,
+                None if one.pulse_ms is None else time_text(one.pulse_ms),
+            )
+            for one in found
+        ],
+    )
+
+
+@query.command()
+@click.argument("name")
+@click.option("--watch", is_flag=True, help="Again with every report, until it stops or Ctrl-C.")
+@target_options
+@json_option
+def status(name: str, watch: bool, target: Target, as_json: bool) -> None:
+    """How query NAME stands: rates, lag, latency, state, tasks.
+
+    Latency is from the append of a row to when what came of it can be read. With --watch: a page
+    that is kept up to date; one line per report if the output is no terminal; with --json one
+    object per line.
+
+    \b
+    Examples:
+      penstock query status hot
+      penstock query status hot --watch
+      penstock query status hot --json | jq .progress.sources
+    """
+    with target.open() as log:
+        found = find_query(log.client, name)
+        if watch:
+            try:
+                _watch(log.client, found, as_json=as_json)
+            except KeyboardInterrupt:
+                pass  # the way to end it
+        elif as_json:
+            show_json(found.as_json())
+        else:
+            click.echo("\n".join(_page(found)))
+
+
+def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
+    console = Console(highlight=False)
+    is_page = console.is_terminal and not as_json
+    shown: Any = None
+    with (
+        client.tail([pulse_tag(found.name)], start=client.bounds().tail) as reader,
+        Live(console=console, auto_refresh=False) if is_page else _Nothing() as live,
+    ):
+        while True:
+            if isinstance(live, Live):
+                live.update(Text("\n".join(_page(found))), refresh=True)
+            elif found.progress is not None and found.progress != shown:
+                shown = found.progress
+                line = json.dumps(found.as_json()) if as_json else progress_line(shown)
+                click.echo(line)
+            if found.state is State.STOPPED:
+                return
+            try:
+                reader.next_batch(timeout=1.0)
+            except TimeoutError:
+                pass  # silence is news, too
+            found = find_query(client, found.name)
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+@query.command()
+@click.argument("name")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    help="Seconds until it must have stopped.",
+)
+@target_options
+@json_option
+def stop(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
+    """Ask query NAME to commit what it has worked on and to end.
+
+    Wherever its driver runs. Started again under its name, it goes on from there. A query that
+    does not run is left as it is. Exit code 5 if it has not stopped in time.
+
+    \b
+    Examples:
+      penstock query stop hot
+      penstock query stop hot --wait 60 --json
+    """
+    with target.open() as log:
+        found = find_query(log.client, name)
+        was = found.state
+        if was is State.RUNNING:
+            who = f"{socket.gethostname()} pid {os.getpid()}"
+            entry = NewEntry(encode_message(Stop(who)), (control_tag(name),), Kind.CONTROL)
+            asked = log.client.append([entry])
+            if not wait_for_end(log.client, name, asked.first_lsn, wait_seconds):
+                raise DeadlineExceeded(
+                    f"query {name} was asked to stop (LSN {asked.first_lsn}) and has not said "
+                    f"within {wait_seconds:g} s that it did: look at `penstock query status {name}`"
+                )
+    if as_json:
+        show_json({"name": name, "was": was.value, "stopped": was is State.RUNNING})
+    elif was is State.RUNNING:
+        click.echo(f"query {name} has stopped; all that it committed stays")
+    else:
+        click.echo(f"nothing to stop: {_why_not_running(found)}")
+
+
+def _why_not_running(found: QueryFacts) -> str:
+    if found.pulse_ms is None:
+        return f"query {found.name} is registered, but no driver has run it"
+    at = time_text(found.pulse_ms)
+    if found.state is State.STOPPED:
+        return f"query {found.name} stopped at {at}"
+    return (
+        f"no driver runs query {found.name}: it was last heard of at {at}, and ended or was cut "
+        "off without a goodbye"
+    )
+
+
+@query.command()
+@click.argument("name")
+@target_options
+@json_option
+def remove(name: str, target: Target, as_json: bool) -> None:
+    """Forget query NAME, which must not run: it holds back no trim any more.
+
+    Its result stays, and so do its checkpoints. What starts under this name afterwards is a new
+    query, which knows nothing of this one's state.
+
+    \b
+    Examples:
+      penstock query remove hot
+      penstock query stop hot && penstock query remove hot && penstock log trim --consumed
+    """
+    with target.open() as log:
+        found = find_query(log.client, name)
+        if found.state is State.RUNNING:
+            raise BadRequest(f"query {name} is running: stop it first (`penstock query stop`)")
+        run = log.client.get(run_key(name))
+        try:
+            # Guarded by the run too: a driver that starts it at this moment goes first. The run
+            # itself stays, since the next query of this name takes its version from it.
+            log.client.append(
+                [],
+                guards=[
+                    Guard(query_key(name), found.data),
+                    Guard(run_key(name), None if run is None else run.data),
+                ],
+                sets=[SetKey(query_key(name), None)],
+            )
+        except GuardFailed:
+            raise BadRequest(f"query {name} was started or changed meanwhile: try again") from None
+    kept = {"stream": found.registered.to, "checkpoints": found.registered.checkpoints}
+    if as_json:
+        show_json({"name": name, "removed": True, "remains": kept})
+        return
+    click.echo(f"forgot query {name}. Its result stays in stream {kept['stream']}")
+    if kept["checkpoints"] is not None:
+        click.echo(f"its checkpoints in {kept['checkpoints']} may be deleted")
+
+
+# ---- the page of one query
+
+
+def _rate(found: QueryFacts, name: str) -> str:
+    rate = (found.progress or {}).get(name)
+    return NOTHING if rate is None else f"{rate:,.0f}"
+
+
+def _page(found: QueryFacts) -> list[str]:
+    lines = field_lines(_head(found))
+    progress = found.progress
+    if progress is None:
+        return lines
+    lines += ["", *table_lines(["source", "position", "lag rows", "lag s"], _sources(progress))]
+    lines += ["", *table_lines(_TASK_HEAD, _tasks(progress))]
+    return lines
+
+
+def _head(found: QueryFacts) -> list[tuple[str, object]]:
+    registered, progress = found.registered, found.progress or {}
+    heard = NOTHING
+    if found.pulse_ms is not None:
+        ago = max(0, now_ms() - found.pulse_ms) / 1000
+        heard = f"{time_text(found.pulse_ms)}, {ago:,.1f} s ago"
+    fields: list[tuple[str, object]] = [
+        ("query", f"{found.name} version {registered.version}, {registered.mode} mode"),
+        ("state", found.state.value),
+        ("last pulse", heard),
+        ("id", registered.id),
+        ("result", f"stream {registered.to}"),
+        ("checkpoints", registered.checkpoints),
+    ]
+    if not progress:
+        return fields
+    states = progress["stateOperators"]
+    rows, size = (sum(one[name] for one in states) for name in ("numRowsTotal", "memoryUsedBytes"))
+    given, taken = progress["sink"]["numOutputRows"], progress["numInputRowsTotal"]
+    watermark = progress["eventTime"].get("watermark")
+    return [
+        *fields,
+        ("run", progress["runId"]),
+        ("workers", progress["workers"]),
+        ("rows in", f"{taken:,}, {_rate(found, 'inputRowsPerSecond')} rows/s"),
+        ("rows out", f"{given:,}, {_rate(found, 'processedRowsPerSecond')} rows/s"),
+        ("lag", lag_text(progress)),
+        ("watermark", watermark and f"{watermark}, {watermark_text(progress)}"),
+        ("latency", _percentiles(progress["latencyMs"])),
+        ("commit", _percentiles(progress["durationMs"]["commit"])),
+        ("state size", f"{rows:,} rows, {bytes_text(size)}"),
+        ("late rows", sum(one["numRowsDroppedByWatermark"] for one in states)),
+    ]
+
+
+def _percentiles(summary: dict[str, float | None]) -> str:
+    return " ".join(f"{name} {ms_text(ms)}" for name, ms in summary.items())
+
+
+def _sources(progress: dict[str, Any]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for one in progress["sources"]:
+        lag = one.get("lag", {})
+        more = "+" if lag.get("isLowerBound") else ""
+        rows.append(
+            (
+                one["description"].removeprefix("penstock stream "),
+                one["endOffset"],
+                f"{lag['records']}{more}" if lag else None,
+                f"{lag['seconds']:.3f}" if lag else None,
+            )
+        )
+    return rows
+
+
+_TASK_HEAD = (
+    "task", "worker", "instance", "runs", "commits", "position", "rows in", "rows out",
+    "state rows", "state", "checkpoint", "resumed in",
+)  # fmt: skip
+
+
+def _tasks(progress: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            task,
+            one.get("worker"),
+            one.get("instance"),
+            bool(one.get("is_running")),
+            None if (last := one.get("commits_ever")) is None else last + 1,
+            one.get("committed_position"),
+            one.get("rows_in"),
+            one.get("rows_out"),
+            one.get("state_rows"),
+            bytes_text(one.get("state_bytes", 0)),
+            one.get("checkpoint_lsn"),
+            ms_text(one.get("resume_ms")),
+        )
+        for task, one in progress["tasks"].items()
+    ]

@@ -1,0 +1,138 @@
+"""What the log knows of its queries: registered, last heard of, how they stand.
+
+Nothing here asks a driver: everything is read from the log, so it is the same from any machine, and
+also true of a query whose driver died. A query runs if its coordinator pulsed a moment ago; a pulse
+comes four times a second, and every fourth one carries a progress report.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Final
+
+from penstock.cli.output import time_text
+from penstock.errors import NotFound
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Entry
+from penstock.protocol.names import QUERY_PREFIX, check_query_name, pulse_tag, query_key
+from penstock.runtime.control import Pulse, decode_message
+from penstock.runtime.registry import RegisteredQuery, decode_query
+
+#: A coordinator that was silent for so long is not there, or has no log.
+SILENCE_MS: Final = 2_000
+#: Pulses looked at for a report; one in four has one.
+_PULSES_MAX: Final = 16
+
+
+class State(Enum):
+    """How a query was last heard of."""
+
+    RUNNING = "running"
+    #: It said so, after its workers had committed what they had.
+    STOPPED = "stopped"
+    #: No pulse for a while, and no goodbye: its driver died, or is cut off.
+    LOST = "lost"
+    #: Registered; nobody has run it yet.
+    NEW = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFacts:
+    """One query, as of now."""
+
+    registered: RegisteredQuery
+    #: What was registered, byte by byte, for a compare-and-set.
+    data: bytes
+    state: State
+    #: When its coordinator was last heard of; None: never.
+    pulse_ms: int | None
+    progress: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        return self.registered.name
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.registered),
+            "state": self.state.value,
+            "last_pulse": None if self.pulse_ms is None else time_text(self.pulse_ms),
+            "progress": self.progress,
+        }
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def list_queries(client: BlockingLog) -> list[QueryFacts]:
+    """All queries that are registered, by name."""
+    found = client.list_metadata(QUERY_PREFIX)
+    names = sorted(key.removeprefix(QUERY_PREFIX) for key in found)
+    return [_facts(client, name, found[query_key(name)].data) for name in names]
+
+
+def find_query(client: BlockingLog, name: str) -> QueryFacts:
+    """NotFound, with names that are close, if there is none."""
+    check_query_name(name)
+    value = client.get(query_key(name))
+    if value is None:
+        known = [key.removeprefix(QUERY_PREFIX) for key in client.list_metadata(QUERY_PREFIX)]
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)[:5]
+        hint = f"there are {', '.join(close)}" if close else "penstock.start registers one"
+        raise NotFound(f"no query {name}: {hint}")
+    return _facts(client, name, value.data)
+
+
+def _facts(client: BlockingLog, name: str, data: bytes) -> QueryFacts:
+    last, progress = newest_pulse(client, name)
+    pulse_ms = None if last is None else last.time_ms
+    state = judge_state(pulse_ms, progress, now_ms())
+    return QueryFacts(decode_query(name, data), data, state, pulse_ms, progress)
+
+
+def newest_pulse(client: BlockingLog, name: str) -> tuple[Entry | None, dict[str, Any] | None]:
+    """The coordinator's last pulse, and the last progress among its last pulses."""
+    last = found = client.read_last(pulse_tag(name))
+    for _ in range(_PULSES_MAX):
+        if found is None:
+            break
+        progress = progress_of(found)
+        if progress is not None:
+            return last, progress
+        found = client.read_last(pulse_tag(name), end=found.lsn)
+    return last, None
+
+
+def progress_of(entry: Entry) -> dict[str, Any] | None:
+    """The report that a pulse carries, if any."""
+    message = decode_message(entry.payload)
+    return message.progress if isinstance(message, Pulse) else None
+
+
+def judge_state(pulse_ms: int | None, progress: dict[str, Any] | None, at_ms: int) -> State:
+    """A final report is the last pulse of its run: a pulse after it is of the next run's."""
+    if pulse_ms is None:
+        return State.NEW
+    if progress is not None and progress.get("isActive") is False:
+        return State.STOPPED
+    return State.RUNNING if at_ms - pulse_ms <= SILENCE_MS else State.LOST
+
+
+def wait_for_end(client: BlockingLog, name: str, start: int, seconds: float) -> bool:
+    """Whether a final report came, at or after `start`, within so many seconds."""
+    deadline = time.monotonic() + seconds
+    with client.tail([pulse_tag(name)], start=start) as reader:
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                batch = reader.next_batch(left)
+            except TimeoutError:
+                return False
+            for entry in batch.entries if batch is not None else ():
+                progress = progress_of(entry)
+                if progress is not None and progress.get("isActive") is False:
+                    return True
+    return False

@@ -1,0 +1,176 @@
+"""A driver in the simulation: the coordinator's shell as in runtime/coordinator.py, and its Spark.
+
+Owns the workers that it started, as Spark does: one that dies is started again in its slot, under
+another name; they linger for a while after the driver's death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import Fenced, GuardFailed, Trimmed
+from penstock.ids import Lsn
+from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.protocol.markers import decode_marker
+from penstock.protocol.names import TaskId, control_tag, coordinator_producer, run_key
+from penstock.runtime.control import Message, Pulse, decode_message, encode_message
+from penstock.runtime.coordinator_core import Announce, Claim, CoordinatorCore, Effect, Fail
+from penstock.runtime.trim_rule import needed_from
+from penstock.testing.checkers.evidence import Violation
+from penstock.testing.pipeline.client import Client, SimAppender
+from penstock.testing.pipeline.fibers import first_of
+from penstock.testing.pipeline.workers import SimWorker
+
+if TYPE_CHECKING:
+    from penstock.testing.pipeline.world import PipelineWorld
+
+PULSES_PER_TRIM = 3
+
+
+class SimDriver:
+    """One run of the query."""
+
+    def __init__(self, world: PipelineWorld, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.process = world.start_process(f"driver-{number}")
+        self.client = Client(self.process, world.log, world.network)
+        self.core = CoordinatorCore(world.spec.task_ids, world.swarm.workers)
+        self.workers: dict[int, SimWorker] = {}
+        self.is_over = False
+        self._voice: SimAppender
+        self._guard: Guard
+        self._heard_upto = Lsn(0)
+        self.process.on_death.append(self._linger)
+        self.process.start_main(self.run())
+
+    # -- Spark
+
+    def _start_worker(self, slot: int) -> None:
+        if not self.process.is_alive or self.is_over:
+            return
+        attempt = self.workers[slot].attempt + 1 if slot in self.workers else 0
+        worker = SimWorker(self.world, slot, attempt, self.world.next_name(f"{slot}-"))
+        self.workers[slot] = worker
+        worker.process.on_death.append(lambda: self._worker_died(slot, attempt))
+
+    def _worker_died(self, slot: int, attempt: int) -> None:
+        """Spark says so, or not, before or after it starts the next one."""
+        random, loop = self.world.loop.random, self.world.loop
+        if random.random() < 0.5:
+            delay_us = random.randint(1000, 80_000)
+            loop.after(delay_us, lambda: self._tell_lost(slot, attempt + 1))
+        loop.after(random.randint(2000, 60_000), lambda: self._start_worker(slot))
+
+    def _tell_lost(self, slot: int, attempts: int) -> None:
+        self.process.start_main(self._lost(slot, attempts))
+
+    async def _lost(self, slot: int, attempts: int) -> None:
+        await self._safely(self.core.on_job_lost(slot, attempts))
+
+    def _linger(self) -> None:
+        """The executors notice after a while that their driver is gone."""
+        self.is_over = True
+        for worker in self.workers.values():
+            self.world.loop.after(self.world.loop.random.randint(0, 250_000), worker.process.kill)
+
+    def end(self) -> None:
+        self.is_over = True
+        self.world.loop.after(0, self.process.kill)
+
+    # -- the coordinator
+
+    async def run(self) -> None:
+        try:
+            name = self.world.spec.name
+            self._voice = await self.client.appender(coordinator_producer(name))
+            run = str(self._voice.instance).encode()
+            await self._voice.append([], sets=[SetKey(run_key(name), run)])
+            self._guard = Guard(run_key(name), run)
+            self._heard_upto = (await self.client.bounds()).tail
+            for slot in range(self.world.swarm.workers):
+                self._start_worker(slot)
+            loops = [self.process.start(self._listen()), self.process.start(self._pulse())]
+            await first_of(loops)
+            for loop in loops:
+                if loop.ended.is_done:
+                    loop.ended.result()
+        except (Fenced, GuardFailed, Trimmed) as error:
+            if isinstance(error, Trimmed) and self.world.drivers[-1] is self:
+                raise  # only a driver trims: nobody else can have trimmed what this one reads
+            self.world.count("driver fenced")
+            self.end()
+
+    async def _safely(self, effects: Sequence[Effect]) -> None:
+        try:
+            await self.perform(effects)
+        except (Fenced, GuardFailed):
+            self.end()
+
+    async def _listen(self) -> None:
+        name = self.world.spec.name
+        voice = coordinator_producer(name)
+        reader = self.client.tail([control_tag(name)], start=self._heard_upto)
+        while batch := await reader.next():
+            for entry in batch.entries:
+                if entry.producer == voice:
+                    continue
+                message = decode_message(entry.payload)
+                if message is not None:
+                    await self.perform(self.core.on_message(message))
+
+    async def _pulse(self) -> None:
+        count = 0
+        while True:
+            await self._announce(Pulse(None))
+            await self.perform(self.core.on_pulse())
+            self.core.check()
+            count += 1
+            if self.world.swarm.trims and count % PULSES_PER_TRIM == 0:
+                await self._trim()
+            await self.process.sleep(self.world.swarm.pulse_us)
+
+    async def _announce(self, message: Message) -> None:
+        tags = (control_tag(self.world.spec.name),)
+        await self._voice.append([NewEntry(encode_message(message), tags, Kind.CONTROL)])
+
+    async def perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Claim():
+                    await self.claim(effect)
+                case Announce(message=message):
+                    await self._announce(message)
+                case Fail(message=message):
+                    raise Violation("I16", f"the query failed: {message}")
+                case _:
+                    raise AssertionError(effect)
+
+    async def claim(self, claim: Claim) -> None:
+        instances = {}
+        for task in claim.tasks:
+            instances[task] = await self.client.claim(task.producer, guards=[self._guard])
+            self.world.count("instance claimed")
+        self.core.on_committed(await self._last_numbers(claim.tasks))
+        await self.perform(self.core.on_claimed(instances))
+
+    async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
+        numbers = {}
+        for task in tasks:
+            last = await self.client.read_last(task.marker_tag)
+            if last is not None:
+                numbers[task] = decode_marker(last.payload).number
+        return numbers
+
+    async def _trim(self) -> None:
+        """As runtime/trim.py, by the same rule."""
+        points = []
+        for task in self.world.spec.task_ids:
+            last = await self.client.read_last(task.marker_tag)
+            marker = None if last is None else decode_marker(last.payload)
+            points.append(needed_from(marker, Lsn(0)))
+        point = min(points)
+        if point > (await self.client.bounds()).trim_point:
+            self.world.story.trims.append((self.world.log.tail, await self.client.trim(point)))
+            self.world.count("trimmed")

@@ -1,0 +1,135 @@
+"""What a seed draws: the faults of a world of tasks, its query, and how small its limits are.
+
+Owns the draw (Groce et al., ISSTA'12: some worlds have no faults, some one kind, most a random
+subset) and `small_limits`, which shrinks the engine's own limits, so that a few hundred rows flush
+early, fill up and checkpoint as gigabytes would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from types import ModuleType
+
+from penstock.log.core import state
+from penstock.runtime import coordinator_core, outputs, task_core
+
+
+class Fault(StrEnum):
+    """Kinds of faults."""
+
+    LOST = "lost"  # a request or an answer gets lost, and is sent again
+    LATE = "late"  # a request arrives a second time, much later
+    KILL = "kill"  # a worker dies; Spark starts another in its slot
+    PAUSE = "pause"  # a worker sleeps, often past its lease, and wakes up as a zombie
+    DRIVER = "driver"  # the driver dies; its workers linger; another driver takes the query
+    DRIVER_PAUSE = "driver pause"  # another driver takes over while the first only sleeps
+    LOG = "log restart"  # the log dies; of what was in flight some groups were durable
+    CHECKPOINT = "checkpoint damage"  # a checkpoint is damaged, or lost
+    STORE = "store error"  # a checkpoint cannot be written
+
+
+#: Those that strike now and then; the others have odds.
+STRIKES = (Fault.KILL, Fault.PAUSE, Fault.DRIVER, Fault.DRIVER_PAUSE, Fault.LOG, Fault.CHECKPOINT)
+_MEAN_MS = (80, 600)
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """One world's draw. Times in virtual milliseconds unless they say otherwise."""
+
+    #: Mean time between faults, by kind; what is missing never happens.
+    mean_ms: dict[Fault, int] = field(default_factory=dict)
+    #: How often a message, or a write of a checkpoint, meets this.
+    odds: dict[Fault, float] = field(default_factory=dict)
+    slow_odds: float = 0.0
+    #: Which query: "count", "window" or "join".
+    shape: str = "count"
+    safety_ms: int = 1500
+    entries: int = 40
+    rows_max: int = 8
+    workers: int = 2
+    fsync_us_max: int = 1000
+    pulse_us: int = 25_000
+    #: 0: a task commits again as soon as it can.
+    commit_interval_ms: int = 0
+    trims: bool = True
+    checkpoints: bool = True
+    checkpoint_interval_ms: int = 40
+    checkpoint_us_max: int = 20_000
+    # Limits of the engine, made small.
+    checkpoint_bytes_min: int = 1
+    group_entries: int = 9999
+    pending_bytes_max: int = 2 << 20
+    rows_at_once: int = 16_384
+    pulses_missed_max: int = 4
+    recent_groups: int = 32
+
+
+def draw_swarm(random: Random) -> Swarm:
+    mean_ms, odds = _draw_faults(random)
+    return Swarm(
+        mean_ms=mean_ms,
+        odds=odds,
+        slow_odds=random.choice((0.0, 0.02, 0.2)),
+        shape=random.choice(("count", "count", "window", "join")),
+        safety_ms=random.randint(600, 1200),
+        entries=random.randint(20, 40),
+        rows_max=random.choice((3, 8, 16)),
+        workers=random.choice((1, 2, 2, 3)),
+        fsync_us_max=random.choice((200, 1000, 5000)),
+        pulse_us=random.choice((15_000, 25_000)),
+        commit_interval_ms=random.choice((0, 0, 10)),
+        trims=random.random() < 0.7,
+        checkpoints=random.random() < 0.7,
+        checkpoint_interval_ms=random.choice((0, 30, 100)),
+        checkpoint_us_max=random.choice((500, 20_000, 150_000)),
+        checkpoint_bytes_min=random.choice((1, 2000)),
+        group_entries=random.choice((1, 2, 3, 9999)),
+        pending_bytes_max=random.choice((1, 300, 2 << 20)),
+        rows_at_once=random.choice((1, 16_384)),
+        pulses_missed_max=random.choice((3, 6)),
+        recent_groups=random.choice((1, 32)),
+    )
+
+
+def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
+    kinds = list(Fault)
+    drawn = random.random()
+    if drawn < 0.06:
+        kinds = []
+    elif drawn < 0.25:
+        kinds = [random.choice(kinds)]
+    else:
+        kinds = [kind for kind in kinds if random.random() < 0.5]
+    low, high = _MEAN_MS
+    mean_ms = {k: int(low * (high / low) ** random.random()) for k in kinds if k in STRIKES}
+    odds = {kind: random.choice((0.01, 0.05, 0.2)) for kind in kinds if kind not in STRIKES}
+    return mean_ms, odds
+
+
+@contextmanager
+def small_limits(swarm: Swarm) -> Iterator[None]:
+    """Give the engine's modules the world's limits for as long as it runs."""
+    changes: list[tuple[ModuleType, str, int]] = [
+        (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
+        (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
+        (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
+        (outputs, "_GROUP_ENTRIES", swarm.group_entries),
+        (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
+        (coordinator_core, "PULSES_GATHERING", 3),
+        # Faults are far denser here than any cause of futile instances.
+        (coordinator_core, "FUTILE_MAX", 10**6),
+        (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+    ]
+    before = [getattr(module, name) for module, name, _ in changes]
+    for module, name, value in changes:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(changes, before, strict=True):
+            setattr(module, name, value)

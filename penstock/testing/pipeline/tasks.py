@@ -1,0 +1,208 @@
+"""The shell of a task in the simulation: the same effects in the same order as runtime/task.py.
+
+Owns nothing that decides: TaskCore, ChangeFold and the formats are the real ones. What differs from
+the real shell is only that clock, log and store are the world's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import Damaged
+from penstock.ids import Lsn
+from penstock.log.records import Entry
+from penstock.protocol.markers import Marker, Range, decode_marker
+from penstock.protocol.names import TaskId
+from penstock.protocol.resume import ChangeFold
+from penstock.runtime.task_core import Commit, TaskCore, check_marker
+from penstock.state.changelog import decode_changes
+from penstock.state.checkpoint_store import CheckpointRef
+from penstock.testing.pipeline.client import Client, SimAppender
+from penstock.testing.pipeline.fibers import Event, Fiber, Process, first_of
+
+if TYPE_CHECKING:
+    from penstock.testing.pipeline.world import PipelineWorld
+
+TICK_US = 20_000
+REFRESH_US = 100_000
+
+
+class SimTask:
+    """One instance of one task, from `run` to its end."""
+
+    def __init__(
+        self, world: PipelineWorld, process: Process, client: Client, task: TaskId, instance: int
+    ) -> None:
+        self.world = world
+        self.process = process
+        self.client = client
+        self.task = task
+        self.instance = instance
+        self.core = TaskCore(world.spec, task, instance, world.now_ms)
+        self.appender: SimAppender
+        self.due = Event()
+        self.committed = Event()
+        self.last_marker: Marker | None = None
+        self.base: Lsn | None = None
+        self.replayed: list[Lsn] = []
+        self._fibers: list[Fiber] = []
+
+    async def run(self) -> None:
+        self.appender = await self.client.adopt(self.task.producer, self.instance)
+        await self.resume()
+        self._fibers = [
+            self.process.start(self.read()),
+            self.process.start(self.commit_again_and_again()),
+            self.process.start(self.tick()),
+        ]
+        await first_of(self._fibers)
+        ended = [fiber for fiber in self._fibers if fiber.ended.is_done]
+        self.cancel()
+        for fiber in ended:
+            fiber.ended.result()
+
+    def cancel(self) -> None:
+        for fiber in self._fibers:
+            fiber.cancel()
+
+    # -- resume
+
+    async def resume(self) -> None:
+        """State and position of the last marker. The claim came before: no other can follow."""
+        last = await self.client.read_last(self.task.marker_tag)
+        marker: Marker | None = None
+        if last is not None:
+            marker = decode_marker(last.payload)
+            check_marker(marker, self.task)
+            if marker.has_state:
+                self.base = await self.load_checkpoint(marker)
+                await self.replay(self.base, last)
+        self.last_marker = marker
+        self.world.story.resumed(self, None if last is None else last.lsn)
+        self.core.begin(marker)
+
+    async def load_checkpoint(self, marker: Marker) -> Lsn | None:
+        for found in marker.checkpoints:
+            try:
+                reference = CheckpointRef.from_json(found)
+                await self.process.sleep(100)
+                changes = self.world.store.read(reference)
+            except Damaged:
+                self.world.count("checkpoint unusable")
+                continue
+            self.world.count("checkpoint used")
+            self.core.restored(changes, 0)
+            return Lsn(reference.marker_lsn)
+        return None
+
+    async def replay(self, base: Lsn | None, last: Entry) -> None:
+        if base is None:
+            start = (await self.client.bounds()).trim_point
+        else:
+            start = Lsn(base + 1)
+        fold = ChangeFold()
+        tags = (self.task.marker_tag, self.task.change_tag)
+        reader = self.client.tail(tags, start=start, end=last.lsn + 1)
+        while batch := await reader.next():
+            for entry in batch.entries:
+                is_first = fold.marker is None
+                for change in fold.step(entry):
+                    self.replayed.append(change.lsn)
+                    self.core.restored(decode_changes(change.payload), len(change.payload))
+                if is_first and fold.marker is not None and base is None:
+                    if fold.marker.number != 0:
+                        raise Damaged(f"changes of {self.task} were trimmed")
+
+    # -- run
+
+    async def read(self) -> None:
+        core = self.core
+        self.due.set()
+        reader = self.client.tail(core.tags, start=core.position)
+        while batch := await reader.next():
+            for entry in batch.entries:
+                await self.take(entry)
+            core.looked(batch.looked_up_to)
+            if not batch.entries:
+                continue
+            core.work()
+            if core.has_work:
+                self.due.set()
+            while core.is_full:
+                self.committed.clear()
+                await self.committed.wait()
+
+    async def take(self, entry: Entry) -> None:
+        names = self.core.names(entry)
+        self.core.take(entry, [(one, await self.fetch(one)) for one in names])
+
+    async def fetch(self, named: Range) -> list[Entry]:
+        self.world.count("staged fetched")
+        return await self.client.read(self.core.tags, start=named.first_lsn, end=named.end)
+
+    async def tick(self) -> None:
+        refreshed = self.process.loop.now_us
+        while True:
+            await self.process.sleep(TICK_US)
+            self.core.work()
+            if self.core.has_work:
+                self.due.set()
+            if self.process.loop.now_us - refreshed > REFRESH_US:
+                refreshed = self.process.loop.now_us
+                self.core.refresh()
+                self.due.set()
+
+    # -- commit
+
+    async def commit_again_and_again(self) -> None:
+        while True:
+            await self.due.wait()
+            self.due.clear()
+            commit = self.core.take_commit()
+            if commit is not None:
+                await self.append(commit)
+            self.committed.set()
+            if self.core.has_work:
+                self.due.set()
+            interval = self.world.spec.settings.commit_interval_ms
+            if interval and commit is not None:
+                await self.process.sleep(interval * 1000)
+
+    async def append(self, commit: Commit) -> None:
+        ranges = []
+        for flush in commit.flushes:
+            done = await self.appender.append(flush)
+            ranges.append(Range(done.first_lsn, done.count))
+            self.world.count("flushed early")
+        done = await self.appender.append(commit.group(ranges))
+        lsn = Lsn(done.first_lsn + done.count - 1)
+        self.last_marker = commit.marker
+        self.world.loop.note(f"{self.task} instance {self.instance} committed at {lsn}")
+        if commit.frozen is not None:
+            self.process.start_main(self.checkpoint(commit, lsn))
+
+    async def checkpoint(self, commit: Commit, lsn: Lsn) -> None:
+        """Make the state at a marker durable; the next marker then names it."""
+        assert commit.frozen is not None
+        store, random = self.world.store, self.world.loop.random
+        reference, data = store.encode(
+            str(self.task), lsn, self.instance, self.world.spec.fingerprint, commit.frozen
+        )
+        await self.process.sleep(random.randint(100, self.world.swarm.checkpoint_us_max))
+        if self.world.does_store_fail():
+            return
+        store.publish(reference, data, self.world.log.tail)
+        await self.process.sleep(random.randint(10, 1000))
+        self.core.checkpointed(reference.to_json(), reference.bytes)
+        self.due.set()
+        named = () if self.last_marker is None else self.last_marker.checkpoints
+        if len(named) == 2:
+            keep_from = CheckpointRef.from_json(named[-1]).marker_lsn
+            store.sweep(str(self.task), keep_from, self.world.log.tail)
+
+    def report(self) -> dict[str, Any]:
+        marker = self.last_marker
+        return {
+            "position": self.core.position,
+            "commits_ever": -1 if marker is None else marker.number,
+        }

@@ -1,0 +1,55 @@
+"""What tests of whole queries share: a Spark with a core for each of two workers, and one more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from embedded_server import stop_server
+
+import penstock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all of them, started by the first test that asks for it."""
+    from pyspark.sql import SparkSession
+
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    session = (
+        SparkSession.builder.master("local[3]")
+        .appName("penstock-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Log]:
+    """One log for the tests of a file, each with streams of its own names."""
+    directory = tmp_path_factory.mktemp("engine") / "log"
+    yield from open_log(directory)
+
+
+@pytest.fixture
+def own_log(tmp_path: Path) -> Iterator[penstock.Log]:
+    """A log for tests that trim it, kill its server or damage its files."""
+    yield from open_log(tmp_path / "log")
+
+
+def open_log(directory: Path) -> Iterator[penstock.Log]:
+    with penstock.connect(directory) as opened:
+        yield opened
+    stop_server(directory)

@@ -1,0 +1,78 @@
+"""`penstock bench realtime`: a tiny run of both engines, and the peer's sink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.bench.micro_batch import append_once
+from penstock.bench.realtime import MICRO_BATCH_DEFAULTS, PENSTOCK, Plan, run_realtime_bench
+from penstock.errors import GuardFailed
+from penstock.log.records import NewEntry, SetKey
+
+PLAN = Plan(
+    rate=2_000,
+    rounds=1,
+    warm_seconds=1,
+    seconds=1,
+    peer_warm_seconds=2,
+    peer_seconds=1,
+    backlog=5_000,
+    backlogs=1,
+    queries=("windowed",),
+    variants=(PENSTOCK, MICRO_BATCH_DEFAULTS),
+)
+
+
+def test_a_tiny_run_measures_both_engines_and_loses_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    report = run_realtime_bench(directory=tmp_path, plan=PLAN, say=said.append)
+
+    checks = {check.name: check for check in report.checks}
+    assert set(checks) == {
+        "windowed_p50_micro_batch_defaults_over_penstock",
+        "events_lost_or_repeated",
+    }
+    assert checks["events_lost_or_repeated"].ok
+    for variant in PLAN.variants:
+        figures = report.figures[f"windowed, {variant}"]
+        assert figures["rows"] > 500
+        assert figures["latency_ms"]["p50"] > 0
+        assert figures["saturation_events_per_second"] > 0
+    assert said
+    assert not list(tmp_path.iterdir()), "the benchmark leaves nothing behind"
+
+
+def test_a_batch_of_the_peer_that_runs_again_appends_only_what_is_missing(tmp_path: Path) -> None:
+    groups = [[NewEntry(b"one", ("t",))], [NewEntry(b"two", ("t",))]]
+    with penstock.connect(tmp_path / "log") as log:
+        append_once(log.client, "key", 0, groups)
+        append_once(log.client, "key", 0, groups)
+        append_once(log.client, "key", 1, groups[:1])  # and then the attempt died
+        append_once(log.client, "key", 1, groups)
+        append_once(log.client, "key", 0, groups)
+
+        found = [bytes(entry.payload) for entry in log.client.read(["t"])]
+
+    assert found == [b"one", b"two", b"one", b"two"]
+
+
+def test_two_attempts_of_the_peer_at_once_do_not_both_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.connect(tmp_path / "log") as log:
+        client = log.client
+        known = client.get
+
+        def get_and_lose(key: str) -> object:
+            found = known(key)
+            client.append([], sets=[SetKey(key, b"[0, 1]")])  # a rival is faster
+            return found
+
+        monkeypatch.setattr(client, "get", get_and_lose)
+        with pytest.raises(GuardFailed):
+            append_once(client, "key", 0, [[NewEntry(b"one", ("t",))]])
+        assert client.read(["t"]) == []

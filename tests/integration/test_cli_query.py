@@ -1,0 +1,390 @@
+"""`penstock query`, `explain` and `stream lag` over entries that the runtime's own encoders made.
+
+No Spark: the log cannot tell who wrote a registration, a pulse or a marker.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from embedded_server import stop_server
+from engine_samples import count_by, scan, spec_of
+
+import penstock
+from penstock.cli import query_facts
+from penstock.cli.main import cli
+from penstock.cli.query_facts import State, judge_state
+from penstock.ids import Lsn
+from penstock.log.records import Kind, NewEntry, SetKey
+from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.protocol.names import TaskId, control_tag, pulse_tag, query_key, run_key
+from penstock.runtime.control import Beat, Pulse, Stop, decode_message, encode_message
+from penstock.runtime.progress import Lag, Rates, make_progress
+from penstock.runtime.registry import RegisteredQuery, encode_query
+from penstock.spark.start import _unused_version
+from penstock.stream.batches import encode_batch
+
+ROW = {"k": 1, "v": 2}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[penstock.Log]:
+    """A log with the streams `in` and `out`, and the query `q` between them."""
+    with penstock.connect(tmp_path / "data") as opened:
+        opened.create_stream("in", "k long, v long")
+        opened.create_stream("out", "k long, c long")
+        register(opened, "q")
+        yield opened
+    stop_server(tmp_path / "data")
+
+
+def register(log: penstock.Log, name: str, **changes: Any) -> None:
+    query = RegisteredQuery(
+        name=name, id="an-id", version=1, plan="the plan", mode="update", to="out",
+        starts={"in": int(log.bounds().trim_point)}, tasks=[1, 2], created_ms=1,
+        checkpoints="/checkpoints",
+    )  # fmt: skip
+    log.client.compare_and_set(query_key(name), expected=None, value=encode_query(query))
+
+
+def run(log: penstock.Log, *arguments: object) -> Result:
+    command = [str(each) for each in arguments]
+    result = CliRunner().invoke(cli, [*command, "--dir", log.target])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run_json(log: penstock.Log, *arguments: object) -> Any:
+    result = run(log, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def progress(number: int = 0, **more: Any) -> dict[str, Any]:
+    """A report of query `q`, as its coordinator makes them."""
+    spec = spec_of(count_by(scan(), 0), tasks=(1, 2))
+    reports = {
+        task: {
+            "worker": "1-abc", "instance": 3, "is_running": True, "committed_position": 2,
+            "commits_ever": 41, "rows_in": 7_000, "rows_out": 70, "state_rows": 5,
+            "state_bytes": 2_000, "resume_ms": 12.3, "checkpoint_lsn": 17,
+        }
+        for task in spec.task_ids
+    }  # fmt: skip
+    made = make_progress(
+        spec, reports, id="an-id", run_id="a-run", number=number, now_ms=query_facts.now_ms(),
+        tail=9, lags={"in": Lag(250, 1.5)}, workers=2, rates=Rates(),
+    )  # fmt: skip
+    return {**made, **more}
+
+
+def pulse(log: penstock.Log, report: dict[str, Any] | None, name: str = "q") -> None:
+    tags = (control_tag(name), pulse_tag(name))
+    log.client.append([NewEntry(encode_message(Pulse(report)), tags, Kind.CONTROL)])
+
+
+# ---- list and status
+
+
+def test_a_query_is_new_then_running_then_stopped_and_running_again(log: penstock.Log) -> None:
+    def state() -> tuple[str, str]:
+        (listed,) = run_json(log, "query", "list")
+        return listed["state"], run_json(log, "query", "status", "q")["state"]
+
+    assert state() == ("new", "new")
+    pulse(log, progress())
+    pulse(log, None)
+    assert state() == ("running", "running")
+    pulse(log, progress(1, isActive=False))
+    assert state() == ("stopped", "stopped")
+    pulse(log, progress())
+    pulse(log, None)
+    assert state() == ("running", "running")
+
+
+def test_a_query_that_fell_silent_without_a_goodbye_is_lost(
+    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulse(log, progress())
+    later = query_facts.now_ms() + query_facts.SILENCE_MS + 1_000
+    monkeypatch.setattr(query_facts, "now_ms", lambda: later)
+    assert run_json(log, "query", "status", "q")["state"] == "lost"
+
+
+def test_silence_counts_from_the_last_pulse_and_a_goodbye_is_never_silence() -> None:
+    assert judge_state(None, None, 10**6) is State.NEW
+    assert judge_state(5_000, None, 7_000) is State.RUNNING
+    assert judge_state(5_000, {"name": "q"}, 7_001) is State.LOST
+    assert judge_state(5_000, {"isActive": False}, 7_001) is State.STOPPED
+    assert judge_state(5_000, {"isActive": False}, 5_001) is State.STOPPED
+
+
+def test_status_shows_rates_lag_state_and_every_task(log: penstock.Log) -> None:
+    pulse(log, progress())
+    for _ in range(3):
+        pulse(log, None)
+
+    shown = run(log, "query", "status", "q").stdout
+    found = run_json(log, "query", "status", "q")
+
+    assert "state        running" in shown
+    assert "lag          250 rows 1.5 s" in shown
+    assert "rows in      7,000, - rows/s" in shown
+    assert "state size   15 rows, 6.0 kB" in shown
+    for task in ("q.1/0/0", "q.1/1/0", "q.1/1/1"):
+        (line,) = [line for line in shown.splitlines() if line.startswith(task)]
+        assert line.split()[:6] == [task, "1-abc", "3", "yes", "42", "2"]
+    assert found["progress"]["runId"] == "a-run"
+    assert (found["to"], found["tasks"], found["version"]) == ("out", [1, 2], 1)
+
+
+def test_status_without_a_report_shows_what_is_registered(log: penstock.Log) -> None:
+    shown = run(log, "query", "status", "q").stdout
+    assert "state        new" in shown
+    assert "result       stream out" in shown
+
+
+def test_a_query_that_is_not_there_is_3_with_names_that_are_close(log: penstock.Log) -> None:
+    register(log, "hot_items")
+    failed = run(log, "query", "status", "hot_item")
+    assert failed.exit_code == 3
+    assert failed.stderr == "penstock: no query hot_item: there are hot_items\n"
+    assert run(log, "query", "stop", "no/name").exit_code == 3
+
+
+def test_watch_prints_each_report_once_until_the_query_stops(log: penstock.Log) -> None:
+    pulse(log, progress(0))
+
+    def pulses() -> None:
+        for number in (1, 2):
+            pulse(log, None)
+            pulse(log, progress(number, isActive=number < 2))
+
+    timer = threading.Timer(0.5, pulses)
+    timer.start()
+    watched = run(log, "query", "status", "q", "--watch", "--json")
+    timer.join()
+
+    numbers = [json.loads(line)["progress"]["batchId"] for line in watched.stdout.splitlines()]
+    assert (numbers[0], numbers[-1]) == (0, 2)
+    assert numbers == sorted(set(numbers))
+    assert run(log, "query", "status", "q", "--watch").stdout.startswith("q: ")
+
+
+# ---- stop and remove
+
+
+def answer_stop(log: penstock.Log) -> threading.Thread:
+    """A coordinator's part: when somebody asks, a last report."""
+    start = log.bounds().tail
+
+    def wait() -> None:
+        with log.client.tail([control_tag("q")], start=start) as reader:
+            for batch in reader:
+                for entry in batch.entries:
+                    if isinstance(decode_message(entry.payload), Stop):
+                        pulse(log, None)
+                        pulse(log, progress(9, isActive=False))
+                        return
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_stop_asks_through_the_log_and_waits_for_the_last_report(log: penstock.Log) -> None:
+    pulse(log, progress())
+    thread = answer_stop(log)
+    assert run_json(log, "query", "stop", "q") == {"name": "q", "was": "running", "stopped": True}
+    thread.join()
+    assert run_json(log, "query", "status", "q")["state"] == "stopped"
+
+
+def test_stop_of_a_query_that_does_not_answer_is_5(log: penstock.Log) -> None:
+    pulse(log, progress())
+    failed = run(log, "query", "stop", "q", "--wait", 0.2)
+    assert failed.exit_code == 5
+    assert "asked to stop" in failed.stderr
+    last = log.client.read_last(control_tag("q"))
+    assert last is not None
+    assert isinstance(decode_message(last.payload), Stop)
+
+
+def test_stop_of_a_query_that_does_not_run_asks_nobody(log: penstock.Log) -> None:
+    assert "no driver has run it" in run(log, "query", "stop", "q").stdout
+    pulse(log, progress(isActive=False))
+    tail = log.bounds().tail
+    assert run(log, "query", "stop", "q").stdout.startswith("nothing to stop: query q stopped at 2")
+    assert log.bounds().tail == tail
+
+
+def test_remove_refuses_while_it_runs_then_forgets_and_says_what_remains(
+    log: penstock.Log,
+) -> None:
+    log.client.append([], sets=[SetKey(run_key("q"), b"4")])
+    pulse(log, progress())
+    assert run(log, "query", "remove", "q").exit_code == 3
+    pulse(log, progress(isActive=False))
+
+    removed = run_json(log, "query", "remove", "q")
+
+    assert removed["remains"] == {"stream": "out", "checkpoints": "/checkpoints"}
+    assert run_json(log, "query", "list") == []
+    assert run(log, "query", "remove", "q").exit_code == 3
+    assert log.stream("out").name == "out"
+
+
+def test_a_name_that_is_used_again_takes_a_version_that_no_task_ever_had(
+    log: penstock.Log,
+) -> None:
+    assert _unused_version(log, "q") == 1
+    log.client.append([], sets=[SetKey(run_key("q"), b"4")])
+    run(log, "query", "remove", "q")
+    assert _unused_version(log, "q") == 5
+
+
+# ---- lag and trim
+
+
+def test_stream_lag_is_measured_now_from_what_each_query_has_committed(log: penstock.Log) -> None:
+    done = log.stream("in").append([ROW] * 3).last_lsn
+    log.stream("in").append([ROW] * 4)
+    register(log, "other")
+    report = progress()
+    report["sources"][0]["endOffset"] = int(done or 0) + 1
+    pulse(log, report)
+
+    found = {one["query"]: one for one in run_json(log, "stream", "lag", "in")}
+
+    assert {name: one["records"] for name, one in found.items()} == {"q": 4, "other": 7}
+    assert 0 <= found["q"]["seconds"] < 60
+    assert found["q"]["position"] == report["sources"][0]["endOffset"]
+    assert run(log, "stream", "lag", "in").stdout.splitlines()[0].split()[0] == "QUERY"
+    assert run(log, "stream", "lag", "inn").exit_code == 3
+
+
+def test_trim_consumed_goes_as_far_as_the_slowest_query_and_no_further(log: penstock.Log) -> None:
+    for _ in range(5):
+        log.stream("in").append([ROW])
+    for index, (stage, place) in enumerate(((0, 0), (1, 0), (1, 1))):
+        marker(log, TaskId("q", 1, stage, place), position=3 + index)
+
+    planned = run_json(log, "log", "trim", "--consumed", "--dry-run")
+    assert (planned["trim_point"], log.bounds().trim_point) == (3, 0)
+    assert run_json(log, "log", "trim", "--consumed")["trim_point"] == 3
+    assert log.bounds().trim_point == 3
+
+    register(log, "slow")
+    assert run_json(log, "log", "trim", "--consumed")["trim_point"] == 3
+    assert run(log, "log", "trim", "--consumed", 3).exit_code == 2
+
+
+def marker(
+    log: penstock.Log, task: TaskId, before: tuple[NewEntry, ...] = (), **changes: Any
+) -> int:
+    """Open the task's producer anew, append a group that a marker ends; the marker's LSN."""
+    with log.client.appender(task.producer) as producer:
+        made = Marker(
+            task=str(task), instance=producer.instance, number=changes.pop("number", 0),
+            position=Lsn(changes.pop("position", 0)), inline=len(before), **changes,
+        )  # fmt: skip
+        tags = (task.marker_tag, "s/out")
+        done = producer.append([*before, NewEntry(encode_marker(made), tags, Kind.MARKER)])
+        return int(done.first_lsn + done.count - 1)
+
+
+# ---- explain
+
+
+TASK = TaskId("q", 1, 1, 0)
+
+
+def data(log: penstock.Log, kind: Kind = Kind.DATA) -> NewEntry:
+    import pyarrow as pa
+
+    rows = pa.RecordBatch.from_pylist([{"k": 1, "c": 5}], schema=log.stream("out").schema)
+    return NewEntry(encode_batch(rows), ("s/out",), kind, rows=1)
+
+
+CHANGE = NewEntry(b"changes", (TASK.change_tag,), Kind.CHANGE)
+
+
+def test_explain_says_what_a_marker_commits_and_up_to_where(log: penstock.Log) -> None:
+    lsn = marker(
+        log, TASK, (data(log), CHANGE), position=77, number=3, watermark_ms=1_000, rows_in=9,
+        rows_out=1, checkpoints=({"path": "p", "marker_lsn": 12},),
+    )  # fmt: skip
+
+    found = run_json(log, "explain", lsn)
+    assert found["what"] == "commit 3 of task q.1/1/0 by its instance 1"
+    assert found["marker"]["commits"] == [[lsn - 2, lsn - 1]]
+    assert (found["marker"]["position"], found["marker"]["rows_in"]) == (77, 9)
+    assert found["marker"]["watermark"] == "1970-01-01T00:00:01.000Z"
+    text = run(log, "explain", lsn).stdout
+    assert f"commits     LSN {lsn - 2} to {lsn - 1}, 2 entries" in text
+    assert "position    all input of q.1/1/0 below LSN 77 is in" in text
+    assert "checkpoint  of the state at LSN 12: p" in text
+
+
+def test_explain_names_the_marker_that_commits_what_stands_in_its_group(log: penstock.Log) -> None:
+    lsn = marker(log, TASK, (data(log), CHANGE), number=3)
+    for entry in (lsn - 2, lsn - 1):
+        found = run_json(log, "explain", entry)
+        assert (found["commit"]["state"], found["commit"]["marker_lsn"]) == ("committed", lsn)
+    rows = run_json(log, "explain", lsn - 2)
+    assert rows["what"] == "rows given out by task q.1/1/0 to stream out"
+    assert rows["first_rows"] == [{"k": 1, "c": 5}]
+    assert f"by marker 3 of q.1/1/0 at LSN {lsn}" in run(log, "explain", lsn - 1).stdout
+
+
+def test_explain_tells_staged_entries_that_count_from_those_left_behind(log: penstock.Log) -> None:
+    staged = (data(log, Kind.STAGED), CHANGE)
+    with log.client.appender(TASK.producer) as first:
+        lost = int(first.append(staged).first_lsn)
+    assert run_json(log, "explain", lost)["commit"]["state"] == "open"
+    assert "not committed yet" in run(log, "explain", lost + 1).stdout
+
+    with log.client.appender(TASK.producer) as second:
+        named = second.append(staged)
+        made = Marker(
+            task=str(TASK), instance=2, number=0, position=Lsn(1), inline=0,
+            ranges=(Range(named.first_lsn, named.count),),
+        )  # fmt: skip
+        tags = (TASK.marker_tag,)
+        at = second.append([NewEntry(encode_marker(made), tags, Kind.MARKER)]).first_lsn
+
+    for entry in (named.first_lsn, named.first_lsn + 1):
+        assert run_json(log, "explain", entry)["commit"]["marker_lsn"] == at
+    for entry in (lost, lost + 1):
+        assert run_json(log, "explain", entry)["commit"]["state"] == "abandoned"
+    assert "instance 2 went on without it (marker 0 at LSN" in run(log, "explain", lost).stdout
+
+
+def test_explain_takes_rows_without_a_marker_for_what_they_are(log: penstock.Log) -> None:
+    with log.client.appender(TASK.producer) as producer:
+        unmarked = producer.append([data(log)]).first_lsn
+    plain = log.stream("in").append([ROW]).first_lsn
+    assert "not exactly once" in run_json(log, "explain", unmarked)["commit"]["why"]
+    assert run_json(log, "explain", plain)["commit"] is None
+
+
+def test_explain_names_control_messages_and_survives_bytes_that_are_none(
+    log: penstock.Log,
+) -> None:
+    beat = NewEntry(encode_message(Beat("1-abc")), (control_tag("q"),), Kind.CONTROL)
+    odd = NewEntry(b"?", (control_tag("q"),), Kind.CONTROL)
+    broken = NewEntry(b"?", (TASK.marker_tag,), Kind.MARKER)
+    first = log.client.append([beat, odd, broken]).first_lsn
+    said = [run_json(log, "explain", first + place)["what"] for place in range(3)]
+    assert said == [
+        "beat, between the driver and the workers of query q",
+        "bytes that cannot be read, between the driver and the workers of query q",
+        "a marker with bytes that cannot be read",
+    ]

@@ -1,0 +1,58 @@
+"""The demo as its users run it: Spark, two kills, and a result that equals batch Spark's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from embedded_server import kill_server, stop_server, wait_until
+
+import penstock
+from penstock.nexmark import model
+from penstock.nexmark.live import LiveBids
+
+
+def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock.cli.main", "demo", "--seconds", "5", "--json"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["ok"] is True
+    assert (found["missing"], found["extra"]) == (0, 0)
+    assert (found["worker_kills"], found["log_kills"]) == (1, 1)
+    assert found["bids"] > 5 * 9_000
+    assert found["rows"] > found["windows"] >= 5
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("penstock-")] == []
+
+
+def test_live_bids_are_in_the_stream_once_each_through_a_kill_of_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with penstock.connect(directory) as log:
+        bids = log.create_stream("bids", model.BID)
+        load = LiveBids(bids, 5_000)
+        load.start()
+        wait_until(lambda: load.events > 500, "no bids")
+        before = load.events
+        kill_server(directory)
+        wait_until(lambda: load.events > before + 2_000, "no bids after the kill")
+        load.stop()
+
+        found, expected = bids.read(), load.rows()
+    stop_server(directory)
+
+    assert found.slice(0, expected.num_rows) == expected
+    assert found.num_rows == expected.num_rows + 1
+    last, closing = (found.column("dateTime")[place].as_py() for place in (-2, -1))
+    assert (closing - last).total_seconds() >= 60

@@ -1,0 +1,145 @@
+"""The same query on clusters: executors of their own, in this machine's only Spark.
+
+Each runs in a process of its own, since a process has one Spark: a script as a user writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from embedded_server import is_dead, stop_server, wait_until
+
+#: Two stages, two workers; prints what came out, and the processes that the workers ran in.
+SCRIPT = """
+import sys
+import penstock
+from penstock.runtime.control import Hello, decode_message
+from pyspark.sql import SparkSession
+
+master, directory = sys.argv[1:]
+spark = (
+    SparkSession.builder.master(master)
+    .config("spark.ui.enabled", "false")
+    .config("spark.log.level", "ERROR")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.executor.memory", "1g")
+    .config("spark.pyspark.python", sys.executable)
+    .getOrCreate()
+)
+with penstock.connect(directory) as log:
+    numbers = log.create_stream("numbers", "n long")
+    numbers.append([{"n": n} for n in range(1000)])
+    frame = numbers.df(spark).selectExpr("n % 7 AS k", "n").groupBy("k").sum("n")
+    query = penstock.start(frame, to="sums", name="sums", workers=2)
+    query.processAllAvailable()
+    numbers.append([{"n": n} for n in range(1000, 2000)])
+    query.processAllAvailable()
+    result = sorted(tuple(row.values()) for row in query.result().to_pylist())
+    query.stop()
+    assert query.exception() is None
+    entries = log.client.read(["ctl/sums"], start=0)
+    said = [decode_message(entry.payload) for entry in entries]
+    print("result", result)
+    print("workers", *(message.pid for message in said if isinstance(message, Hello)))
+spark.stop()
+"""
+EXPECTED = [(k, sum(n for n in range(2000) if n % 7 == k)) for k in range(7)]
+
+
+def run_script(master: str, directory: Path) -> dict[str, str]:
+    script = directory.parent / "pipeline.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), master, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    stop_server(directory)
+    lines = (line.partition(" ") for line in done.stdout.splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def check(said: dict[str, str]) -> None:
+    assert said["result"] == str(EXPECTED)
+    pids = [int(pid) for pid in said["workers"].split()]
+    assert len(pids) == 2, "a worker was started twice"
+    wait_until(lambda: all(map(is_dead, pids)), "a worker lives on after its query was stopped")
+
+
+def test_a_query_runs_on_executors_of_a_local_cluster(tmp_path: Path) -> None:
+    check(run_script("local-cluster[2,1,1024]", tmp_path / "log"))
+
+
+def test_a_query_runs_on_a_standalone_cluster_of_the_pip_package(tmp_path: Path) -> None:
+    with standalone_cluster(tmp_path) as master:
+        check(run_script(master, tmp_path / "log"))
+
+
+@contextmanager
+def standalone_cluster(directory: Path) -> Iterator[str]:
+    """A master and one worker with two cores, as PySpark's package brings them."""
+    port, page = free_port(), free_port()
+    master = f"spark://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        master_class = "org.apache.spark.deploy.master.Master"
+        options = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
+        stack.enter_context(spark_class(directory, [master_class, *options]))
+        worker_class = "org.apache.spark.deploy.worker.Worker"
+        options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "2", "--memory", "2g"]
+        options += ["--work-dir", str(directory / "work"), master]
+        stack.enter_context(spark_class(directory, [worker_class, *options]))
+        wait_for_worker(page)
+        yield master
+
+
+@contextmanager
+def spark_class(directory: Path, arguments: list[str]) -> Iterator[None]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    output = open(directory / f"{arguments[0]}.log", "wb")  # noqa: SIM115
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    process = subprocess.Popen(
+        [str(home / "bin" / "spark-class"), *arguments],
+        stdout=output,
+        stderr=output,
+        env=environment,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(15)
+        output.close()
+
+
+def wait_for_worker(page: int) -> None:
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
+                if b'"ALIVE"' in answer.read().partition(b'"workers"')[2]:
+                    return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    pytest.fail("the standalone cluster did not start")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

@@ -1,0 +1,148 @@
+"""Exactly once under simulated faults: a query's tasks, workers, drivers, log and store in one
+thread (protocols P5 and P9), fixed seeds on every run, fresh ones in long runs.
+
+A failure names its seed and the one command that repeats it. What a campaign never met was not
+tested: a fault or event that did not occur fails it too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.testing.pipeline.queries import SHAPES
+from penstock.testing.pipeline.swarm import Fault
+from penstock.testing.pipeline.world import PipelineWorld
+
+#: Seeds of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n` elsewhere.
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "80"))
+FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "0"))
+#: Below this, a campaign is a repetition of something and says nothing about coverage.
+_CAMPAIGN_SEEDS = 50
+SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
+_TRACE_LINES = 40
+#: Instances per task in worlds whose workers or drivers are struck.
+INSTANCES_MIN = 3.0
+
+EVENTS = (
+    "instance claimed",
+    "instance fenced",
+    "driver fenced",
+    "flushed early",
+    "staged fetched",
+    "checkpoint used",
+    "checkpoint unusable",
+    "trimmed",
+    *(f"shape {shape}" for shape in SHAPES),
+)
+
+
+@dataclass
+class Campaign:
+    """What happened over many seeds."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seeds: int = 0
+    steps: int = 0
+    #: Per task of a world with lethal faults, how many instances ran.
+    instances: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def run_seeds(seeds: Iterable[int], *, seconds: float = 1e9, failures_max: int = 3) -> Campaign:
+    """Run worlds until the seeds or the time or the patience run out."""
+    campaign = Campaign()
+    deadline = time.monotonic() + seconds
+    for seed in seeds:
+        world = PipelineWorld(seed)
+        try:
+            world.run()
+        except Exception as error:
+            campaign.failures.append(story_of(world, error))
+        campaign.counts += world.counts
+        campaign.counts[f"shape {world.swarm.shape}"] += 1
+        campaign.seeds += 1
+        campaign.steps += world.loop.steps
+        if world.counts["fault kill"] + world.counts["fault driver"] > 2:
+            campaign.instances += [len(one) for one in world.story.instances.values()]
+        if len(campaign.failures) == failures_max or time.monotonic() > deadline:
+            break
+    return campaign
+
+
+def story_of(world: PipelineWorld, error: Exception) -> str:
+    """Everything that is needed to look at a failure."""
+    command = (
+        f"PENSTOCK_SIM_FIRST={world.seed} PENSTOCK_SIM_SEEDS=1 pytest "
+        "tests/sim/test_exactly_once.py"
+    )
+    lines = "\n  ".join(world.loop.trace[-_TRACE_LINES:])
+    return (
+        f"seed {world.seed}: {type(error).__name__}: {error}\nrepeat with: {command}\n"
+        f"swarm: {world.swarm}\nlast of {len(world.loop.trace)} trace lines:\n  {lines}"
+    )
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Campaign:
+    return run_seeds(range(FIRST, FIRST + SEEDS))
+
+
+def test_no_law_is_broken_under_any_of_the_fixed_seeds(
+    campaign: Campaign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\nexactly once, seeds {FIRST} to {FIRST + campaign.seeds - 1}: {campaign.counts}")
+    assert not campaign.failures, "\n\n".join(campaign.failures)
+
+
+@pytest.mark.skipif(SEEDS < _CAMPAIGN_SEEDS, reason="a few seeds cannot meet everything")
+def test_every_fault_and_every_event_occurred(campaign: Campaign) -> None:
+    wanted = [*(f"fault {kind}" for kind in Fault), *EVENTS]
+
+    assert [what for what in wanted if not campaign.counts[what]] == []
+
+
+@pytest.mark.skipif(SEEDS < _CAMPAIGN_SEEDS, reason="a few seeds say nothing about the average")
+def test_tasks_had_several_instances_where_workers_and_drivers_died(campaign: Campaign) -> None:
+    assert sum(campaign.instances) / len(campaign.instances) >= INSTANCES_MIN
+
+
+def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
+    """Other hash seeds: no set or dict order may leak into what happens."""
+    program = (
+        "from penstock.testing.pipeline.world import PipelineWorld\n"
+        "for seed in range(4):\n"
+        "    world = PipelineWorld(seed); world.run(); print(world.loop.trace_hash)\n"
+    )
+    hashes = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+
+    assert hashes[0] == hashes[1]
+    assert len(hashes[0].split()) == 4
+
+
+@pytest.mark.soak
+def test_no_law_is_broken_under_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    first = int.from_bytes(os.urandom(4), "little")
+
+    campaign = run_seeds(range(first, first + 10**9), seconds=SOAK_SECONDS)
+
+    with capsys.disabled():
+        print(f"\nexactly once, seeds from {first}: {campaign.seeds} seeds, {campaign.steps} steps")
+    assert not campaign.failures, "\n\n".join(campaign.failures)
