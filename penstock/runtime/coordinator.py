@@ -33,7 +33,15 @@ from penstock.protocol.names import (
     pulse_tag,
     run_key,
 )
-from penstock.runtime.control import Beat, Goodbye, Message, Pulse, decode_message, encode_message
+from penstock.runtime.control import (
+    Beat,
+    Finish,
+    Goodbye,
+    Message,
+    Pulse,
+    decode_message,
+    encode_message,
+)
 from penstock.runtime.coordinator_core import (
     Announce,
     Claim,
@@ -81,6 +89,7 @@ class Coordinator:
         self._rates = Rates()
         self._reports = 0
         self._heard_upto = Lsn(0)
+        self._goodbyes_from = Lsn(0)
         self._log: AsyncLog
         self._voice: AsyncAppender
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -194,6 +203,8 @@ class Coordinator:
                     self.core.on_committed(await self._last_numbers(tasks))
                     await self._perform(self.core.on_claimed(claimed))
                 case Announce(message=message):
+                    if isinstance(message, Finish):
+                        self._goodbyes_from = self._heard_upto  # they may come before the ack of it
                     await self._announce(message)
                 case Fail(message=message, traceback=traceback):
                     parts = (message, _advise(effect, self._spec.settings), traceback)
@@ -219,9 +230,8 @@ class Coordinator:
         waiting = set(self.core.members)
         try:
             async with asyncio.timeout(FINISH_SECONDS):
-                async with self._log.tail(
-                    [control_tag(self._spec.name)], start=self._heard_upto
-                ) as reader:
+                tags = [control_tag(self._spec.name)]
+                async with self._log.tail(tags, start=self._goodbyes_from) as reader:
                     while waiting:
                         batch = await reader.__anext__()
                         for entry in batch.entries:

@@ -47,9 +47,9 @@ class Task:
         self._spec = spec
         self.task = task
         self.instance = instance
-        self.core = TaskCore(spec, task, instance, now_ms)
-        uri = spec.settings.checkpoints
-        self._store = None if uri is None else CheckpointStore(uri)
+        #: Made when it resumes: whatever is wrong with the plan is told as any other error.
+        self._core: TaskCore | None = None
+        self._store: CheckpointStore | None = None
         self._appender: AsyncAppender | None = None
         self._due = asyncio.Event()
         self._committed = asyncio.Event()
@@ -61,6 +61,11 @@ class Task:
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
         self.resume_ms = 0.0
+
+    @property
+    def core(self) -> TaskCore:
+        assert self._core is not None
+        return self._core
 
     async def run(self) -> None:
         """Until `drain` has been obeyed, or an error."""
@@ -76,7 +81,6 @@ class Task:
                     if not self._can_bury(poison, careful_upto):
                         raise poison.cause from poison.cause.__cause__  # a user's traceback
                     careful_upto = poison.lsn
-                    self.core = TaskCore(self._spec, self.task, self.instance, now_ms)
         finally:
             self._is_running = False
             if self._writing is not None:
@@ -99,6 +103,9 @@ class Task:
     async def _resume(self, careful_upto: Lsn | None) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
         started = time.monotonic()
+        self._core = TaskCore(self._spec, self.task, self.instance, now_ms)
+        uri = self._spec.settings.checkpoints
+        self._store = None if uri is None else CheckpointStore(uri)
         last = await self._log.read_last(self.task.marker_tag)
         marker: Marker | None = None
         if last is not None:
@@ -294,6 +301,8 @@ class Task:
 
     def report(self) -> dict[str, Any]:
         """How it stands, for the worker's next beat."""
+        if self._core is None:
+            return {"instance": self.instance, "is_running": False}
         core, marker = self.core, self._last_marker
         state_rows, state_bytes = core.state.size()
         return {

@@ -8,23 +8,41 @@ from __future__ import annotations
 
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
-from penstock.protocol.markers import decode_marker
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import QUERY_PREFIX, TaskId
 from penstock.runtime.registry import RegisteredQuery, decode_query
-from penstock.runtime.trim_rule import needed_from
+from penstock.runtime.trim_rule import below_named, needed_from
 
 
 async def find_trim_point(log: AsyncLog) -> Lsn:
     """Nothing below it is needed by any query; the trim point of now without queries."""
     bounds = await log.bounds()
     needed: list[Lsn] = []
+    tasks: list[TaskId] = []
     for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
         query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
         for stage, count in enumerate(query.tasks):
             for index in range(count):
-                task = TaskId(query.name, query.version, stage, index)
-                needed.append(await _needed_by(log, query, task))
-    return min(needed, default=bounds.trim_point)
+                tasks.append(TaskId(query.name, query.version, stage, index))
+                needed.append(await _needed_by(log, query, tasks[-1]))
+    point = min(needed, default=bounds.trim_point)
+    while point > bounds.trim_point:
+        markers = [await _first_marker(log, task, point) for task in tasks]
+        lower = min(below_named(point, marker) for marker in markers)
+        if lower == point:
+            break
+        point = lower
+    return point
+
+
+async def _first_marker(log: AsyncLog, task: TaskId, start: Lsn) -> Marker | None:
+    """The task's first marker at or after `start`."""
+    tail = (await log.bounds()).tail
+    async with log.tail([task.marker_tag], start=start, end=tail) as reader:
+        async for batch in reader:
+            for entry in batch.entries:
+                return decode_marker(entry.payload)
+    return None
 
 
 async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn:

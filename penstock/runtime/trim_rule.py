@@ -21,3 +21,12 @@ def needed_from(marker: Marker | None, start: Lsn) -> Lsn:
         # The changes since its first marker, or since its only checkpoint should that be damaged.
         return start
     return Lsn(min(marker.needs_from, int(marker.checkpoints[-1]["marker_lsn"])))
+
+
+def below_named(point: Lsn, marker: Marker | None) -> Lsn:
+    """A trim point that spares what the first marker of a task at or after `point` names.
+
+    Whoever reads that marker later fetches it. Later markers of the task name groups after it.
+    """
+    named = () if marker is None else marker.ranges
+    return Lsn(min([point, *(one.first_lsn for one in named)]))

@@ -174,10 +174,9 @@ class _Worker:
             self._tasks[task] = (instance, made, running)
 
     async def _run_task(self, task: Task) -> None:
+        """To its end; whoever assigned it is told why, unless somebody else owns it now."""
         try:
             await task.run()
-        except asyncio.CancelledError:
-            raise
         except Fenced as error:
             logger.info("task=%s instance=%d fenced: %s", task.task, task.instance, error)
         except Exception as error:
