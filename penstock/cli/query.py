@@ -128,7 +128,7 @@ def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
                 shown = found.progress
                 line = json.dumps(found.as_json()) if as_json else progress_line(shown)
                 click.echo(line)
-            if found.state is State.STOPPED:
+            if found.has_ended:
                 return
             try:
                 reader.next_batch(timeout=1.0)
@@ -192,8 +192,8 @@ def _why_not_running(found: QueryFacts) -> str:
     if found.pulse_ms is None:
         return f"query {found.name} is registered, but no driver has run it"
     at = time_text(found.pulse_ms)
-    if found.state is State.STOPPED:
-        return f"query {found.name} stopped at {at}"
+    if found.has_ended:
+        return f"query {found.name} {found.state.value} at {at}"
     return (
         f"no driver runs query {found.name}: it was last heard of at {at}, and ended or was cut "
         "off without a goodbye"
@@ -276,6 +276,8 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
     ]
     if not progress:
         return fields
+    if progress.get("exception"):
+        fields.append(("failed", progress["exception"]))
     states = progress["stateOperators"]
     rows, size = (sum(one[name] for one in states) for name in ("numRowsTotal", "memoryUsedBytes"))
     given, taken = progress["sink"]["numOutputRows"], progress["numInputRowsTotal"]
@@ -284,8 +286,8 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         *fields,
         ("run", progress["runId"]),
         ("workers", progress["workers"]),
-        ("rows in", f"{taken:,}, {_rate(found, 'inputRowsPerSecond')} rows/s"),
-        ("rows out", f"{given:,}, {_rate(found, 'processedRowsPerSecond')} rows/s"),
+        ("rows in", f"{taken:,}, {_rate(found, 'processedRowsPerSecond')} rows/s"),
+        ("rows out", f"{given:,}"),
         ("lag", lag_text(progress)),
         ("watermark", watermark and f"{watermark}, {watermark_text(progress)}"),
         ("latency", _percentiles(progress["latencyMs"])),

@@ -33,6 +33,8 @@ class State(Enum):
     RUNNING = "running"
     #: It said so, after its workers had committed what they had.
     STOPPED = "stopped"
+    #: It stopped by itself; the final report says why.
+    FAILED = "failed"
     #: No pulse for a while, and no goodbye: its driver died, or is cut off.
     LOST = "lost"
     #: Registered; nobody has run it yet.
@@ -54,6 +56,11 @@ class QueryFacts:
     @property
     def name(self) -> str:
         return self.registered.name
+
+    @property
+    def has_ended(self) -> bool:
+        """Its run said that it is over."""
+        return self.state in (State.STOPPED, State.FAILED)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -118,7 +125,7 @@ def judge_state(pulse_ms: int | None, progress: dict[str, Any] | None, at_ms: in
     if pulse_ms is None:
         return State.NEW
     if progress is not None and progress.get("isActive") is False:
-        return State.STOPPED
+        return State.FAILED if progress.get("exception") else State.STOPPED
     return State.RUNNING if at_ms - pulse_ms <= SILENCE_MS else State.LOST
 
 

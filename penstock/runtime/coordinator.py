@@ -65,6 +65,8 @@ PULSE_SECONDS = 0.25
 PULSES_PER_REPORT = 4
 PULSES_PER_TRIM = 240
 REPORTS_KEPT = 100
+#: Characters of an error in the last report of a run.
+EXCEPTION_MAX = 10_000
 #: How long workers may take to say goodbye.
 FINISH_SECONDS = 15.0
 
@@ -243,7 +245,8 @@ class Coordinator:
         except TimeoutError:
             logger.warning("query=%s workers did not say goodbye: %s", self._spec.name, waiting)
         report = await self._report()
-        await self._announce(Pulse({**report, "isActive": False}))
+        cause = None if self.error is None else str(self.error)[:EXCEPTION_MAX]
+        await self._announce(Pulse({**report, "isActive": False, "exception": cause}))
 
     # -- progress
 

@@ -43,14 +43,14 @@ class Plan:
     timed_executors: int = 2
     #: Faults of a round; a driver is killed after each.
     calm_machine: Counter[str] = field(
-        default_factory=lambda: Counter(worker=15, server=4, zombie=2)
+        default_factory=lambda: Counter(worker=18, server=5, zombie=2)
     )
     busy_machine: Counter[str] = field(
-        default_factory=lambda: Counter(worker=15, server=4, zombie=2, executor=1)
+        default_factory=lambda: Counter(worker=17, server=4, zombie=2, executor=1)
     )
     rounds: int = 1
     #: How long a round of faults may take, so that a slow machine has fewer.
-    round_seconds: float = 30.0
+    round_seconds: float = 26.0
 
 
 @dataclass(slots=True)
