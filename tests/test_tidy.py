@@ -67,6 +67,7 @@ PURE = (
     "runtime/registry.py",
     "runtime/spec.py",
     "runtime/task_core.py",
+    "runtime/trim_rule.py",
     "nexmark/model.py",
     "nexmark/generator.py",
 )

@@ -315,7 +315,7 @@ def _run_on_spark(frame: Any, log: Log, plan: Plan, found: Found, say: Say) -> N
             found.end_to_end[f"{name}_seconds"] = round(time.monotonic() - started, 3)
             if where:
                 say("kill -9 of a worker")
-                found.worker_killed = _kill(query, log, feed, plan.kills, _worker)
+                found.worker_killed = _kill(query, log, feed, plan.kills, above=0)
         finally:
             query.stop()
         tasks = (query.lastProgress or {}).get("tasks", {}).values()
@@ -336,15 +336,17 @@ class _Feed:
         self._next_ms += _STEP_MS
 
 
-def _kill(
-    query: Any, log: Log, feed: Callable[[], None], kills: int, choose: Callable[[int], int]
-) -> list[float]:
-    """Seconds from each kill until input that came after it is visible in the result."""
+def _kill(query: Any, log: Log, feed: Callable[[], None], kills: int, above: int) -> list[float]:
+    """Seconds from each kill until input that came after it is visible in the result.
+
+    Killed are a worker and so many processes above it.
+    """
     seconds = []
     for _ in range(kills):
-        pid = choose(_newest_worker(log, query.name))
+        pids = _with_parents(_newest_worker(log, query.name), above)
         started = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
         feed()
         query.processAllAvailable()
         seconds.append(time.monotonic() - started)
@@ -359,16 +361,13 @@ def _newest_worker(log: Log, name: str) -> int:
     return [message.pid for message in messages if isinstance(message, Hello)][-1]
 
 
-def _worker(pid: int) -> int:
-    return pid
-
-
-def _executor(pid: int) -> int:
-    """The JVM above a worker's process: worker, PySpark's daemon, executor."""
-    for _ in range(2):
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        pid = int(stat.rpartition(")")[2].split()[1])
-    return pid
+def _with_parents(pid: int, above: int) -> list[int]:
+    """A process and those above it, the last first: its parent, and so on."""
+    pids = [pid]
+    for _ in range(above):
+        stat = Path(f"/proc/{pids[0]}/stat").read_text()
+        pids.insert(0, int(stat.rpartition(")")[2].split()[1]))
+    return pids
 
 
 def _kill_on_cluster(spark: Any, directory: Path, plan: Plan) -> list[float]:
@@ -385,7 +384,8 @@ def _kill_on_cluster(spark: Any, directory: Path, plan: Plan) -> list[float]:
             def feed() -> None:
                 numbers.append([{"n": 1}])
 
-            return _kill(query, log, feed, 1, _executor)
+            # A worker, PySpark's daemon, the executor: as when their machine is lost.
+            return _kill(query, log, feed, 1, above=2)
         finally:
             query.stop()
 
@@ -401,7 +401,7 @@ def _session(master: str) -> Iterator[Any]:
         .appName("penstock-bench-recovery")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
+        .config("spark.log.level", "OFF")  # what is killed here is killed on purpose
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import EvaluationFailed
 from penstock.ids import Lsn
 from penstock.log.records import Entry
 from penstock.ops.api import Delta
@@ -78,6 +79,9 @@ def find_bad_rows(
 
 
 def _letter(arrival: Arrival, row: Delta, error: Exception, task: str) -> DeadLetter:
+    cause = error
+    if isinstance(error, EvaluationFailed) and isinstance(error.__cause__, Exception):
+        cause = error.__cause__  # what the user's function raised
     values = {
         name.rpartition("#")[0] or name: value for name, value in row.batch.to_pylist()[0].items()
     }
@@ -86,8 +90,8 @@ def _letter(arrival: Arrival, row: Delta, error: Exception, task: str) -> DeadLe
         origin=arrival.origin,
         lsn=arrival.lsn,
         row=json.dumps(values, default=str)[:TEXT_MAX],
-        error=type(error).__name__,
-        message=str(error)[:TEXT_MAX],
+        error=type(cause).__name__,
+        message=str(cause)[:TEXT_MAX],
         traceback="".join(traceback.format_exception(error))[-TEXT_MAX:],
     )
 

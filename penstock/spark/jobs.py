@@ -187,6 +187,9 @@ def choose_python(sc: Any) -> None:
     Spark would take whatever `python3` is first on the path, which may not know Penstock. Who sets
     PYSPARK_PYTHON, or has a cluster, has chosen.
     """
-    chosen = os.environ.get("PYSPARK_PYTHON") or sc.getConf().get("spark.pyspark.python")
-    if not chosen and sc.master.startswith("local"):
+    if os.environ.get("PYSPARK_PYTHON"):
+        return
+    if chosen := sc.getConf().get("spark.pyspark.python"):
+        sc.pythonExec = chosen  # which only spark-submit obeys by itself
+    elif sc.master.startswith("local"):
         sc.pythonExec = sys.executable

@@ -30,10 +30,6 @@ spark = (
     SparkSession.builder.master(master)
     .config("spark.ui.enabled", "false")
     .config("spark.log.level", "ERROR")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.executor.memory", "1g")
-    .config("spark.pyspark.python", sys.executable)
     .getOrCreate()
 )
 with penstock.connect(directory) as log:
@@ -53,6 +49,7 @@ with penstock.connect(directory) as log:
     print("workers", *(message.pid for message in said if isinstance(message, Hello)))
 spark.stop()
 """
+LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 EXPECTED = [(k, sum(n for n in range(2000) if n % 7 == k)) for k in range(7)]
 
 
@@ -64,6 +61,7 @@ def run_script(master: str, directory: Path) -> dict[str, str]:
         capture_output=True,
         text=True,
         timeout=90,
+        env={**os.environ, **LOOPBACK, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     stop_server(directory)
@@ -110,7 +108,7 @@ def spark_class(directory: Path, arguments: list[str]) -> Iterator[None]:
 
     home = Path(pyspark.__file__).parent
     output = open(directory / f"{arguments[0]}.log", "wb")  # noqa: SIM115
-    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, **LOOPBACK, "SPARK_HOME": str(home)}
     process = subprocess.Popen(
         [str(home / "bin" / "spark-class"), *arguments],
         stdout=output,

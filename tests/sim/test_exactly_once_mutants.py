@@ -146,7 +146,7 @@ def claims_are_not_guarded_by_the_run(patch: pytest.MonkeyPatch) -> None:
     """A driver that was replaced fences the tasks of its successor, and cannot say so."""
 
     async def claim(self: SimDriver, claim: Claim) -> None:
-        instances = {task: await self.client.claim(task.producer) for task in claim.tasks}
+        instances = {task: await self.claim_one(task, []) for task in claim.tasks}
         await self.perform(self.core.on_claimed(instances))
 
     patch.setattr(SimDriver, "claim", claim)

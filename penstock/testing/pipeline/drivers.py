@@ -150,10 +150,15 @@ class SimDriver:
     async def claim(self, claim: Claim) -> None:
         instances = {}
         for task in claim.tasks:
-            instances[task] = await self.client.claim(task.producer, guards=[self._guard])
-            self.world.count("instance claimed")
+            instances[task] = await self.claim_one(task, [self._guard])
         self.core.on_committed(await self._last_numbers(claim.tasks))
         await self.perform(self.core.on_claimed(instances))
+
+    async def claim_one(self, task: TaskId, guards: Sequence[Guard]) -> int:
+        instance = await self.client.claim(task.producer, guards=guards)
+        self.world.story.claims[task.producer, instance] = self._voice.instance
+        self.world.count("instance claimed")
+        return instance
 
     async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
         numbers = {}

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.ids import Lsn
-from penstock.log.records import Entry, Kind
+from penstock.log.records import Entry, Kind, meta_tag
 from penstock.ops.api import START_MS
 from penstock.plan import nodes as n
 from penstock.plan.stages import StageInput
 from penstock.protocol.markers import Heard, Marker, decode_marker
-from penstock.protocol.names import TaskId, node_tag
+from penstock.protocol.names import TaskId, node_tag, run_key
 from penstock.runtime.spec import share_of
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
@@ -98,6 +98,7 @@ def check_all(world: Witness) -> None:
     """All laws over a world that has come to rest."""
     evidence = Evidence(world)
     check_fenced(evidence)
+    check_claims(evidence)
     for task in world.spec.task_ids:
         check_markers(evidence, task)
         check_heard(evidence, task)
@@ -121,6 +122,24 @@ def check_fenced(evidence: Evidence) -> None:
             newest[entry.producer] = entry.instance
         elif entry.instance != known:
             raise Violation("I5", f"instance {entry.instance} wrote {entry} after {known}")
+
+
+def check_claims(evidence: Evidence) -> None:
+    """A run of the query claims nothing once another has begun: it could not say so any more."""
+    claimed = {claim.lsn: claim for claim in evidence.world.log.claims}
+    tag = meta_tag(run_key(evidence.spec.name))
+    run: int | None = None
+    for entry in evidence.entries:
+        if tag in entry.tags:
+            run = entry.instance
+        claim = claimed.get(entry.lsn)
+        by = (
+            None
+            if claim is None
+            else evidence.world.story.claims.get((claim.producer, claim.instance))
+        )
+        if by is not None and by != run:
+            raise Violation("I5", f"run {by} claimed {claim} in run {run}")
 
 
 def check_markers(evidence: Evidence, task: TaskId) -> None:

@@ -50,6 +50,8 @@ class PipelineStory:
     recoveries: list[Recovery] = field(default_factory=list)
     #: Instances that began to run, by task.
     instances: dict[TaskId, list[int]] = field(default_factory=dict)
+    #: By producer and instance: the run of the query that claimed it.
+    claims: dict[tuple[str, int], int] = field(default_factory=dict)
     #: (tail of the log when it was trimmed, trim point).
     trims: list[tuple[Lsn, Lsn]] = field(default_factory=list)
     #: What a reader of the result was shown: LSN at which it counted, payload.

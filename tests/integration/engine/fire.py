@@ -157,6 +157,14 @@ class Kill:
     lost: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Wound:
+    """The instance of a task that was hit, and the tail of the log at that moment."""
+
+    instance: int
+    lsn: int
+
+
 class Stand:
     """Leave `with` to end everything that it started."""
 
@@ -313,14 +321,14 @@ class Stand:
             processes.send(pid, signal.SIGKILL, root=self.driver.pid)
         return replace(kill, time_ms=time.time_ns() // 1_000_000)
 
-    def find_recovered(self, instances: dict[str, int]) -> list[str]:
-        """Which of the tasks have committed as a newer instance than this."""
-        found = []
-        for task, instance in instances.items():
-            last = self.log.client.read_last(parse_task(task).marker_tag)
-            if last is not None and decode_marker(last.payload).instance > instance:
-                found.append(task)
-        return found
+    def has_committed(self, task: str, wound: Wound) -> bool:
+        """Whether the task has committed since, as a newer instance."""
+        last = self.log.client.read_last(parse_task(task).marker_tag)
+        return (
+            last is not None
+            and last.lsn >= wound.lsn
+            and decode_marker(last.payload).instance > wound.instance
+        )
 
     def kill_driver(self) -> Kill:
         """SIGKILL for the driver and its JVM."""

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import fire_processes as processes
-from fire import Kill, Stand
+from fire import Kill, Stand, Wound
 
 from penstock.protocol.names import parse_task
 
@@ -47,9 +47,9 @@ class Nemesis:
         self._stopped: dict[int, float] = {}
         #: Seconds from the kill of a driver until every task has committed again.
         self.driver_seconds: list[float] = []
-        #: By query: hits since all its tasks had committed, and the instances that must be passed.
+        #: By query: hits since all its tasks had committed, and those that have not yet.
         self._hits: Counter[str] = Counter()
-        self._wounds: dict[str, dict[str, int]] = {}
+        self._wounds: dict[str, dict[str, Wound]] = {}
 
     def run(self, faults: Sequence[str], until: float) -> None:
         """These, in an order and at moments that the seed decides; as many as fit."""
@@ -90,18 +90,23 @@ class Nemesis:
     def _may_hit(self, query: str) -> bool:
         wounds = self._wounds.get(query, {})
         if wounds:
-            healed = self._stand.find_recovered(wounds)
-            wounds = {task: number for task, number in wounds.items() if task not in healed}
+            wounds = {
+                task: wound
+                for task, wound in wounds.items()
+                if not self._stand.has_committed(task, wound)
+            }
             self._wounds[query] = wounds
         if not wounds:
             self._hits[query] = 0
         return self._hits[query] < HITS_MAX
 
-    def _note(self, kill: Kill) -> Kill:
+    def _note(self, kill: Kill, *, survives: bool = False) -> Kill:
         for query in {parse_task(task).query for task in kill.lost}:
             self._hits[query] += 1
-            lost = {task: n for task, n in kill.lost.items() if parse_task(task).query == query}
-            self._wounds[query] = {**self._wounds.get(query, {}), **lost}
+        for task, instance in kill.lost.items():
+            # Who was only stopped may wake up before anybody missed it, and go on.
+            wound = Wound(-1 if survives else instance, kill.lsn)
+            self._wounds.setdefault(parse_task(task).query, {})[task] = wound
         return kill
 
     # ---- faults
@@ -116,7 +121,7 @@ class Nemesis:
         pid = self._pick_worker()
         wound = self._stand.wound([pid])
         if processes.send(pid, signal.SIGSTOP, root=self._stand.driver.pid):
-            self._note(wound)
+            self._note(wound, survives=True)
             self._stopped[pid] = time.monotonic() + self._rng.uniform(*ZOMBIE_SECONDS)
             self.counts["zombie"] += 1
 
@@ -130,7 +135,7 @@ class Nemesis:
         """The one with most tasks, which hurts most."""
         queries = sorted({query for query, _ in self._stand.workers.last})
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not all(self._may_hit(query) for query in queries):
+        while not all(map(self._may_hit, queries)):
             assert time.monotonic() < deadline, f"no recovery: {self._wounds}"
             self._sleep(0.1)
         found = processes.executors(self._stand.driver.pid)

@@ -50,7 +50,7 @@ class Plan:
     )
     rounds: int = 1
     #: How long a round of faults may take, so that a slow machine has fewer.
-    round_seconds: float = 26.0
+    round_seconds: float = 29.0
 
 
 @dataclass(slots=True)
