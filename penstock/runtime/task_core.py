@@ -437,21 +437,18 @@ class TaskCore:
         self._change_bytes = 0
         return self.state.freeze()
 
-    def checkpointed(self, reference: dict[str, object], size: int) -> dict[str, object] | None:
+    def checkpointed(self, reference: dict[str, object], size: int) -> None:
         """A checkpoint is durable; the next marker names it, and the one before it.
 
-        Returns the one that markers name no longer from then on: not to be deleted before such a
-        marker is durable.
+        What markers named before may be deleted once that marker is durable.
         """
         newest, lsn = self.checkpoint_lsn, reference["marker_lsn"]
         assert isinstance(lsn, int)
         if newest is not None and lsn <= newest:
-            return None  # it took longer to write than the one after it
-        older = self._checkpoints[-1] if len(self._checkpoints) == 2 else None
+            return  # it took longer to write than the one after it
         self._checkpoints = (reference, *self._checkpoints[:1])
         self._checkpoint_bytes = size
         self._next.is_due = True
-        return older
 
     @property
     def checkpoint_lsn(self) -> int | None:

@@ -352,23 +352,21 @@ def sweep_keeps_what_the_next_marker_will_name(patch: pytest.MonkeyPatch) -> Non
     """And not what the last one names: the engine did so until seed 2021."""
     original = TaskCore.checkpointed
 
-    def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> Any:
-        older = original(self, reference, size)
-        if older is not None:
+    def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
+        older = self._checkpoints[-1] if len(self._checkpoints) == 2 else None
+        original(self, reference, size)
+        if older is not None and older not in self._checkpoints:
             world = WORLDS[-1]
             keep_from = CheckpointRef.from_json(older).marker_lsn
             world.store.sweep(str(self.task), keep_from, world.log.tail)
-        return older
 
     patch.setattr(TaskCore, "checkpointed", checkpointed)
 
 
 def a_slow_checkpoint_comes_before_a_newer_one(patch: pytest.MonkeyPatch) -> None:
-    def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> Any:
-        older = self._checkpoints[-1] if len(self._checkpoints) == 2 else None
+    def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
         self._checkpoints = (reference, *self._checkpoints[:1])
         self._next.is_due = True
-        return older
 
     patch.setattr(TaskCore, "checkpointed", checkpointed)
 
