@@ -39,7 +39,7 @@ PULSES_GATHERING = 8
 #: Pulses after which an instance that ends was not killed by its first input: 10 s.
 PULSES_LONG = 40
 #: Instances of a task in a row that ended without a commit: the query stops, its input kills it.
-FUTILE_MAX = 4
+FUTILE_MAX = 7
 
 
 @dataclass(frozen=True, slots=True)
