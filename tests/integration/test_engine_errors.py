@@ -181,7 +181,7 @@ def test_an_expression_that_fails_stops_the_query_as_spark_would(
 def test_a_query_that_was_stopped_says_so(spark: Any, log: penstock.Log) -> None:
     source = log.create_stream("stopped_in", "n long")
     with running(source.df(spark), to="stopped", mode="append", workers=1) as query:
-        pass
+        query.processAllAvailable()
     with pytest.raises(QueryFailed, match="query stopped was stopped: start it again"):
         query.processAllAvailable()
 

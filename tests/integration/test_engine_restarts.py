@@ -115,8 +115,8 @@ def test_a_new_plan_may_take_over_and_its_result_is_all_there_is(
 def test_a_new_plan_with_other_columns_needs_another_stream(spark: Any, log: penstock.Log) -> None:
     source = log.create_stream("columns_in", BIDS)
     frame = source.df(spark)
-    with running(frame.select("price"), to="columns_out", mode="append", workers=1):
-        pass
+    with running(frame.select("price"), to="columns_out", mode="append", workers=1) as query:
+        query.processAllAvailable()
 
     with pytest.raises(SchemaMismatch, match="another stream"):
         penstock.start(

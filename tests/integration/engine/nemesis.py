@@ -7,7 +7,7 @@ executor  SIGKILL for an executor's JVM, with all Python workers under it
 driver    SIGKILL for the driver and its JVM; a new one goes on with the queries
 
 A query whose tasks end again and again without a commit is stopped by its coordinator, which takes
-it for poisoned. So no query is hit a third time before all its tasks have committed again; on a
+it for poisoned. So no query is hit a fourth time before all its tasks have committed again; on a
 slow machine that makes the fire slower, not the test red.
 """
 
