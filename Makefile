@@ -34,16 +34,19 @@ lint: $(BIN)/.installed
 types: $(BIN)/.installed
 	$(BIN)/mypy
 
-# Tests that wait on clocks and disks have the machine for themselves; those that only compute run
-# beside the ones that wait for Spark.
+# Two at a time, on two cores: one with Spark beside one without. What measures itself against bars
+# of time runs beside what only computes.
 test: $(BIN)/.installed java lint types
-	$(BIN)/pytest tests/test_tidy.py tests/conformance tests/integration
 	@mkdir -p .pytest_cache
-	@$(BIN)/pytest -p no:cacheprovider tests/unit tests/property tests/transcripts tests/sim \
-	  > .pytest_cache/computing.txt 2>&1 & computing=$$!; \
-	$(BIN)/pytest tests/oracle; oracle=$$?; \
-	wait $$computing; computing=$$?; cat .pytest_cache/computing.txt; \
-	exit $$((oracle | computing))
+	@$(call both,tests/oracle,tests/test_tidy.py tests/conformance tests/integration)
+	@$(call both,tests/engine,tests/unit tests/property tests/transcripts tests/sim)
+
+# $(call both,A,B) runs pytest over A and, at the same time, over B, whose output is shown after A's.
+define both
+$(BIN)/pytest -p no:cacheprovider $(2) > .pytest_cache/beside.txt 2>&1 & beside=$$!; \
+	$(BIN)/pytest -p no:cacheprovider $(1); first=$$?; \
+	wait $$beside; second=$$?; cat .pytest_cache/beside.txt; exit $$((first | second))
+endef
 
 soak: $(BIN)/.installed java
 	PENSTOCK_SOAK=1 $(BIN)/pytest tests/property --timeout 0

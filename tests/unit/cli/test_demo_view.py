@@ -1,4 +1,4 @@
-"""What the demo shows and how it judges; the demo itself is in tests/integration/test_demo.py."""
+"""What the demo shows and how it judges; the demo itself is in tests/engine/test_demo.py."""
 
 from __future__ import annotations
 

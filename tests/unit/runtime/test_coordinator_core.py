@@ -165,7 +165,10 @@ def test_instances_that_end_in_a_row_without_a_commit_stop_the_query() -> None:
     end_again_and_again(core, FUTILE_MAX)
     [fail, finish] = core.on_message(Ended("a", "q.1/0/0", FUTILE_MAX + 1, True, "oops"))
     assert isinstance(fail, Fail)
-    assert f"ended {FUTILE_MAX + 1} times in a row without a commit, at input position 8" in fail.message
+    assert (
+        f"ended {FUTILE_MAX + 1} times in a row without a commit, at input position 8"
+        in fail.message
+    )
     assert "last cause: oops" in fail.message
     assert finish == Announce(Finish())
 

@@ -1,4 +1,7 @@
-"""What tests of whole queries share: a Spark with a core for each of two workers, and one more."""
+"""What tests of whole queries share: a Spark with a core for each of two workers, and one more.
+
+Tables of the runs under fire are shown at the end, also when all went well.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import penstock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_TABLES = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +58,18 @@ def open_log(directory: Path) -> Iterator[penstock.Log]:
     with penstock.connect(directory) as opened:
         yield opened
     stop_server(directory)
+
+
+@pytest.fixture(scope="session")
+def tables(request: pytest.FixtureRequest) -> list[str]:
+    """What is put here is printed in the end."""
+    found: list[str] = []
+    request.config.stash[_TABLES] = found
+    return found
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for table in config.stash.get(_TABLES, []):
+        terminalreporter.write_line(table)

@@ -33,7 +33,7 @@ GAP = (0.3, 1.5)
 ZOMBIE_SECONDS = (3.6, 5.0)
 DRIVER_SECONDS = 120.0
 PATIENCE_SECONDS = 90.0
-HITS_MAX: Final = 3
+HITS_MAX = 3
 
 
 class Nemesis:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engine import running
+from small_queries import running
 
 import penstock
 from penstock.errors import (

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from embedded_server import wait_until
-from test_engine import BIDS, append_bids, by_batch, check, running
+from small_queries import BIDS, append_bids, by_batch, check, running
 
 import penstock
 from penstock.errors import PlanChanged, QueryFailed, SchemaMismatch, Trimmed
