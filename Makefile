@@ -11,7 +11,7 @@ help:
 	@echo "make demo    see it work: a query on Spark in real time, two kills, the result checked"
 	@echo "make test    everything that CI checks"
 	@echo "make soak    longer runs with fresh seeds (SOAK_SECONDS=600)"
-	@echo "make bench   penstock bench log and penstock bench ops"
+	@echo "make bench   all of penstock bench, about 20 minutes"
 
 $(BIN)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("penstock needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -55,6 +55,8 @@ soak: $(BIN)/.installed java
 bench: $(BIN)/.installed java
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench ops
+	$(BIN)/penstock bench realtime
+	$(BIN)/penstock bench recovery
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

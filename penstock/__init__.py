@@ -51,6 +51,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.cli.live import follow
     from penstock.spark.frontend import explain
     from penstock.spark.query import StreamingQuery
     from penstock.spark.start import start
@@ -62,6 +63,7 @@ else:
     _LAZY = {
         "connect": "penstock.stream.session",
         "explain": "penstock.spark.frontend",
+        "follow": "penstock.cli.live",
         "Log": "penstock.stream.session",
         "start": "penstock.spark.start",
         "Stream": "penstock.stream.stream",
@@ -103,5 +105,6 @@ __all__ = [
     "__version__",
     "connect",
     "explain",
+    "follow",
     "start",
 ]

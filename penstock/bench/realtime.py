@@ -104,7 +104,7 @@ class Found:
 
     #: Milliseconds, one list per round.
     rounds: list[list[float]] = field(default_factory=list)
-    #: Events that are missing in the result, or there twice.
+    #: How far the events in the result are from those that were sent, on balance.
     wrong_events: int = 0
     #: Events a second, one per backlog.
     saturation: list[float] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Found:
     def as_figures(self) -> dict[str, Any]:
         figures: dict[str, Any] = {"rows": len(self.values), "latency_ms": summary(self.values)}
         figures["p50_ms_rounds"] = [round(percentile(one, 50), 2) for one in self.rounds]
-        figures["events_lost_or_repeated"] = self.wrong_events
+        figures["events_off_balance"] = self.wrong_events
         figures["generator_late_ms_max"] = round(self.late_ms_max, 1)
         if self.saturation:
             figures["saturation_events_per_second"] = round(max(self.saturation))
@@ -331,7 +331,7 @@ def make_report(found: Results, plan: Plan) -> Report:
         report.checks += _latency_checks(query, variants)
     wrong = sum(one.wrong_events for variants in found.values() for one in variants.values())
     detail = "of the measured events, over all variants: what came out beside what was sent"
-    report.checks.append(Check("events_lost_or_repeated", wrong, 0, "at most", "events", detail))
+    report.checks.append(Check("events_off_balance", wrong, 0, "at most", "events", detail))
     return report
 
 

@@ -11,7 +11,7 @@ killed      kill -9 of a Python worker, then of an executor of a cluster of two:
             until new input is processed, committed and visible
 
 Law: with and without are measured on the same log, the same markers and changes; the states that
-come out have the same rows.
+come out have the same number of rows.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def make_report(found: Found, plan: Plan) -> Report:
             "resume with checkpoints, times faster", without_s / with_s, RATIO_BAR, "at least", "x",
             f"medians of {len(found.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
         ),
-        Check("rows of state that differ", found.rows_differ, 0, "at most", "rows"),
+        Check("difference in rows of state", found.rows_differ, 0, "at most", "rows"),
     ]  # fmt: skip
     for name, seconds, bar in (
         ("killed worker, new input visible", found.worker_killed, WORKER_SECONDS_BAR),

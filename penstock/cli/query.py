@@ -32,6 +32,7 @@ from penstock.cli.query_facts import (
     State,
     find_query,
     list_queries,
+    listen,
     now_ms,
     wait_for_end,
 )
@@ -124,10 +125,12 @@ def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
         while True:
             if isinstance(live, Live):
                 live.update(Text("\n".join(_page(found))), refresh=True)
-            elif found.progress is not None and found.progress != shown:
-                shown = found.progress
-                line = json.dumps(found.as_json()) if as_json else progress_line(shown)
-                click.echo(line)
+            elif found.progress is not None and (found.state, found.progress) != shown:
+                shown = (found.state, found.progress)
+                line = progress_line(found.progress)
+                if found.state is not State.RUNNING:
+                    line = f"{line} ({found.state.value})"
+                click.echo(json.dumps(found.as_json()) if as_json else line)
             if found.has_ended:
                 return
             try:
@@ -169,7 +172,7 @@ def stop(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
       penstock query stop hot --wait 60 --json
     """
     with target.open() as log:
-        found = find_query(log.client, name)
+        found = listen(log.client, find_query(log.client, name))
         was = found.state
         if was is State.RUNNING:
             who = f"{socket.gethostname()} pid {os.getpid()}"
@@ -216,7 +219,7 @@ def remove(name: str, target: Target, as_json: bool) -> None:
       penstock query stop hot && penstock query remove hot && penstock log trim --consumed
     """
     with target.open() as log:
-        found = find_query(log.client, name)
+        found = listen(log.client, find_query(log.client, name))
         if found.state is State.RUNNING:
             raise BadRequest(f"query {name} is running: stop it first (`penstock query stop`)")
         run = log.client.get(run_key(name))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
 from penstock.cli.output import time_text
-from penstock.errors import NotFound
+from penstock.errors import BadFormat, NotFound
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.names import QUERY_PREFIX, check_query_name, pulse_tag, query_key
@@ -115,8 +115,11 @@ def newest_pulse(client: BlockingLog, name: str) -> tuple[Entry | None, dict[str
 
 
 def progress_of(entry: Entry) -> dict[str, Any] | None:
-    """The report that a pulse carries, if any."""
-    message = decode_message(entry.payload)
+    """The report that a pulse carries, if any; None for bytes that are no message."""
+    try:
+        message = decode_message(entry.payload)
+    except BadFormat:
+        return None
     return message.progress if isinstance(message, Pulse) else None
 
 
@@ -127,6 +130,22 @@ def judge_state(pulse_ms: int | None, progress: dict[str, Any] | None, at_ms: in
     if progress is not None and progress.get("isActive") is False:
         return State.FAILED if progress.get("exception") else State.STOPPED
     return State.RUNNING if at_ms - pulse_ms <= SILENCE_MS else State.LOST
+
+
+def listen(client: BlockingLog, found: QueryFacts) -> QueryFacts:
+    """What seems lost is listened to before it is believed: two machines' clocks may differ."""
+    if found.state is not State.LOST:
+        return found
+    with client.tail([pulse_tag(found.name)], start=client.bounds().tail) as reader:
+        deadline = time.monotonic() + SILENCE_MS / 1000
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                batch = reader.next_batch(left)
+            except TimeoutError:
+                break
+            if batch is not None and batch.entries:
+                return replace(found, state=State.RUNNING)
+    return found
 
 
 def wait_for_end(client: BlockingLog, name: str, start: int, seconds: float) -> bool:

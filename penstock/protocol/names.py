@@ -10,7 +10,8 @@
 
 A task is `<query>.<version>/<stage>/<index>`; its producer is `@<task>`. A version is a life of the
 query: one that starts anew after its plan was changed takes the next, and so shares no tag with it.
-Law: no stream and no producer of a user can take these names (none starts with @).
+Law: no stream, and no producer of a stream, can take these names (none starts with @). Whoever has
+the log's token and appends by hand can.
 """
 
 from __future__ import annotations

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from penstock.errors import BadFormat, Fenced, GuardFailed, PenstockError, QueryFailed
+from penstock.errors import (
+    BadFormat,
+    Damaged,
+    Fenced,
+    GuardFailed,
+    PenstockError,
+    QueryFailed,
+    Trimmed,
+)
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -54,7 +62,7 @@ from penstock.runtime.lag import measure_lag
 from penstock.runtime.progress import Lag, Rates, make_progress, source_position
 from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.trim import trim_consumed
-from penstock.runtime.worker import PATIENCE_SECONDS, Address
+from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, Address, close_within
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +125,7 @@ class Coordinator:
             try:
                 runner.run(self._main())
             except (Fenced, GuardFailed) as error:
-                self.error = QueryFailed(
+                self.error = self.error or QueryFailed(
                     f"query {self._spec.name} was started by another driver, which runs it now "
                     f"({error})"
                 )
@@ -154,9 +162,9 @@ class Coordinator:
             await asyncio.gather(*loops, return_exceptions=True)
             for loop in done:
                 loop.result()
-            await self._wait_for_goodbyes()
+            await self._say_the_end()
         finally:
-            await self._log.close()
+            await close_within(self._log, CLOSE_SECONDS)
 
     async def _listen(self) -> None:
         voice = coordinator_producer(self._spec.name)
@@ -185,8 +193,15 @@ class Coordinator:
             await self._perform(self.core.on_pulse())
             count += 1
             if self._trims and count % PULSES_PER_TRIM == 0:
-                await trim_consumed(self._log)
+                await self._trim()
             await asyncio.sleep(PULSE_SECONDS)
+
+    async def _trim(self) -> None:
+        try:
+            await trim_consumed(self._log)
+        except (Trimmed, Damaged) as error:
+            # Somebody else trims as well, or registered what this version cannot read.
+            logger.warning("query=%s not trimmed: %s", self._spec.name, error)
 
     async def _announce(self, message: Message) -> None:
         tags: tuple[str, ...] = (control_tag(self._spec.name),)
@@ -227,26 +242,38 @@ class Coordinator:
             if entry is not None
         }
 
-    async def _wait_for_goodbyes(self) -> None:
-        """So that what the workers commit last is committed when `stop` returns."""
+    async def _say_the_end(self) -> None:
+        """Wait for the workers' goodbyes, so that what they commit last is committed when `stop`
+        returns; then say how it ended. In a bounded time, whether the log is there or not.
+        """
         waiting = set(self.core.members)
         try:
             async with asyncio.timeout(FINISH_SECONDS):
-                tags = [control_tag(self._spec.name)]
-                async with self._log.tail(tags, start=self._goodbyes_from) as reader:
-                    while waiting:
-                        batch = await reader.__anext__()
-                        for entry in batch.entries:
-                            message = decode_message(entry.payload)
-                            if isinstance(message, Goodbye):
-                                waiting.discard(message.worker)
-                            elif isinstance(message, Beat):
-                                self.core.on_message(message)  # the last of each is what it did
+                await self._wait_for_goodbyes(waiting)
         except TimeoutError:
             logger.warning("query=%s workers did not say goodbye: %s", self._spec.name, waiting)
-        report = await self._report()
-        cause = None if self.error is None else str(self.error)[:EXCEPTION_MAX]
-        await self._announce(Pulse({**report, "isActive": False, "exception": cause}))
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                report = await self._report()
+                cause = None if self.error is None else str(self.error)[:EXCEPTION_MAX]
+                await self._announce(Pulse({**report, "isActive": False, "exception": cause}))
+        except TimeoutError:
+            logger.warning("query=%s has no log to say its end to", self._spec.name)
+
+    async def _wait_for_goodbyes(self, waiting: set[str]) -> None:
+        tags = [control_tag(self._spec.name)]
+        async with self._log.tail(tags, start=self._goodbyes_from) as reader:
+            while waiting:
+                batch = await reader.__anext__()
+                for entry in batch.entries:
+                    try:
+                        message = decode_message(entry.payload)
+                    except BadFormat:
+                        continue
+                    if isinstance(message, Goodbye):
+                        waiting.discard(message.worker)
+                    elif isinstance(message, Beat):
+                        self.core.on_message(message)  # the last of each is what it did
 
     # -- progress
 
@@ -280,7 +307,11 @@ class Coordinator:
         """Tell the workers to commit what they have and to leave. Returns at once; idempotent."""
 
         async def finish() -> None:
-            await self._perform(self.core.finish())
+            try:
+                async with asyncio.timeout(FINISH_SECONDS):
+                    await self._perform(self.core.finish())
+            except TimeoutError:
+                logger.warning("query=%s ends without a word: the log is away", self._spec.name)
             self._over.set()
 
         if not self.ended.is_set() and not self._stop_asked:

@@ -179,7 +179,11 @@ class CoordinatorCore:
             for one in self.members.values()
             if one.slot == slot and (attempts is None or one.attempt < attempts)
         ]
-        return self._lose(lost)
+        effects = self._lose(lost)
+        if attempts is not None:
+            for worker in lost:  # it is dead for sure: a beat that is still to be read says nothing
+                self._gone.pop(worker, None)
+        return effects
 
     def finish(self) -> list[Effect]:
         """Tell the workers to stop."""

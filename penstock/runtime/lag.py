@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from penstock.errors import Trimmed
 from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
@@ -20,6 +21,13 @@ LAG_BYTES: Final = 1 * MIB
 
 async def measure_lag(log: AsyncLog, stream: str, position: int) -> Lag:
     """Rows of data entries at or after `position`, and the age of the oldest of them."""
+    try:
+        return await _measure(log, stream, position)
+    except Trimmed:  # the position was reported a moment ago, and others trim
+        return Lag(0, 0.0)
+
+
+async def _measure(log: AsyncLog, stream: str, position: int) -> Lag:
     bounds = await log.bounds()
     records, size = 0, 0
     oldest_ms: int | None = None

@@ -149,12 +149,12 @@ def _source(
 
 
 def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: str) -> int | None:
-    """Every task that reads the stream has committed everything below; None: not known yet."""
+    """No task that reads the stream has anything to do below; None: not known yet."""
     found: list[int | None] = []
     for task in spec.task_ids:
         inputs = spec.query.stages[task.stage].inputs
         if any(isinstance(leaf, n.Scan) and leaf.stream == stream for leaf in inputs):
-            found.append(reports.get(task, {}).get("committed_position"))
+            found.append(reports.get(task, {}).get("settled_position"))
     known = [position for position in found if position is not None]
     return min(known) if found and len(known) == len(found) else None
 

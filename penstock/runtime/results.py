@@ -33,7 +33,10 @@ def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
 
 
 def _check_whole(log: Log, spec: QuerySpec) -> None:
-    """The first marker of every task that writes the result still stands, hence all after it."""
+    """Of every task that writes the result, what stands begins before its first row.
+
+    The counter of the first marker that stands tells how much it committed with and before itself.
+    """
     bounds = log.bounds()
     if not bounds.trim_point:
         return
@@ -43,7 +46,8 @@ def _check_whole(log: Log, spec: QuerySpec) -> None:
         start, end = bounds.trim_point, bounds.tail
         with log.client.tail([task.marker_tag], start=start, end=end) as reader:
             first = next((entry for batch in reader for entry in batch.entries), None)
-        if first is not None and decode_marker(first.payload).number > 0:
+        marker = None if first is None else decode_marker(first.payload)
+        if marker is not None and marker.number > 0 and marker.rows_out > 0:
             raise Trimmed(
                 f"the first rows of query {spec.name}'s result were trimmed with the log, below "
                 f'LSN {start}: read what is left with log.stream("{spec.to}").read()'

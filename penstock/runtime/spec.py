@@ -50,7 +50,7 @@ class QuerySpec:
 
     name: str
     version: int
-    #: Of the plan; checkpoints and markers of another one are refused.
+    #: Of the plan, noted in checkpoints; another plan is another version, with tags of its own.
     fingerprint: str
     query: Query
     statics: Mapping[int, pa.Table]

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Any
 
-from penstock.errors import Damaged, PenstockError
+from penstock.errors import Damaged
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -53,10 +53,14 @@ class Task:
         self._appender: AsyncAppender | None = None
         self._due = asyncio.Event()
         self._committed = asyncio.Event()
+        #: Ends the pause between two commits.
+        self._hurry = asyncio.Event()
         self._is_draining = False
+        self._is_halting = False
         self._writing: asyncio.Task[None] | None = None
         self._last_marker: Marker | None = None
         self._last_lsn = Lsn(0)
+        self._is_appending = False
         self._is_running = False
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
@@ -73,8 +77,8 @@ class Task:
         try:
             careful_upto: Lsn | None = None
             while True:
-                await self._resume(careful_upto)
                 try:
+                    await self._resume(careful_upto)
                     await self._run_loops()
                     return
                 except Poisoned as poison:
@@ -97,6 +101,7 @@ class Task:
         """Take nothing more in, commit what was worked on, and end."""
         self._is_draining = True
         self._due.set()
+        self._hurry.set()
 
     # -- resume
 
@@ -155,7 +160,7 @@ class Task:
                         self._check_first(fold.marker)
 
     def _check_first(self, marker: Marker) -> None:
-        if marker.number != 0:
+        if marker.number != 0 and marker.has_state:
             raise Damaged(
                 f"the changes of task {self.task} before its marker {marker.number} were trimmed, "
                 "and no checkpoint of it can be read: start the query with "
@@ -166,16 +171,19 @@ class Task:
 
     async def _run_loops(self) -> None:
         self._is_running = True
+        self._is_halting = False
         reading = asyncio.ensure_future(self._read())
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
         loops = {reading, committing, ticking}
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-            if not committing.done():
-                # What was captured may be on its way: its outcome must be known before we resume.
-                assert self._appender is not None
-                await self._appender.drained()
+            # What was captured is appended to its end: its outcome must be known before this
+            # instance resumes, for nothing would fence it.
+            self._is_halting = True
+            self._due.set()
+            self._hurry.set()
+            await asyncio.wait({committing})
         finally:
             for loop in loops:
                 loop.cancel()
@@ -201,6 +209,7 @@ class Task:
                 if core.has_work:
                     self._due.set()
                 while core.is_full:
+                    self._hurry.set()
                     self._committed.clear()
                     await self._committed.wait()
 
@@ -229,6 +238,9 @@ class Task:
         while True:
             await self._due.wait()
             self._due.clear()
+            self._hurry.clear()
+            if self._is_halting:
+                return
             started = time.monotonic()
             commit = self.core.take_commit()
             if commit is not None and exact:
@@ -241,10 +253,19 @@ class Task:
             if self.core.has_work:
                 self._due.set()
             if interval and commit is not None and not self._is_draining:
-                await asyncio.sleep(max(0.0, started + interval - time.monotonic()))
+                await self._pause(started + interval - time.monotonic())
+
+    async def _pause(self, seconds: float) -> None:
+        """The floor between two commits; cut short if the task is to end or holds too much."""
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
 
     async def _append(self, commit: Commit, started: float) -> None:
         assert self._appender is not None
+        self._is_appending = True
         ranges = []
         for flush in commit.flushes:
             done = await self._appender.append(flush)
@@ -253,9 +274,14 @@ class Task:
         done = await self._appender.append(group)
         self._last_lsn = Lsn(done.first_lsn + done.count - 1)
         self._last_marker = commit.marker
+        self._is_appending = False
         self._note_latency(commit, started)
-        if commit.frozen is not None and self._store is not None:
+        if commit.frozen is None or self._store is None:
+            return
+        if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._checkpoint(commit, self._last_lsn))
+        else:
+            self.core.checkpoint_missed()  # a store that is slow holds one state, not many
 
     def _append_unsafe(self, commit: Commit, started: float) -> None:
         assert self._appender is not None
@@ -293,11 +319,19 @@ class Task:
             if len(named) == 2:
                 keep_from = CheckpointRef.from_json(named[-1]).marker_lsn
                 await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
-        except PenstockError as error:
+        except Exception as error:
             # The changes are in the log: the task goes on, and tries again after the next interval.
-            logger.warning("task=%s checkpoint not written cause=%s", self.task, error)
+            logger.warning("task=%s checkpoint not written cause=%r", self.task, error)
+            self.core.checkpoint_missed()
 
     # -- report
+
+    def _settled_position(self) -> int | None:
+        """Nothing below is left to do: what a marker says, or how far was looked if that is all."""
+        if self._last_marker is None:
+            return None
+        is_idle = not self._is_appending and not self.core.has_work
+        return self.core.position if is_idle else self._last_marker.position
 
     def report(self) -> dict[str, Any]:
         """How it stands, for the worker's next beat."""
@@ -310,14 +344,13 @@ class Task:
             "is_running": self._is_running,
             "position": core.position,
             "committed_position": None if marker is None else marker.position,
-            "needs_from": None if marker is None else marker.needs_from,
+            "settled_position": self._settled_position(),
             "commits_ever": -1 if marker is None else marker.number,
             "watermark_ms": None if marker is None else marker.watermark_ms,
             "rows_in": 0 if marker is None else marker.rows_in,
             "rows_out": 0 if marker is None else marker.rows_out,
             "rows_late": core.stats.rows_late,
             "dead_letters": core.stats.dead_letters,
-            "commits": core.stats.commits,
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,

@@ -81,7 +81,6 @@ class Commit:
     tags: tuple[str, ...]
     #: State at this marker, if a checkpoint is due.
     frozen: tuple[Change, ...] | None = None
-    change_bytes: int = 0
     unmarked: bool = False
 
     def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
@@ -411,12 +410,11 @@ class TaskCore:
         self._number += 1
         self._told = told
         self._committed_position = done.position
-        change_bytes = sum(len(entry.payload) for entry in changes)
-        self._change_bytes += change_bytes
+        self._change_bytes += sum(len(entry.payload) for entry in changes)
         # Without guarantees nothing is resumed; but whoever waits for a marker gets it.
         own = (self.task.marker_tag,) if exact or done.is_asked else ()
         frozen = self._freeze()
-        return Commit(flushes, inline, marker, (*own, *tags), frozen, change_bytes, unmarked)
+        return Commit(flushes, inline, marker, (*own, *tags), frozen, unmarked)
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
         tags = (self.task.change_tag,)
@@ -449,6 +447,10 @@ class TaskCore:
         self._checkpoints = (reference, *self._checkpoints[:1])
         self._checkpoint_bytes = size
         self._next.is_due = True
+
+    def checkpoint_missed(self) -> None:
+        """A frozen state was not made durable: after the next interval one is due anyway."""
+        self._change_bytes += max(CHECKPOINT_BYTES_MIN, self._checkpoint_bytes)
 
     @property
     def checkpoint_lsn(self) -> int | None:

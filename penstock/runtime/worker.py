@@ -24,7 +24,7 @@ from typing import Any
 
 import uvloop
 
-from penstock.errors import Fenced, PenstockError, Retryable, Unknown
+from penstock.errors import Fenced, PenstockError, Retryable, Unavailable, Unknown
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.records import Entry, Kind, NewEntry
@@ -51,9 +51,12 @@ BEAT_SECONDS = 0.25
 #: How often a beat carries the tasks' reports.
 REPORT_SECONDS = 1.0
 #: Characters of a traceback, so that any error can be told in one entry.
-TRACEBACK_MAX = 100_000
+TRACEBACK_MAX = 20_000
 #: A log that is away pauses the query; so no request of a worker gives up before this.
 PATIENCE_SECONDS = 24 * 3600.0
+CONNECT_SECONDS = 5.0
+#: How long a client may take to finish what it submitted, when its process is wanted no more.
+CLOSE_SECONDS = 5.0
 #: Without a pulse of the coordinator for so long, over a connection that works, nobody is there.
 ORPHAN_SECONDS = 20.0
 #: How long tasks may take to commit what they have when the query is stopped.
@@ -74,9 +77,13 @@ class Address:
 
 def run_worker(address: Address, spec: QuerySpec, slot: int, attempt: int) -> None:
     """Run in this process until told to stop; called inside a Spark task."""
+    gc.collect()
     gc.freeze()  # what is loaded now stays: collections need not look at it, at 10 ms a time
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Worker(address, spec, slot, attempt).run())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_Worker(address, spec, slot, attempt).run())
+    finally:
+        gc.unfreeze()  # Spark uses the process again
 
 
 class _Worker:
@@ -96,13 +103,15 @@ class _Worker:
         self._pulsed = time.monotonic()
         self._reports: dict[str, dict[str, Any]] = {}
         self._leaving = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="penstock-beat", daemon=True)
 
     async def run(self) -> None:
         name = f"worker-{self._spec.name}-{self._slot}"
-        self._log = await AsyncLog.connect(
-            self._address.resolve(), name=name, timeout=PATIENCE_SECONDS
-        )
-        beating = threading.Thread(target=self._beat, name="penstock-beat", daemon=True)
+        log = await self._connect(name)
+        if log is None:
+            return
+        self._log = log
+        beating = self._beating
         try:
             start = (await self._log.bounds()).tail
             host, pid = socket.gethostname(), os.getpid()
@@ -122,9 +131,22 @@ class _Worker:
             self._leaving.set()
             for _, _, running in self._tasks.values():
                 running.cancel()
-            await self._log.close()
+            await close_within(self._log, CLOSE_SECONDS)
             if beating.is_alive():
                 await asyncio.to_thread(beating.join)
+
+    async def _connect(self, name: str) -> AsyncLog | None:
+        """Connect, however long the log is away, for as long as somebody may want this process."""
+        while os.getppid() == self._parent and not self._leaving.is_set():
+            try:
+                resolve = self._address.resolve()
+                log = await AsyncLog.connect(resolve, name=name, timeout=CONNECT_SECONDS)
+            except Retryable as error:
+                logger.info("worker=%s waits for the log: %s", self._id, error)
+                continue
+            log.timeout = PATIENCE_SECONDS
+            return log
+        return None
 
     async def _say(self, message: Message) -> None:
         tags = (control_tag(self._spec.name),)
@@ -213,6 +235,11 @@ class _Worker:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
             self._reports = self._report()
+            for _, _, running in self._tasks.values():
+                if running.done() and not running.cancelled():
+                    running.result()  # an end that could not be told
+            if not self._beating.is_alive():
+                raise Unavailable("this worker can beat no more")
             if os.getppid() != self._parent:
                 logger.warning("worker=%s leaves: its Spark executor is gone", self._id)
                 return
@@ -230,9 +257,9 @@ class _Worker:
         _run_apart(self._beat_again_and_again)
 
     async def _beat_again_and_again(self) -> None:
-        log = await AsyncLog.connect(
-            self._address.resolve(), name=f"beat-{self._id}", timeout=PATIENCE_SECONDS
-        )
+        log = await self._connect(f"beat-{self._id}")
+        if log is None:
+            return
         tags = (control_tag(self._spec.name),)
         try:
             reported = 0.0
@@ -249,8 +276,16 @@ class _Worker:
                     return
                 await asyncio.sleep(BEAT_SECONDS)
         finally:
-            async with asyncio.timeout(5):
-                await log.close()
+            await close_within(log, CLOSE_SECONDS)
+
+
+async def close_within(log: AsyncLog, seconds: float) -> None:
+    """Close a client; if the log is away, abandon what it submitted."""
+    try:
+        async with asyncio.timeout(seconds):
+            await log.close()
+    except TimeoutError:
+        log.abandon()
 
 
 def _run_apart(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

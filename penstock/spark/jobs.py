@@ -86,9 +86,12 @@ class WorkerJobs:
                 error = raised
             if self._is_over():
                 return
+            if self._sc._jsc is None:
+                self._on_hopeless("the Spark session was stopped: call query.stop() before")
+                return
             failures = 1 if self._hellos(slot) > hellos else failures + 1
             logger.warning("query=%s worker=%d lost: %s", self._name, slot, _first_line(error))
-            self._on_lost(slot, None)
+            self._on_lost(slot, self._all_attempts(slot))
             if failures > FAILURES_MAX:
                 self._on_hopeless(f"Spark could not run its worker {slot}. {_explain(error)}")
                 return
@@ -103,7 +106,7 @@ class WorkerJobs:
         stages: list[int | None] = [None] * len(self._groups)
         known = [0] * len(self._groups)
         count = 0
-        while not self._stopping.wait(WATCH_SECONDS):
+        while not self._stopping.wait(WATCH_SECONDS) and self._sc._jsc is not None:
             # Few calls: each takes a part of a millisecond, of Python and of the JVM.
             if count % WATCHES_PER_LOOK == 0:
                 stages = [self._find_stage(group) for group in self._groups]
@@ -119,6 +122,11 @@ class WorkerJobs:
         tracker = self._sc.statusTracker()
         job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(group), default=-1))
         return int(job.stageIds[0]) if job is not None and len(job.stageIds) else None
+
+    def _all_attempts(self, slot: int) -> int | None:
+        """All attempts of the slot's newest job are below this number."""
+        stage = self._find_stage(self._groups[slot])
+        return None if stage is None else attempt_number(stage + 1, 0)
 
     def _count_lost(self, stage: int) -> int:
         """Attempts below this number were lost."""
@@ -149,13 +157,15 @@ class WorkerJobs:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if self._sc._jsc is None:
+            return  # the session was stopped, and everything of it
         if any(thread.is_alive() for thread in self._threads):
             for group in self._groups:
                 self._sc.cancelJobGroup(group)
             for thread in self._threads:
                 if thread.ident is not None:
                     thread.join(5.0)
-        self._launch.unpersist()
+        self._launch.destroy()
 
 
 def attempt_number(stage: int, number: int) -> int:

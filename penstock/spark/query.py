@@ -39,7 +39,6 @@ class StreamingQuery:
         self._coordinator = coordinator
         self._jobs = jobs
         self._id = id
-        self._ended = threading.Lock()
         self._watcher = threading.Thread(
             target=self._watch, name=f"penstock-watch-{spec.name}", daemon=True
         )

@@ -7,15 +7,25 @@ started if it raises.
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from penstock.errors import BadRequest, GuardFailed, NotFound, PlanChanged, SchemaMismatch
+from penstock.errors import (
+    BadRequest,
+    GuardFailed,
+    NotFound,
+    PenstockError,
+    PlanChanged,
+    SchemaMismatch,
+)
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
@@ -43,10 +53,15 @@ from penstock.runtime.worker import Address
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs
 from penstock.spark.query import StreamingQuery
+from penstock.state.checkpoint_store import CheckpointStore
 from penstock.stream.positions import Position
 from penstock.stream.session import Log, connect
 
+logger = logging.getLogger(__name__)
+
 OnChange = Literal["refuse", "restart_from_earliest"]
+#: Connections of queries that were given none, by target: they last as long as the program.
+_LOGS: Final[dict[str | None, Log]] = {}
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
 
@@ -94,27 +109,23 @@ def start(
     Raises Unsupported (with every reason), NotFound, PlanChanged, SchemaMismatch, BadRequest.
     """
     _check_names(name, on_change)
+    if not exactly_once:
+        logger.warning("query=%s runs without guarantees: nothing survives a failure", name)
     planned = plan(df, mode=mode)
-    owned = log is None
+    count = _count_workers(df.sparkSession, workers)
     log = log or _log_of(planned.query)
     settings = Settings(
         commit_interval_ms=_ms("commit_interval", commit_interval),
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
         dead_letter=dead_letter,
         exactly_once=exactly_once,
-        checkpoints=log.default_checkpoints if checkpoints is None else checkpoints or None,
+        checkpoints=_check_store(log.default_checkpoints if checkpoints is None else checkpoints),
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
     )
-    try:
-        count = _count_workers(df.sparkSession, workers)
-        spec, id = _register(
-            log, planned.query, name=name, to=to, mode=mode, workers=count, start=start,
-            on_change=on_change, settings=settings, statics=planned.static_rows(),
-        )  # fmt: skip
-    except BaseException:
-        if owned:
-            log.close()
-        raise
+    spec, id = _register(
+        log, planned.query, name=name, to=to, mode=mode, workers=count, start=start,
+        on_change=on_change, settings=settings, statics=planned.static_rows(),
+    )  # fmt: skip
     return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trim_consumed)
 
 
@@ -122,6 +133,24 @@ def _check_names(name: str, on_change: str) -> None:
     check_query_name(name)
     if on_change not in _ON_CHANGE:
         raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
+
+
+def _check_store(place: str | None) -> str | None:
+    """Where checkpoints go, under a name that means the same in every process."""
+    if not place:
+        return None
+    parts = urlsplit(place)
+    if parts.username or parts.password:
+        raise BadRequest(
+            "checkpoints: a secret is not part of the place, which the log keeps and shows; give "
+            "it to the executors as their storage expects it"
+        )
+    place = place if "://" in place else os.path.abspath(place)
+    try:
+        CheckpointStore(place)
+    except (PenstockError, OSError, ValueError) as error:
+        raise BadRequest(f"checkpoints={place!r} cannot be used: {error}") from error
+    return place
 
 
 def _launch(
@@ -159,7 +188,10 @@ def _log_of(query: Query) -> Log:
     target = next(iter(found), None)
     if target is not None and "://" in target:
         raise BadRequest(f"the streams are at {target}: give the connected log as log=")
-    return connect(target)
+    known = _LOGS.get(target)
+    if known is None or known.is_closed:
+        known = _LOGS[target] = connect(target)
+    return known
 
 
 def _count_workers(spark: Any, asked: int | None) -> int:
@@ -325,6 +357,11 @@ def _resolve_starts(
         chosen = {stream: start.get(stream, "earliest") for stream in query.streams}
     else:
         chosen = dict.fromkeys(query.streams, start)
-    return {
+    starts = {
         stream: int(log.stream(stream).resolve(position)) for stream, position in chosen.items()
     }
+    tail = log.bounds().tail
+    for stream, lsn in starts.items():
+        if lsn > tail:
+            raise BadRequest(f"start of {stream} at LSN {lsn}: the log ends at {tail}")
+    return starts

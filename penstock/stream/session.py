@@ -56,6 +56,8 @@ def connect(
     name = os.fspath(target) if target is not None else str(default_data_dir())
     if "://" not in name:
         name = os.path.abspath(os.path.expanduser(name))
+    if "://" in name:
+        token_file = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
     log = Log(
         BlockingLog(resolve, timeout=timeout),
         name,
@@ -136,6 +138,10 @@ class Log:
     def default_checkpoints(self) -> str | None:
         """Where queries put checkpoints if they are not told: beside a log of this machine."""
         return None if "://" in self.target else os.path.join(self.target, "checkpoints")
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def restart_stream(
         self, name: str, *, guards: Sequence[Guard] = (), sets: Sequence[SetKey] = ()

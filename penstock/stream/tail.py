@@ -19,6 +19,7 @@ from penstock.log.api import ReadBatch
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.committed import Counts, Marked, is_named, judge
+from penstock.protocol.markers import Range
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
 
@@ -45,10 +46,11 @@ class StreamTail:
         self._name = name
         self._schema = schema
         self._timeout = timeout
-        self._pending: deque[Entry] = deque()
+        #: What counts at an entry's place: its own payload, or all that a marker names.
+        self._pending: deque[tuple[Entry, list[bytes]]] = deque()
         self._looked_up_to = start
         self._closed = False
-        #: The log entry of the last batch: its LSN, append time, producer, seq.
+        #: The log entry at which the last batch counts: its LSN, append time, producer, seq.
         self.entry: Entry | None = None
         #: Start here to continue after the last batch.
         self.position = start
@@ -68,16 +70,22 @@ class StreamTail:
             if found is None:
                 self.close()
                 raise StopIteration
-            for entry in found.entries:
-                self._take(entry)
+            try:
+                for entry in found.entries:
+                    self._take(entry)
+            except BaseException:
+                self.close()  # continue with a new tail from `position`: nothing of this was given
+                self._pending.clear()
+                raise
             self._looked_up_to = found.looked_up_to
             if not self._pending:
                 self.position = found.looked_up_to
-        entry = self._pending.popleft()
+        entry, payloads = self._pending.popleft()
         try:
-            batch = decode_batch(entry.payload, self._schema)
+            batches = [decode_batch(payload, self._schema) for payload in payloads]
         except BadFormat as error:
             raise BadFormat(f"stream {self._name}, LSN {entry.lsn}: {error}") from error
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         self.entry = entry
         self.position = Lsn(entry.lsn + 1) if self._pending else self._looked_up_to
         return batch
@@ -86,18 +94,21 @@ class StreamTail:
         """Only what counts, where it counts (protocol/committed.py)."""
         match judge(entry):
             case Counts(entry=data):
-                self._pending.append(data)
+                self._pending.append((data, [data.payload]))
             case Marked(marker=marker):
-                for named in marker.ranges:
-                    tags = [stream_tag(self._name)]
-                    fetched = self._client.read(tags, start=named.first_lsn, end=named.end)
-                    self._pending.extend(
-                        staged._replace(lsn=entry.lsn)
-                        for staged in fetched
-                        if is_named(staged, named)
-                    )
+                payloads = [
+                    staged.payload for named in marker.ranges for staged in self._staged(named)
+                ]
+                if payloads:
+                    # One batch: no position lies between what counts at one place.
+                    self._pending.append((entry, payloads))
             case None:
                 pass
+
+    def _staged(self, named: Range) -> list[Entry]:
+        tags = [stream_tag(self._name)]
+        fetched = self._client.read(tags, start=named.first_lsn, end=named.end)
+        return [staged for staged in fetched if is_named(staged, named)]
 
     def _fetch(self, deadline: float | None) -> ReadBatch | None:
         """None at the end and at the deadline."""

@@ -34,9 +34,9 @@ def test_a_tiny_run_measures_both_engines_and_loses_nothing(tmp_path: Path) -> N
     checks = {check.name: check for check in report.checks}
     assert set(checks) == {
         "windowed_p50_micro_batch_defaults_over_penstock",
-        "events_lost_or_repeated",
+        "events_off_balance",
     }
-    assert checks["events_lost_or_repeated"].ok
+    assert checks["events_off_balance"].ok
     for variant in PLAN.variants:
         figures = report.figures[f"windowed, {variant}"]
         assert figures["rows"] > 500

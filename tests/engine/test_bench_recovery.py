@@ -15,7 +15,7 @@ def test_state_is_built_lost_and_resumed_with_checkpoints_and_without(
     report = run_recovery_bench(directory=tmp_path, plan=QUICK, say=said.append)
 
     values = {check.name: check.value for check in report.checks}
-    assert values["rows of state that differ"] == 0
+    assert values["difference in rows of state"] == 0
     assert values["resume with checkpoints, times faster"] > 0
     assert values["killed worker, new input visible"] > 0
     assert report.figures["state_rows"] > 0

@@ -73,7 +73,8 @@ def progress(number: int = 0, **more: Any) -> dict[str, Any]:
     reports = {
         task: {
             "worker": "1-abc", "instance": 3, "is_running": True, "committed_position": 2,
-            "commits_ever": 41, "rows_in": 7_000, "rows_out": 70, "state_rows": 5,
+            "settled_position": 2, "commits_ever": 41, "rows_in": 7_000, "rows_out": 70,
+            "state_rows": 5,
             "state_bytes": 2_000, "resume_ms": 12.3, "checkpoint_lsn": 17,
         }
         for task in spec.task_ids

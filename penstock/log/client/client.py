@@ -264,6 +264,16 @@ class AsyncLog:
         self._fatal = self._fatal or Unavailable("the client was closed")
         self._connected.set()
 
+    def abandon(self) -> None:
+        """Close at once: what was submitted and not answered is unknown."""
+        self._fail(Unavailable("the client was abandoned"))
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     async def __aenter__(self) -> AsyncLog:
         return self
 

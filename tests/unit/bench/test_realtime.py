@@ -130,14 +130,14 @@ def test_each_bar_is_between_two_medians_of_the_same_run(
 def test_one_lost_event_fails_the_run() -> None:
     report = make_report({"windowed": {PENSTOCK: _found(1.0, wrong=1)}}, Plan())
 
-    assert [check.name for check in report.checks] == ["events_lost_or_repeated"]
+    assert [check.name for check in report.checks] == ["events_off_balance"]
     assert not report.ok
 
 
 def test_what_was_not_measured_is_absent() -> None:
     report = make_report({"windowed": {MICRO_BATCH_BEST: _found(1.0)}}, Plan())
 
-    assert [check.name for check in report.checks] == ["events_lost_or_repeated"]
+    assert [check.name for check in report.checks] == ["events_off_balance"]
     figures = report.figures["windowed, micro_batch_best"]
     assert figures["rows"] == 3
     assert "saturation_events_per_second" not in figures

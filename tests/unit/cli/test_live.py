@@ -33,6 +33,7 @@ def report(
                 "rows_in": rows,
                 "rows_out": 5,
                 "committed_position": 70,
+                "settled_position": 70,
                 "watermark_ms": watermark_ms,
                 "state_rows": 1_234,
                 "state_bytes": 5_600_000,

@@ -109,15 +109,15 @@ def test_state_is_summed_by_stage() -> None:
 def test_a_source_is_as_far_as_its_slowest_reader() -> None:
     spec = spec_of(scan(), mode="append", tasks=2)
     one, two = spec.task_ids
-    assert source_position(spec, {one: {"committed_position": 9}}, "in") is None
-    both = {one: {"committed_position": 9}, two: {"committed_position": 4}}
+    assert source_position(spec, {one: {"settled_position": 9}}, "in") is None
+    both = {one: {"settled_position": 9}, two: {"settled_position": 4}}
     assert source_position(spec, both, "in") == 4
     assert source_position(spec, both, "other") is None
 
 
 def test_lag_is_shown_where_it_was_measured() -> None:
     lags = {"in": Lag(12, 0.12345, is_lower_bound=True)}
-    found = progress({SOURCE: report(0, 0, committed_position=8)}, lags=lags)
+    found = progress({SOURCE: report(0, 0, settled_position=8)}, lags=lags)
     [source] = found["sources"]
     assert source["endOffset"] == 8
     assert source["lag"] == {"records": 12, "seconds": 0.123, "isLowerBound": True}

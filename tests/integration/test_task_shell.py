@@ -1,0 +1,252 @@
+"""The shell of a task against a real log server: what its loops do when something goes wrong.
+
+Each is a finding of a review, as a schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from embedded_server import kill_server, stop_server
+from engine_samples import SOURCE, count_by, scan, spec_of
+
+import penstock
+from penstock.log.client.client import AsyncLog
+from penstock.log.embedded import endpoint
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
+from penstock.protocol.names import query_key
+from penstock.runtime import outputs
+from penstock.runtime import task as shell
+from penstock.runtime.dead_letters import DEAD_LETTER_DDL
+from penstock.runtime.lag import measure_lag
+from penstock.runtime.progress import Lag
+from penstock.runtime.registry import RegisteredQuery, encode_query
+from penstock.runtime.results import result_deltas
+from penstock.runtime.spec import QuerySpec, Settings
+from penstock.runtime.task import Task
+from penstock.runtime.trim import trim_consumed
+from penstock.runtime.worker import close_within
+from penstock.stream.batches import encode_trusted
+from penstock.stream.stream import Stream
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "log"
+    stop_server(tmp_path / "log")
+
+
+def make(directory: Path, settings: Settings) -> tuple[penstock.Log, Stream, QuerySpec]:
+    """A log with a source and a query that counts its keys."""
+    log = penstock.connect(directory)
+    source = log.create_stream("in", SOURCE)
+    spec = spec_of(count_by(scan(), 0), settings=settings)
+    log.create_stream("out", spec.to_schema)
+    log.create_stream("dead", DEAD_LETTER_DDL)
+    return log, source, spec
+
+
+@asynccontextmanager
+async def at_work(
+    directory: Path, spec: QuerySpec
+) -> AsyncIterator[tuple[AsyncLog, list[Task], list[asyncio.Future[None]]]]:
+    async with await AsyncLog.connect(endpoint(directory), timeout=30) as log:
+        tasks = [Task(log, spec, one, await log.claim(one.producer)) for one in spec.task_ids]
+        running = [asyncio.ensure_future(task.run()) for task in tasks]
+        yield log, tasks, running
+        for task in tasks:
+            task.drain()
+        await asyncio.wait(running, timeout=10)
+
+
+async def wait_for(condition: Any, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def keys(first: int, last: int) -> pa.RecordBatch:
+    values = pa.array(np.arange(first, last))
+    return pa.record_batch([values, values], schema=SOURCE)
+
+
+def test_a_task_that_fails_resumes_after_its_whole_commit(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of several groups is on its way when user code raises: it is known before we resume.
+
+    The instance stays the same, so nothing would fence a marker that comes later.
+    """
+    monkeypatch.setattr(outputs, "_GROUP_BYTES", 20_000)
+    log, source, spec = make(directory, Settings(dead_letter="dead"))
+
+    async def run() -> list[Marker]:
+        async with at_work(directory, spec) as (client, tasks, running):
+            last = tasks[-1]
+            await wait_for(lambda: last._appender is not None and last._last_marker is not None)
+            appender = last._appender
+            assert appender is not None
+            append, sent = appender.append, []
+
+            async def slowly(entries: Any, **options: Any) -> Any:
+                sent.append(entries)
+                await asyncio.sleep(0.05)
+                return await append(entries, **options)
+
+            monkeypatch.setattr(appender, "append", slowly)
+            pipeline = last.core._pipeline
+            push, failures = pipeline.push, [RuntimeError("a user's function, once")]
+
+            def fail_once(place: int, delta: Any) -> Any:
+                if len(sent) > 1 and failures:
+                    raise failures.pop()
+                return push(place, delta)
+
+            monkeypatch.setattr(pipeline, "push", fail_once)
+            await asyncio.to_thread(source.append, keys(0, 5_000))
+            await wait_for(lambda: len(sent) > 1)
+            await asyncio.to_thread(source.append, keys(5_000, 5_001))
+            await wait_for(lambda: not failures)
+            await wait_for(lambda: last._last_marker and last._last_marker.rows_in == 5_001)
+            assert not [one for one in running if one.done()]
+            found = await client.read([last.task.marker_tag])
+            return [decode_marker(entry.payload) for entry in found]
+
+    markers = asyncio.run(run())
+    assert [marker.number for marker in markers] == list(range(len(markers)))
+    weights: Counter[int] = Counter()
+    rows = log.stream("out").read()
+    for key, weight in zip(rows[0].to_pylist(), rows["_weight"].to_pylist(), strict=True):
+        weights[key] += weight
+    assert len(weights) == 5_001
+    assert set(weights.values()) == {1}
+    log.close()
+
+
+def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "REFRESH_SECONDS", 0.05)
+    log, source, spec = make(directory, Settings())
+    tasks = list(spec.tasks)
+    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, tasks, 1)
+    log.client.compare_and_set(query_key("q"), expected=None, value=encode_query(query))
+    other = log.create_stream("other", "x long")
+
+    async def before() -> int:
+        async with at_work(directory, spec) as (client, tasks, _):
+            for x in range(6):  # the log grows, and the query has no rows
+                await asyncio.to_thread(other.append, {"x": x})
+                await asyncio.sleep(0.15)
+            point = await trim_consumed(client)
+            await asyncio.to_thread(source.append, keys(0, 3))
+            await wait_for(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+            return point
+
+    async def after() -> None:
+        async with at_work(directory, spec) as (_, tasks, running):
+            await wait_for(lambda: all(one._is_running for one in tasks) or running[-1].done())
+            assert not [one.exception() for one in running if one.done()]
+
+    assert asyncio.run(before()) > 0, "the first markers are gone"
+    asyncio.run(after())
+    assert sum(len(delta) for delta in result_deltas(log, spec)) == 3, "no row was trimmed"
+    log.close()
+
+
+def stage(log: penstock.Log, stream: Stream, values: list[int]) -> None:
+    """Rows that a marker names, one entry each."""
+    entries = [
+        NewEntry(encode_trusted(pa.record_batch([pa.array([value])], schema=stream.schema)))
+        for value in values
+    ]
+    tags = (f"s/{stream.name}",)
+    done = log.client.append(
+        [entry._replace(tags=tags, kind=Kind.STAGED, rows=1) for entry in entries]
+    )
+    named = (Range(done.first_lsn, done.count),)
+    marker = Marker("q.1/0/0", 1, 0, done.first_lsn, 0, ranges=named)
+    log.client.append([NewEntry(encode_marker(marker), tags, Kind.MARKER)])
+
+
+def test_a_tail_goes_on_after_all_that_a_marker_names(directory: Path) -> None:
+    with penstock.connect(directory) as log:
+        stream = log.create_stream("o", "x long")
+        stage(log, stream, [1, 2, 3])
+        stream.append({"x": 4})
+
+        with stream.tail("earliest", timeout=1) as tail:
+            first = next(tail).column(0).to_pylist()
+            position = tail.position
+        rest = [batch.column(0).to_pylist() for batch in stream.tail(position, timeout=0.5)]
+        assert [first, *rest] == [[1, 2, 3], [4]]
+
+
+def test_a_tail_that_cannot_fetch_ends_and_can_be_continued(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.connect(directory) as log:
+        stream = log.create_stream("o", "x long")
+        stage(log, stream, [1, 2])
+        stream.append({"x": 3})
+        tail = stream.tail("earliest", timeout=1)
+
+        def away(*_: object, **__: object) -> None:
+            raise penstock.Unavailable("the log is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log.client, "read", away)
+            with pytest.raises(penstock.Unavailable):
+                next(tail)
+        assert list(tail) == []
+        rest = [batch.column(0).to_pylist() for batch in stream.tail(tail.position, timeout=0.5)]
+        assert rest == [[1, 2], [3]]
+
+
+def test_a_trim_while_the_lag_is_measured_is_no_error(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.connect(directory) as log:
+        stream = log.create_stream("o", "x long")
+        stream.append({"x": 1})
+        stream.append({"x": 2})
+
+    async def measure() -> Lag:
+        async with await AsyncLog.connect(endpoint(directory)) as client:
+            bounds = client.bounds
+
+            async def bounds_then_trim() -> Any:
+                found = await bounds()
+                await client.trim(found.tail)
+                return found
+
+            monkeypatch.setattr(client, "bounds", bounds_then_trim)
+            return await measure_lag(client, "o", 0)
+
+    assert asyncio.run(measure()) == Lag(0, 0.0)
+
+
+def test_a_client_of_a_log_that_is_away_can_be_closed(directory: Path) -> None:
+    penstock.connect(directory).close()
+
+    async def run() -> None:
+        log = await AsyncLog.connect(endpoint(directory, start=False), timeout=600)
+        await log.append([NewEntry(b"here")])
+        kill_server(directory)
+        lost = asyncio.ensure_future(log.append([NewEntry(b"lost")]))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            await close_within(log, 0.2)
+        with pytest.raises(penstock.PenstockError):
+            await lost
+
+    asyncio.run(run())
