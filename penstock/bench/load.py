@@ -1,7 +1,7 @@
 """The load of `penstock bench realtime`: bids at a fixed rate, from a process of its own.
 
 Owns what an event is and when it is appended. Event `i` of a phase is created at `start + i / rate`
-by the wall clock, carries that time in `ts`, and is appended by the first tick (4.7 ms) after it; the
+by the wall clock, carries that time in `ts`, and is appended by the first tick after it; the
 schedule never waits for the log or for a query, so a slow reader cannot slow the load down and hide
 its own delay. Law: the events of a phase depend on their numbers alone, so every variant gets the
 same ones, and what must come out is known (`kept`).
@@ -35,8 +35,8 @@ AUCTIONS: Final = 1_000
 PRICE_MAX: Final = 1_000
 #: The stateless query keeps bids from this price on: half of them.
 PRICE_KEPT: Final = 500
-#: No divisor of a second: the ends of windows, at whole seconds, meet all phases of the ticks alike.
-#: With 5 ms, all windows of a run waited a whole tick, or none did.
+#: No divisor of a second: the ends of windows, at whole seconds, meet all phases of the ticks. With
+#: 5 ms, all windows of a run waited a whole tick, or none did.
 TICK_US: Final = 4_700
 SECOND_US: Final = 1_000_000
 
