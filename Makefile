@@ -38,10 +38,11 @@ types: $(BIN)/.installed
 # of time runs beside what only computes.
 test: $(BIN)/.installed java lint types
 	@mkdir -p .pytest_cache
-	@$(call both,tests/oracle,tests/test_tidy.py tests/conformance tests/integration)
+	@$(call both,tests/test_tidy.py tests/conformance tests/integration,tests/oracle)
 	@$(call both,tests/engine,tests/unit tests/property tests/transcripts tests/sim)
 
 # $(call both,A,B) runs pytest over A and, at the same time, over B, whose output is shown after A's.
+# A shell makes what it starts in the background deaf to Ctrl-C: tests of that are in A.
 define both
 $(BIN)/pytest -p no:cacheprovider $(2) > .pytest_cache/beside.txt 2>&1 & beside=$$!; \
 	$(BIN)/pytest -p no:cacheprovider $(1); first=$$?; \

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from penstock.bench.report import Report
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object on standard output."
+)
+
+
+def _quick_option(takes: str) -> Option:
+    return click.option("--quick", is_flag=True, help=f"{takes}; the figures mean nothing.")
+
+
+def _directory_option(size: str) -> Option:
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help=f"Where to write ({size}); the disk of the log.",
+    )
+
+
+def _say(line: str) -> None:
+    click.echo(f"… {line}", err=True)
 
 
 @click.group()
@@ -17,14 +43,9 @@ def bench() -> None:
 
 
 @bench.command("log")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--quick", is_flag=True, help="A few seconds; the figures mean nothing.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where to write (about 6 GB); the disk that is measured.",
-)
+@_json_option
+@_quick_option("A few seconds")
+@_directory_option("about 6 GB")
 def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
     """The shared log on one machine: latency, throughput, selective reads, opening, memory.
 
@@ -35,17 +56,13 @@ def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock.bench.log import QUICK, Plan, run_log_bench
 
-    report = run_log_bench(
-        directory=directory,
-        plan=QUICK if quick else Plan(),
-        say=lambda line: click.echo(f"… {line}", err=True),
-    )
+    report = run_log_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
     show_report(report, as_json=as_json)
 
 
 @bench.command("ops")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--quick", is_flag=True, help="A minute less; the figures mean nothing.")
+@_json_option
+@_quick_option("A minute less")
 def bench_ops(as_json: bool, quick: bool) -> None:
     """The operators on one core, beside the same work in batch Spark (needs Java).
 
@@ -56,21 +73,14 @@ def bench_ops(as_json: bool, quick: bool) -> None:
     """
     from penstock.bench.ops import QUICK, Plan, run_ops_bench
 
-    report = run_ops_bench(
-        plan=QUICK if quick else Plan(), say=lambda line: click.echo(f"… {line}", err=True)
-    )
+    report = run_ops_bench(plan=QUICK if quick else Plan(), say=_say)
     show_report(report, as_json=as_json)
 
 
 @bench.command("realtime")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--quick", is_flag=True, help="Two minutes; the figures mean nothing.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where to write (about 2 GB); the disk of the log.",
-)
+@_json_option
+@_quick_option("Two minutes")
+@_directory_option("about 2 GB")
 def bench_realtime(as_json: bool, quick: bool, directory: Path | None) -> None:
     """Latency in real time, beside the same DataFrame in Spark's micro-batches (needs Java).
 
@@ -83,25 +93,18 @@ def bench_realtime(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock.bench.realtime import QUICK, Plan, run_realtime_bench
 
-    report = run_realtime_bench(
-        directory=directory,
-        plan=QUICK if quick else Plan(),
-        say=lambda line: click.echo(f"… {line}", err=True),
-    )
+    report = run_realtime_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
     show_report(report, as_json=as_json)
 
 
 @bench.command("recovery")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--quick", is_flag=True, help="Half a minute; the figures mean nothing.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where to write (about 1 GB); the disk of the log.",
-)
+@_json_option
+@_quick_option("Half a minute")
+@_directory_option("about 1 GB")
 def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
     """How soon a query goes on: with checkpoints beside without, after kills (needs Java).
+
+    About two minutes.
 
     \b
     Examples:
@@ -110,11 +113,7 @@ def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock.bench.recovery import QUICK, Plan, run_recovery_bench
 
-    report = run_recovery_bench(
-        directory=directory,
-        plan=QUICK if quick else Plan(),
-        say=lambda line: click.echo(f"… {line}", err=True),
-    )
+    report = run_recovery_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
     show_report(report, as_json=as_json)
 
 
