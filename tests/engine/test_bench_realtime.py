@@ -26,6 +26,7 @@ PLAN = Plan(
 )
 
 
+@pytest.mark.soak  # three JVMs, one after the other
 def test_a_tiny_run_measures_both_engines_and_loses_nothing(tmp_path: Path) -> None:
     said: list[str] = []
 

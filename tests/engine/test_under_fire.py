@@ -1,9 +1,9 @@
 """Exactly once under fire: whatever is killed, the results are those of batch Spark.
 
 Four queries run at once on real processes: the log server, a driver with its JVM, two executors
-and eight Python workers, while a feed appends. First single kills are timed, one after the other;
-then all kinds of faults come at random moments, a part of them beside a busy processor. In the end
-every result equals batch Spark's over the same rows, and the log itself keeps every law.
+and eight Python workers, while a feed appends. All kinds of faults come at random moments, a part of
+them beside a busy processor; then single kills are timed, one after the other. In the end every
+result equals batch Spark's over the same rows, and the log itself keeps every law.
 """
 
 from __future__ import annotations
@@ -110,13 +110,6 @@ def run_under_fire(directory: Path, seed: int, plan: Plan) -> Report:
         stand.wait_placed(TASKS)
         reached("running")
         nemesis = Nemesis(stand, rng)
-        worker_seconds = [
-            time_kill(stand, nemesis, "worker", 15.0) for _ in range(plan.timed_workers)
-        ]
-        executor_seconds = [
-            time_kill(stand, nemesis, "executor", 30.0) for _ in range(plan.timed_executors)
-        ]
-        reached("timed")
         for number in range(plan.rounds):
             until = time.monotonic() + plan.round_seconds
             nemesis.run(list(plan.calm_machine.elements()), until)
@@ -129,6 +122,13 @@ def run_under_fire(directory: Path, seed: int, plan: Plan) -> Report:
             reached(f"busy fire {number}")
             nemesis.driver()
             reached(f"busy driver {number}")
+        worker_seconds = [
+            time_kill(stand, nemesis, "worker", 15.0) for _ in range(plan.timed_workers)
+        ]
+        executor_seconds = [
+            time_kill(stand, nemesis, "executor", 30.0) for _ in range(plan.timed_executors)
+        ]
+        reached("timed")
         stand.stop_feeding()
         stand.append(closing_rows())
         stand.driver.ask(command="verify", events=stand.events)

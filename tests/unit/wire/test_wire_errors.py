@@ -44,6 +44,8 @@ CODES = {
     "Defect": 25,
     "Unsupported": 26,
     "EvaluationFailed": 27,
+    "PlanChanged": 28,
+    "QueryFailed": 29,
 }
 
 
@@ -66,7 +68,7 @@ def test_a_class_without_a_code_travels_as_its_nearest_parent() -> None:
     assert error_code(Invented("")) == CODES["GuardFailed"]
 
 
-@pytest.mark.parametrize("code", [-1, 28, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("code", [-1, 30, 2**32, 2**64 - 1])
 def test_a_code_of_a_newer_version_is_a_plain_refusal(code: int) -> None:
     assert type(error_from_code(code, "m")) is errors.Refused
 
