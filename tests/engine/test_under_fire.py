@@ -1,8 +1,8 @@
 """Exactly once under fire: whatever is killed, the results are those of batch Spark.
 
 Four queries run at once on real processes: the log server, a driver with its JVM, two executors
-and eight Python workers, while a feed appends. All kinds of faults come at random moments, a part of
-them beside a busy processor; then single kills are timed, one after the other. In the end every
+and eight Python workers, while a feed appends. All kinds of faults come at random moments, a part
+of them beside a busy processor; then single kills are timed, one after the other. In the end every
 result equals batch Spark's over the same rows, and the log itself keeps every law.
 """
 
