@@ -203,3 +203,28 @@ def test_the_blocking_client_watches_a_key(tmp_path: Path) -> None:
         changes.close()  # type: ignore[attr-defined]  # after the client, which is no error
     finally:
         stop_server(tmp_path)
+
+
+def test_a_cancelled_request_ends_whenever_it_is_cancelled(tmp_path: Path) -> None:
+    """A loop of requests must end when it is cancelled, at any of its steps.
+
+    `asyncio.wait_for` in Python 3.11 swallows a cancellation that comes as it is done: now and then
+    a query that was stopped went on for ever.
+    """
+
+    async def ask_for_ever(log: AsyncLog) -> None:
+        while True:
+            await log.bounds()
+
+    async def run() -> None:
+        async with await AsyncLog.connect(directory_endpoint(tmp_path)) as log:
+            for steps in range(60):
+                asking = asyncio.ensure_future(ask_for_ever(log))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                done, _ = await asyncio.wait({asking}, timeout=5)
+                assert done, f"cancelled after {steps} steps of the loop, it goes on"
+
+    asyncio.run(run())
+    stop_server(tmp_path)

@@ -177,7 +177,9 @@ class AsyncLog:
     async def _wait_connected(self, timeout: float) -> ClientConnection:
         while True:
             try:
-                await asyncio.wait_for(self._connected.wait(), timeout)
+                # Not wait_for: in Python 3.11 it swallows a cancellation that comes as it is done.
+                async with asyncio.timeout(timeout):
+                    await self._connected.wait()
             except TimeoutError:
                 raise Unavailable(str(self._last_error)) from self._last_error
             if self._fatal is not None:
