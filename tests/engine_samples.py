@@ -222,9 +222,10 @@ class Wired:
         commit = core.take_commit()
         if commit is not None:
             producer = task.producer
-            ranges = [self.append(producer, core.instance, one) for one in commit.flushes]
-            exact = self.spec.settings.exactly_once
-            self.append(producer, core.instance, commit.group(ranges if exact else []))
+            exact = self.spec.settings.logs_changes
+            cut = commit.cut(staged=exact)
+            ranges = [self.append(producer, core.instance, one) for one in cut.flushes]
+            self.append(producer, core.instance, cut.group(ranges if exact else []))
         return commit
 
     def settle(self) -> None:

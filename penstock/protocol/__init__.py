@@ -1,7 +1,9 @@
 """Exactly once: what a marker says, what counts, and where a task goes on. Pure.
 
-names.py      queries, tasks, and the tags and keys under which the log knows them
-markers.py    the progress marker: content and bytes
-committed.py  which entries of a stream count, and when
-resume.py     which change entries of a task count
+names.py         queries, tasks, and the tags and keys under which the log knows them
+markers.py       the progress marker: content and bytes
+committed.py     which entries of a stream count, and when
+staged.py        staged entries that a reader was shown, until a marker names them
+resume.py        which change entries of a task count
+transactions.py  what a transaction coordinator notes: markers are compared with that
 """

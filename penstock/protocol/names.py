@@ -5,6 +5,7 @@
     k/…/<stage>/<virtual node>     its data, by virtual node
     f/<query>.<version>/<stage>    an entry here asks the stage's tasks to commit up to it
     T/<task>, C/<task>             a task's markers, and its state changes
+    X/<task>, O/<task>, R/<task>   with transactions: their states, positions, commit records
     ctl/<query>                    control entries between the coordinator and its workers
     pulse/<query>                  the coordinator's own, with the progress
 
@@ -55,6 +56,18 @@ class TaskId:
     @property
     def change_tag(self) -> str:
         return f"C/{self}"
+
+    @property
+    def transaction_tag(self) -> str:
+        return f"X/{self}"
+
+    @property
+    def position_tag(self) -> str:
+        return f"O/{self}"
+
+    @property
+    def commit_record_tag(self) -> str:
+        return f"R/{self}"
 
 
 def parse_task(text: str) -> TaskId:

@@ -32,6 +32,7 @@ from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
+from penstock.plan.nodes import Scan
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import (
     TaskId,
@@ -41,12 +42,15 @@ from penstock.protocol.names import (
     pulse_tag,
     run_key,
 )
+from penstock.runtime.aligned_core import AlignedCheckpoints
+from penstock.runtime.alignment import barrier_entry
 from penstock.runtime.control import (
     Beat,
     Finish,
     Goodbye,
     Message,
     Pulse,
+    Snapshot,
     decode_message,
     encode_message,
 )
@@ -75,6 +79,8 @@ PULSES_PER_TRIM = 240
 REPORTS_KEPT = 100
 #: Characters of an error in the last report of a run.
 EXCEPTION_MAX = 10_000
+#: How often a checkpoint that cannot begin, since tasks have no place, is tried again.
+_UNPLACED_SECONDS = 0.05
 #: How long workers may take to say goodbye.
 FINISH_SECONDS = 15.0
 
@@ -90,7 +96,12 @@ class Coordinator:
         self._id = id
         self.run_id = str(uuid.uuid4())
         self._trims = trims
-        self.core = CoordinatorCore(spec.task_ids, workers)
+        is_aligned = spec.settings.protocol == "aligned"
+        self.core = CoordinatorCore(spec.task_ids, workers, is_together=is_aligned)
+        self._checkpoints = AlignedCheckpoints() if is_aligned else None
+        self._checkpoint_over: asyncio.Event
+        #: A checkpoint is committed before its tasks are claimed again, or not at all.
+        self._ordering: asyncio.Lock
         self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
         self.started = threading.Event()
         self.ended = threading.Event()
@@ -140,6 +151,8 @@ class Coordinator:
 
     async def _main(self) -> None:
         self._over = asyncio.Event()
+        self._checkpoint_over = asyncio.Event()
+        self._ordering = asyncio.Lock()
         name = f"coordinator-{self._spec.name}"
         self._log = await AsyncLog.connect(
             self._address.resolve(), name=name, timeout=PATIENCE_SECONDS
@@ -156,6 +169,8 @@ class Coordinator:
                 asyncio.ensure_future(self._pulse()),
                 asyncio.ensure_future(self._over.wait()),
             ]
+            if self._checkpoints is not None:
+                loops.append(asyncio.ensure_future(self._checkpoint(self._checkpoints)))
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for loop in loops:
                 loop.cancel()
@@ -183,6 +198,8 @@ class Coordinator:
         except BadFormat as error:
             logger.warning("query=%s lsn=%d ignored: %s", self._spec.name, entry.lsn, error)
             return
+        if isinstance(message, Snapshot):
+            await self._note_snapshot(message)
         await self._perform(effects)
 
     async def _pulse(self) -> None:
@@ -213,9 +230,7 @@ class Coordinator:
         for effect in effects:
             match effect:
                 case Claim(tasks=tasks):
-                    claims = [self._log.claim(one.producer, guards=[self._guard]) for one in tasks]
-                    instances = await asyncio.gather(*claims)
-                    claimed = dict(zip(tasks, instances, strict=True))
+                    claimed = await self._claim(tasks)
                     # A worker that was killed never told of its last commits: ask the log.
                     self.core.on_committed(await self._last_numbers(tasks))
                     await self._perform(self.core.on_claimed(claimed))
@@ -233,6 +248,47 @@ class Coordinator:
                     self._stop_asked = True
                     await self._perform(self.core.finish())
                     self._over.set()
+
+    async def _claim(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
+        async with self._ordering:
+            if self._checkpoints is not None:
+                self._checkpoints.end()
+                self._checkpoint_over.set()
+            claims = [self._log.claim(one.producer, guards=[self._guard]) for one in tasks]
+            return dict(zip(tasks, await asyncio.gather(*claims), strict=True))
+
+    # -- aligned checkpoints
+
+    async def _checkpoint(self, checkpoints: AlignedCheckpoints) -> None:
+        """Again and again: barriers to the sources; the rest happens in _note_snapshot."""
+        spec = self._spec
+        sources = [
+            flush_tag(spec.name, spec.version, stage.id)
+            for stage in spec.query.stages
+            if any(isinstance(leaf, Scan) for leaf in stage.inputs)
+        ]
+        interval = spec.settings.commit_interval_ms / 1000
+        while True:
+            started = time.monotonic()
+            instances = self.core.instances
+            if instances is None:
+                await asyncio.sleep(_UNPLACED_SECONDS)
+                continue
+            self._checkpoint_over.clear()
+            barrier = barrier_entry(checkpoints.begin(instances), tuple(sources))
+            await self._voice.append([barrier])
+            await self._checkpoint_over.wait()
+            await asyncio.sleep(max(0.0, started + interval - time.monotonic()))
+
+    async def _note_snapshot(self, told: Snapshot) -> None:
+        if self._checkpoints is None:
+            return
+        async with self._ordering:
+            complete = self._checkpoints.on_snapshot(told)
+            if complete is not None:
+                await self._voice.append(complete)
+                self._checkpoints.end()
+                self._checkpoint_over.set()
 
     async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
         last = await asyncio.gather(*(self._log.read_last(task.marker_tag) for task in tasks))

@@ -160,12 +160,17 @@ def cut_groups(
     if group_bytes(whole) <= _GROUP_BYTES and len(whole) <= _GROUP_ENTRIES:
         return (), whole
     kind = Kind.STAGED if staged else Kind.DATA
+    return pack_groups([*(one._replace(kind=kind) for one in data), *changes]), ()
+
+
+def pack_groups(entries: Sequence[NewEntry]) -> tuple[tuple[NewEntry, ...], ...]:
+    """In order, into as few groups as the log's limits allow."""
     groups: list[list[NewEntry]] = []
     size = 0
-    for entry in (*(one._replace(kind=kind) for one in data), *changes):
+    for entry in entries:
         size += group_bytes([entry])
         if not groups or size > _GROUP_BYTES or len(groups[-1]) == _GROUP_ENTRIES:
             groups.append([])
             size = group_bytes([entry])
         groups[-1].append(entry)
-    return tuple(tuple(group) for group in groups), ()
+    return tuple(tuple(group) for group in groups)

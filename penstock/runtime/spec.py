@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -17,6 +18,10 @@ from penstock.plan import nodes as n
 from penstock.plan.stages import Query, Stage, StageInput
 from penstock.protocol.names import TaskId
 from penstock.state.keys import VIRTUAL_NODES
+
+#: runtime/commit_protocol.py: one marker; Kafka Streams' transactions; Flink's aligned checkpoints;
+#: outputs only, no markers and no changes, nothing survives.
+ProtocolName = Literal["marker", "transaction", "aligned", "unsafe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +42,16 @@ class Settings:
     idle_after_ms: int | None = None
     #: Rows that make user code or an expression fail go to this stream; None: they stop the query.
     dead_letter: str | None = None
-    #: False: outputs only, no markers and no changes, nothing survives. For measurements.
-    exactly_once: bool = True
+    #: How commits become durable and visible; all but the first are for measurements.
+    protocol: ProtocolName = "marker"
     #: Where checkpoints go (any pyarrow.fs path); None: state is rebuilt from all of its changes.
     checkpoints: str | None = None
     checkpoint_interval_ms: int = 10_000
+
+    @property
+    def logs_changes(self) -> bool:
+        """Whether state is kept in the log, change by change."""
+        return self.protocol in ("marker", "transaction")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The shell of one task: resume from the log, read, work, append, and say how it stands.
 
-Owns two loops over one core: one takes entries in and works on them, the other commits, one group
-in flight, again as soon as the last was acknowledged. They share an event loop, so what a commit
-captures is what was worked on, whole. Ends by raising: Fenced (another instance owns the task),
-Retryable or Unknown (another instance may do better), anything else (the query cannot go on).
+Owns two loops over one core: one takes entries in and works on them, the other commits, again as
+soon as its protocol (commit_protocol.py) is ready for it. They share an event loop, so what a
+commit captures is what was worked on, whole. Ends by raising: Fenced (another instance owns the
+task), Retryable or Unknown (another instance may do better), anything else (the query cannot go
+on).
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock.errors import Damaged
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
-from penstock.log.records import Appended, Entry
+from penstock.log.records import Entry
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
+from penstock.protocol.staged import StagedEntries
+from penstock.runtime.aligned import AlignedProtocol
+from penstock.runtime.alignment import Epoch
+from penstock.runtime.commit import Commit
+from penstock.runtime.commit_protocol import CommitProtocol, MarkerProtocol, UnsafeProtocol
 from penstock.runtime.histogram import RecentHistogram
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.task_core import Commit, Poisoned, TaskCore, check_marker
+from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
+from penstock.runtime.transactions import TransactionProtocol
 from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
@@ -42,15 +50,25 @@ def now_ms() -> int:
 class Task:
     """One instance of one task, from `run` to its end."""
 
-    def __init__(self, log: AsyncLog, spec: QuerySpec, task: TaskId, instance: int) -> None:
+    def __init__(
+        self,
+        log: AsyncLog,
+        spec: QuerySpec,
+        task: TaskId,
+        instance: int,
+        epoch: Epoch | None = None,
+    ) -> None:
         self._log = log
         self._spec = spec
+        #: Only with aligned checkpoints.
+        self._epoch = epoch if spec.settings.protocol == "aligned" else None
         self.task = task
         self.instance = instance
         #: Made when it resumes: whatever is wrong with the plan is told as any other error.
         self._core: TaskCore | None = None
         self._store: CheckpointStore | None = None
-        self._appender: AsyncAppender | None = None
+        self._appender: AsyncAppender
+        self._protocol: CommitProtocol
         self._due = asyncio.Event()
         self._committed = asyncio.Event()
         #: Ends the pause between two commits.
@@ -62,6 +80,11 @@ class Task:
         self._last_lsn = Lsn(0)
         self._is_appending = False
         self._is_running = False
+        #: When a commit was captured, by its number, until it is visible.
+        self._captured: dict[int, float] = {}
+        #: Parts of commits on their way beside the loops; one that fails ends the task.
+        self._running_beside: set[asyncio.Future[None]] = set()
+        self._failed: asyncio.Future[None]
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
         self.resume_ms = 0.0
@@ -75,6 +98,7 @@ class Task:
         """Until `drain` has been obeyed, or an error."""
         self._appender = await self._log.adopt(self.task.producer, self.instance)
         try:
+            self._protocol = self._make_protocol()
             careful_upto: Lsn | None = None
             while True:
                 try:
@@ -89,12 +113,34 @@ class Task:
             self._is_running = False
             if self._writing is not None:
                 self._writing.cancel()
+            for work in list(self._running_beside):
+                work.cancel()
             self._log.dismiss(self._appender)
+
+    def _make_protocol(self) -> CommitProtocol:
+        appender, settings = self._appender, self._spec.settings
+        self._store = (
+            None if settings.checkpoints is None else CheckpointStore(settings.checkpoints)
+        )
+        match settings.protocol:
+            case "marker":
+                return MarkerProtocol(appender, self._visible)
+            case "transaction":
+                return TransactionProtocol(
+                    self._log, appender, self._visible, self._spec, self.task, self._beside
+                )
+            case "aligned":
+                assert self._store is not None
+                return AlignedProtocol(appender, self._spec, self.task, self.instance, self._store)
+            case "unsafe":
+                return UnsafeProtocol(appender, self._visible)
 
     def _can_bury(self, poison: Poisoned, careful_upto: Lsn | None) -> bool:
         """Whether looking for the rows to blame may help: asked to, and not tried there yet."""
         if self._spec.settings.dead_letter is None or poison.lsn is None:
             return False
+        if not self._spec.settings.logs_changes:
+            return False  # it cannot resume alone
         return careful_upto is None or poison.lsn > careful_upto
 
     def drain(self) -> None:
@@ -108,15 +154,16 @@ class Task:
     async def _resume(self, careful_upto: Lsn | None) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
         started = time.monotonic()
-        self._core = TaskCore(self._spec, self.task, self.instance, now_ms)
-        uri = self._spec.settings.checkpoints
-        self._store = None if uri is None else CheckpointStore(uri)
+        self._core = TaskCore(self._spec, self.task, self.instance, now_ms, self._epoch)
+        await self._protocol.settle()
         last = await self._log.read_last(self.task.marker_tag)
         marker: Marker | None = None
         if last is not None:
             marker = decode_marker(last.payload)
             check_marker(marker, self.task)
-            if marker.has_state:  # if not, even its first markers may have been trimmed
+            if self._epoch is not None:
+                await self._load_snapshot(marker)
+            elif marker.has_state:  # if not, even its first markers may have been trimmed
                 base = await self._load_checkpoint(marker)
                 await self._replay(base, last)
             self._last_lsn = last.lsn
@@ -127,6 +174,12 @@ class Task:
             "task=%s instance=%d resumed position=%d ms=%.1f",
             self.task, self.instance, self.core.position, self.resume_ms,
         )  # fmt: skip
+
+    async def _load_snapshot(self, marker: Marker) -> None:
+        """The task's part of the last complete aligned checkpoint: that one or none."""
+        assert self._store is not None
+        reference = CheckpointRef.from_json(marker.checkpoints[0])
+        self.core.restored(await asyncio.to_thread(self._store.read, reference), 0)
 
     async def _load_checkpoint(self, marker: Marker) -> Lsn | None:
         """The marker at which the newest readable checkpoint was taken, and its state applied."""
@@ -175,7 +228,8 @@ class Task:
         reading = asyncio.ensure_future(self._read())
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
-        loops = {reading, committing, ticking}
+        self._failed = asyncio.get_running_loop().create_future()
+        loops = {reading, committing, ticking, self._failed}
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             # What was captured is appended to its end: its outcome must be known before this
@@ -188,20 +242,23 @@ class Task:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        for loop in (committing, reading, ticking):
+        for loop in (committing, self._failed, reading, ticking):
             if loop.done() and not loop.cancelled():
                 loop.result()
 
     async def _read(self) -> None:
         core = self.core
         self._due.set()
+        staged = StagedEntries(core.position)
         async with self._log.tail(core.tags, start=core.position) as reader:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
                 for entry in batch.entries:
+                    staged.show(entry)
                     names = core.names(entry)
-                    core.take(entry, [(one, await self._fetch(one)) for one in names])
+                    if core.take(entry, [(one, await self._find(staged, one)) for one in names]):
+                        self._take_snapshot()
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
                     continue
@@ -213,7 +270,10 @@ class Task:
                     self._committed.clear()
                     await self._committed.wait()
 
-    async def _fetch(self, named: Range) -> list[Entry]:
+    async def _find(self, staged: StagedEntries, named: Range) -> list[Entry]:
+        known = staged.find(named)
+        if known is not None:
+            return known
         return await self._log.read(self.core.tags, start=named.first_lsn, end=named.end)
 
     async def _tick(self) -> None:
@@ -234,21 +294,25 @@ class Task:
 
     async def _commit_again_and_again(self) -> None:
         interval = self._spec.settings.commit_interval_ms / 1000
-        exact = self._spec.settings.exactly_once
+        if self._epoch is not None:
+            interval = 0.0  # it is the time between two checkpoints: data flows meanwhile
         while True:
             await self._due.wait()
             self._due.clear()
             self._hurry.clear()
             if self._is_halting:
+                await self._protocol.finish()
                 return
             started = time.monotonic()
             commit = self.core.take_commit()
-            if commit is not None and exact:
-                await self._append(commit, started)
-            elif commit is not None:
-                self._append_unsafe(commit, started)
+            if commit is not None:
+                self._captured[commit.marker.number] = started
+                self._is_appending = True
+                await self._protocol.commit(commit)
+                self._is_appending = False
             self._committed.set()
             if self._is_draining and not self.core.has_work:
+                await self._protocol.finish()
                 return
             if self.core.has_work:
                 self._due.set()
@@ -263,42 +327,49 @@ class Task:
         except TimeoutError:
             pass
 
-    async def _append(self, commit: Commit, started: float) -> None:
-        assert self._appender is not None
-        self._is_appending = True
-        ranges = []
-        for flush in commit.flushes:
-            done = await self._appender.append(flush)
-            ranges.append(Range(done.first_lsn, done.count))
-        group = commit.group(ranges)
-        done = await self._appender.append(group)
-        self._last_lsn = Lsn(done.first_lsn + done.count - 1)
+    def _visible(self, commit: Commit, lsn: Lsn) -> None:
+        """Readers see what the commit holds."""
+        self._last_lsn = lsn
         self._last_marker = commit.marker
-        self._is_appending = False
-        self._note_latency(commit, started)
-        if commit.frozen is None or self._store is None:
-            return
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._checkpoint(commit, self._last_lsn))
-        else:
-            self.core.checkpoint_missed()  # a store that is slow holds one state, not many
-
-    def _append_unsafe(self, commit: Commit, started: float) -> None:
-        assert self._appender is not None
-        groups = [group for group in (*commit.flushes, commit.group([])) if group]
-        futures = [self._appender.append_nowait(group) for group in groups]
-
-        def done(future: asyncio.Future[Appended]) -> None:
-            if not future.cancelled() and future.exception() is None and future is futures[-1]:
-                self._note_latency(commit, started)
-
-        for future in futures:
-            future.add_done_callback(done)
-
-    def _note_latency(self, commit: Commit, started: float) -> None:
+        started = self._captured.pop(commit.marker.number)
         self.commit_ms.add((time.monotonic() - started) * 1000)
         if commit.marker.origin_ms is not None:
             self.visible_ms.add(max(0, now_ms() - commit.marker.origin_ms))
+        if commit.frozen is None or self._store is None:
+            return
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._checkpoint(commit, lsn))
+        else:
+            self.core.checkpoint_missed()  # a store that is slow holds one state, not many
+
+    def _take_snapshot(self) -> None:
+        """The cut of an aligned checkpoint is complete: pass it on before anything else."""
+        assert isinstance(self._protocol, AlignedProtocol) and self.core.alignment is not None
+        number = self.core.alignment.number
+        assert number is not None
+        commit = self.core.take_snapshot()
+        if commit is not None:
+            telling = self._protocol.snapshot(commit, number)
+            self._beside(self._tell(telling, time.monotonic()))
+
+    async def _tell(self, telling: Coroutine[Any, Any, Commit], started: float) -> None:
+        commit = await telling
+        self._last_marker = commit.marker
+        self.commit_ms.add((time.monotonic() - started) * 1000)
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """A part of a commit beside the loops: its failure ends the task as theirs does."""
+        future = asyncio.ensure_future(work)
+
+        def note(done: asyncio.Future[None]) -> None:
+            self._running_beside.discard(done)
+            error = None if done.cancelled() else done.exception()
+            if error is not None and not self._failed.done():
+                self._failed.set_exception(error)
+
+        self._running_beside.add(future)
+        future.add_done_callback(note)
+        return future
 
     async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
         """Make the state at a marker durable; the next marker then names it."""

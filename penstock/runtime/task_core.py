@@ -28,11 +28,13 @@ from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
 from penstock.plan.stages import StageInput
 from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import Heard, Marker, Range, encode_marker
+from penstock.protocol.markers import Heard, Marker, Range
 from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag
+from penstock.runtime.alignment import Alignment, Epoch, Staged, Step
+from penstock.runtime.commit import Commit
 from penstock.runtime.dead_letters import DeadLetter, find_bad_rows, letter_of_entry
 from penstock.runtime.inputs import Arrival, Arrivals, decode_source
-from penstock.runtime.outputs import Outputs, cut_groups
+from penstock.runtime.outputs import Outputs
 from penstock.runtime.spec import QuerySpec, share_of
 from penstock.state.api import Change
 from penstock.state.changelog import encode_changes
@@ -69,29 +71,6 @@ class Stats:
     commits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """All that came of the input up to the marker's position."""
-
-    #: Appended before, and acknowledged, when it is too much for one group.
-    flushes: tuple[tuple[NewEntry, ...], ...]
-    #: The entries of the last group, before the marker.
-    inline: tuple[NewEntry, ...]
-    marker: Marker
-    tags: tuple[str, ...]
-    #: State at this marker, if a checkpoint is due.
-    frozen: tuple[Change, ...] | None = None
-    unmarked: bool = False
-
-    def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
-        """The last group, once the flushes were acknowledged at these ranges; none: unsafe."""
-        assert len(ranges) in (0, len(self.flushes))
-        if self.unmarked:
-            return list(self.inline)
-        marker = replace(self.marker, ranges=tuple(ranges))
-        return [*self.inline, NewEntry(encode_marker(marker), self.tags, Kind.MARKER)]
-
-
 @dataclass(slots=True)
 class _Progress:
     """Since the last commit was captured."""
@@ -109,7 +88,12 @@ class TaskCore:
     """One instance of one task."""
 
     def __init__(
-        self, spec: QuerySpec, task: TaskId, instance: int, now_ms: Callable[[], int]
+        self,
+        spec: QuerySpec,
+        task: TaskId,
+        instance: int,
+        now_ms: Callable[[], int],
+        epoch: Epoch | None = None,
     ) -> None:
         self.spec = spec
         self.task = task
@@ -124,11 +108,14 @@ class TaskCore:
         self._arrivals = Arrivals(ROWS_AT_ONCE)
         #: Which leaves an entry with this tag is for.
         self._leaves: dict[str, list[int]] = {}
-        #: The stages whose markers come under this tag.
-        self._upstream: dict[str, int] = {}
+        #: The tags of markers of upstream stages, and the tasks that write them.
+        self._marker_tags: list[str] = []
+        self._upstream: set[str] = set()
         #: What time it is at a stage's tasks before they have said anything.
         self._unheard_ms: dict[int, int | None] = {}
         self._find_inputs()
+        #: Only with aligned checkpoints.
+        self.alignment = None if epoch is None else Alignment(epoch, self._upstream, self.tags)
         self._heard: dict[str, Heard] = {}
         self._number = 0
         self._rows_in = 0
@@ -153,7 +140,9 @@ class TaskCore:
             if isinstance(leaf, n.Scan):
                 self._leaves.setdefault(stream_tag(leaf.stream), []).append(place)
                 continue
-            self._upstream[keyed_tag(name, version, leaf.stage)] = leaf.stage
+            self._marker_tags.append(keyed_tag(name, version, leaf.stage))
+            for index in range(self.spec.tasks[leaf.stage]):
+                self._upstream.add(str(TaskId(name, version, leaf.stage, index)))
             self._unheard_ms[leaf.stage] = START_MS if self.spec.tells_time(leaf.stage) else None
             for node in sorted(self.spec.owned(self.task)):
                 tag = node_tag(name, version, leaf.stage, node)
@@ -168,7 +157,7 @@ class TaskCore:
     def tags(self) -> tuple[str, ...]:
         """What the task reads."""
         flush = flush_tag(self.spec.name, self.spec.version, self.task.stage)
-        return (*self._leaves, *self._upstream, flush)
+        return (*self._leaves, *self._marker_tags, flush)
 
     @property
     def position(self) -> Lsn:
@@ -204,16 +193,28 @@ class TaskCore:
         found = judge(entry)
         return found.marker.ranges if isinstance(found, Marked) else ()
 
-    def take(self, entry: Entry, staged: Sequence[tuple[Range, Sequence[Entry]]] = ()) -> None:
-        """An entry under one of the tags, and what was fetched of the ranges that it names."""
+    def take(self, entry: Entry, staged: Staged = ()) -> bool:
+        """An entry under one of the tags, and what was fetched of the ranges that it names.
+
+        True if it completes the cut of an aligned checkpoint: `take_snapshot` before anything else.
+        """
         assert entry.lsn >= self._next.position, f"{entry.lsn} was taken in before"
         self._next.position = Lsn(entry.lsn + 1)
+        step = Step.TAKE if self.alignment is None else self.alignment.step(entry)
+        if step is Step.TAKE:
+            self._take_now(entry, staged)
+        elif step is Step.HOLD:
+            assert self.alignment is not None
+            self.alignment.hold(entry, staged)
+        return step is Step.COMPLETE
+
+    def _take_now(self, entry: Entry, staged: Staged) -> None:
         self._is_whole = False
         match judge(entry):
             case Counts():
                 self._take_data(entry, entry.lsn)
             case Marked(lsn=lsn, marker=marker):
-                if any(tag in self._upstream for tag in entry.tags):
+                if marker.task in self._upstream:
                     self._heard[marker.task] = Heard(lsn, marker.watermark_ms, marker.is_idle)
                     self._note_origin(marker.origin_ms)
                 for named, entries in staged:
@@ -374,19 +375,34 @@ class TaskCore:
         """Capture all that was done since the last one; None if that is nothing."""
         if self._arrivals:
             self.work()  # the position says that they are in
-        told = (self._pipeline.watermark_ms, self._pipeline.is_idle)
-        if not self.has_work:
+        return self._capture(self._next.position) if self.has_work else None
+
+    def take_snapshot(self) -> Commit | None:
+        """Capture all up to the cut that is complete, with the state; then go on behind it.
+
+        None if processing has failed: the instance is about to end.
+        """
+        assert self.alignment is not None
+        self.work()
+        if not self._is_whole:
             return None
+        commit = self._capture(self.alignment.source_cut or self._next.position)
+        commit = replace(commit, frozen=self.state.freeze())
+        for entry, staged in self.alignment.release():
+            self._take_now(entry, staged)
+        return commit
+
+    def _capture(self, position: Lsn) -> Commit:
+        told = (self._pipeline.watermark_ms, self._pipeline.is_idle)
         done, self._next = self._next, _Progress(self._next.position)
         rows_out = self._outputs.rows
         tags = self._outputs.marker_tags(done.dead)
         data = self._outputs.take(done.dead)
-        exact = self.spec.settings.exactly_once
-        changes = self._encode(self.state.take_log()) if exact else []
-        if not exact:
+        logs = self.spec.settings.logs_changes
+        changes = self._encode(self.state.take_log()) if logs else []
+        if not logs:
             self.state.forget_log()
         self._has_state |= bool(changes)
-        flushes, inline = cut_groups(data, changes, staged=exact)
         self._rows_in += done.rows_in
         self._rows_out += rows_out
         self.stats.rows_out += rows_out
@@ -395,8 +411,8 @@ class TaskCore:
             task=str(self.task),
             instance=self.instance,
             number=self._number,
-            position=done.position,
-            inline=len(inline),
+            position=position,
+            inline=0,
             watermark_ms=told[0],
             is_idle=told[1],
             heard=dict(self._heard),
@@ -406,15 +422,15 @@ class TaskCore:
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
         )
-        unmarked = not exact and told == self._told and not done.is_asked
+        is_asked = done.is_asked and self.alignment is None
+        unmarked = not logs and told == self._told and not is_asked
         self._number += 1
         self._told = told
-        self._committed_position = done.position
+        self._committed_position = position
         self._change_bytes += sum(len(entry.payload) for entry in changes)
         # Without guarantees nothing is resumed; but whoever waits for a marker gets it.
-        own = (self.task.marker_tag,) if exact or done.is_asked else ()
-        frozen = self._freeze()
-        return Commit(flushes, inline, marker, (*own, *tags), frozen, unmarked)
+        own = (self.task.marker_tag,) if logs or is_asked else ()
+        return Commit(tuple(data), tuple(changes), marker, (*own, *tags), self._freeze(), unmarked)
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
         tags = (self.task.change_tag,)
@@ -427,7 +443,7 @@ class TaskCore:
         settings = self.spec.settings
         now = self._now_ms()
         enough = max(CHECKPOINT_BYTES_MIN, self._checkpoint_bytes)
-        if settings.checkpoints is None or not settings.exactly_once:
+        if settings.checkpoints is None or not settings.logs_changes:
             return None
         if now < self._checkpoint_due_ms or self._change_bytes < enough:
             return None

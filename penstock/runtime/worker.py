@@ -25,10 +25,12 @@ from typing import Any
 import uvloop
 
 from penstock.errors import Fenced, PenstockError, Retryable, Unavailable, Unknown
+from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
+from penstock.runtime.alignment import Epoch
 from penstock.runtime.control import (
     Assign,
     Beat,
@@ -169,14 +171,14 @@ class _Worker:
                 self._pulsed = time.monotonic()
             case Assign() as assign if (entry.instance, assign.number) > self._obeyed:
                 self._obeyed = (entry.instance, assign.number)
-                self._reconcile(assign.places())
+                self._reconcile(assign.places(), entry.lsn)
             case Finish():
                 return True
             case _:
                 pass
         return False
 
-    def _reconcile(self, places: dict[str, Place]) -> None:
+    def _reconcile(self, places: dict[str, Place], lsn: Lsn) -> None:
         """Run what is ours, as the instances that were claimed for us, and nothing else."""
         mine = {
             parse_task(name): place.instance
@@ -187,11 +189,12 @@ class _Worker:
             if mine.get(task) != instance:
                 running.cancel()
                 del self._tasks[task]
+        epoch = Epoch(lsn, {name: place.instance for name, place in places.items()})
         for task, instance in mine.items():
             if task in self._tasks or (task, instance) in self._used:
                 continue
             self._used.add((task, instance))
-            made = Task(self._log, self._spec, task, instance)
+            made = Task(self._log, self._spec, task, instance, epoch)
             running = asyncio.ensure_future(self._run_task(made))
             self._tasks[task] = (instance, made, running)
 

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -48,7 +48,7 @@ from penstock.runtime.registry import (
     describe_change,
     encode_query,
 )
-from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
+from penstock.runtime.spec import ProtocolName, QuerySpec, Settings, Source, count_tasks
 from penstock.runtime.worker import Address
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs
@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 OnChange = Literal["refuse", "restart_from_earliest"]
 #: Connections of queries that were given none, by target: they last as long as the program.
 _LOGS: Final[dict[str | None, Log]] = {}
+_PROTOCOLS: Final = get_args(ProtocolName)
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
 
@@ -81,7 +82,7 @@ def start(
     checkpoints: str | None = None,
     checkpoint_interval: float = 10.0,
     trim_consumed: bool = False,
-    exactly_once: bool = True,
+    protocol: ProtocolName = "marker",
 ) -> StreamingQuery:
     """Run a streaming DataFrame in real time, exactly once. Returns when its workers are asked for.
 
@@ -104,12 +105,15 @@ def start(
              then rebuilt from all of its changes
     checkpoint_interval  seconds between two checkpoints of a task at least
     trim_consumed  trim the log now and then, below what any query still needs
-    exactly_once  False gives up all guarantees, for measurements
+    protocol  how commits are made; others than "marker" are there to be measured beside it:
+             "transaction" (as Kafka Streams), "aligned" (checkpoints as Flink's, commit_interval
+             apart), "unsafe" (no guarantees)
 
     Raises Unsupported (with every reason), NotFound, PlanChanged, SchemaMismatch, BadRequest.
     """
     _check_names(name, on_change)
-    if not exactly_once:
+    _check_protocol(protocol, dead_letter)
+    if protocol == "unsafe":
         logger.warning("query=%s runs without guarantees: nothing survives a failure", name)
     planned = plan(df, mode=mode)
     count = _count_workers(df.sparkSession, workers)
@@ -118,10 +122,12 @@ def start(
         commit_interval_ms=_ms("commit_interval", commit_interval),
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
         dead_letter=dead_letter,
-        exactly_once=exactly_once,
+        protocol=protocol,
         checkpoints=_check_store(log.default_checkpoints if checkpoints is None else checkpoints),
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
     )
+    if protocol == "aligned" and settings.checkpoints is None:
+        raise BadRequest('protocol="aligned" keeps state in checkpoints only: give checkpoints=')
     spec, id = _register(
         log, planned.query, name=name, to=to, mode=mode, workers=count, start=start,
         on_change=on_change, settings=settings, statics=planned.static_rows(),
@@ -133,6 +139,16 @@ def _check_names(name: str, on_change: str) -> None:
     check_query_name(name)
     if on_change not in _ON_CHANGE:
         raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
+
+
+def _check_protocol(protocol: str, dead_letter: str | None) -> None:
+    if protocol not in _PROTOCOLS:
+        raise BadRequest(f"protocol {protocol!r}: use one of {', '.join(_PROTOCOLS)}")
+    if dead_letter is not None and protocol in ("aligned", "unsafe"):
+        raise BadRequest(
+            f'dead_letter with protocol="{protocol}": a task that finds a bad row goes back to its '
+            'own last commit, which only "marker" and "transaction" have'
+        )
 
 
 def _check_store(place: str | None) -> str | None:

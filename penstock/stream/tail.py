@@ -20,6 +20,7 @@ from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.committed import Counts, Marked, is_named, judge
 from penstock.protocol.markers import Range
+from penstock.protocol.staged import StagedEntries
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
 
@@ -49,6 +50,7 @@ class StreamTail:
         #: What counts at an entry's place: its own payload, or all that a marker names.
         self._pending: deque[tuple[Entry, list[bytes]]] = deque()
         self._looked_up_to = start
+        self._seen = StagedEntries(start)
         self._closed = False
         #: The log entry at which the last batch counts: its LSN, append time, producer, seq.
         self.entry: Entry | None = None
@@ -92,6 +94,7 @@ class StreamTail:
 
     def _take(self, entry: Entry) -> None:
         """Only what counts, where it counts (protocol/committed.py)."""
+        self._seen.show(entry)
         match judge(entry):
             case Counts(entry=data):
                 self._pending.append((data, [data.payload]))
@@ -106,6 +109,9 @@ class StreamTail:
                 pass
 
     def _staged(self, named: Range) -> list[Entry]:
+        known = self._seen.find(named)
+        if known is not None:
+            return known
         tags = [stream_tag(self._name)]
         fetched = self._client.read(tags, start=named.first_lsn, end=named.end)
         return [staged for staged in fetched if is_named(staged, named)]

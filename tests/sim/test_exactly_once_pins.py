@@ -77,7 +77,7 @@ def test_r21_a_marker_whose_ack_was_lost_is_found_by_the_next_instance(bench: Be
     first = bench.start(bench.task(0, 0))
     feed(bench)
     first.read()
-    request = first.body(first.capture().group([]))
+    request = first.body(first.capture().cut().group([]))
     done = bench.order(request)  # and the answer gets lost
 
     second = bench.start(bench.task(0, 0))
@@ -99,7 +99,7 @@ def test_r22_a_marker_in_flight_at_takeover_is_refused(bench: Bench) -> None:
     feed(bench)
     zombie = bench.start(bench.task(0, 0))
     zombie.read()
-    late = zombie.body(zombie.capture().group([]))
+    late = zombie.body(zombie.capture().cut().group([]))
 
     heir = bench.start(bench.task(0, 0))
     heir.read()
@@ -118,7 +118,7 @@ def test_r22_a_marker_ordered_before_the_claim_is_seen_by_the_heir(bench: Bench)
     zombie = bench.start(bench.task(0, 0))
     zombie.read()
     instance, claim = bench.claim_body(zombie.task.producer)
-    marker = bench.send(zombie.body(zombie.capture().group([])))
+    marker = bench.send(zombie.body(zombie.capture().cut().group([])))
     bench.settle(bench.send(claim))
 
     heir = Instance(bench, zombie.task, instance)
@@ -140,16 +140,16 @@ def test_r23_a_zombies_output_inside_a_valid_range_does_not_count(
     zombie = bench.start(bench.task(0, 0))
     zombie.read()
     commit = zombie.capture()
-    assert len(commit.flushes) > 1
-    early = bench.order(zombie.body(commit.flushes[0]))
-    late = zombie.body(commit.flushes[1])
+    assert len(commit.cut().flushes) > 1
+    early = bench.order(zombie.body(commit.cut().flushes[0]))
+    late = zombie.body(commit.cut().flushes[1])
 
     heir = bench.start(bench.task(0, 0))
     heir.read()
     ranges = heir.flush(again := heir.capture())
     with pytest.raises(StaleInstance):
         bench.order(late)
-    bench.order(heir.body(again.group(ranges)))
+    bench.order(heir.body(again.cut().group(ranges)))
 
     named = [lsn for one in ranges for lsn in range(one.first_lsn, one.end)]
     assert early.first_lsn not in named
@@ -171,14 +171,14 @@ def test_r24_what_lies_between_a_flush_and_its_marker_is_not_committed_with_it(
     other.read()
     mine, theirs = one.capture(), other.capture()
     ranges: list[Range] = []
-    for ours, foreign in zip(mine.flushes, theirs.flushes, strict=False):
+    for ours, foreign in zip(mine.cut().flushes, theirs.cut().flushes, strict=False):
         done = bench.order(one.body(ours))
         ranges.append(Range(done.first_lsn, done.count))
         bench.order(other.body(foreign))
-    for rest in mine.flushes[len(ranges) :]:
+    for rest in mine.cut().flushes[len(ranges) :]:
         done = bench.order(one.body(rest))
         ranges.append(Range(done.first_lsn, done.count))
-    bench.order(one.body(mine.group(ranges)))
+    bench.order(one.body(mine.cut().group(ranges)))
 
     (marker,) = bench.markers(one.task)
     reader = bench.start(bench.task(1, 0))
@@ -206,7 +206,7 @@ def test_r25_a_late_copy_of_a_commit_does_not_hit_the_next_one(
     for _ in range(3):
         feed(bench, 3)
         instance.read()
-        requests.append(instance.body(instance.capture().group([])))
+        requests.append(instance.body(instance.capture().cut().group([])))
         outcomes.append(bench.order(requests[-1]))
     tail = bench.log.tail
 
@@ -267,7 +267,7 @@ def test_r35_a_checkpoint_holds_nothing_beyond_its_marker(eager_checkpoints: Non
     bench.put("bids", (1, 1008), (2, 1009))
     run(bench, 0)
     first.read()  # the state goes on while the commit is on its way
-    done = bench.order(first.body(commit.group([])))
+    done = bench.order(first.body(commit.cut().group([])))
     first.checkpoint(commit, Lsn(done.first_lsn + done.count - 1))
     first.commit()
 
@@ -315,11 +315,11 @@ def test_r37_a_checkpoint_is_named_only_once_it_is_durable(eager_checkpoints: No
     task = bench.start(bench.task(1, 0))
     task.read()
     commit = task.capture()
-    done = bench.order(task.body(commit.group([])))
+    done = bench.order(task.body(commit.cut().group([])))
     feed(bench)
     run(bench, 0)
     task.read()
-    bench.order(task.body(task.capture().group([])))
+    bench.order(task.body(task.capture().cut().group([])))
     assert [marker.checkpoints for marker in bench.markers(task.task)] == [(), ()]
 
     reference = task.checkpoint(commit, Lsn(done.first_lsn + done.count - 1))
@@ -372,7 +372,7 @@ def test_r38_a_late_upload_of_a_zombie_takes_nothing_away(eager_checkpoints: Non
     run(bench, 0)
     zombie.read()
     commit = replace(zombie.capture(), frozen=zombie.core.state.freeze())
-    done = bench.order(zombie.body(commit.group([])))  # and its upload takes long
+    done = bench.order(zombie.body(commit.cut().group([])))  # and its upload takes long
     zombie.last_marker = commit.marker
     heir = bench.start(task)
     known = bench.markers(task)[-1].checkpoints
@@ -447,7 +447,7 @@ def test_r39_a_trim_does_not_pass_a_group_that_waits_for_its_marker(
     for reader in readers:
         _, older = bench.markers(reader.task)[-1].checkpoints
         assert int(older["marker_lsn"]) > ranges[-1].end
-    bench.order(slow.body(commit.group(ranges)))
+    bench.order(slow.body(commit.cut().group(ranges)))
     slow.read()
     slow.commit()
 
@@ -578,9 +578,9 @@ def test_r43_a_commit_that_was_captured_and_not_appended_is_made_again_from_the_
     heir.read(end=lost.marker.position)
     again = heir.capture()
 
-    assert again.inline == lost.inline
+    assert again.cut().inline == lost.cut().inline
     assert again.marker == replace(lost.marker, instance=heir.instance)
-    bench.order(heir.body(again.group([])))
+    bench.order(heir.body(again.cut().group([])))
     bench.finish()
 
 

@@ -18,8 +18,9 @@ from penstock.protocol.committed import Counts, Marked, is_named, judge
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
+from penstock.runtime.commit import Commit
 from penstock.runtime.spec import Settings
-from penstock.runtime.task_core import Commit, TaskCore
+from penstock.runtime.task_core import TaskCore
 from penstock.runtime.trim_rule import needed_from
 from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef
@@ -238,7 +239,7 @@ class Instance:
 
     def flush(self, commit: Commit) -> list[Range]:
         ranges = []
-        for entries in commit.flushes:
+        for entries in commit.cut().flushes:
             done = self.bench.order(self.body(entries))
             ranges.append(Range(done.first_lsn, done.count))
         return ranges
@@ -248,7 +249,7 @@ class Instance:
         commit = self.core.take_commit()
         if commit is None:
             return None
-        done = self.bench.order(self.body(commit.group(self.flush(commit))))
+        done = self.bench.order(self.body(commit.cut().group(self.flush(commit))))
         lsn = Lsn(done.first_lsn + done.count - 1)
         self.last_marker = commit.marker
         if commit.frozen is not None:

@@ -14,7 +14,8 @@ from penstock.log.records import Entry
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
-from penstock.runtime.task_core import Commit, TaskCore, check_marker
+from penstock.runtime.commit import Commit
+from penstock.runtime.task_core import TaskCore, check_marker
 from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef
 from penstock.testing.pipeline.client import Client, SimAppender
@@ -169,12 +170,13 @@ class SimTask:
                 await self.process.sleep(interval * 1000)
 
     async def append(self, commit: Commit) -> None:
+        cut = commit.cut()
         ranges = []
-        for flush in commit.flushes:
+        for flush in cut.flushes:
             done = await self.appender.append(flush)
             ranges.append(Range(done.first_lsn, done.count))
             self.world.count("flushed early")
-        done = await self.appender.append(commit.group(ranges))
+        done = await self.appender.append(cut.group(ranges))
         lsn = Lsn(done.first_lsn + done.count - 1)
         self.last_marker = commit.marker
         self.world.loop.note(f"{self.task} instance {self.instance} committed at {lsn}")

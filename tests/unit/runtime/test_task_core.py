@@ -65,7 +65,7 @@ def test_a_fresh_task_says_at_once_that_it_is_there() -> None:
     wired = Wired(spec_of(scan(), mode="append"))
     commit = wired.commit(wired.task())
     assert commit is not None
-    assert commit.inline == () and commit.flushes == ()
+    assert commit.cut().inline == () and commit.cut().flushes == ()
     assert wired.markers(wired.task()) == [Marker("q.1/0/0", 1, 0, Lsn(0), inline=0)]
     assert wired.commit(wired.task()) is None, "there is nothing new to say"
 
@@ -86,7 +86,7 @@ def test_the_data_of_a_commit_stands_in_one_group_with_its_marker() -> None:
     wired.take(wired.task())
     commit = wired.core().take_commit()
     assert commit is not None
-    data, marker = commit.group([])
+    data, marker = commit.cut().group([])
     assert (data.kind, data.tags, data.rows) == (Kind.DATA, ("s/out",), 1)
     assert (marker.kind, marker.tags) == (Kind.MARKER, ("T/q.1/0/0", "s/out"))
 
@@ -370,12 +370,12 @@ def test_a_large_result_is_staged_and_counts_at_its_marker_in_order() -> None:
     wired.take(wired.task())
     before = len(wired.log)
     commit = wired.core().take_commit()
-    assert commit is not None and len(commit.flushes) > 2
-    assert commit.inline == () and commit.marker.inline == 0
-    ranges = [wired.append("@q.1/0/0", 1, flush) for flush in commit.flushes]
+    assert commit is not None and len(commit.cut().flushes) > 2
+    assert commit.cut().inline == () and commit.marker.inline == 0
+    ranges = [wired.append("@q.1/0/0", 1, flush) for flush in commit.cut().flushes]
     assert wired.committed("out") == [], "nothing counts before the marker"
     assert {entry.kind for entry in wired.log[before:]} == {Kind.STAGED}
-    wired.append("@q.1/0/0", 1, commit.group(ranges))
+    wired.append("@q.1/0/0", 1, commit.cut().group(ranges))
     assert wired.markers(wired.task())[-1].ranges == tuple(ranges)
     found = wired.result().to_pylist()
     assert [tuple(row.values()) for row in found] == rows
@@ -398,7 +398,7 @@ def test_rows_that_an_instance_staged_before_it_died_never_count() -> None:
     wired.take(wired.task())
     commit = wired.core().take_commit()
     assert commit is not None
-    for flush in commit.flushes:
+    for flush in commit.cut().flushes:
         wired.append("@q.1/0/0", 1, flush)
     wired.start(wired.task())
     wired.settle()
@@ -420,7 +420,7 @@ def test_changes_that_were_flushed_early_are_restored() -> None:
 
 # ---- unsafe mode
 
-UNSAFE = Settings(exactly_once=False)
+UNSAFE = Settings(protocol="unsafe")
 
 
 def test_without_exactly_once_only_time_is_marked() -> None:
@@ -449,9 +449,11 @@ def test_without_exactly_once_large_results_count_by_themselves() -> None:
     wired.feed(pairs(*[(key, key) for key in range(300)]))
     wired.take(wired.task())
     commit = wired.core().take_commit()
-    assert commit is not None and len(commit.flushes) > 2
-    assert {entry.kind for flush in commit.flushes for entry in flush} == {Kind.DATA}
-    assert commit.group([]) == []
+    assert commit is not None
+    cut = commit.cut(staged=False)
+    assert len(cut.flushes) > 2
+    assert {entry.kind for flush in cut.flushes for entry in flush} == {Kind.DATA}
+    assert cut.group([]) == []
 
 
 # ---- faults in what is read

@@ -99,7 +99,7 @@ def test_restored_changes_are_not_written_again() -> None:
     wired.ask_to_flush(1)
     wired.take(wired.task(1))
     commit = wired.commit(wired.task(1))
-    assert commit is not None and commit.inline == ()
+    assert commit is not None and commit.cut().inline == ()
     assert commit.marker.has_state, "it has, even if this commit changed nothing"
 
 
@@ -107,7 +107,7 @@ def test_restored_changes_are_not_written_again() -> None:
 
 
 def change_bytes(commit: Commit) -> int:
-    entries = [entry for group in (*commit.flushes, commit.inline) for entry in group]
+    entries = [entry for group in (*commit.cut().flushes, commit.cut().inline) for entry in group]
     return sum(len(entry.payload) for entry in entries if entry.kind is Kind.CHANGE)
 
 
@@ -179,7 +179,7 @@ def test_a_large_checkpoint_is_worth_as_many_changes_after_a_restart(
 
 
 @pytest.mark.parametrize(
-    "settings", [replace(KEPT, checkpoints=None), replace(KEPT, exactly_once=False)]
+    "settings", [replace(KEPT, checkpoints=None), replace(KEPT, protocol="unsafe")]
 )
 def test_no_checkpoint_is_due_where_none_is_wanted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,62 @@
+"""What a task captured, and how one append commits it. Pure.
+
+A Commit holds everything that came of the input up to the marker's position. How it becomes durable
+and visible is the commit protocol's affair (commit_protocol.py); with markers it is cut into one
+group, the marker last, and only what does not fit goes ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.runtime.outputs import cut_groups
+from penstock.state.api import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All that came of the input up to the marker's position."""
+
+    #: Rows for the next stage or for the result, and rows that failed.
+    data: tuple[NewEntry, ...]
+    changes: tuple[NewEntry, ...]
+    #: Without what it names: that is known once it is in the log.
+    marker: Marker
+    #: Who must see the marker.
+    tags: tuple[str, ...]
+    #: State at this marker, if a checkpoint is due.
+    frozen: tuple[Change, ...] | None = None
+    #: Nobody waits for the marker: it would say nothing new.
+    unmarked: bool = False
+
+    def cut(self, *, staged: bool = True) -> Cut:
+        """Into groups; not `staged`: those before the last count by themselves."""
+        flushes, inline = cut_groups(self.data, self.changes, staged=staged)
+        return Cut(self, flushes, inline)
+
+    def marker_entry(
+        self, ranges: Sequence[Range] = (), *, inline: int = 0, tags: tuple[str, ...] | None = None
+    ) -> NewEntry:
+        marker = replace(self.marker, ranges=tuple(ranges), inline=inline)
+        return NewEntry(encode_marker(marker), self.tags if tags is None else tags, Kind.MARKER)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A commit as groups: usually there is but one."""
+
+    commit: Commit
+    #: Appended before, and acknowledged, when it is too much for one group.
+    flushes: tuple[tuple[NewEntry, ...], ...]
+    #: The entries of the last group, before the marker.
+    inline: tuple[NewEntry, ...]
+
+    def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
+        """The last group, once the flushes were acknowledged at these ranges; none: unsafe."""
+        assert len(ranges) in (0, len(self.flushes))
+        if self.commit.unmarked:
+            return list(self.inline)
+        return [*self.inline, self.commit.marker_entry(ranges, inline=len(self.inline))]

@@ -1,0 +1,179 @@
+"""Kafka Streams' transactions, over the shared log: what Impeller's markers are compared with.
+
+Phase one, which the task waits for: the coordinator notes the streams that take part; the task
+appends to each of them, to its change log and to its stream of positions; the coordinator notes
+that all is there. Phase two, beside the task's next work: a commit record for every stream, then a
+note that they are written; the next transaction begins after that. Impeller 3.6.
+
+    begun ─► entries per stream, changes, position ─► prepared ─► commit record per stream ─► done
+             (together)                               ▲ durable: committed   (together)
+
+The coordinator of a task lives in its worker and writes under the task's claim, so what fences one
+fences the other; asking it costs no round trip, which Kafka pays three times. A stream has a
+substream for every task that reads it, as a Kafka topic has partitions. Readers do not wait for
+other producers' open transactions, as Kafka's do. All three favour this protocol.
+
+Law: once `prepared` is durable, every commit record will be written, once: by this instance, or by
+the next one's `settle` before it resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from penstock.ids import Lsn
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Range
+from penstock.protocol.names import TaskId, keyed_tag, node_tag
+from penstock.protocol.transactions import (
+    CommitRecord,
+    TransactionRecord,
+    decode_record,
+    encode_record,
+)
+from penstock.runtime.commit import Commit
+from penstock.runtime.commit_protocol import Appends, Reads, Visible, all_of, range_of
+from penstock.runtime.outputs import pack_groups
+from penstock.runtime.spec import QuerySpec
+from penstock.state.keys import VIRTUAL_NODES
+
+#: Starts a coroutine beside the task, and returns what is awaited for its end.
+Beside = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+
+
+class TransactionProtocol:
+    """The task's side and its coordinator."""
+
+    def __init__(
+        self,
+        log: Reads,
+        appender: Appends,
+        visible: Visible,
+        spec: QuerySpec,
+        task: TaskId,
+        beside: Beside,
+    ) -> None:
+        self._log = log
+        self._appender = appender
+        self._visible = visible
+        self._task = task
+        self._substreams = Substreams(spec, task.stage)
+        self._beside = beside
+        #: Phase two of the last transaction.
+        self._closing: Awaitable[None] | None = None
+
+    # -- the next instance
+
+    async def settle(self) -> None:
+        """Write the commit records that are missing of a transaction that was prepared."""
+        last = await self._log.read_last(self._task.transaction_tag)
+        if last is None:
+            return
+        record = decode_record(last.payload)
+        if record.state != "prepared":
+            return  # begun, and never committed: nothing names its entries
+        tail = (await self._log.bounds()).tail
+        tags = [self._task.commit_record_tag]
+        found = await self._log.read(tags, start=last.lsn, end=tail)
+        there = {frozenset(entry.tags) for entry in found}
+        missing = [one for one in record.records if frozenset(one.tags) not in there]
+        await all_of([self._appender.append_nowait([_entry(one)]) for one in missing])
+        await self._note(TransactionRecord("done", record.number))
+
+    # -- the task
+
+    async def commit(self, commit: Commit) -> None:
+        await self.finish()
+        number = commit.marker.number
+        parts = self._substreams.split(commit)
+        changes = (self._task.change_tag,) if commit.changes else ()
+        streams = (*parts, *changes, self._task.position_tag)
+        await self._note(TransactionRecord("begun", number, streams))
+        named = await self._append_all(commit, parts)
+        records = self._make_records(commit, named)
+        await self._note(TransactionRecord("prepared", number, (), records))
+        self._closing = self._beside(self._close(commit, records))
+
+    async def finish(self) -> None:
+        if self._closing is not None:
+            closing, self._closing = self._closing, None
+            await closing
+
+    async def _close(self, commit: Commit, records: Sequence[CommitRecord]) -> None:
+        done = await all_of([self._appender.append_nowait([_entry(one)]) for one in records])
+        self._visible(commit, Lsn(max(one.first_lsn for one in done)))
+        await self._note(TransactionRecord("done", commit.marker.number))
+
+    async def _append_all(
+        self, commit: Commit, parts: dict[str, list[NewEntry]]
+    ) -> dict[str, list[Range]]:
+        """Each stream's entries, in flight together; where they came to stand."""
+        position = NewEntry(commit.marker_entry().payload, (self._task.position_tag,), Kind.STAGED)
+        wanted: dict[str, Sequence[NewEntry]] = {
+            stream: [one._replace(kind=Kind.STAGED) for one in entries]
+            for stream, entries in parts.items()
+        }
+        wanted[self._task.change_tag] = commit.changes
+        wanted[self._task.position_tag] = [position]
+        owners: list[str] = []
+        groups: list[Sequence[NewEntry]] = []
+        for stream, entries in wanted.items():
+            for group in pack_groups(entries):
+                owners.append(stream)
+                groups.append(group)
+        done = await all_of([self._appender.append_nowait(group) for group in groups])
+        named: dict[str, list[Range]] = {stream: [] for stream in wanted}
+        for stream, one in zip(owners, done, strict=True):
+            named[stream].append(range_of(one))
+        return named
+
+    def _make_records(
+        self, commit: Commit, named: dict[str, list[Range]]
+    ) -> tuple[CommitRecord, ...]:
+        """One for the task itself, which names its changes, and one per substream."""
+        task = self._task
+        records = []
+        for stream, ranges in named.items():
+            if stream == task.change_tag:
+                continue
+            is_own = stream == task.position_tag
+            tag = task.marker_tag if is_own else stream
+            entry = commit.marker_entry(named[task.change_tag] if is_own else ranges)
+            records.append(CommitRecord((tag, task.commit_record_tag), entry.payload.decode()))
+        return tuple(records)
+
+    async def _note(self, record: TransactionRecord) -> None:
+        entry = NewEntry(encode_record(record), (self._task.transaction_tag,), Kind.CONTROL)
+        await self._appender.append_nowait([entry])
+
+
+class Substreams:
+    """Which readers of a stage's output get what: one substream per task that reads it."""
+
+    def __init__(self, spec: QuerySpec, stage: int) -> None:
+        self._keyed = keyed_tag(spec.name, spec.version, stage)
+        self._readers: tuple[str, ...] = ()
+        self._of_node: dict[str, str] = {}
+        if spec.query.stages[stage].keys is not None:
+            nodes = [node_tag(spec.name, spec.version, stage, i) for i in range(VIRTUAL_NODES)]
+            # The first node of each reader stands for all of its nodes: QuerySpec.owned.
+            self._readers = tuple(nodes[: spec.readers(stage)])
+            self._of_node = {tag: nodes[i % len(self._readers)] for i, tag in enumerate(nodes)}
+
+    def split(self, commit: Commit) -> dict[str, list[NewEntry]]:
+        """By substream, also those that get no entries: they hear what time it is."""
+        own = commit.marker.task
+        parts: dict[str, list[NewEntry]] = {}
+        for tag in commit.tags:
+            if tag == self._keyed:
+                parts.update((reader, []) for reader in self._readers)
+            elif tag != f"T/{own}":
+                parts[tag] = []
+        for entry in commit.data:
+            parts[self._of_node.get(entry.tags[0], entry.tags[0])].append(entry)
+        return parts
+
+
+def _entry(record: CommitRecord) -> NewEntry:
+    return NewEntry(record.marker.encode(), record.tags, Kind.MARKER)
