@@ -5,7 +5,7 @@ checkpoint have come through all inputs (alignment.py), the task passes the barr
 whole state to the checkpoint store beside its next work, and tells the coordinator. That commits
 the checkpoint for all tasks at once (aligned_core.py), and with it the results up to the cut.
 
-Law: a snapshot is told only when it, and every result before it, is durable.
+Law: a part is told only when it, and every result before it, is durable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.protocol.names import TaskId, control_tag, keyed_tag
 from penstock.runtime.alignment import barrier_entry
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Appends, all_of, range_of
-from penstock.runtime.control import Snapshot, encode_message
+from penstock.runtime.control import Part, encode_message
 from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import QuerySpec
 from penstock.state.checkpoint_store import CheckpointStore
@@ -50,10 +50,10 @@ class AlignedProtocol:
         self._store = store
         self._is_last = spec.query.stages[task.stage].keys is None
         self._waiting: deque[Awaitable[Appended]] = deque()
-        #: Since the last snapshot: groups with staged entries, and the streams of these.
+        #: Since the last part: groups with staged entries, and the streams of these.
         self._staged: list[Awaitable[Appended]] = []
         self._streams: dict[str, None] = {}
-        #: Where the last snapshot was taken; it is complete once the next one is asked for.
+        #: Where the last part was taken; it is complete once the next one is asked for.
         self._complete_from: int | None = None
 
     async def settle(self) -> None:
@@ -83,8 +83,8 @@ class AlignedProtocol:
             if any(entry.kind is Kind.STAGED for entry in group):
                 self._staged.append(done)
 
-    def snapshot(self, commit: Commit, number: int) -> Coroutine[Any, Any, Commit]:
-        """Pass the barrier on, at once; what is returned makes the snapshot durable and tells."""
+    def pass_on(self, commit: Commit, number: int) -> Coroutine[Any, Any, Commit]:
+        """Pass the barrier on, at once; what is returned makes the part durable and tells."""
         spec, task = self._spec, self._task
         tags = (keyed_tag(spec.name, spec.version, task.stage),)
         self._append(commit, [] if self._is_last else [barrier_entry(number, tags)])
@@ -104,7 +104,7 @@ class AlignedProtocol:
         marker = replace(commit.marker, ranges=ranges, checkpoints=(reference,))
         text = encode_marker(marker).decode()
         tags = [self._task.marker_tag, *streams]
-        told = Snapshot(str(self._task), self._instance, number, {"tags": tags, "marker": text})
+        told = Part(str(self._task), self._instance, number, {"tags": tags, "marker": text})
         control = (control_tag(self._spec.name),)
         await self._appender.append_nowait([NewEntry(encode_message(told), control, Kind.CONTROL)])
         return replace(commit, marker=marker)

@@ -1,9 +1,9 @@
 """Aligned checkpoints, the coordinator's side: one on its way at a time. Pure.
 
-    begin ─► barrier to the sources ─► Snapshot of every task ─► complete: one group commits them
+    begin ─► barrier to the sources ─► Part of every task ─► complete: one group commits them
 
 Owns when a checkpoint is complete. The markers of all tasks are appended in one group, so a restart
-finds the same checkpoint for each of them. Law: only snapshots of the instances that the checkpoint
+finds the same checkpoint for each of them. Law: only parts of the instances that the checkpoint
 was begun with count; a task that gets another instance ends it.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.names import TaskId, parse_task
-from penstock.runtime.control import Snapshot
+from penstock.runtime.control import Part
 
 
 class AlignedCheckpoints:
@@ -21,7 +21,7 @@ class AlignedCheckpoints:
 
     def __init__(self) -> None:
         self._number = 0
-        #: The instances whose snapshots are waited for; none: no checkpoint is on its way.
+        #: The instances whose parts are waited for; none: no checkpoint is on its way.
         self._instances: dict[TaskId, int] = {}
         self._told: dict[TaskId, NewEntry] = {}
 
@@ -37,8 +37,8 @@ class AlignedCheckpoints:
         self._told = {}
         return self._number
 
-    def on_snapshot(self, told: Snapshot) -> list[NewEntry] | None:
-        """The group that commits the checkpoint, with the last snapshot; append it, then `end`."""
+    def on_part(self, told: Part) -> list[NewEntry] | None:
+        """The group that commits the checkpoint, with the last part; append it, then `end`."""
         task = parse_task(told.task)
         if told.number != self._number or self._instances.get(task) != told.instance:
             return None

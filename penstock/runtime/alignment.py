@@ -6,7 +6,7 @@ so its LSN is the cut in them). Between the first barrier and the last, what com
 that have delivered theirs is held: it belongs to the next checkpoint. Carbone et al., 2015.
 
 Entries of older instances of the upstream tasks are dropped: after a failure all tasks start anew
-from the last complete checkpoint, and those of the epoch say everything after it again.
+from the last complete checkpoint, and those of the cohort say everything after it again.
 
 Law: when `step` says COMPLETE, exactly the entries before the barrier of each channel were taken.
 """
@@ -29,7 +29,7 @@ SOURCES: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class Cohort:
     """All tasks of the query from one restart to the next."""
 
     #: It was announced here: barriers of sources before it were meant for others.
@@ -56,9 +56,9 @@ Staged = Sequence[tuple[Range, Sequence[Entry]]]
 class Alignment:
     """Of one instance of one task."""
 
-    def __init__(self, epoch: Epoch, upstream: Collection[str], tags: Collection[str]) -> None:
-        self._epoch = epoch
-        self._upstream = {f"@{task}": epoch.instances.get(task) for task in upstream}
+    def __init__(self, cohort: Cohort, upstream: Collection[str], tags: Collection[str]) -> None:
+        self._cohort = cohort
+        self._upstream = {f"@{task}": cohort.instances.get(task) for task in upstream}
         self._reads_sources = any(tag.startswith("s/") for tag in tags)
         self._channels = {*self._upstream, *([SOURCES] if self._reads_sources else [])}
         #: The checkpoint on its way, and where each channel's barrier stood.
@@ -79,7 +79,7 @@ class Alignment:
         number = decode_barrier(entry)
         if number is None:
             return Step.HOLD if channel in self._barriers else Step.TAKE
-        if channel == SOURCES and (entry.lsn <= self._epoch.lsn or not self._reads_sources):
+        if channel == SOURCES and (entry.lsn <= self._cohort.lsn or not self._reads_sources):
             return Step.DROP
         if self.number not in (None, number) or channel in self._barriers:
             raise BadFormat(f"barrier {number} of {channel!r} while {self.number} is on its way")

@@ -3,7 +3,7 @@
     worker       Hello     I am here, in this slot
                  Beat      I am alive; my tasks stand like this
                  Ended     a task of mine has stopped by itself, and why
-                 Snapshot  a task of mine is done with its part of an aligned checkpoint
+                 Part      a task of mine is done with its part of an aligned checkpoint
                  Goodbye   I am going, all my tasks have stopped
     coordinator  Assign    who runs what, as which instance; all of it, each time
                  Pulse     I am alive; the query stands like this
@@ -54,7 +54,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Part:
     """`commit` is the task's marker for this checkpoint, as text, and the tags that it goes to."""
 
     task: str
@@ -105,11 +105,11 @@ class Stop:
     who: str = ""
 
 
-Message = Hello | Beat | Ended | Snapshot | Goodbye | Assign | Pulse | Finish | Stop
+Message = Hello | Beat | Ended | Part | Goodbye | Assign | Pulse | Finish | Stop
 
 _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Beat, Ended, Snapshot, Goodbye, Assign, Pulse, Finish, Stop)
+    for kind in (Hello, Beat, Ended, Part, Goodbye, Assign, Pulse, Finish, Stop)
 }
 
 
@@ -148,7 +148,7 @@ def _check(message: Message) -> None:
     match message:
         case Beat(tasks=tasks):
             is_right = all(type(report) is dict for report in tasks.values())
-        case Snapshot(commit=commit):
+        case Part(commit=commit):
             is_right = type(commit["marker"]) is str and all(
                 type(tag) is str for tag in commit["tags"]
             )

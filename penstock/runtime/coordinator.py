@@ -50,7 +50,7 @@ from penstock.runtime.control import (
     Goodbye,
     Message,
     Pulse,
-    Snapshot,
+    Part,
     decode_message,
     encode_message,
 )
@@ -198,8 +198,8 @@ class Coordinator:
         except BadFormat as error:
             logger.warning("query=%s lsn=%d ignored: %s", self._spec.name, entry.lsn, error)
             return
-        if isinstance(message, Snapshot):
-            await self._note_snapshot(message)
+        if isinstance(message, Part):
+            await self._note_part(message)
         await self._perform(effects)
 
     async def _pulse(self) -> None:
@@ -260,7 +260,7 @@ class Coordinator:
     # -- aligned checkpoints
 
     async def _checkpoint(self, checkpoints: AlignedCheckpoints) -> None:
-        """Again and again: barriers to the sources; the rest happens in _note_snapshot."""
+        """Again and again: barriers to the sources; the rest happens in _note_part."""
         spec = self._spec
         sources = [
             flush_tag(spec.name, spec.version, stage.id)
@@ -280,11 +280,11 @@ class Coordinator:
             await self._checkpoint_over.wait()
             await asyncio.sleep(max(0.0, started + interval - time.monotonic()))
 
-    async def _note_snapshot(self, told: Snapshot) -> None:
+    async def _note_part(self, told: Part) -> None:
         if self._checkpoints is None:
             return
         async with self._ordering:
-            complete = self._checkpoints.on_snapshot(told)
+            complete = self._checkpoints.on_part(told)
             if complete is not None:
                 await self._voice.append(complete)
                 self._checkpoints.end()

@@ -25,7 +25,7 @@ from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.protocol.staged import StagedEntries
 from penstock.runtime.aligned import AlignedProtocol
-from penstock.runtime.alignment import Epoch
+from penstock.runtime.alignment import Cohort
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import CommitProtocol, MarkerProtocol, UnsafeProtocol
 from penstock.runtime.histogram import RecentHistogram
@@ -56,12 +56,12 @@ class Task:
         spec: QuerySpec,
         task: TaskId,
         instance: int,
-        epoch: Epoch | None = None,
+        cohort: Cohort | None = None,
     ) -> None:
         self._log = log
         self._spec = spec
         #: Only with aligned checkpoints.
-        self._epoch = epoch if spec.settings.protocol == "aligned" else None
+        self._cohort = cohort if spec.settings.protocol == "aligned" else None
         self.task = task
         self.instance = instance
         #: Made when it resumes: whatever is wrong with the plan is told as any other error.
@@ -154,15 +154,15 @@ class Task:
     async def _resume(self, careful_upto: Lsn | None) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
         started = time.monotonic()
-        self._core = TaskCore(self._spec, self.task, self.instance, now_ms, self._epoch)
+        self._core = TaskCore(self._spec, self.task, self.instance, now_ms, self._cohort)
         await self._protocol.settle()
         last = await self._log.read_last(self.task.marker_tag)
         marker: Marker | None = None
         if last is not None:
             marker = decode_marker(last.payload)
             check_marker(marker, self.task)
-            if self._epoch is not None:
-                await self._load_snapshot(marker)
+            if self._cohort is not None:
+                await self._load_part(marker)
             elif marker.has_state:  # if not, even its first markers may have been trimmed
                 base = await self._load_checkpoint(marker)
                 await self._replay(base, last)
@@ -175,7 +175,7 @@ class Task:
             self.task, self.instance, self.core.position, self.resume_ms,
         )  # fmt: skip
 
-    async def _load_snapshot(self, marker: Marker) -> None:
+    async def _load_part(self, marker: Marker) -> None:
         """The task's part of the last complete aligned checkpoint: that one or none."""
         assert self._store is not None
         reference = CheckpointRef.from_json(marker.checkpoints[0])
@@ -258,7 +258,7 @@ class Task:
                     staged.show(entry)
                     names = core.names(entry)
                     if core.take(entry, [(one, await self._find(staged, one)) for one in names]):
-                        self._take_snapshot()
+                        self._take_part()
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
                     continue
@@ -294,7 +294,7 @@ class Task:
 
     async def _commit_again_and_again(self) -> None:
         interval = self._spec.settings.commit_interval_ms / 1000
-        if self._epoch is not None:
+        if self._cohort is not None:
             interval = 0.0  # it is the time between two checkpoints: data flows meanwhile
         while True:
             await self._due.wait()
@@ -342,14 +342,14 @@ class Task:
         else:
             self.core.checkpoint_missed()  # a store that is slow holds one state, not many
 
-    def _take_snapshot(self) -> None:
+    def _take_part(self) -> None:
         """The cut of an aligned checkpoint is complete: pass it on before anything else."""
         assert isinstance(self._protocol, AlignedProtocol) and self.core.alignment is not None
         number = self.core.alignment.number
         assert number is not None
-        commit = self.core.take_snapshot()
+        commit = self.core.take_part()
         if commit is not None:
-            telling = self._protocol.snapshot(commit, number)
+            telling = self._protocol.pass_on(commit, number)
             self._beside(self._tell(telling, time.monotonic()))
 
     async def _tell(self, telling: Coroutine[Any, Any, Commit], started: float) -> None:

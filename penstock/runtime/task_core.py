@@ -30,7 +30,7 @@ from penstock.plan.stages import StageInput
 from penstock.protocol.committed import Counts, Marked, is_named, judge
 from penstock.protocol.markers import Heard, Marker, Range
 from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag
-from penstock.runtime.alignment import Alignment, Epoch, Staged, Step
+from penstock.runtime.alignment import Alignment, Cohort, Staged, Step
 from penstock.runtime.commit import Commit
 from penstock.runtime.dead_letters import DeadLetter, find_bad_rows, letter_of_entry
 from penstock.runtime.inputs import Arrival, Arrivals, decode_source
@@ -93,7 +93,7 @@ class TaskCore:
         task: TaskId,
         instance: int,
         now_ms: Callable[[], int],
-        epoch: Epoch | None = None,
+        cohort: Cohort | None = None,
     ) -> None:
         self.spec = spec
         self.task = task
@@ -115,7 +115,7 @@ class TaskCore:
         self._unheard_ms: dict[int, int | None] = {}
         self._find_inputs()
         #: Only with aligned checkpoints.
-        self.alignment = None if epoch is None else Alignment(epoch, self._upstream, self.tags)
+        self.alignment = None if cohort is None else Alignment(cohort, self._upstream, self.tags)
         self._heard: dict[str, Heard] = {}
         self._number = 0
         self._rows_in = 0
@@ -196,7 +196,7 @@ class TaskCore:
     def take(self, entry: Entry, staged: Staged = ()) -> bool:
         """An entry under one of the tags, and what was fetched of the ranges that it names.
 
-        True if it completes the cut of an aligned checkpoint: `take_snapshot` before anything else.
+        True if it completes the cut of an aligned checkpoint: `take_part` before anything else.
         """
         assert entry.lsn >= self._next.position, f"{entry.lsn} was taken in before"
         self._next.position = Lsn(entry.lsn + 1)
@@ -377,7 +377,7 @@ class TaskCore:
             self.work()  # the position says that they are in
         return self._capture(self._next.position) if self.has_work else None
 
-    def take_snapshot(self) -> Commit | None:
+    def take_part(self) -> Commit | None:
         """Capture all up to the cut that is complete, with the state; then go on behind it.
 
         None if processing has failed: the instance is about to end.

@@ -30,7 +30,7 @@ from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
-from penstock.runtime.alignment import Epoch
+from penstock.runtime.alignment import Cohort
 from penstock.runtime.control import (
     Assign,
     Beat,
@@ -189,12 +189,12 @@ class _Worker:
             if mine.get(task) != instance:
                 running.cancel()
                 del self._tasks[task]
-        epoch = Epoch(lsn, {name: place.instance for name, place in places.items()})
+        cohort = Cohort(lsn, {name: place.instance for name, place in places.items()})
         for task, instance in mine.items():
             if task in self._tasks or (task, instance) in self._used:
                 continue
             self._used.add((task, instance))
-            made = Task(self._log, self._spec, task, instance, epoch)
+            made = Task(self._log, self._spec, task, instance, cohort)
             running = asyncio.ensure_future(self._run_task(made))
             self._tasks[task] = (instance, made, running)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
-from penstock.runtime.alignment import Alignment, Epoch, Step, barrier_entry, decode_barrier
+from penstock.runtime.alignment import Alignment, Cohort, Step, barrier_entry, decode_barrier
 
-EPOCH = Epoch(Lsn(10), {"q.1/0/0": 4, "q.1/0/1": 7})
+COHORT = Cohort(Lsn(10), {"q.1/0/0": 4, "q.1/0/1": 7})
 UPSTREAM = {"q.1/0/0", "q.1/0/1"}
 
 
@@ -25,7 +25,7 @@ def entry(lsn: int, producer: str, instance: int = 1, barrier: int | None = None
 
 
 def test_behind_a_barrier_a_channel_waits_for_the_others() -> None:
-    alignment = Alignment(EPOCH, UPSTREAM, ["k/q.1/0/3"])
+    alignment = Alignment(COHORT, UPSTREAM, ["k/q.1/0/3"])
     assert alignment.step(entry(11, "@q.1/0/0", 4)) is Step.TAKE
     assert alignment.step(entry(12, "@q.1/0/0", 4, barrier=1)) is Step.WAIT
     behind = entry(13, "@q.1/0/0", 4)
@@ -39,22 +39,22 @@ def test_behind_a_barrier_a_channel_waits_for_the_others() -> None:
 
 
 def test_what_older_instances_said_does_not_count() -> None:
-    alignment = Alignment(EPOCH, UPSTREAM, ["k/q.1/0/3"])
+    alignment = Alignment(COHORT, UPSTREAM, ["k/q.1/0/3"])
     assert alignment.step(entry(11, "@q.1/0/0", 3)) is Step.DROP
     assert alignment.step(entry(12, "@q.1/0/1", 6, barrier=1)) is Step.DROP
     assert alignment.number is None
 
 
 def test_the_cut_in_the_sources_is_where_the_coordinators_barrier_stands() -> None:
-    alignment = Alignment(EPOCH, set(), ["s/bids", "f/q.1/0"])
-    assert alignment.step(entry(9, "@q", barrier=3)) is Step.DROP, "meant for an older epoch"
+    alignment = Alignment(COHORT, set(), ["s/bids", "f/q.1/0"])
+    assert alignment.step(entry(9, "@q", barrier=3)) is Step.DROP, "meant for an older cohort"
     assert alignment.step(entry(11, "site")) is Step.TAKE
     assert alignment.step(entry(12, "@q", barrier=1)) is Step.COMPLETE
     assert alignment.source_cut == 13
 
 
 def test_two_checkpoints_at_once_are_a_defect() -> None:
-    alignment = Alignment(EPOCH, UPSTREAM, ["k/q.1/0/3"])
+    alignment = Alignment(COHORT, UPSTREAM, ["k/q.1/0/3"])
     alignment.step(entry(11, "@q.1/0/0", 4, barrier=1))
     with pytest.raises(BadFormat, match="barrier 2"):
         alignment.step(entry(12, "@q.1/0/1", 7, barrier=2))
@@ -66,7 +66,7 @@ def test_exactly_what_is_before_each_barrier_is_taken(events: list[tuple[int, bo
 
     Two upstream tasks and the sources; True: the channel's next barrier, if it may come.
     """
-    alignment = Alignment(EPOCH, UPSTREAM, ["k/q.1/0/3", "s/bids"])
+    alignment = Alignment(COHORT, UPSTREAM, ["k/q.1/0/3", "s/bids"])
     producers = [("@q.1/0/0", 4), ("@q.1/0/1", 7), ("@q", 1)]
     plain = [("@q.1/0/0", 4), ("@q.1/0/1", 7), ("site", 1)]
     number, arrived = 1, set[int]()
