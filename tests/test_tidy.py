@@ -69,7 +69,7 @@ PURE = (
     "runtime/task_core.py",
     "runtime/trim_rule.py",
     "nexmark/model.py",
-    "nexmark/generator.py",
+    *(f"nexmark/{name}.py" for name in ("draws", "generator", "layout", "pace", "pools")),
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -142,6 +142,7 @@ HOMES = {
     "uvloop": (
         "log/server/",
         "log/client/blocking.py",
+        "nexmark/producers.py",
         "runtime/worker.py",
         "runtime/coordinator.py",
         "bench/",

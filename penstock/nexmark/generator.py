@@ -14,12 +14,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.errors import BadConfig
 from penstock.nexmark import draws, model
-from penstock.nexmark.draws import Ints
+from penstock.nexmark.draws import Draws, Ints
+from penstock.nexmark.layout import (
+    Column,
+    Texts,
+    dense,
+    even_texts,
+    no_texts,
+    pick,
+    with_gaps,
+)
 from penstock.nexmark.pools import Pools, make_pools
+
+_PERSON_SLOTS = (
+    *(draws.FIRST_NAME, draws.LAST_NAME, draws.EMAIL, draws.CITY, draws.STATE),
+    *range(draws.CARD, draws.CARD + 4),
+    *(draws.EXTRA_LENGTH, draws.EXTRA_OFFSET),
+)
+_AUCTION_SLOTS = (
+    *(draws.HOT_PERSON, draws.COLD_PERSON, draws.CATEGORY, draws.PRICE, draws.RESERVE),
+    *(draws.LENGTH, draws.ITEM_NAME, draws.DESCRIPTION, draws.EXTRA_LENGTH, draws.EXTRA_OFFSET),
+)
+_BID_SLOTS = (
+    *(draws.HOT_PERSON, draws.COLD_PERSON, draws.HOT_AUCTION, draws.COLD_AUCTION, draws.PRICE),
+    *(draws.EXTRA_LENGTH, draws.EXTRA_OFFSET),
+)
+_CHANNEL_SLOTS = (draws.IS_HOT_CHANNEL, draws.HOT_CHANNEL, draws.COLD_CHANNEL)
+
+#: Beyond it, one person or auction may no longer fit a payload.
+STATE_SCALE_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +75,58 @@ class Parameters:
     person_bytes: int = 200
     auction_bytes: int = 500
     bid_bytes: int = 100
+    #: Whether bids name a channel and an address; if not, both are empty.
+    has_channels: bool = True
 
     @property
     def turn(self) -> int:
         """How many ids until the kinds repeat."""
         return self.persons + self.auctions + self.bids
+
+
+def rhino_parameters(*, seed: int = 42, state_scale: int = 1) -> Parameters:
+    """The stream of Rhino's evaluation (section 5.1.2): keys drawn evenly, records of their sizes.
+
+    With a scale of N, persons and auctions are N times as large and N times as many of them are in
+    use: the state of NBQ8 and NBQX grows N times as fast, the keys of NBQ5 are N times as many.
+    """
+    if not 1 <= state_scale <= STATE_SCALE_MAX:
+        raise BadConfig(f"a state scale of {state_scale}: 1 to {STATE_SCALE_MAX} allowed")
+    default = Parameters()
+    return Parameters(
+        seed=seed,
+        hot_seller_ratio=1,
+        hot_bidder_ratio=1,
+        hot_auction_ratio=1,
+        active_persons=default.active_persons * state_scale,
+        open_auctions=default.open_auctions * state_scale,
+        person_bytes=206 * state_scale,
+        auction_bytes=269 * state_scale,
+        bid_bytes=32,
+        has_channels=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Some ids, and what is newest at each of them, counted from 0."""
+
+    n: Ints
+    #: Which of its turn's ids it is.
+    place: Ints
+    last_person: Ints
+    #: -1 if there is none yet.
+    last_auction: Ints
+    time_ms: Ints
+
+    def __getitem__(self, chosen: npt.NDArray[np.bool_]) -> _Events:
+        return _Events(
+            self.n[chosen],
+            self.place[chosen],
+            self.last_person[chosen],
+            self.last_auction[chosen],
+            self.time_ms[chosen],
+        )
 
 
 class Generator:
@@ -63,155 +138,160 @@ class Generator:
 
     def kinds(self, ids: Ints) -> Ints:
         """What happens at each id, by its position in model.KINDS."""
-        place = ids % self.parameters.turn
-        persons = self.parameters.persons
-        return (place >= persons).astype(np.int64) + (place >= persons + self.parameters.auctions)
+        return self._kinds(ids % self.parameters.turn)
 
     def events(self, ids: Ints) -> pa.RecordBatch:
         """The mixed stream: one row per id, in the order of `ids`."""
-        kinds = self.kinds(ids)
+        events = self._locate(ids)
+        kinds = self._kinds(events.place)
         makers = (self._persons, self._auctions, self._bids)
         columns: list[pa.Array] = [pa.array(kinds.astype(np.int32))]
-        for kind, make in enumerate(makers):
+        for kind, (make, schema) in enumerate(zip(makers, model.KINDS.values(), strict=True)):
             mask = kinds == kind
-            places = np.cumsum(mask) - 1
-            rows = make(ids[mask]).to_struct_array()
-            columns.append(rows.take(pa.array(places, mask=~mask)))
+            columns.append(with_gaps(make(events[mask]), schema, mask))
         return pa.RecordBatch.from_arrays(columns, schema=model.EVENT)
 
     def persons(self, ids: Ints) -> pa.RecordBatch:
         """The persons among these ids, in their order."""
-        return self._persons(ids[self.kinds(ids) == 0])
+        return dense(self._persons(self._locate(ids[self.kinds(ids) == 0])), model.PERSON)
 
     def auctions(self, ids: Ints) -> pa.RecordBatch:
         """The auctions among these ids, in their order."""
-        return self._auctions(ids[self.kinds(ids) == 1])
+        return dense(self._auctions(self._locate(ids[self.kinds(ids) == 1])), model.AUCTION)
 
     def bids(self, ids: Ints) -> pa.RecordBatch:
         """The bids among these ids, in their order."""
-        return self._bids(ids[self.kinds(ids) == 2])
+        return dense(self._bids(self._locate(ids[self.kinds(ids) == 2])), model.BID)
 
     # -- one kind each
 
-    def _persons(self, n: Ints) -> pa.RecordBatch:
+    def _persons(self, events: _Events) -> list[Column]:
+        drawn = Draws(events.n, _PERSON_SLOTS, self.parameters.seed)
         pools = self._pools
-        name = pc.binary_join_element_wise(
-            self._pick(pools.first_names, n, draws.FIRST_NAME),
-            self._pick(pools.last_names, n, draws.LAST_NAME),
-            " ",
-        )
-        email = self._pick(pools.emails, n, draws.EMAIL)
-        groups = [self._pick(pools.card_groups, n, draws.CARD + group) for group in range(4)]
-        card = pc.binary_join_element_wise(*groups, " ")
-        city = self._pick(pools.cities, n, draws.CITY)
-        state = self._pick(pools.states, n, draws.STATE)
+        first = drawn.below(len(model.FIRST_NAMES), draws.FIRST_NAME)
+        last = drawn.below(len(model.LAST_NAMES), draws.LAST_NAME)
+        name = pick(pools.names, first * len(model.LAST_NAMES) + last)
+        email = _pick(pools.emails, drawn, draws.EMAIL)
+        card = self._cards(drawn)
+        city = _pick(pools.cities, drawn, draws.CITY)
+        state = _pick(pools.states, drawn, draws.STATE)
         size = 8 + _bytes(name, email, card, city, state)
-        extra = self._extra(n, size, self.parameters.person_bytes)
-        ids = pa.array(model.FIRST_PERSON_ID + self._last_person(n))
-        columns = [ids, name, email, card, city, state, _times(self._time_ms(n)), extra]
-        return pa.RecordBatch.from_arrays(columns, schema=model.PERSON)
+        extra = self._extra(drawn, size, self.parameters.person_bytes)
+        ids = model.FIRST_PERSON_ID + events.last_person
+        return [ids, name, email, card, city, state, events.time_ms * 1000, extra]
 
-    def _auctions(self, n: Ints) -> pa.RecordBatch:
-        options, seed = self.parameters, self.parameters.seed
-        time = self._time_ms(n)
-        horizon = self._time_ms(n + options.open_auctions * options.turn // options.auctions) - time
-        length = 1 + draws.below(np.maximum(2 * horizon, 1), n, draws.LENGTH, seed)
-        hot = self._last_person(n) // model.HOT_GROUP * model.HOT_GROUP
-        is_hot = draws.below(options.hot_seller_ratio, n, draws.HOT_PERSON, seed) > 0
-        seller = np.where(is_hot, hot, self._cold_person(n))
-        first_bid = draws.price(n, draws.PRICE, seed)
-        category = model.FIRST_CATEGORY + draws.below(model.CATEGORIES, n, draws.CATEGORY, seed)
-        item = self._pick(self._pools.item_names, n, draws.ITEM_NAME)
-        description = self._pick(self._pools.descriptions, n, draws.DESCRIPTION)
-        columns = [
-            pa.array(model.FIRST_AUCTION_ID + self._last_auction(n)),
+    def _auctions(self, events: _Events) -> list[Column]:
+        options = self.parameters
+        drawn = Draws(events.n, _AUCTION_SLOTS, options.seed)
+        time = events.time_ms
+        open_events = options.open_auctions * options.turn // options.auctions
+        horizon = self._time_ms(events.n + open_events) - time
+        length = 1 + drawn.below(np.maximum(2 * horizon, 1), draws.LENGTH)
+        hot = events.last_person // model.HOT_GROUP * model.HOT_GROUP
+        is_hot = drawn.below(options.hot_seller_ratio, draws.HOT_PERSON) > 0
+        seller = np.where(is_hot, hot, self._cold_person(events, drawn))
+        first_bid = drawn.price(draws.PRICE)
+        category = model.FIRST_CATEGORY + drawn.below(model.CATEGORIES, draws.CATEGORY)
+        item = _pick(self._pools.item_names, drawn, draws.ITEM_NAME)
+        description = _pick(self._pools.descriptions, drawn, draws.DESCRIPTION)
+        return [
+            model.FIRST_AUCTION_ID + events.last_auction,
             item,
             description,
-            pa.array(first_bid),
-            pa.array(first_bid + draws.price(n, draws.RESERVE, seed)),
-            _times(time),
-            _times(time + length),
-            pa.array(model.FIRST_PERSON_ID + seller),
-            pa.array(category),
-            self._extra(n, 48 + _bytes(item, description), options.auction_bytes),
+            first_bid,
+            first_bid + drawn.price(draws.RESERVE),
+            time * 1000,
+            (time + length) * 1000,
+            model.FIRST_PERSON_ID + seller,
+            category,
+            self._extra(drawn, 48 + _bytes(item, description), options.auction_bytes),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=model.AUCTION)
 
-    def _bids(self, n: Ints) -> pa.RecordBatch:
-        options, seed = self.parameters, self.parameters.seed
-        hot_auction = self._last_auction(n) // model.HOT_GROUP * model.HOT_GROUP
-        is_hot = draws.below(options.hot_auction_ratio, n, draws.HOT_AUCTION, seed) > 0
-        auction = np.where(is_hot, hot_auction, self._cold_auction(n))
+    def _bids(self, events: _Events) -> list[Column]:
+        options = self.parameters
+        slots = _BID_SLOTS + _CHANNEL_SLOTS if options.has_channels else _BID_SLOTS
+        drawn = Draws(events.n, slots, options.seed)
+        hot_auction = events.last_auction // model.HOT_GROUP * model.HOT_GROUP
+        is_hot = drawn.below(options.hot_auction_ratio, draws.HOT_AUCTION) > 0
+        auction = np.where(is_hot, hot_auction, self._cold_auction(events, drawn))
         # The second of its group: the first is the hot seller, who does not bid on his own.
-        hot_bidder = self._last_person(n) // model.HOT_GROUP * model.HOT_GROUP + 1
-        is_hot = draws.below(options.hot_bidder_ratio, n, draws.HOT_PERSON, seed) > 0
-        bidder = np.where(is_hot, hot_bidder, self._cold_person(n))
-        channel = pa.array(self._channel(n))
-        columns = [
-            pa.array(model.FIRST_AUCTION_ID + auction),
-            pa.array(model.FIRST_PERSON_ID + bidder),
-            pa.array(draws.price(n, draws.PRICE, seed)),
-            self._pools.channels.take(channel),
-            self._pools.urls.take(channel),
-            _times(self._time_ms(n)),
-            self._extra(n, np.full(len(n), 32), options.bid_bytes),
+        hot_bidder = events.last_person // model.HOT_GROUP * model.HOT_GROUP + 1
+        is_hot = drawn.below(options.hot_bidder_ratio, draws.HOT_PERSON) > 0
+        bidder = np.where(is_hot, hot_bidder, self._cold_person(events, drawn))
+        channel, url = self._channels(drawn, len(events.n))
+        return [
+            model.FIRST_AUCTION_ID + auction,
+            model.FIRST_PERSON_ID + bidder,
+            drawn.price(draws.PRICE),
+            channel,
+            url,
+            events.time_ms * 1000,
+            self._extra(drawn, np.full(len(events.n), 32), options.bid_bytes),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=model.BID)
 
     # -- ids and times
+
+    def _locate(self, n: Ints) -> _Events:
+        persons, auctions = self.parameters.persons, self.parameters.auctions
+        turn, place = np.divmod(n, self.parameters.turn)
+        return _Events(
+            n,
+            place,
+            turn * persons + np.minimum(place, persons - 1),
+            turn * auctions + np.clip(place - persons, -1, auctions - 1),
+            self._time_ms(n),
+        )
+
+    def _kinds(self, place: Ints) -> Ints:
+        persons = self.parameters.persons
+        return (place >= persons).astype(np.int64) + (place >= persons + self.parameters.auctions)
 
     def _time_ms(self, n: Ints) -> Ints:
         micros = (n * (1e6 / self.parameters.events_per_s)).astype(np.int64)
         return self.parameters.base_ms + micros // 1000
 
-    def _last_person(self, n: Ints) -> Ints:
-        """The newest person at event n, counted from 0."""
-        turn, place = np.divmod(n, self.parameters.turn)
-        return turn * self.parameters.persons + np.minimum(place, self.parameters.persons - 1)
-
-    def _last_auction(self, n: Ints) -> Ints:
-        """The newest auction at event n, counted from 0; -1 if there is none."""
-        persons, auctions = self.parameters.persons, self.parameters.auctions
-        turn, place = np.divmod(n, self.parameters.turn)
-        return turn * auctions + np.clip(place - persons, -1, auctions - 1)
-
-    def _cold_person(self, n: Ints) -> Ints:
-        count = self._last_person(n) + 1
+    def _cold_person(self, events: _Events, drawn: Draws) -> Ints:
+        count = events.last_person + 1
         active = np.minimum(count, self.parameters.active_persons)
-        seed = self.parameters.seed
-        return count - active + draws.below(active + model.LEAD, n, draws.COLD_PERSON, seed)
+        return count - active + drawn.below(active + model.LEAD, draws.COLD_PERSON)
 
-    def _cold_auction(self, n: Ints) -> Ints:
-        last = self._last_auction(n)
+    def _cold_auction(self, events: _Events, drawn: Draws) -> Ints:
+        last = events.last_auction
         first = np.maximum(last - self.parameters.open_auctions, 0)
-        choices = last - first + 1 + model.LEAD
-        return first + draws.below(choices, n, draws.COLD_AUCTION, self.parameters.seed)
-
-    def _channel(self, n: Ints) -> Ints:
-        seed, count = self.parameters.seed, len(model.HOT_CHANNELS)
-        is_hot = draws.below(self.parameters.hot_channel_ratio, n, draws.IS_HOT_CHANNEL, seed) > 0
-        hot = draws.below(count, n, draws.HOT_CHANNEL, seed)
-        cold = count + draws.below(model.COLD_CHANNELS, n, draws.COLD_CHANNEL, seed)
-        return np.where(is_hot, hot, cold)
+        return first + drawn.below(last - first + 1 + model.LEAD, draws.COLD_AUCTION)
 
     # -- strings
 
-    def _pick(self, pool: pa.Array, n: Ints, slot: int) -> pa.Array:
-        return pool.take(pa.array(draws.below(len(pool), n, slot, self.parameters.seed)))
+    def _channels(self, drawn: Draws, rows: int) -> tuple[Texts, Texts]:
+        """Names and addresses of the channels that bids came by."""
+        if not self.parameters.has_channels:
+            return no_texts(rows), no_texts(rows)
+        count = len(model.HOT_CHANNELS)
+        is_hot = drawn.below(self.parameters.hot_channel_ratio, draws.IS_HOT_CHANNEL) > 0
+        hot = drawn.below(count, draws.HOT_CHANNEL)
+        cold = count + drawn.below(model.COLD_CHANNELS, draws.COLD_CHANNEL)
+        channel = np.where(is_hot, hot, cold)
+        return pick(self._pools.channels, channel), pick(self._pools.urls, channel)
 
-    def _extra(self, n: Ints, sizes: Ints, wanted_bytes: int) -> pa.Array:
+    def _cards(self, drawn: Draws) -> Texts:
+        """Four groups of digits with blanks between them."""
+        pool = self._pools.card_groups
+        groups = [pool[drawn.below(len(pool), draws.CARD + group)] for group in range(4)]
+        return even_texts(np.concatenate(groups, axis=1)[:, :-1])
+
+    def _extra(self, drawn: Draws, sizes: Ints, wanted_bytes: int) -> Texts:
         """Padding up to about the wanted size, a fifth more or less."""
-        seed, padding = self.parameters.seed, self._pools.padding
         missing = np.maximum(wanted_bytes - sizes, 0)
         spread = np.floor(0.2 * missing + 0.5).astype(np.int64)
-        lengths = missing - spread + draws.below(2 * spread, n, draws.EXTRA_LENGTH, seed)
-        room = len(padding) - lengths
-        return self._pools.cut_padding(draws.below(room, n, draws.EXTRA_OFFSET, seed), lengths)
+        lengths = missing - spread + drawn.below(2 * spread, draws.EXTRA_LENGTH)
+        room = self._pools.padding_bytes - lengths
+        return self._pools.cut_padding(drawn.below(room, draws.EXTRA_OFFSET), lengths)
 
 
-def _bytes(*columns: pa.Array) -> Ints:
-    return sum(pc.binary_length(column).to_numpy() for column in columns).astype(np.int64)
+def _pick(pool: pa.Array, drawn: Draws, slot: int) -> Texts:
+    return pick(pool, drawn.below(len(pool), slot))
 
 
-def _times(milliseconds: Ints) -> pa.Array:
-    return pa.array(milliseconds * 1000).cast(model.TIME)
+def _bytes(*columns: Texts) -> Ints:
+    total: Ints = np.sum([column.lengths for column in columns], axis=0, dtype=np.int64)
+    return total

@@ -49,8 +49,8 @@ from penstock.runtime.control import (
     Finish,
     Goodbye,
     Message,
-    Pulse,
     Part,
+    Pulse,
     decode_message,
     encode_message,
 )

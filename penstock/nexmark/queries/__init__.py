@@ -9,6 +9,7 @@ q5.py, q7.py, q8.py            windows of event time, joined
 q11.py, q12.py                 sessions; windows of processing time
 q15.py, q16.py, q17.py         statistics per day
 q18.py, q19.py                 first rows by rank
+nbq5.py, nbq8.py, nbqx.py      Rhino's variants: long windows, sessions, large state
 views.py                       the mixed stream of events as the three DataFrames
 """
 
@@ -19,6 +20,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from penstock.nexmark.queries.nbq5 import nbq5
+from penstock.nexmark.queries.nbq8 import nbq8
+from penstock.nexmark.queries.nbqx import nbqx
 from penstock.nexmark.queries.q0 import q0
 from penstock.nexmark.queries.q1 import q1
 from penstock.nexmark.queries.q2 import q2
@@ -77,4 +81,9 @@ QUERIES = {
     "q20": Query(q20, "bids with their auctions: join without bounds"),
     "q21": Query(q21, "channel ids out of urls"),
     "q22": Query(q22, "parts of urls"),
+    "nbq5": Query(nbq5, "bids per auction: sliding windows of a minute"),
+    "nbq8": Query(nbq8, "auctions with their sellers: join within windows of 12 hours"),
+    "nbqx": Query(nbqx, "auctions with their bids: four joins within sessions, one within windows"),
 }
+#: Those of Rhino's evaluation: made for generator.rhino_parameters, and for slow event time.
+RHINO = ("nbq5", "nbq8", "nbqx")

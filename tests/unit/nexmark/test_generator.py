@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -10,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from penstock.errors import BadConfig
 from penstock.nexmark import model
-from penstock.nexmark.generator import Generator, Parameters
+from penstock.nexmark.generator import Generator, Parameters, rhino_parameters
 from penstock.nexmark.pools import make_pools
+from penstock.stream.batches import decode_batch, encode_batch
 
 Ints = npt.NDArray[np.int64]
 MILLION = 1_000_000
+DIGEST = "fc819978da41740a79859bd6f4779e83d7dee256fbdcc5f908812cd9bc96fe48"
 
 
 @pytest.fixture(scope="module")
@@ -303,3 +308,96 @@ def test_urls_of_cold_channels_name_their_number_reversed() -> None:
     assert len(told) >= 3
     assert told.items() <= reversed_bits.items()
     assert all(url.count("/") == 6 for url in urls)
+
+
+# -- the mixed stream, and Rhino's
+
+
+def test_rows_stay_what_they_have_always_been(generator: Generator) -> None:
+    """Digest of what the first generator made, by taking rows of structs."""
+    scattered = np.random.default_rng(5).integers(0, 10**9, 500)
+
+    rows = generator.events(np.concatenate([np.arange(1_500), scattered])).to_pylist()
+
+    told = json.dumps(rows, default=str).encode()
+    assert hashlib.sha256(told).hexdigest() == DIGEST
+
+
+def test_columns_under_a_missing_kind_are_null_too(generator: Generator) -> None:
+    mixed = generator.events(np.arange(200))
+
+    mixed.validate(full=True)
+    for kind in model.KINDS:
+        whole = mixed.column(kind)
+        assert all(child.is_null().equals(whole.is_null()) for child in whole.flatten())
+        assert all(
+            whole.field(place).is_null().equals(whole.is_null())
+            for place in range(whole.type.num_fields)
+        )
+
+
+@pytest.mark.parametrize("ids", [[0], [1, 2], [7, 8, 9], [0, 50, 100]])
+def test_batches_of_one_kind_have_only_that_kind(generator: Generator, ids: list[int]) -> None:
+    mixed = generator.events(np.array(ids))
+
+    mixed.validate(full=True)
+    again = decode_batch(encode_batch(mixed), model.EVENT)
+    assert again.equals(mixed)
+    assert [again.column(kind).null_count for kind in model.KINDS].count(0) == 1
+
+
+def test_short_padding_is_cut_as_exactly_as_long_padding() -> None:
+    pools = make_pools(42)
+    text = pools.padding.tobytes().decode()
+    lengths = np.arange(40)
+    offsets = np.linspace(0, pools.padding_bytes - 40, 40).astype(np.int64)
+    offsets[:12] = pools.padding_bytes - lengths[:12] - 1
+
+    cut = pools.cut_padding(offsets, lengths)
+
+    letters = cut.letters.to_pybytes().decode()
+    pieces = [letters[start:end] for start, end in pairwise(cut.bounds.tolist())]
+    wanted = zip(offsets.tolist(), lengths.tolist(), strict=True)
+    assert pieces == [text[offset : offset + length] for offset, length in wanted]
+
+
+def test_rhinos_stream_has_its_sizes_and_even_keys() -> None:
+    generator = Generator(rhino_parameters())
+    ids = np.arange(100_000, 150_000)
+
+    person, auction, bid = generator.persons(ids), generator.auctions(ids), generator.bids(ids)
+
+    assert [_mean_bytes(batch) for batch in (person, auction, bid)] == pytest.approx(
+        [206 + 8, 269, 32], rel=0.03
+    )
+    _, bids_per_auction = np.unique(_numbers(pa.table(bid), "auction"), return_counts=True)
+    assert bids_per_auction.max() < 40  # the hot one of the default stream has thousands
+    assert not any(bid.column("url").to_pylist())
+
+
+def test_a_larger_state_scale_makes_larger_records_and_more_keys() -> None:
+    ids = np.arange(2_000_000, 2_002_000)
+
+    one, ten = (Generator(rhino_parameters(state_scale=scale)) for scale in (1, 10))
+
+    assert _mean_bytes(ten.auctions(ids)) == pytest.approx(
+        10 * _mean_bytes(one.auctions(ids)), rel=0.05
+    )
+    keys = [len(np.unique(_numbers(pa.table(g.bids(ids)), "bidder"))) for g in (one, ten)]
+    assert keys[1] > 1.5 * keys[0]
+
+
+@pytest.mark.parametrize("scale", [0, 1_001])
+def test_a_state_scale_out_of_range_is_refused(scale: int) -> None:
+    with pytest.raises(BadConfig, match="1 to 1000"):
+        rhino_parameters(state_scale=scale)
+
+
+def _mean_bytes(batch: pa.RecordBatch) -> float:
+    total = sum(
+        pc.sum(pc.binary_length(column)).as_py()
+        if pa.types.is_string(column.type)
+        else 8 * len(column)
+        for column in batch.columns
+    )
+    return float(total / batch.num_rows)
