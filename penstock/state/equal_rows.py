@@ -9,6 +9,7 @@ Law: equal hashes are never taken for equal rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,30 +25,62 @@ Mask = npt.NDArray[np.bool_]
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 #: A null differs from every likely number; what has the same hash is still compared.
 _NULL: Final = np.uint64(0xA5A5_5A5A_0F0F_F0F0)
+_HALF: Final = np.uint64(32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """A column of fixed width as numbers that are equal where its values are, nulls aside."""
+
+    numbers: Ints
+    missing: Mask | None
+
+    def mixed(self) -> Hashes:
+        """What goes into a hash: nulls alike."""
+        numbers = self.numbers.view(np.uint64)
+        return numbers if self.missing is None else np.where(self.missing, _NULL, numbers)
+
+    def equal(self, one: Ints, two: Ints) -> Mask:
+        """Where the values at two lists of places are equal."""
+        equal: Mask = self.numbers[one] == self.numbers[two]
+        if self.missing is not None:  # a null's number is 0
+            equal &= self.missing[one] == self.missing[two]
+        return equal
+
+
+def _words(column: pa.Array) -> list[_Words] | None:
+    """The words of a column, one per field of a struct; None for what has no fixed width."""
+    kind = column.type
+    missing = _missing(column) if column.null_count else None
+    if not pa.types.is_struct(kind):
+        return [_Words(canonical_ints(column), missing)] if pa.types.is_primitive(kind) else None
+    # Fields of a null are null: what tells it from a struct of nulls is a word of its own.
+    found = [] if missing is None else [_Words(missing.astype(np.int64), None)]
+    for field in column.flatten():
+        inner = _words(field)
+        if inner is None:
+            return None
+        found += inner
+    return found
 
 
 def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """Equal keys, as grouping has it, have equal hashes; cheaper than the hash that places keys."""
     hashes = np.zeros(rows, np.uint64)
     for column in columns:
-        hashes = _hash_in(hashes, column)
+        words = _words(column)
+        if words is None:
+            hashes = _mix_in(hashes, hash_columns([column], rows))
+            continue
+        for word in words:
+            hashes = _mix_in(hashes, word.mixed())
     return hashes
 
 
-def _hash_in(hashes: Hashes, column: pa.Array) -> Hashes:
-    if pa.types.is_struct(column.type):
-        for field in column.flatten():
-            hashes = _hash_in(hashes, field)
-        return hashes
-    if pa.types.is_primitive(column.type):
-        numbers = canonical_ints(column).view(np.uint64)
-        if column.null_count:
-            numbers = np.where(_missing(column), _NULL, numbers)
-    else:
-        numbers = hash_columns([column], len(column))
-    with np.errstate(over="ignore"):
-        hashes = (hashes ^ numbers) * _FACTOR
-    return hashes ^ (hashes >> np.uint64(32))
+def _mix_in(hashes: Hashes, numbers: Hashes) -> Hashes:
+    # Arrays wrap around without a warning, unlike NumPy's scalars.
+    hashes = (hashes ^ numbers) * _FACTOR
+    return hashes ^ (hashes >> _HALF)
 
 
 def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
@@ -56,15 +89,20 @@ def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
     Every row is compared with the first one of its hash; only those of a hash that unequal rows
     share are compared as objects, one by one.
     """
-    codes, leaders = _group(_hash_apart(columns, count))
+    short, long = _split(columns)
+    codes, leaders = _group(_hash_apart(short, long, count))
     if len(leaders) == count:
         return leaders
     first = leaders[codes]
     followers = np.flatnonzero(first != np.arange(count))
-    one, two = pa.array(followers), pa.array(first[followers])
+    leading = first[followers]
     equal = np.ones(len(followers), bool)
-    for column in columns:
-        equal &= are_equal(column.take(one), column.take(two))
+    for word in short:
+        equal &= word.equal(followers, leading)
+    if long:
+        one, two = pa.array(followers), pa.array(leading)
+        for column in long:
+            equal &= are_equal(column.take(one), column.take(two))
     if not equal.all():
         rows = np.flatnonzero(np.isin(codes, codes[followers[~equal]]))
         seen: dict[object, int] = {}
@@ -75,6 +113,19 @@ def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
     return first
 
 
+def _split(columns: Sequence[pa.Array]) -> tuple[list[_Words], list[pa.Array]]:
+    """Words of the columns of fixed width, and the other columns."""
+    short: list[_Words] = []
+    long: list[pa.Array] = []
+    for column in columns:
+        words = _words(column)
+        if words is None:
+            long.append(column)
+        else:
+            short += words
+    return short, long
+
+
 def group_rows(columns: Sequence[pa.Array], count: int) -> tuple[Ints, Ints]:
     """The first row of each group of equal rows, in order, and each row's place among them."""
     return np.unique(first_equal(columns, count), return_inverse=True)
@@ -82,31 +133,28 @@ def group_rows(columns: Sequence[pa.Array], count: int) -> tuple[Ints, Ints]:
 
 def _group(hashes: Hashes) -> tuple[Ints, Ints]:
     """Hashes numbered in order of appearance, and the first row of each."""
-    codes = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)
-    leaders = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    encoded = pa.array(hashes).dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    leaders = np.empty(len(encoded.dictionary), np.int64)
     leaders[codes[::-1]] = np.arange(len(codes))[::-1]  # the first one is written last
     return codes, leaders
 
 
-def _hash_apart(columns: Sequence[pa.Array], count: int) -> Hashes:
+def _hash_apart(short: Sequence[_Words], long: Sequence[pa.Array], count: int) -> Hashes:
     """Hashes that tell rows apart; long values count only where the short ones are alike."""
-    short = [c for c in columns if _is_short(c.type)]
-    long = [c for c in columns if not _is_short(c.type)]
-    hashes = hash_keys(short, count)
+    hashes = np.zeros(count, np.uint64)
+    for word in short:
+        hashes = _mix_in(hashes, word.mixed())
     if not long:
         return hashes
     codes, _ = _group(hashes)
     alike = np.flatnonzero(np.bincount(codes)[codes] > 1)
     if len(alike):
-        values = [pa.array(hashes[alike]), *(c.take(pa.array(alike)) for c in long)]
-        hashes[alike] = hash_keys(values, len(alike))
+        mixed = hashes[alike]
+        for column in long:
+            mixed = _mix_in(mixed, hash_columns([column.take(pa.array(alike))], len(alike)))
+        hashes[alike] = mixed
     return hashes
-
-
-def _is_short(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return all(_is_short(kind.field(position).type) for position in range(kind.num_fields))
-    return bool(pa.types.is_primitive(kind))
 
 
 def are_equal(one: pa.Array, two: pa.Array) -> Mask:

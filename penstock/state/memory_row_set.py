@@ -172,7 +172,7 @@ class MemoryRowSet:
             order = order[equal[order]]
             probe, rows, weight = probe[order], rows.take(pa.array(order)), weight[order]
         if (weight < 0).any():
-            kept, weight = _strike_out(probe, rows, weight)
+            kept, weight = strike_out(probe, rows, weight)
             probe, rows = probe[kept], rows.take(pa.array(kept))
         return probe, rows, weight
 
@@ -314,7 +314,7 @@ def _merge(runs: list[_Run]) -> _Run:
     known = [run.times for run in runs if run.times is not None]
     times = np.concatenate(known) if known else None
     if (weights < 0).any():
-        kept, weights = _strike_out(hashes, rows, weights)
+        kept, weights = strike_out(hashes, rows, weights)
         rows, hashes = rows.take(pa.array(kept)), hashes[kept]
         times = None if times is None else times[kept]
     return _index(rows, weights, times, hashes)
@@ -337,11 +337,11 @@ def add_up(rows: pa.RecordBatch, weights: Ints) -> tuple[pa.RecordBatch, Ints]:
     """Equal rows become one with the sum of their weights; those that cancel vanish."""
     if not (weights < 0).any():
         return rows, weights
-    kept, weights = _strike_out(np.zeros(len(weights), np.int64), rows, weights)
+    kept, weights = strike_out(np.zeros(len(weights), np.int64), rows, weights)
     return rows.take(pa.array(kept)), weights
 
 
-def _strike_out(
+def strike_out(
     groups: npt.NDArray[np.generic], rows: pa.RecordBatch, weights: Ints
 ) -> tuple[Ints, Ints]:
     """Equal rows of equal groups become one; which rows remain, and their weights.
@@ -349,11 +349,19 @@ def _strike_out(
     Only groups with a negative weight are looked at.
     """
     touched = np.flatnonzero(np.isin(groups, groups[weights < 0]))
-    columns = rows.take(pa.array(touched)).columns
-    first = first_equal([pa.array(groups[touched]), *columns], len(touched))
-    totals = np.zeros(len(touched), np.int64)
-    np.add.at(totals, first, weights[touched])
-    weights = weights.copy()
-    weights[touched] = totals
+    if len(touched) == len(weights):
+        weights = _sums(groups, rows.columns, weights)
+    else:
+        weights = weights.copy()
+        columns = rows.take(pa.array(touched)).columns
+        weights[touched] = _sums(groups[touched], columns, weights[touched])
     kept = np.flatnonzero(weights)
     return kept, weights[kept]
+
+
+def _sums(groups: npt.NDArray[np.generic], columns: Sequence[pa.Array], weights: Ints) -> Ints:
+    """By row: the weight of all rows that equal it, at the first of them; 0 at the others."""
+    first = first_equal([pa.array(groups), *columns], len(weights))
+    totals = np.zeros(len(weights), np.int64)
+    np.add.at(totals, first, weights)
+    return totals

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.state import equal_rows, memory_row_set
-from penstock.state.equal_rows import first_equal, group_rows, hash_keys
+from penstock.state import equal_rows
+from penstock.state.equal_rows import first_equal, group_rows
 from penstock.state.keys import Hashes, key_objects
 from penstock.state.memory_row_set import MemoryRowSet, add_up
 
@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
 )
 #: Weights by row, a row being a tuple of objects.
 Totals = dict[Any, int]
+MIX_IN = equal_rows._mix_in
 TEXTS = st.sampled_from(["a", "b", "", None])
 ROWS = st.fixed_dictionaries(
     {
@@ -47,13 +48,12 @@ STEPS = st.lists(WEIGHTED | st.integers(0, 2), max_size=8)
 def hashing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Equal hashes must not pass for equal rows."""
 
-    def coarse(columns: Sequence[pa.Array], rows: int) -> Hashes:
-        return hash_keys(columns, rows) % np.uint64(2)
+    def coarse(hashes: Hashes, numbers: Hashes) -> Hashes:
+        return MIX_IN(hashes, numbers) % np.uint64(2)
 
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "the hash":
-            patch.setattr(memory_row_set, "hash_keys", coarse)
-            patch.setattr(equal_rows, "hash_keys", coarse)
+            patch.setattr(equal_rows, "_mix_in", coarse)
         yield
 
 
@@ -161,7 +161,7 @@ def test_groups_are_numbered_in_order_of_appearance(rows: list[object]) -> None:
 def test_rows_are_found_in_runs_of_more_buckets_than_one_digit_can_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_row_set, "hash_keys", hash_keys)
+    monkeypatch.setattr(equal_rows, "_mix_in", MIX_IN)
     count = 1 << 17
     schema = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us"))])
     numbers = pa.array(np.arange(count))
