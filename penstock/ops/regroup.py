@@ -1,7 +1,8 @@
 """Operators that keep all rows of a key and compute its result anew when one of them changes.
 
 The general way for whatever cannot be kept up to date row by row: min and max when rows are taken
-back, window functions, ranks. A batch costs the rows of all keys that it touches.
+back, window functions, ranks. A batch costs the rows of all keys that it touches, fetched once: the
+rows before it and after it are two sets of groups, and one call computes both results.
 
 Law: the output is a function of the key's rows alone; emitted is the difference between what that
 function gives before and after the batch.
@@ -10,6 +11,7 @@ function gives before and after the batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +23,13 @@ from penstock.ops.api import Delta, OnLate, Weights
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
-from penstock.state.equal_rows import first_equal
+from penstock.state.equal_rows import group_rows
 from penstock.state.keys import hash_columns, normalise_floats
-from penstock.state.memory_row_set import add_up
+from penstock.state.memory_row_set import add_up, strike_out
 
-#: From (rows, weights, group of each row, number of groups) to the result's rows.
-Compute = Callable[[pa.RecordBatch, Weights | None, Ints, int], pa.RecordBatch]
+#: From (rows, weights, group of each row, number of groups) to the result's rows and their groups,
+#: which never decrease. What a group gives depends on its own rows alone.
+Compute = Callable[[pa.RecordBatch, Weights | None, Ints, int], tuple[pa.RecordBatch, Ints]]
 
 
 class Regroup:
@@ -56,7 +59,8 @@ class Regroup:
         """Without keys there may be a result before the first row."""
         if self._key_at or not self._state.owns(hash_columns([], 1))[0]:
             return []
-        result = self._results([])
+        groups, rows, weights = self._rows.fetch([])
+        result, _ = self._compute(rows, existing(weights), groups, 1)
         return [Delta(result)] if result.num_rows else []
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
@@ -64,30 +68,55 @@ class Regroup:
             delta = self._late.keep(delta)
         if not len(delta):
             return []
-        keys = self._touched(delta.batch)
-        old = self._results(keys)
+        keys, own = self._touched(delta.batch)
+        groups, rows, weights = self._rows.fetch(keys)
         self._rows.insert(delta.batch, delta.weights)
-        new = self._results(keys)
-        return difference(old, new)
+        count = len(keys[0]) if keys else 1
+        # Before the batch, key k is group k; after it, group count + k.
+        later = _Grouped(groups, rows, weights).plus(own, delta)
+        both = pa.concat_batches([rows, later.rows])
+        result, of = self._compute(
+            both,
+            existing(np.concatenate([weights, later.weights])),
+            np.concatenate([groups, later.groups + count]),
+            2 * count,
+        )
+        split = int(np.searchsorted(of, count))
+        return difference(result.slice(0, split), result.slice(split))
 
-    def _touched(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The distinct keys of the batch, in order of appearance."""
+    def _touched(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Ints]:
+        """The distinct keys of the batch, in order of appearance, and which of them a row has."""
         columns = [normalise_floats(batch.column(index)) for index in self._key_at]
         if not columns:
-            return []
-        places = pa.array(np.unique(first_equal(columns, batch.num_rows)))
-        return [column.take(places) for column in columns]
-
-    def _results(self, keys: list[pa.Array]) -> pa.RecordBatch:
-        groups, rows, weights = self._rows.fetch(keys)
-        count = len(keys[0]) if keys else 1
-        return self._compute(rows, existing(weights), groups, count)
+            return [], np.zeros(batch.num_rows, np.int64)
+        first, own = group_rows(columns, batch.num_rows)
+        places = pa.array(first)
+        return [column.take(places) for column in columns], own
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         if self._late is not None:
             self._late.watermark_ms = watermark_ms
             self._rows.evict(watermark_ms * 1000)
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Rows that are there, by group."""
+
+    groups: Ints
+    rows: pa.RecordBatch
+    weights: Weights
+
+    def plus(self, own: Ints, delta: Delta) -> _Grouped:
+        """With the delta's rows after them: what the row set would give if it were asked again."""
+        groups = np.concatenate([self.groups, own])
+        rows = pa.concat_batches([self.rows, delta.batch])
+        weights = np.concatenate([self.weights, delta.all_weights()])
+        if delta.weights is None or not (delta.weights < 0).any():
+            return _Grouped(groups, rows, weights)
+        kept, weights = strike_out(groups, rows, weights)
+        return _Grouped(groups[kept], rows.take(pa.array(kept)), weights)
 
 
 def difference(old: pa.RecordBatch, new: pa.RecordBatch) -> list[Delta]:
@@ -111,13 +140,13 @@ def build_regroup_aggregate(node: n.Aggregate, state: State, on_late: OnLate) ->
 
     def compute(
         rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
-    ) -> pa.RecordBatch:
+    ) -> tuple[pa.RecordBatch, Ints]:
         present, first, dense = np.unique(groups, return_index=True, return_inverse=True)
         if not at:
-            present, dense = np.zeros(1, np.int64), groups
+            present, dense = np.arange(count), groups
         values = aggregate_rows(calls, rows, weights, dense, len(present))
         keys = [normalise_floats(rows.column(index)).take(pa.array(first)) for index in at]
-        return pa.RecordBatch.from_arrays([*keys, *values], schema=node.schema)
+        return pa.RecordBatch.from_arrays([*keys, *values], schema=node.schema), present
 
     return Regroup(
         node.child,

@@ -85,11 +85,11 @@ class WindowFunctions:
 
     def compute(
         self, rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
-    ) -> pa.RecordBatch:
-        """The whole output over rows that are all there."""
+    ) -> tuple[pa.RecordBatch, Ints]:
+        """The whole output over rows that are all there, and which group each row of it is of."""
         rows, groups = repeat_rows(rows, weights, groups)
         kept = self.limit(self.sort(rows, groups))
-        return self.show(rows, kept, self.values(rows, kept))
+        return self.show(rows, kept, self.values(rows, kept)), kept.groups
 
 
 def repeat_rows(
@@ -151,7 +151,8 @@ class ClosingWindow:
         if not rows.num_rows:
             return []
         _, groups = self._kept.group(rows)
-        return [Delta(self._functions.compute(rows, weights, groups, 0))]
+        result, _ = self._functions.compute(rows, weights, groups, 0)
+        return [Delta(result)]
 
 
 def build_regroup_window(node: n.Window | n.TopN, state: State, on_late: OnLate) -> Regroup:
