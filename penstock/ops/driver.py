@@ -169,10 +169,12 @@ class Driver:
         for delta in deltas:
             for task_id, part in self._routes[stage_id](delta):
                 payload = encode_delta(part, changing=stage.changing)
-                part = decode_delta(payload, stage.root.schema, changing=stage.changing)
                 for reader, position in self._readers[stage_id]:
+                    # Readers of one stage have names of their own for its columns.
+                    schema = self._inputs[reader][position].schema
+                    read = decode_delta(payload, schema, changing=stage.changing)
                     task = self._tasks[reader][task_id]
-                    self._pass_on(reader, task.pipeline.push(position, part))
+                    self._pass_on(reader, task.pipeline.push(position, read))
 
     def _tick(self, source_ms: int) -> None:
         """Tell every stage the time, in order; sources tell nothing but their end."""

@@ -16,6 +16,7 @@ finish.py            sorting and limits: what only a whole result can show
 checks.py            what cannot bear rows that are taken back
 modes.py             what append, update and complete ask of a plan
 partial.py           aggregate before the exchange, where it pays
+sharing.py           what is computed more than once
 stages.py            cut where rows must move to the owner of their key
 explain.py           a query in plain text
 """

@@ -7,7 +7,8 @@ nodes; tasks own sets of them.
 
 Law: rows that meet in an operator's state have equal partition hashes, so they meet in one task, no
 matter how many tasks there are. An exchange is left out only where rows already sit by a subset of
-the keys that are asked for.
+the keys that are asked for. What is asked for twice by the same keys (sharing.py) is one stage with
+several readers, all of which have equally many tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.exprs import Column, Expr
 from penstock.plan.finish import split_finish
+from penstock.plan.sharing import Form, find_core, form_of, put_back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +69,62 @@ class Query:
 def cut(root: n.Node, mode: n.Mode, names: tuple[str, ...]) -> Query:
     """The stages of a plan whose result is written in this mode."""
     streaming, finish = split_finish(root)
-    cutter = _Cutter()
-    last = cutter.place(streaming)
-    cutter.add(last, None)
+    stages = _cut(streaming, shares=True)
+    if not _read_alike(stages):
+        stages = _cut(streaming, shares=False)
     fields = [field.with_name(name) for field, name in zip(root.schema, names, strict=True)]
-    return Query(tuple(cutter.stages), mode, pa.schema(fields), finish)
+    return Query(stages, mode, pa.schema(fields), finish)
+
+
+def _cut(root: n.Node, *, shares: bool) -> tuple[Stage, ...]:
+    cutter = _Cutter(_repeated(root) if shares else None)
+    cutter.add(cutter.place(root), None)
+    return tuple(cutter.stages)
+
+
+def _read_alike(stages: tuple[Stage, ...]) -> bool:
+    """Whether the readers of a shared stage have equally many tasks, each the same nodes of it.
+
+    A stage that also reads a source may have one task alone (runtime/spec.py).
+    """
+    readers: dict[int, set[int]] = {}
+    for stage in stages:
+        for leaf in stage.inputs:
+            if isinstance(leaf, StageInput):
+                readers.setdefault(leaf.stage, set()).add(stage.id)
+    both = (id for ids in readers.values() if len(ids) > 1 for id in ids)
+    return not any(isinstance(leaf, n.Scan) for id in both for leaf in stages[id].inputs)
+
+
+def _repeated(root: n.Node) -> list[Form]:
+    """The forms of what is asked for by the same keys more than once, projections aside."""
+    seen: list[Form] = []
+    found: list[Form] = []
+    for node in root.walk():
+        wanted = required_keys(node)
+        for child, keys in zip(node.children, wanted or (), strict=False):
+            core = None if keys is None else find_core(child, keys)
+            if core is not None and required_keys(core[0]) is not None:
+                form = form_of(*core)
+                (found if form in seen else seen).append(form)
+    return found
 
 
 class _Cutter:
-    def __init__(self) -> None:
+    def __init__(self, repeated: list[Form] | None) -> None:
         self.stages: list[Stage] = []
+        #: None: nothing is shared.
+        self._repeated = repeated
+        self._forms: list[Form] = []
 
     def add(self, root: n.Node, keys: tuple[Expr, ...] | None) -> int:
+        """The stage that computes this; one that is there already, if it is the same."""
+        form = form_of(root, keys)
+        if self._repeated is not None and form in self._forms:
+            return self._forms.index(form)
         id = len(self.stages)
         self.stages.append(Stage(id, root, keys, not is_append_only(root)))
+        self._forms.append(form)
         return id
 
     def place(self, node: n.Node) -> n.Node:
@@ -90,14 +134,27 @@ class _Cutter:
         if wanted is not None:
             exact = len(wanted) > 1  # both sides of a join must be placed by the same rule
             children = tuple(
-                self._exchange(child, keys, exact=exact)
-                for child, keys in zip(children, wanted, strict=True)
+                self._exchange(child, keys, exact=exact, shared=self._is_repeated(before, keys))
+                for before, child, keys in zip(node.children, children, wanted, strict=True)
             )
         return node.with_children(children) if children else node
 
-    def _exchange(self, child: n.Node, keys: tuple[Expr, ...] | None, *, exact: bool) -> n.Node:
+    def _is_repeated(self, child: n.Node, keys: tuple[Expr, ...] | None) -> bool:
+        core = find_core(child, keys) if self._repeated and keys is not None else None
+        return core is not None and form_of(*core) in (self._repeated or ())
+
+    def _exchange(
+        self, child: n.Node, keys: tuple[Expr, ...] | None, *, exact: bool, shared: bool
+    ) -> n.Node:
         if keys is None or _sits_by(child, keys, exact=exact):
             return child
+        core = find_core(child, keys) if shared else None
+        if core is None:
+            return self._read(child, keys)
+        # Each reader projects for itself what all of them are sent.
+        return put_back(child, core[0], self._read(*core))
+
+    def _read(self, child: n.Node, keys: tuple[Expr, ...]) -> StageInput:
         id = self.add(child, keys)
         append_only = not self.stages[id].changing
         return StageInput(schema=child.schema, stage=id, keys=keys, append_only=append_only)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from plan_samples import AUCTIONS, BIDS, column, count_by, greater, join, long, scan, where
 
 from penstock.plan import nodes as n
-from penstock.plan.stages import StageInput, cut, partitioning
+from penstock.plan.exprs import Call, Column, Literal
+from penstock.plan.stages import Query, StageInput, cut, partitioning
 
 
 def names(node: n.Node) -> tuple[str, ...]:
@@ -79,3 +81,89 @@ def test_a_projection_that_drops_the_key_forgets_where_rows_sit() -> None:
     )
     assert partitioning(kept) == (column(kept.schema, "renamed#9"),)
     assert partitioning(dropped) is None
+
+
+#: The same stream, read a second time: Catalyst gives its columns new ids.
+AGAIN = pa.schema([field.with_name(f"{field.name}00") for field in BIDS])
+
+
+def pick(child: n.Node, *chosen: str) -> n.Project:
+    """Some of the child's columns, under new names."""
+    exprs = tuple(column(child.schema, name) for name in chosen)
+    fields = [(f"{name}9", expr.type) for name, expr in zip(chosen, exprs, strict=True)]
+    return n.Project(schema=pa.schema(fields), child=child, exprs=exprs)
+
+
+def readers_of(query: Query, stage: int) -> list[int]:
+    return [
+        reader.id
+        for reader in query.stages
+        for leaf in reader.inputs
+        if isinstance(leaf, StageInput) and leaf.stage == stage
+    ]
+
+
+def test_what_is_asked_for_twice_by_the_same_keys_is_one_stage() -> None:
+    left = count_by(scan(), "auction#1")
+    right = pick(count_by(scan(schema=AGAIN), "auction#100"), "auction#100")
+    root = join(left, right, "auction#1", "auction#1009")
+
+    query = cut(root, "update", names(root))
+
+    assert len(query.stages) == 2
+    assert readers_of(query, 0) == [1, 1]
+    assert [leaf.schema.names[0] for leaf in query.stages[1].inputs] == ["auction#1", "auction#100"]
+
+
+def test_readers_project_for_themselves_what_a_shared_aggregation_gives() -> None:
+    """As q5: counts by two keys, joined by one of them with what is counted of the counts."""
+    counts = count_by(scan(), "auction#1", "price#2")
+    copies = count_by(scan(schema=AGAIN), "auction#100", "price#200")
+    present = where(pick(counts, "price#2"), Call("IsNotNull", (long(1),), pa.bool_()))
+    per_price = count_by(pick(copies, "price#200", "Count#90"), "price#2009")
+    root = join(present, per_price, "price#29", "price#2009")
+
+    query = cut(root, "update", names(root))
+
+    assert [len(stage.keys or ()) for stage in query.stages] == [2, 1, 0]
+    assert isinstance(query.stages[1].root, n.Aggregate), "projections are left to the readers"
+    assert readers_of(query, 1) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        count_by(scan("others", AGAIN), "auction#100"),
+        count_by(where(scan(schema=AGAIN), greater(long(5), long(4))), "auction#100"),
+        count_by(scan(schema=AGAIN), "price#200"),
+    ],
+    ids=["another stream", "fewer rows", "another key"],
+)
+def test_what_differs_in_more_than_names_is_not_shared(other: n.Aggregate) -> None:
+    root = join(count_by(scan(), "auction#1"), other, "auction#1", other.keys[0].name)
+    assert len(cut(root, "update", names(root)).stages) == 3
+
+
+def test_constants_that_only_python_calls_equal_are_not_shared() -> None:
+    def above(schema: pa.Schema, name: str, zero: float) -> n.Node:
+        limit = Literal(pa.scalar(zero))
+        return where(scan(schema=schema), greater(Column(name, pa.float64()), limit))
+
+    left, right = above(BIDS, "price#2", 0.0), above(AGAIN, "price#200", -0.0)
+    root = join(
+        count_by(left, "auction#1"), count_by(right, "auction#100"), "auction#1", "auction#100"
+    )
+    assert len(cut(root, "update", names(root)).stages) == 3
+
+
+def test_a_stage_that_reads_a_source_too_shares_nothing() -> None:
+    """Its number of tasks may differ from that of other readers, and with it who owns which row."""
+    left = count_by(scan(), "auction#1")
+    right = count_by(scan(schema=AGAIN), "auction#100")
+    more = n.Union(schema=left.schema, inputs=(left, pick(scan(), "auction#1", "price#2")))
+    root = join(pick(more, "Count#90"), pick(right, "Count#90"), "Count#909", "Count#909")
+
+    query = cut(root, "update", names(root))
+
+    assert len(query.stages) == 5
+    assert all(len(readers_of(query, stage.id)) == 1 for stage in query.stages[:-1])
