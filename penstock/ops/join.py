@@ -25,8 +25,10 @@ from penstock.ops.aggregate import partition_positions
 from penstock.ops.aggregates.api import Ints, fold_add
 from penstock.ops.api import Delta, OnLate, batch_of
 from penstock.ops.expressions import compile_predicate, true_mask
+from penstock.ops.functions.registry import Compiled
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
+from penstock.plan.exprs import columns
 from penstock.state.api import RowSet, State
 from penstock.state.equal_rows import group_rows
 from penstock.state.keys import normalise_floats
@@ -187,12 +189,16 @@ class _Logic:
             for schema, keys in zip(self._schemas, (node.left_keys, node.right_keys), strict=True)
         ]
         both = pa.schema([*node.left.schema, *node.right.schema])
-        self._condition = (
-            None if node.condition is None else compile_predicate(node.condition, both)
-        )
-        self._both = both
         #: Where each output column is, side by side; -1 of columns that only the output has.
         self._shown = [both.get_field_index(name) for name in node.schema.names]
+        #: The columns that the condition looks at, likewise.
+        self._asked: list[int] = []
+        self._condition: Compiled | None = None
+        if node.condition is not None:
+            used = columns(node.condition)
+            self._asked = [i for i, name in enumerate(both.names) if name in used]
+            self._asked_schema = pa.schema([both.field(i) for i in self._asked])
+            self._condition = compile_predicate(node.condition, self._asked_schema)
 
     def keeps(self, port: int) -> bool:
         """Whether rows of this side show up in the output by themselves."""
@@ -237,24 +243,31 @@ class _Logic:
     def _where(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> _Pairs:
         if self._condition is None or not len(pairs.own):
             return pairs
-        columns = self._side_by_side(port, batch, pairs)
-        wide = pa.RecordBatch.from_arrays(columns, schema=self._both)
+        asked = self._side_by_side(port, batch, pairs, self._asked)
+        wide = batch_of(asked, self._asked_schema, len(pairs.own))
         mask = true_mask(self._condition(wide), len(pairs.own))
         if mask.all():
             return pairs
         return _Pairs(pairs.own[mask], pairs.other.filter(pa.array(mask)), pairs.weights[mask])
 
-    def _side_by_side(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> list[pa.Array]:
-        own = batch.take(pa.array(pairs.own)).columns
-        other = pairs.other.columns
-        return [*own, *other] if port == _LEFT else [*other, *own]
+    def _side_by_side(
+        self, port: int, batch: pa.RecordBatch, pairs: _Pairs, wanted: list[int]
+    ) -> list[pa.Array]:
+        """The wanted columns of both sides, left ones counted first, a row per pair."""
+        places = pa.array(pairs.own)
+        width = len(self._schemas[_LEFT])
+        found = []
+        for at in wanted:
+            side, column = (_LEFT, at) if at < width else (_RIGHT, at - width)
+            own = side == port
+            found.append(batch.column(column).take(places) if own else pairs.other.column(column))
+        return found
 
     def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
         if self._node.kind in ("semi", "anti") or not len(pairs.own):
             return []
-        columns = self._side_by_side(port, delta.batch, pairs)
-        chosen = [columns[index] for index in self._shown]
+        chosen = self._side_by_side(port, delta.batch, pairs, self._shown)
         batch = batch_of(chosen, self._node.schema, len(pairs.own))
         weights: Ints | None = pairs.weights
         if delta.weights is not None:

@@ -65,6 +65,9 @@ class Outputs:
         self.bytes = 0
         self._keys = [compile_expr(key, stage.root.schema) for key in stage.keys or ()]
         self._owners = 1 if stage.keys is None else spec.readers(stage.id)
+        self._tags = [
+            node_tag(spec.name, spec.version, stage.id, node) for node in range(VIRTUAL_NODES)
+        ]
 
     def marker_tags(self, dead: Sequence[DeadLetter]) -> tuple[str, ...]:
         """Who must see the next marker."""
@@ -113,12 +116,13 @@ class Outputs:
     def _keyed(self, delta: Delta) -> list[NewEntry]:
         values = [as_array(key(delta.batch), len(delta)) for key in self._keys]
         nodes = virtual_nodes(hash_columns(values, len(delta)))
-        owners = nodes % self._owners
+        present = np.flatnonzero(np.bincount(nodes)).tolist()
         entries: list[NewEntry] = []
-        for owner in np.unique(owners).tolist():
-            mask = owners == owner
-            tags = tuple(self._tag(node) for node in np.unique(nodes[mask]).tolist())
-            entries += self._encode(delta.where(mask), tags)
+        for owner in sorted({node % self._owners for node in present}):
+            tags = tuple(self._tags[node] for node in present if node % self._owners == owner)
+            whole = len(tags) == len(present)
+            part = delta if whole else delta.where(nodes % self._owners == owner)
+            entries += self._encode(part, tags)
         return entries
 
     def _encode(self, part: Delta, tags: tuple[str, ...]) -> list[NewEntry]:
@@ -139,9 +143,6 @@ class Outputs:
             *self._encode(part.take(places[:half]), tags),
             *self._encode(part.take(places[half:]), tags),
         ]
-
-    def _tag(self, node: int) -> str:
-        return node_tag(self._spec.name, self._spec.version, self._stage.id, node)
 
 
 def _cut(rows: pa.RecordBatch, tags: tuple[str, ...]) -> list[NewEntry]:

@@ -157,6 +157,15 @@ def _hash_apart(short: Sequence[_Words], long: Sequence[pa.Array], count: int) -
     return hashes
 
 
+def equal_at(one: pa.Array, places: Ints, two: pa.Array) -> Mask:
+    """Where the values of `one` at these places are equal to those of `two`."""
+    kind = one.type
+    if pa.types.is_primitive(kind) and not one.null_count and not two.null_count:
+        equal: Mask = canonical_ints(one)[places] == canonical_ints(two)
+        return equal
+    return are_equal(one.take(pa.array(places)), two)
+
+
 def are_equal(one: pa.Array, two: pa.Array) -> Mask:
     """Where two key columns are equal as grouping has it: nulls alike, NaNs alike."""
     kind = one.type

@@ -186,7 +186,8 @@ class _Value:
     def export(self, name: str) -> list[Change]:
         if self._value is None:
             return []
-        return [Change(name, "set", pa.record_batch([[self._value]], schema=_VALUE_SCHEMA))]
+        values = pa.array([self._value], pa.int64())
+        return [Change(name, "set", pa.RecordBatch.from_arrays([values], schema=_VALUE_SCHEMA))]
 
     def freeze(self, name: str) -> list[Change]:
         return self.export(name)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.state.api import Change
-from penstock.state.equal_rows import are_equal, first_equal, hash_keys
+from penstock.state.equal_rows import equal_at, first_equal, hash_keys
 from penstock.state.event_time import NEVER_US, event_times_us
 from penstock.state.keys import Hashes
 
@@ -36,13 +36,28 @@ _RADIX_BITS: Final = 16
 _BOUND_SCHEMA = pa.schema([("bound_us", pa.int64())])
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows; all arrays are by row."""
+
+    rows: pa.RecordBatch
+    weights: Ints
+    #: Event times in microseconds; None if nothing is ever evicted.
+    times: Ints | None
+    hashes: Hashes
+
+    def take(self, kept: Ints, weights: Ints) -> _Rows:
+        """The rows at these places, with these weights."""
+        times = None if self.times is None else self.times[kept]
+        return _Rows(self.rows.take(pa.array(kept)), weights, times, self.hashes[kept])
+
+
 @dataclass(slots=True)
 class _Run:
     """Rows and their index; all arrays but `starts` and `places` are by row."""
 
     rows: pa.RecordBatch
     weights: Ints
-    #: Event times in microseconds; None if nothing is ever evicted.
     times: Ints | None
     hashes: Hashes
     #: The places of bucket b's rows are places[starts[b]:starts[b + 1]].
@@ -61,16 +76,21 @@ class _Run:
         buckets = _buckets(hashes, len(self.starts) - 1)
         low = self.starts[buckets]
         lengths = self.starts[buckets + 1] - low
-        probe = np.repeat(np.arange(len(hashes)), lengths)
+        met = np.flatnonzero(lengths)
+        if not len(met):
+            return met, met
+        lengths = lengths[met]
+        probe = np.repeat(met, lengths)
         ends = np.cumsum(lengths)
-        places = self.places[np.arange(len(probe)) + np.repeat(low - ends + lengths, lengths)]
+        places = self.places[np.arange(len(probe)) + np.repeat(low[met] - ends + lengths, lengths)]
         found = self.hashes[places] == hashes[probe]
         if self.times is not None and self.bound_us is not None:
             found &= self.times[places] > self.bound_us
         return probe[found], places[found]
 
 
-def _index(rows: pa.RecordBatch, weights: Ints, times: Ints | None, hashes: Hashes) -> _Run:
+def _index(of: _Rows) -> _Run:
+    hashes, times = of.hashes, of.times
     bits = max(len(hashes).bit_length(), _BITS_MIN)
     buckets = _buckets(hashes, 1 << bits)
     # Least significant digit first; sorting is stable.
@@ -81,7 +101,7 @@ def _index(rows: pa.RecordBatch, weights: Ints, times: Ints | None, hashes: Hash
     starts = np.zeros((1 << bits) + 1, np.int64)
     np.cumsum(np.bincount(buckets, minlength=1 << bits), out=starts[1:])
     earliest = NEVER_US if times is None else int(times.min(initial=NEVER_US))
-    return _Run(rows, weights, times, hashes, starts, places, earliest_us=earliest)
+    return _Run(of.rows, of.weights, times, hashes, starts, places, earliest_us=earliest)
 
 
 def _buckets(hashes: Hashes, count: int) -> Ints:
@@ -103,6 +123,7 @@ class MemoryRowSet:
         self._schema = rows
         self._keys = keys
         self._event_time = event_time
+        self._no_rows = pa.RecordBatch.from_pylist([], schema=rows)
         self._runs: list[_Run] = []
         #: Rows and weights that were added, or the bound of an eviction.
         self._log: list[tuple[pa.RecordBatch, Ints] | int] = []
@@ -128,15 +149,14 @@ class MemoryRowSet:
         self._insert(rows, weights)
 
     def _insert(self, rows: pa.RecordBatch, weights: Ints) -> None:
-        hashes = hash_keys([rows.column(index) for index in self._keys], rows.num_rows)
-        self._runs.append(_index(rows, weights, self._times(rows), hashes))
-        start, size = len(self._runs) - 1, rows.num_rows
+        start, size = len(self._runs), rows.num_rows
         while start and size >= len(self._runs[start - 1]):
             start -= 1
             size += len(self._runs[start])
-        if start < len(self._runs) - 1:
-            merged = _merge(self._runs[start:])
-            self._runs[start:] = [merged] if len(merged) else []
+        hashes = hash_keys([rows.column(index) for index in self._keys], rows.num_rows)
+        added = _Rows(rows, weights, self._times(rows), hashes)
+        merged = _merge([*map(_alive, self._runs[start:]), added])
+        self._runs[start:] = [_index(merged)] if len(merged.hashes) else []
 
     def _times(self, rows: pa.RecordBatch) -> Ints | None:
         return None if self._event_time is None else event_times_us(rows.column(self._event_time))
@@ -153,7 +173,7 @@ class MemoryRowSet:
                 found.append(run.rows.take(pa.array(places)))
                 weights.append(run.weights[places])
         if not found:
-            return np.zeros(0, np.int64), self._empty(), np.zeros(0, np.int64)
+            return np.zeros(0, np.int64), self._no_rows, np.zeros(0, np.int64)
         return self._gather(keys, probes, found, weights)
 
     def _gather(
@@ -178,13 +198,9 @@ class MemoryRowSet:
 
     def _equal(self, keys: Sequence[pa.Array], probe: Ints, rows: pa.RecordBatch) -> Mask:
         equal = np.ones(len(probe), bool)
-        places = pa.array(probe)
         for key, index in zip(keys, self._keys, strict=True):
-            equal &= are_equal(key.take(places), rows.column(index))
+            equal &= equal_at(key, probe, rows.column(index))
         return equal
-
-    def _empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self._schema)
 
     # -- event time
 
@@ -232,7 +248,7 @@ class MemoryRowSet:
         self, parts: list[pa.RecordBatch], weights: list[Ints]
     ) -> tuple[pa.RecordBatch, Ints]:
         if not parts:
-            return self._empty(), np.zeros(0, np.int64)
+            return self._no_rows, np.zeros(0, np.int64)
         return add_up(pa.concat_batches(parts), np.concatenate(weights))
 
     # -- snapshots and changes
@@ -246,7 +262,8 @@ class MemoryRowSet:
 
         Rows that cancel each other may be among them; adding them cancels them again.
         """
-        return [Change(name, "add", _with_weights(*_alive(run))) for run in self._runs]
+        alive = map(_alive, self._runs)
+        return [Change(name, "add", _with_weights(part.rows, part.weights)) for part in alive]
 
     def take_changes(self, name: str) -> list[Change]:
         """One eviction, then one addition, either of which may be missing.
@@ -298,35 +315,33 @@ def _together(added: list[tuple[pa.RecordBatch, Ints]]) -> tuple[pa.RecordBatch,
     return rows, np.concatenate([weights for _, weights in added])
 
 
-def _alive(run: _Run) -> tuple[pa.RecordBatch, Ints]:
-    """The rows of a run that were not evicted, and their weights."""
+def _alive(run: _Run) -> _Rows:
+    """The rows of a run that were not evicted."""
+    rows = _Rows(run.rows, run.weights, run.times, run.hashes)
     if run.times is None or run.bound_us is None:
-        return run.rows, run.weights
-    kept = run.times > run.bound_us
-    return run.rows.filter(pa.array(kept)), run.weights[kept]
+        return rows
+    kept = np.flatnonzero(run.times > run.bound_us)
+    return rows if len(kept) == len(run) else rows.take(kept, run.weights[kept])
 
 
-def _merge(runs: list[_Run]) -> _Run:
-    runs = [_compact(run) for run in runs]
-    rows = pa.concat_batches([run.rows for run in runs])
-    weights = np.concatenate([run.weights for run in runs])
-    hashes = np.concatenate([run.hashes for run in runs])
-    known = [run.times for run in runs if run.times is not None]
-    times = np.concatenate(known) if known else None
-    if (weights < 0).any():
-        kept, weights = strike_out(hashes, rows, weights)
-        rows, hashes = rows.take(pa.array(kept)), hashes[kept]
-        times = None if times is None else times[kept]
-    return _index(rows, weights, times, hashes)
+def _merge(parts: list[_Rows]) -> _Rows:
+    if len(parts) == 1:
+        return parts[0]
+    known = [part.times for part in parts if part.times is not None]
+    merged = _Rows(
+        pa.concat_batches([part.rows for part in parts]),
+        np.concatenate([part.weights for part in parts]),
+        np.concatenate(known) if known else None,
+        np.concatenate([part.hashes for part in parts]),
+    )
+    if not (merged.weights < 0).any():
+        return merged
+    return merged.take(*strike_out(merged.hashes, merged.rows, merged.weights))
 
 
 def _compact(run: _Run) -> _Run:
     """The run without rows that were evicted."""
-    if run.times is None or run.bound_us is None:
-        return run
-    kept = np.flatnonzero(run.times > run.bound_us)
-    rows = run.rows.take(pa.array(kept))
-    return _index(rows, run.weights[kept], run.times[kept], run.hashes[kept])
+    return run if run.bound_us is None else _index(_alive(run))
 
 
 def _with_weights(rows: pa.RecordBatch, weights: Ints) -> pa.RecordBatch:
