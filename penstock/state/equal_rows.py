@@ -40,6 +40,11 @@ class _Words:
         numbers = self.numbers.view(np.uint64)
         return numbers if self.missing is None else np.where(self.missing, _NULL, numbers)
 
+    def take(self, places: Ints) -> _Words:
+        """The values at these places."""
+        missing = None if self.missing is None else self.missing[places]
+        return _Words(self.numbers[places], missing)
+
     def equal(self, one: Ints, two: Ints) -> Mask:
         """Where the values at two lists of places are equal."""
         equal: Mask = self.numbers[one] == self.numbers[two]
@@ -83,34 +88,65 @@ def _mix_in(hashes: Hashes, numbers: Hashes) -> Hashes:
     return hashes ^ (hashes >> _HALF)
 
 
-def first_equal(columns: Sequence[pa.Array], count: int) -> Ints:
-    """For each row, the first row that equals it, as grouping has it.
+def first_equal(columns: Sequence[pa.Array], count: int, among: Ints | None = None) -> Ints:
+    """For each row, the first row that equals it, as grouping has it; of those `among` alone.
 
-    Every row is compared with the first one of its hash; only those of a hash that unequal rows
-    share are compared as objects, one by one.
+    Every row is compared with the first one of its hash. Long values are hashed only if the short
+    ones do not tell rows apart, and only rows of a hash that unequal rows share are compared as
+    objects, one by one.
     """
     short, long = _split(columns)
-    codes, leaders = _group(_hash_apart(short, long, count))
-    if len(leaders) == count:
-        return leaders
-    first = leaders[codes]
-    followers = np.flatnonzero(first != np.arange(count))
-    leading = first[followers]
-    equal = np.ones(len(followers), bool)
+    if among is not None:
+        short, count = [word.take(among) for word in short], len(among)
+    hashes = np.zeros(count, np.uint64)
     for word in short:
-        equal &= word.equal(followers, leading)
+        hashes = _mix_in(hashes, word.mixed())
+    pairs = _Pairs(hashes) if short or not long else None
+    if pairs is not None and pairs.are_equal(short, long, among):
+        return pairs.first
     if long:
-        one, two = pa.array(followers), pa.array(leading)
-        for column in long:
-            equal &= are_equal(column.take(one), column.take(two))
-    if not equal.all():
-        rows = np.flatnonzero(np.isin(codes, codes[followers[~equal]]))
-        seen: dict[object, int] = {}
-        objects = key_objects([column.take(pa.array(rows)) for column in columns], len(rows))
-        first[rows] = [
-            seen.setdefault(key, row) for key, row in zip(objects, rows.tolist(), strict=True)
-        ]
-    return first
+        pairs = _Pairs(_hash_long(hashes, long, among))
+        if pairs.are_equal(short, long, among):
+            return pairs.first
+    assert pairs is not None
+    rows = np.flatnonzero(np.isin(pairs.codes, pairs.codes[pairs.unequal]))
+    seen: dict[object, int] = {}
+    places = pa.array(rows if among is None else among[rows])
+    objects = key_objects([column.take(places) for column in columns], len(rows))
+    pairs.first[rows] = [
+        seen.setdefault(key, row) for key, row in zip(objects, rows.tolist(), strict=True)
+    ]
+    return pairs.first
+
+
+class _Pairs:
+    """Rows, and the first row of each one's hash."""
+
+    def __init__(self, hashes: Hashes) -> None:
+        self.codes, leaders = _group(hashes)
+        self.first: Ints = leaders[self.codes]
+        #: The rows that are not the first of their hash and not equal to it.
+        self.unequal = np.flatnonzero(self.first != np.arange(len(hashes)))
+
+    def are_equal(
+        self, short: Sequence[_Words], long: Sequence[pa.Array], among: Ints | None
+    ) -> bool:
+        """Whether all rows are equal to the first of their hash; keeps those that are not."""
+        followers = self.unequal
+        if not len(followers):
+            return True
+        leading = self.first[followers]
+        equal = np.ones(len(followers), bool)
+        for word in short:
+            equal &= word.equal(followers, leading)
+        if long:
+            one, two = followers, leading
+            if among is not None:
+                one, two = among[one], among[two]
+            for column in long:
+                equal &= are_equal(column.take(pa.array(one)), column.take(pa.array(two)))
+        self.unequal = followers[~equal]
+        return bool(equal.all())
 
 
 def _split(columns: Sequence[pa.Array]) -> tuple[list[_Words], list[pa.Array]]:
@@ -140,20 +176,18 @@ def _group(hashes: Hashes) -> tuple[Ints, Ints]:
     return codes, leaders
 
 
-def _hash_apart(short: Sequence[_Words], long: Sequence[pa.Array], count: int) -> Hashes:
-    """Hashes that tell rows apart; long values count only where the short ones are alike."""
-    hashes = np.zeros(count, np.uint64)
-    for word in short:
-        hashes = _mix_in(hashes, word.mixed())
-    if not long:
-        return hashes
+def _hash_long(hashes: Hashes, long: Sequence[pa.Array], among: Ints | None) -> Hashes:
+    """The hashes, with long values hashed in where they are alike without them."""
     codes, _ = _group(hashes)
     alike = np.flatnonzero(np.bincount(codes)[codes] > 1)
-    if len(alike):
-        mixed = hashes[alike]
-        for column in long:
-            mixed = _mix_in(mixed, hash_columns([column.take(pa.array(alike))], len(alike)))
-        hashes[alike] = mixed
+    if not len(alike):
+        return hashes
+    places = pa.array(alike if among is None else among[alike])
+    mixed = hashes[alike]
+    for column in long:
+        mixed = _mix_in(mixed, hash_columns([column.take(places)], len(alike)))
+    hashes = hashes.copy()
+    hashes[alike] = mixed
     return hashes
 
 

@@ -364,19 +364,9 @@ def strike_out(
     Only groups with a negative weight are looked at.
     """
     touched = np.flatnonzero(np.isin(groups, groups[weights < 0]))
-    if len(touched) == len(weights):
-        weights = _sums(groups, rows.columns, weights)
-    else:
-        weights = weights.copy()
-        columns = rows.take(pa.array(touched)).columns
-        weights[touched] = _sums(groups[touched], columns, weights[touched])
-    kept = np.flatnonzero(weights)
-    return kept, weights[kept]
-
-
-def _sums(groups: npt.NDArray[np.generic], columns: Sequence[pa.Array], weights: Ints) -> Ints:
-    """By row: the weight of all rows that equal it, at the first of them; 0 at the others."""
-    first = first_equal([pa.array(groups), *columns], len(weights))
-    totals = np.zeros(len(weights), np.int64)
-    np.add.at(totals, first, weights)
-    return totals
+    first = touched[first_equal([pa.array(groups), *rows.columns], len(weights), touched)]
+    totals = weights.copy()
+    totals[touched] = 0
+    np.add.at(totals, first, weights[touched])
+    kept = np.flatnonzero(totals)
+    return kept, totals[kept]
