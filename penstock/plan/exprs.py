@@ -43,9 +43,19 @@ class Literal:
             return True
         return repr(self.value.as_py()) == repr(other.value.as_py())
 
+    def __reduce__(self) -> tuple[Callable[..., Literal], tuple[object, ...]]:
+        """Arrow's calendar intervals cannot be pickled, but what they consist of can."""
+        if pa.types.is_interval(self.value.type) and self.value.is_valid:
+            return _interval, tuple(self.value.as_py())
+        return Literal, (self.value,)
+
     @property
     def type(self) -> pa.DataType:
         return self.value.type
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> Literal:
+    return Literal(pa.scalar(pa.MonthDayNano((months, days, nanoseconds))))
 
 
 @dataclass(frozen=True, slots=True)
