@@ -67,6 +67,10 @@ PURE = (
     "runtime/registry.py",
     "runtime/spec.py",
     "runtime/task_core.py",
+    *(
+        f"runtime/{name}.py"
+        for name in ("aligned_core", "alignment", "commit", "commit_protocol", "transactions")
+    ),
     "runtime/trim_rule.py",
     "nexmark/model.py",
     *(f"nexmark/{name}.py" for name in ("draws", "generator", "layout", "pace", "pools")),

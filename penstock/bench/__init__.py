@@ -8,7 +8,7 @@ realtime.py      latency in real time beside Spark's micro-batches: variants, ph
 load.py          bids at a fixed rate, from a process of its own
 queries.py       the DataFrames that both engines run, and what their rows must add up to
 arrivals.py      one tail of a result stream: when rows became visible
-micro_batch.py   the peer: a streaming source and sink over the log, and Spark's settings
-spark_driver.py  a Spark driver in a process of its own, one per engine
+spark_driver.py  a Spark driver in a process of its own, for Penstock's side of it
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
+nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 """

@@ -7,8 +7,9 @@ is counted from the creation of an event, or from the end of its window, until a
 result has the row. Every event carries the wall clock of this machine, which all processes share.
 
 Variants: Penstock; Penstock without exactly-once ("unsafe"); micro-batches at Spark's defaults and
-at the best settings known (micro_batch.py). One JVM runs at a time. Penstock's phases come in
-rounds around the peers', safe and unsafe in turn, so that a machine that drifts favours nobody.
+at the best settings known: the peer `structured_streaming` of `bench/peers`, skipped with a line
+where there is none. One JVM runs at a time. Penstock's phases come in rounds around the peers',
+safe and unsafe in turn, so that a machine that drifts favours nobody.
 
 Saturation is a phase of its own: backlogs are appended as fast as the log takes them, one after the
 other. The rate is the events of one over the time from its first append until the last of its
@@ -26,8 +27,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.bench.arrivals import Arrivals, latencies
 from penstock.bench.load import (
@@ -41,9 +43,11 @@ from penstock.bench.load import (
     now_us,
 )
 from penstock.bench.measure import percentile, summary
+from penstock.bench.nexmark.peers import Peer, find_peer
 from penstock.bench.queries import QUERIES, BenchQuery
 from penstock.bench.report import Check, Report
 from penstock.bench.spark_driver import Driver, Start
+from penstock.errors import NotFound
 from penstock.stream.session import Log, connect
 
 Say = Callable[[str], None]
@@ -52,6 +56,10 @@ PENSTOCK: Final = "penstock"
 UNSAFE: Final = "penstock_unsafe"
 MICRO_BATCH_BEST: Final = "micro_batch_best"
 MICRO_BATCH_DEFAULTS: Final = "micro_batch_defaults"
+#: The peer's own names of its variants.
+_PEER: Final = "structured_streaming"
+_PEER_VARIANTS: Final = {MICRO_BATCH_BEST: "best", MICRO_BATCH_DEFAULTS: "defaults"}
+_PEER_SECONDS: Final = 120.0
 #: How much lower Penstock's median must be, and what exactly-once may cost.
 DEFAULTS_BAR: Final = 25.0
 BEST_BAR: Final = 10.0
@@ -130,6 +138,52 @@ class Found:
         return {**figures, **self.engine}
 
 
+class Engine(Protocol):
+    """What starts and stops a query of a variant, in a process of its own."""
+
+    def start(self, command: Start) -> None: ...
+
+    def stop(self) -> dict[str, Any]: ...
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MicroBatches:
+    """The peer, in one of its variants."""
+
+    def __init__(self, directory: Path, variant: str) -> None:
+        self._directory = str(directory)
+        self._variant = variant
+        self._peer = Peer(find_peer(_PEER))
+
+    def start(self, command: Start) -> None:
+        self._peer.ask(
+            "start",
+            _PEER_SECONDS,
+            query=command.query,
+            variant=_PEER_VARIANTS[self._variant],
+            source={"log": self._directory, "stream": command.source},
+            result={
+                "log": self._directory,
+                "stream": command.result,
+                "directory": self._directory,
+            },
+            readers=command.readers,
+        )
+
+    def stop(self) -> dict[str, Any]:
+        found = self._peer.ask("stop", _PEER_SECONDS)
+        return {name: value for name, value in found.items() if name != "ok"}
+
+    def check(self) -> None:
+        self._peer.check()
+
+    def close(self) -> None:
+        self._peer.close()
+
+
 #: By query, then variant.
 Results = dict[str, dict[str, Found]]
 
@@ -179,21 +233,35 @@ class Bench:
     def run(self) -> Results:
         first = (self._plan.rounds + 1) // 2
         self._real_time(range(first))
-        for variant, settings in _peer_settings().items():
-            if variant in self._plan.variants:
-                with self._driver(variant, settings, real_time=False) as driver:
-                    for query in self._plan.queries:
-                        self._phase(driver, variant, QUERIES[query])
-                        if variant == MICRO_BATCH_DEFAULTS:
-                            self._saturate(driver, variant, QUERIES[query])
+        for variant in self._peers():
+            with self._engine(variant, partial(MicroBatches, self._directory, variant)) as driver:
+                for query in self._plan.queries:
+                    self._phase(driver, variant, QUERIES[query])
+                    if variant == MICRO_BATCH_DEFAULTS:
+                        self._saturate(driver, variant, QUERIES[query])
         self._real_time(range(first, self._plan.rounds))
         return self._found
+
+    def _peers(self) -> list[str]:
+        """The peer's variants that can run; those that cannot are not measured."""
+        wanted = [variant for variant in _PEER_VARIANTS if variant in self._plan.variants]
+        try:
+            missing = find_peer(_PEER).missing if wanted else None
+        except NotFound as error:
+            missing = str(error)
+        if missing is None:
+            return wanted
+        self._say(f"micro-batches are skipped, {missing}")
+        for found in self._found.values():
+            for variant in wanted:
+                del found[variant]
+        return []
 
     def _real_time(self, rounds: range) -> None:
         variants = [v for v in (PENSTOCK, UNSAFE) if v in self._plan.variants]
         if not rounds or not variants:
             return
-        with self._driver(PENSTOCK, {}, real_time=True) as driver:
+        with self._engine(PENSTOCK, lambda: Driver(self._directory)) as driver:
             for number in rounds:
                 for query in self._plan.queries:
                     for variant in variants:
@@ -202,18 +270,14 @@ class Bench:
                         self._saturate(driver, PENSTOCK, QUERIES[query])
 
     @contextlib.contextmanager
-    def _driver(
-        self, name: str, settings: Mapping[str, str], *, real_time: bool
-    ) -> Iterator[Driver]:
+    def _engine(self, name: str, make: Callable[[], Engine]) -> Iterator[Engine]:
         self._say(f"starting Spark for {name}")
-        with contextlib.closing(
-            Driver(self._directory, settings=settings, real_time=real_time)
-        ) as driver:
-            yield driver
+        with contextlib.closing(make()) as engine:
+            yield engine
 
     @contextlib.contextmanager
     def _running(
-        self, driver: Driver, variant: str, query: BenchQuery, *, readers: int | None = None
+        self, driver: Engine, variant: str, query: BenchQuery, *, readers: int | None = None
     ) -> Iterator[tuple[str, Arrivals]]:
         """The query runs over a fresh stream, whose name is given, and its result is followed."""
         self._phases += 1
@@ -228,7 +292,7 @@ class Bench:
             # Also after a failure of ours: if the query failed, its error is the better one.
             self._found[query.name][variant].engine.update(driver.stop())
 
-    def _phase(self, driver: Driver, variant: str, query: BenchQuery) -> None:
+    def _phase(self, driver: Engine, variant: str, query: BenchQuery) -> None:
         plan = self._plan
         is_peer = variant not in (PENSTOCK, UNSAFE)
         warm = plan.peer_warm_seconds if is_peer else plan.warm_seconds
@@ -252,7 +316,7 @@ class Bench:
 
     def _measure(
         self,
-        driver: Driver,
+        driver: Engine,
         source: str,
         arrivals: Arrivals,
         query: BenchQuery,
@@ -284,7 +348,7 @@ class Bench:
         self._load.begin(live)
         return live, self._load.finished(seconds + 30)
 
-    def _saturate(self, driver: Driver, variant: str, query: BenchQuery) -> None:
+    def _saturate(self, driver: Engine, variant: str, query: BenchQuery) -> None:
         count = self._plan.backlog
         found = self._found[query.name][variant].saturation
         with self._running(driver, variant, query, readers=2) as (source, arrivals):
@@ -296,7 +360,7 @@ class Bench:
                 burst = replace(burst, start_us=burst.after_us)
         self._say(f"{query.name}, {variant}: {max(found):,.0f} events/s at most")
 
-    def _drain(self, driver: Driver, burst: Burst, arrivals: Arrivals, expected: int) -> float:
+    def _drain(self, driver: Engine, burst: Burst, arrivals: Arrivals, expected: int) -> float:
         """Events a second, until the results add up to what is expected."""
         self._load.begin(burst)
         sent = self._load.finished(_SATURATION_SECONDS)
@@ -306,7 +370,7 @@ class Bench:
         return burst.count * SECOND_US / (visible_us - sent.first_us)
 
 
-def _wait(driver: Driver, arrivals: Arrivals, events: int, seconds: float) -> int | None:
+def _wait(driver: Engine, arrivals: Arrivals, events: int, seconds: float) -> int | None:
     """When the results add up to so many events; None if they do not in time."""
     deadline = time.monotonic() + seconds
     visible_us = None
@@ -314,12 +378,6 @@ def _wait(driver: Driver, arrivals: Arrivals, events: int, seconds: float) -> in
         driver.check()
         visible_us = arrivals.wait_events(events, time.monotonic() + 1)
     return visible_us
-
-
-def _peer_settings() -> dict[str, Mapping[str, str]]:
-    from penstock.bench.micro_batch import BEST, DEFAULTS
-
-    return {MICRO_BATCH_BEST: BEST, MICRO_BATCH_DEFAULTS: DEFAULTS}
 
 
 def make_report(found: Results, plan: Plan) -> Report:

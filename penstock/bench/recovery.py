@@ -2,7 +2,8 @@
 
 State is built from five minutes (of event time, at the generator's default rate) of NEXMark q8's
 input, fed as fast as the tasks take it; the tasks commit, write changes and checkpoints as they
-always do, and are then dropped without a goodbye. Measured:
+always do, and are then dropped without a goodbye. Measured (the first also by bench/nexmark, at
+several rates):
 
 resume      the real tasks, all in this process against a real log server, from their claims until
             each has its state and reads on: with checkpoints and without, in turn
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -36,7 +38,7 @@ from penstock.bench.report import Check, Report
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
-from penstock.log.records import Kind, NewEntry
+from penstock.log.records import Entry, Kind, NewEntry
 from penstock.nexmark import model
 from penstock.nexmark.generator import Generator, Parameters
 from penstock.plan.stages import Query
@@ -46,6 +48,7 @@ from penstock.runtime.control import Hello, decode_message
 from penstock.runtime.outputs import result_schema
 from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
 from penstock.runtime.task import Task
+from penstock.state.changelog import decode_changes
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log, connect
@@ -66,6 +69,8 @@ class Plan:
     """How much of everything; QUICK is for tests of the bench itself."""
 
     event_seconds: int = 300
+    #: Of the whole stream, bids included; q8 reads the 8 % that are persons and auctions.
+    events_per_s: int = 10_000
     rounds: int = 5
     workers: int = 2
     checkpoint_seconds: float = 1.0
@@ -74,6 +79,23 @@ class Plan:
 
 
 QUICK: Final = Plan(event_seconds=30, rounds=1, kills=1, with_cluster=False)
+
+
+@dataclass(slots=True)
+class Replay:
+    """What resuming takes from the log, over all tasks."""
+
+    #: Changes and the markers between them.
+    entries: int = 0
+    bytes: int = 0
+    #: Rows of state that the changes set or remove.
+    changes: int = 0
+
+    def add(self, entry: Entry) -> None:
+        self.entries += 1
+        self.bytes += len(entry.payload)
+        if entry.kind is Kind.CHANGE:
+            self.changes += sum(one.rows.num_rows for one in decode_changes(entry.payload))
 
 
 @dataclass(slots=True)
@@ -92,6 +114,8 @@ class Found:
     checkpoint_bytes: int = 0
     #: Changes after the checkpoints, which are read with them too.
     suffix_bytes: int = 0
+    replay_all: Replay = field(default_factory=Replay)
+    replay_suffix: Replay = field(default_factory=Replay)
     commits: int = 0
     end_to_end: dict[str, float] = field(default_factory=dict)
     worker_killed: list[float] = field(default_factory=list)
@@ -111,6 +135,20 @@ def run_recovery_bench(
             with _session("local-cluster[2,1,1024]") as spark:
                 found.executor_killed = _kill_on_cluster(spark, scratch, plan)
     return make_report(found, plan)
+
+
+def measure_resume(
+    *, directory: Path | None = None, plan: Plan | None = None, say: Say = lambda _: None
+) -> Found:
+    """Only the first part: tasks in this process, with checkpoints and without. Needs Java once,
+    to plan the query."""
+    plan = plan or Plan()
+    found = Found()
+    with _scratch(directory) as scratch, _session("local[1]") as spark, connect(scratch) as log:
+        spec = _make_spec(log, _make_frame(spark, log), plan, scratch)
+        say(f"building state from {plan.event_seconds} s of {plan.events_per_s:,} events/s")
+        uvloop.run(_in_process(scratch, spec, plan, found, say))
+    return found
 
 
 def make_report(found: Found, plan: Plan) -> Report:
@@ -182,19 +220,22 @@ def _make_spec(log: Log, frame: Any, plan: Plan, directory: Path) -> QuerySpec:
     )
 
 
-def _make_entries(first_ms: int) -> list[NewEntry]:
+def _make_entries(first_ms: int, events_per_s: int = 10_000) -> list[NewEntry]:
     """Persons and auctions of _STEP_MS of event time."""
-    count = round(Parameters().events_per_s * _STEP_MS / 1000)
+    count = round(events_per_s * _STEP_MS / 1000)
     first = first_ms // _STEP_MS * count
     ids = np.arange(first, first + count)
-    made = {"person": _GENERATOR.persons(ids), "auction": _GENERATOR.auctions(ids)}
+    generator = _generator(events_per_s)
+    made = {"person": generator.persons(ids), "auction": generator.auctions(ids)}
     return [
         NewEntry(encode_batch(rows), (stream_tag(name),), rows=rows.num_rows)
         for name, rows in made.items()
     ]
 
 
-_GENERATOR: Final = Generator()
+@functools.cache
+def _generator(events_per_s: int) -> Generator:
+    return Generator(Parameters(events_per_s=events_per_s))
 
 
 # -- in this process
@@ -223,7 +264,7 @@ async def _build(log: AsyncLog, spec: QuerySpec, plan: Plan) -> None:
     async with _running(log, spec):
         source = await log.own_appender()
         for first_ms in range(0, plan.event_seconds * 1000, _STEP_MS):
-            await source.append(_make_entries(first_ms))
+            await source.append(_make_entries(first_ms, plan.events_per_s))
         await _settle(log, spec)
 
 
@@ -274,14 +315,19 @@ async def _weigh(log: AsyncLog, spec: QuerySpec, found: Found) -> None:
         found.commits += marker.number + 1
         newest = marker.checkpoints[0] if marker.checkpoints else None
         found.checkpoint_bytes += 0 if newest is None else int(newest["bytes"])
+        base = -1 if newest is None else int(newest["marker_lsn"])
         end = (await log.bounds()).tail
-        async with log.tail([task.change_tag], start=0, end=end) as reader:
+        async with log.tail([task.change_tag, task.marker_tag], start=0, end=end) as reader:
             async for batch in reader:
                 for entry in batch.entries:
-                    found.change_entries += 1
-                    found.change_bytes += len(entry.payload)
-                    if newest is None or entry.lsn > int(newest["marker_lsn"]):
-                        found.suffix_bytes += len(entry.payload)
+                    if marker.has_state:  # if not, a task reads its last marker and goes on
+                        found.replay_all.add(entry)
+                        if entry.lsn > base:
+                            found.replay_suffix.add(entry)
+                    if entry.kind is Kind.CHANGE:
+                        found.change_entries += 1
+                        found.change_bytes += len(entry.payload)
+                        found.suffix_bytes += len(entry.payload) if entry.lsn > base else 0
 
 
 async def _resume(log: AsyncLog, spec: QuerySpec) -> tuple[float, list[int]]:
@@ -301,7 +347,7 @@ def _run_on_spark(frame: Any, log: Log, plan: Plan, found: Found, say: Say) -> N
     from penstock.spark.start import start
 
     checkpoints = str(Path(log.target) / "checkpoints")
-    feed = _Feed(log, plan.event_seconds * 1000)
+    feed = _Feed(log, plan.event_seconds * 1000, plan.events_per_s)
     # The first run also starts Spark's Python processes, which stay: it is not counted.
     for name, where in (("warm_up", checkpoints), ("with", checkpoints), ("without", "")):
         say(f"end to end on Spark: {name.replace('_', ' ')} checkpoints")
@@ -332,12 +378,13 @@ def _longest_resume(query: Any) -> float:
 class _Feed:
     """New input, one step of event time after the other."""
 
-    def __init__(self, log: Log, first_ms: int) -> None:
+    def __init__(self, log: Log, first_ms: int, events_per_s: int) -> None:
         self._log = log
         self._next_ms = first_ms
+        self._events_per_s = events_per_s
 
     def __call__(self) -> None:
-        self._log.client.append(_make_entries(self._next_ms))
+        self._log.client.append(_make_entries(self._next_ms, self._events_per_s))
         self._next_ms += _STEP_MS
 
 

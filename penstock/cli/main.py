@@ -18,6 +18,7 @@ from penstock.cli.bench import bench
 from penstock.cli.demo import demo
 from penstock.cli.explain import explain
 from penstock.cli.log import log
+from penstock.cli.nexmark import nexmark
 from penstock.cli.output import EXIT_INTERRUPTED, error_text, exit_code
 from penstock.cli.plan import plan
 from penstock.cli.query import query
@@ -95,7 +96,7 @@ def cli() -> None:
     """
 
 
-for command in (log, stream, query, plan, explain, demo, bench):
+for command in (log, stream, query, plan, explain, demo, bench, nexmark):
     cli.add_command(command)
 
 

@@ -1,7 +1,6 @@
-"""The peer of `penstock bench realtime`: Spark's micro-batches over the same log.
+"""Spark's micro-batches over Penstock's log: a streaming source and sink in Python.
 
-A streaming source and sink in Python, for this measurement only, as fast as we can make them and
-with what keeps exactly-once:
+For measurements only, as fast as we can make them and with what keeps exactly-once:
 
 - For latency the source is a `SimpleDataSourceStreamReader`: of the two kinds it has the lower one,
   since the rows reach the JVM with the offset and no task needs a Python process to read them. A
@@ -11,13 +10,12 @@ with what keeps exactly-once:
 - The sink takes Arrow and appends in the task: rows are visible before Spark's commit, not after
   it. One conditional append writes the rows and the batch id, so a batch that runs again is known
   by its id and skipped. It costs a round trip to the log (below 1 ms).
+- Updates go another way, since Spark takes no Python sink for them: the driver collects each batch
+  and appends it, with the same condition.
 - Both keep their connection between batches, for as long as Spark keeps their process. Spark's
   workers collect garbage after every call, over all modules that are loaded: these are set aside.
-- `BEST` are the settings with the lowest latency at full guarantees that we know: a checkpoint file
-  manager that forks less, the raw local file system without checksums, Unix domain sockets to the
-  Python workers, the C1 compiler and the serial collector, one shuffle partition. Asynchronous
-  progress is left out: it gives up exactly-once, and Spark refuses it for stateful queries.
-  `DEFAULTS` changes one thing: with the default 200 shuffle partitions no batch ends in time.
+
+Spark's Python workers import this module by its name: program.py puts its directory on their path.
 """
 
 from __future__ import annotations
@@ -56,18 +54,6 @@ from penstock.stream.session import Log, connect
 from penstock.stream.stream import Stream
 
 FORMAT: Final = "penstock_bench"
-DEFAULTS: Final = {"spark.sql.shuffle.partitions": "2"}
-BEST: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing"
-        ".FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 #: Rows of one Arrow batch on the way to the JVM.
 _BATCH_ROWS: Final = 50_000
 
@@ -77,7 +63,7 @@ _streams: dict[tuple[str, str], Stream] = {}
 
 
 def read_stream(
-    spark: SparkSession, log: str, stream: str, ddl: str, *, readers: int | None = None
+    spark: SparkSession, log: str, stream: str, schema: StructType, *, readers: int | None = None
 ) -> DataFrame:
     """A stream of the log in the directory `log`, from its start.
 
@@ -87,14 +73,34 @@ def read_stream(
     reader = spark.readStream.format(FORMAT)
     if readers is not None:
         reader = reader.option("readers", readers)
-    return reader.option("log", log).option("stream", stream).schema(ddl).load()
+    return reader.option("log", log).option("stream", stream).schema(schema).load()
 
 
-def write_stream(frame: DataFrame, log: str, stream: str, checkpoint: str) -> StreamingQuery:
+def write_stream(
+    frame: DataFrame, log: str, stream: str, checkpoint: str, *, mode: str = "append"
+) -> StreamingQuery:
     """Start the query, with Spark's default trigger."""
-    writer = frame.writeStream.format(FORMAT).outputMode("append")
+    if mode != "append":
+        return _write_updates(frame, log, stream, checkpoint, mode)
+    writer = frame.writeStream.format(FORMAT).outputMode(mode)
     writer = writer.option("log", log).option("stream", stream)
     return writer.option("checkpointLocation", checkpoint).start()
+
+
+def _write_updates(
+    frame: DataFrame, log: str, stream: str, checkpoint: str, mode: str
+) -> StreamingQuery:
+    """Spark takes no sink in Python for updates: the driver collects each batch and appends it."""
+
+    def append(batch: DataFrame, batch_id: int) -> None:
+        result = _stream(log, stream)
+        rows = batch.toArrow().cast(result.schema)
+        if rows.num_rows:
+            groups = make_groups(rows.to_batches(), name=result.name, schema=result.schema)
+            append_once(_connected(log).client, f"bench/{stream}", batch_id, groups)
+
+    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", checkpoint)
+    return writer.foreachBatch(append).start()
 
 
 class BenchDataSource(DataSource):

@@ -1,0 +1,149 @@
+"""What samples come to: percentiles, lag, slope, and when a rate counts as held."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.bench.measure import percentile as plain_percentile
+from penstock.bench.nexmark.figures import (
+    SECOND_US,
+    Appended,
+    Lags,
+    Position,
+    Usage,
+    curve,
+    find_lags,
+    judge,
+    schedule_of,
+    slope,
+    summary,
+    used_between,
+)
+
+LATENCY = {"p50": 5.0, "p90": 8.0, "p99": 50.0, "p99.9": 70.0, "max": 90.0}
+
+
+def test_percentiles_are_by_nearest_rank_as_in_all_benches() -> None:
+    values = np.random.default_rng(1).permutation(np.arange(1, 2001)).astype(np.float64)
+
+    found = summary(values)
+
+    assert found == {"p50": 1001, "p90": 1801, "p99": 1981, "p99.9": 1999, "max": 2000}
+    assert found["p99"] == plain_percentile(values.tolist(), 99)
+
+
+def test_a_single_row_is_every_percentile() -> None:
+    found = summary(np.array([7.0]))
+
+    assert found is not None
+    assert set(found.values()) == {7.0}
+
+
+def test_no_rows_have_no_percentiles() -> None:
+    assert summary(np.array([])) is None
+    assert curve(np.array([])) == []
+
+
+def test_the_curve_rises_to_the_maximum() -> None:
+    values = [value for _, value in curve(np.arange(1000.0))]
+
+    assert values == sorted(values)
+    assert values[-1] == 999.0
+
+
+def test_a_steady_lag_has_no_slope_whatever_its_bursts() -> None:
+    times = [0.5 * look for look in range(40)]
+    lags = [1_000.0 + (30_000 if look % 10 == 9 else 0) for look in range(40)]
+
+    assert abs(slope(times, lags)) < 1
+
+
+def test_a_growing_lag_has_the_slope_of_its_growth() -> None:
+    assert slope([0, 1, 2, 4], [10, 60, 110, 210]) == pytest.approx(50)
+
+
+def test_looks_at_the_same_moment_say_nothing_of_growth() -> None:
+    assert slope([1, 1], [5, 9]) == 0
+    assert slope([], []) == 0
+
+
+def _appended(seconds: int, rate: int) -> list[Appended]:
+    """The log grows by ten entries a second, besides the events by `rate`."""
+    return [Appended(at * SECOND_US, at * 10, at * rate) for at in range(seconds + 1)]
+
+
+def test_lag_is_what_was_sent_and_not_read() -> None:
+    # The query is half a second behind: five entries, 500 events.
+    positions = [Position(at * SECOND_US, at * 10 - 5, at * 3) for at in range(1, 11)]
+
+    lags = find_lags(_appended(10, 1_000), positions, 2 * SECOND_US, 10 * SECOND_US)
+
+    assert {round(lag) for _, lag in lags.samples} == {500}
+    assert lags.events_per_s == pytest.approx(1_000)
+    assert lags.markers_per_s == pytest.approx(3)
+    assert lags.slope_per_s == pytest.approx(0)
+    assert [at for at, _ in lags.samples] == list(range(9))
+
+
+def test_a_query_of_half_the_speed_lags_by_half_of_the_rate_more_each_second() -> None:
+    positions = [Position(at * SECOND_US, at * 5, at) for at in range(1, 11)]
+
+    lags = find_lags(_appended(10, 1_000), positions, 0, 10 * SECOND_US)
+
+    assert lags.slope_per_s == pytest.approx(500)
+    assert lags.events_per_s == pytest.approx(500)
+
+
+def test_without_two_looks_there_is_no_lag() -> None:
+    assert find_lags(_appended(3, 10), [Position(0, 0, 0)], 0, 3 * SECOND_US).samples == []
+
+
+def test_cpu_is_counted_per_million_events_of_the_span() -> None:
+    before = Usage({"workers": 10.0, "log": 1.0}, {})
+    after = Usage({"workers": 12.0, "log": 1.5}, {})
+
+    assert used_between(before, after, 500_000) == {"total": 5.0, "workers": 4.0, "log": 1.0}
+
+
+def _is_held(query: str = "q1", p99: float = 50.0, growth: float = 0.0, held: bool = True) -> bool:
+    lags = Lags([(float(at), at * growth) for at in range(10)], 1_000.0, 1.0)
+    checks = judge(query, LATENCY | {"p99": p99}, lags, rate=1_000, is_held=held)
+    return all(check.ok for check in checks)
+
+
+def test_a_rate_is_held_only_if_everything_is() -> None:
+    assert _is_held()
+    assert not _is_held(p99=61)
+    assert _is_held(growth=19)
+    assert not _is_held(growth=21)
+    assert not _is_held(held=False)
+
+
+def test_queries_with_state_may_take_a_second() -> None:
+    assert _is_held("q5", p99=999)
+    assert not _is_held("q5", p99=1_001)
+
+
+def test_a_run_without_rows_is_not_held() -> None:
+    checks = judge("q8", None, Lags([], 0.0, 0.0), rate=1_000, is_held=True)
+
+    assert [check.name for check in checks if not check.ok] == ["rows in the measured span"]
+
+
+def _schedule(query: str = "q1", p99: float = 30.0, share: float = 1.0) -> bool:
+    held = schedule_of(query, {"p99": p99}, "", is_prompt=False, share=share)["is_held"]
+    assert isinstance(held, bool)
+    return held
+
+
+def test_generators_may_be_as_late_as_the_result_may_be() -> None:
+    assert _schedule(p99=60)
+    assert not _schedule(p99=61)
+    assert _schedule("q5", p99=999)
+    assert not _schedule("q5", p99=1_001)
+
+
+def test_generators_that_send_less_than_was_due_do_not_hold_their_schedule() -> None:
+    assert _schedule(share=0.995)
+    assert not _schedule(share=0.985)
