@@ -11,6 +11,7 @@ never write compressed buffers and a small one can unfold to any size.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import BadFormat, TooLarge
 from penstock.limits import PAYLOAD_BYTES_MAX
-from penstock.stream.columns import find_misfit
+from penstock.stream.columns import QuickLook, find_misfit
 
 #: Elements of any array in a payload. A value takes at least a bit, except in the types that take
 #: none (void, struct<>): without a bound, a few bytes could claim any number of those.
@@ -46,6 +47,19 @@ class _Head:
     #: The largest of the row count and of all arrays' lengths.
     length_max: int
     compressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What decode_batch works out once per schema."""
+
+    schema: pa.Schema
+    arrays: int
+    look: QuickLook
+
+
+#: Of the schemas that were decoded last; a process reads few streams at a time.
+_RECENT: Final[deque[_Known]] = deque(maxlen=16)
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -75,11 +89,14 @@ def decode_batch(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBat
         message = pa.ipc.read_message(buffer)
         if message.type != "record batch":
             raise BadFormat(f"not a record batch but a {message.type}")
-        _check_head(_read_head(payload), schema, payload_bytes=len(payload))
+        known = _known(schema)
+        _check_head(_read_head(payload), known.arrays, payload_bytes=len(payload))
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, IndexError, struct.error) as error:
         raise BadFormat(f"not a record batch of this stream: {error}") from error
+    if known.look.fits(batch):
+        return batch
     for field, column in zip(schema, batch.columns, strict=True):
         misfit = find_misfit(column, field)
         if misfit is not None:
@@ -119,14 +136,24 @@ def split_batch(
     return pieces
 
 
-def _check_head(head: _Head, schema: pa.Schema, *, payload_bytes: int) -> None:
+def _known(schema: pa.Schema) -> _Known:
+    """What is worth knowing of a schema, by identity: its hash costs more than to work it out."""
+    for known in tuple(_RECENT):
+        if known.schema is schema:
+            return known
+    arrays = sum(_count_arrays(field.type) for field in schema)
+    known = _Known(schema, arrays, QuickLook(schema))
+    _RECENT.append(known)
+    return known
+
+
+def _check_head(head: _Head, arrays: int, *, payload_bytes: int) -> None:
     if head.message_bytes != payload_bytes:
         raise BadFormat(f"a message of {head.message_bytes} bytes in a payload of {payload_bytes}")
     if head.compressed:
         raise BadFormat("compressed buffers, which no version of ours writes")
     if head.length_max > ARRAY_LENGTH_MAX:
         raise BadFormat(f"an array of {head.length_max} elements, limit {ARRAY_LENGTH_MAX}")
-    arrays = sum(_count_arrays(field.type) for field in schema)
     if head.arrays != arrays:
         raise BadFormat(f"{head.arrays} arrays, but the schema has {arrays}")
 

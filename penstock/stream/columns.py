@@ -94,6 +94,52 @@ def find_misfit(array: pa.Array, field: pa.Field) -> Misfit | None:
     return first_misfit(found)
 
 
+class QuickLook:
+    """Whether everything in batches of one schema fits, as far as a quick look shows.
+
+    Looks at times and at what must not be null, nothing else, and at what lies under nulls too,
+    which may be outside of any bounds, but rarely is. If it says no, find_misfit decides.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        #: The column and the fields below it; whether it may be null; the bounds of its values.
+        self._parts: list[tuple[tuple[int, ...], bool, tuple[int, int] | None]] = []
+        self._is_enough = all(self._add((place,), field) for place, field in enumerate(schema))
+
+    def _add(self, path: tuple[int, ...], field: pa.Field) -> bool:
+        """Note what is to be looked at; False for types that need more than a look."""
+        kind = field.type
+        bounds = _DAYS if pt.is_date32(kind) else _MICROS if pt.is_timestamp(kind) else None
+        if not field.nullable or bounds is not None:
+            self._parts.append((path, field.nullable, bounds))
+        if pt.is_struct(kind):
+            return all(self._add((*path, place), inner) for place, inner in enumerate(kind))
+        return bounds is not None or not (pt.is_nested(kind) or pt.is_temporal(kind))
+
+    def fits(self, batch: pa.RecordBatch) -> bool:
+        """False: perhaps not."""
+        if not self._is_enough or not batch.num_rows:
+            return False
+        for (column, *fields), nullable, bounds in self._parts:
+            array = batch.column(column)
+            for place in fields:
+                array = array.field(place)
+            if not nullable and array.null_count:
+                return False
+            if bounds is not None and not _all_within(array, bounds):
+                return False
+        return True
+
+
+def _all_within(array: pa.Array, bounds: tuple[int, int]) -> bool:
+    values = array.buffers()[1]
+    if values is None:
+        return False
+    numbers = np.frombuffer(values, np.int32 if bounds is _DAYS else np.int64)
+    numbers = numbers[array.offset : array.offset + len(array)]
+    return bool(bounds[0] <= numbers.min() and numbers.max() <= bounds[1])
+
+
 def first_misfit(misfits: Iterable[Misfit]) -> Misfit | None:
     """The one with the smallest index; of several there, the first given."""
     return min(misfits, key=lambda misfit: misfit.index, default=None)

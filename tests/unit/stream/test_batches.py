@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import BadFormat, TooLarge
 from penstock.stream.batches import ARRAY_LENGTH_MAX, decode_batch, encode_batch, split_batch
+from penstock.stream.columns import QuickLook, find_misfit
 from penstock.stream.ddl import parse_ddl
 
 SCHEMA = parse_ddl("a bigint, s string")
@@ -84,6 +87,46 @@ def test_a_null_in_a_not_null_column_is_refused_nested_too() -> None:
 
     with pytest.raises(BadFormat, match=r"row 1, column s\.q: is NOT NULL"):
         decode_batch(encode_batch(loose), parse_ddl("s struct<q: bigint NOT NULL>"))
+
+
+MICROS = pa.timestamp("us", tz="UTC")
+YEAR_10000 = 253_402_300_800_000_000
+
+
+@pytest.mark.parametrize("kind", ["plain", "nested", "under a null"])
+def test_times_outside_of_sparks_range_are_refused_unless_nobody_sees_them(kind: str) -> None:
+    times = pa.array([0, YEAR_10000, 0], pa.int64()).cast(MICROS)
+    inner = pa.StructArray.from_arrays(
+        [times], fields=[pa.field("t", MICROS)], mask=pa.array([False, kind != "nested", False])
+    )
+    column = times if kind == "plain" else inner
+    batch = pa.record_batch([column], names=["c"])
+    payload = encode_batch(batch)
+
+    if kind == "under a null":
+        assert decode_batch(payload, batch.schema).equals(batch)
+        return
+    with pytest.raises(BadFormat, match=r"row 1, column c.*outside years 0001 to 9999"):
+        decode_batch(payload, batch.schema)
+
+
+@given(st.data())
+def test_a_quick_look_never_passes_what_does_not_fit(data: st.DataObject) -> None:
+    kinds = [pa.int64(), MICROS, pa.date32(), pa.struct([("t", MICROS)]), pa.duration("us")]
+    field = pa.field("c", data.draw(st.sampled_from(kinds)), data.draw(st.booleans()))
+    is_date = pa.types.is_date(field.type)
+    far = 3_000_000 if is_date else YEAR_10000
+    numbers = st.lists(st.sampled_from([0, 1, far, -far, None]), max_size=4)
+    array = pa.array(data.draw(numbers), pa.int32() if is_date else pa.int64())
+    if pa.types.is_struct(field.type):
+        array = pa.StructArray.from_arrays([array.view(MICROS)], fields=list(field.type))
+    else:
+        array = array.view(field.type)
+    array = array.slice(data.draw(st.integers(0, 2)))
+    batch = pa.RecordBatch.from_arrays([array], schema=pa.schema([field]))
+
+    if QuickLook(batch.schema).fits(batch):
+        assert find_misfit(array, field) is None
 
 
 def test_a_few_bytes_cannot_claim_endless_voids() -> None:
