@@ -113,6 +113,7 @@ class TaskCore:
         self._upstream: set[str] = set()
         #: What time it is at a stage's tasks before they have said anything.
         self._unheard_ms: dict[int, int | None] = {}
+        self._judged: tuple[Lsn | None, Counts | Marked | None] = (None, None)
         self._find_inputs()
         #: Only with aligned checkpoints.
         self.alignment = None if cohort is None else Alignment(cohort, self._upstream, self.tags)
@@ -190,8 +191,16 @@ class TaskCore:
 
     def names(self, entry: Entry) -> tuple[Range, ...]:
         """What an entry names that must be fetched, with this task's tags, before it is taken."""
-        found = judge(entry)
+        found = self._judge(entry)
         return found.marker.ranges if isinstance(found, Marked) else ()
+
+    def _judge(self, entry: Entry) -> Counts | Marked | None:
+        """Once per entry: what it names is asked for before it is taken."""
+        lsn, found = self._judged
+        if lsn != entry.lsn:
+            found = judge(entry)
+            self._judged = (entry.lsn, found)
+        return found
 
     def take(self, entry: Entry, staged: Staged = ()) -> bool:
         """An entry under one of the tags, and what was fetched of the ranges that it names.
@@ -210,7 +219,7 @@ class TaskCore:
 
     def _take_now(self, entry: Entry, staged: Staged) -> None:
         self._is_whole = False
-        match judge(entry):
+        match self._judge(entry):
             case Counts():
                 self._take_data(entry, entry.lsn)
             case Marked(lsn=lsn, marker=marker):
