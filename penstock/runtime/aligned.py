@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.log.records import Appended, Kind, NewEntry
 from penstock.protocol.markers import encode_marker
@@ -25,11 +25,47 @@ from penstock.runtime.commit_protocol import Appends, all_of, range_of
 from penstock.runtime.control import Part, encode_message
 from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import QuerySpec
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
 #: Groups on their way to the log at which a task waits before it captures more.
 WAITING_MAX: Final = 64
 _STREAM: Final = "s/"
+
+
+class PartStore(Protocol):
+    """Where a task puts its parts of checkpoints."""
+
+    async def write(self, commit: Commit) -> CheckpointRef:
+        """The whole state; durable when it returns."""
+
+    async def sweep(self, keep_from: int) -> None:
+        """Delete those that were taken at positions below."""
+
+
+class PartFiles:
+    """In a checkpoint store, on threads."""
+
+    def __init__(
+        self, store: CheckpointStore, spec: QuerySpec, task: TaskId, instance: int
+    ) -> None:
+        self._store = store
+        self._spec = spec
+        self._task = task
+        self._instance = instance
+
+    async def write(self, commit: Commit) -> CheckpointRef:
+        assert commit.frozen is not None
+        return await asyncio.to_thread(
+            self._store.write,
+            str(self._task),
+            marker_lsn=commit.marker.position,
+            instance=self._instance,
+            fingerprint=self._spec.fingerprint,
+            changes=commit.frozen,
+        )
+
+    async def sweep(self, keep_from: int) -> None:
+        await asyncio.to_thread(self._store.sweep, str(self._task), keep_from)
 
 
 class AlignedProtocol:
@@ -41,13 +77,13 @@ class AlignedProtocol:
         spec: QuerySpec,
         task: TaskId,
         instance: int,
-        store: CheckpointStore,
+        parts: PartStore,
     ) -> None:
         self._appender = appender
         self._spec = spec
         self._task = task
         self._instance = instance
-        self._store = store
+        self._parts = parts
         self._is_last = spec.query.stages[task.stage].keys is None
         self._waiting: deque[Awaitable[Appended]] = deque()
         #: Since the last part: groups with staged entries, and the streams of these.
@@ -100,31 +136,23 @@ class AlignedProtocol:
         streams: tuple[str, ...],
     ) -> Commit:
         ranges = tuple(range_of(done) for done in await all_of(staged))
-        reference = await asyncio.to_thread(self._write, commit)
-        marker = replace(commit.marker, ranges=ranges, checkpoints=(reference,))
+        reference = await self._parts.write(commit)
+        marker = replace(commit.marker, ranges=ranges, checkpoints=(reference.to_json(),))
         text = encode_marker(marker).decode()
         tags = [self._task.marker_tag, *streams]
         told = Part(str(self._task), self._instance, number, {"tags": tags, "marker": text})
         control = (control_tag(self._spec.name),)
         await self._appender.append_nowait([NewEntry(encode_message(told), control, Kind.CONTROL)])
+        await self._sweep(commit.marker.position)
         return replace(commit, marker=marker)
 
-    def _write(self, commit: Commit) -> dict[str, object]:
-        """The whole state, in a file; what the last complete checkpoint no longer needs goes.
+    async def _sweep(self, position: int) -> None:
+        """Delete what the last complete checkpoint, the one before this, no longer needs.
 
-        A barrier comes only after the checkpoint before it is complete, so of older files none but
-        that one's is needed.
+        A barrier comes only after the checkpoint before it is complete, or after all tasks were
+        claimed again. So only an instance that told its part, which the log refuses a zombie,
+        knows that the one before was complete.
         """
-        assert commit.frozen is not None
-        task, position = str(self._task), commit.marker.position
-        reference = self._store.write(
-            task,
-            marker_lsn=position,
-            instance=self._instance,
-            fingerprint=self._spec.fingerprint,
-            changes=commit.frozen,
-        )
-        if self._complete_from is not None:
-            self._store.sweep(task, self._complete_from)
-        self._complete_from = position
-        return reference.to_json()
+        complete_from, self._complete_from = self._complete_from, position
+        if complete_from is not None:
+            await self._parts.sweep(complete_from)

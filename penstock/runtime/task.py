@@ -24,7 +24,7 @@ from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.protocol.staged import StagedEntries
-from penstock.runtime.aligned import AlignedProtocol
+from penstock.runtime.aligned import AlignedProtocol, PartFiles
 from penstock.runtime.alignment import Cohort
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import CommitProtocol, MarkerProtocol, UnsafeProtocol
@@ -131,7 +131,8 @@ class Task:
                 )
             case "aligned":
                 assert self._store is not None
-                return AlignedProtocol(appender, self._spec, self.task, self.instance, self._store)
+                files = PartFiles(self._store, self._spec, self.task, self.instance)
+                return AlignedProtocol(appender, self._spec, self.task, self.instance, files)
             case "unsafe":
                 return UnsafeProtocol(appender, self._visible)
 

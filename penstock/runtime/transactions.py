@@ -67,6 +67,7 @@ class TransactionProtocol:
 
     async def settle(self) -> None:
         """Write the commit records that are missing of a transaction that was prepared."""
+        await self.finish()  # an instance that begins again itself may still be writing them
         last = await self._log.read_last(self._task.transaction_tag)
         if last is None:
             return

@@ -27,22 +27,27 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
                 needed.append(await _needed_by(log, query, tasks[-1]))
     point = min(needed, default=bounds.trim_point)
     while point > bounds.trim_point:
-        markers = [await _first_marker(log, task, point) for task in tasks]
-        lower = min(below_named(point, marker) for marker in markers)
+        markers = [one for task in tasks for one in await _first_markers(log, task, point)]
+        lower = min([point, *(below_named(point, marker) for marker in markers)])
         if lower == point:
             break
         point = lower
     return point
 
 
-async def _first_marker(log: AsyncLog, task: TaskId, start: Lsn) -> Marker | None:
-    """The task's first marker at or after `start`."""
+async def _first_markers(log: AsyncLog, task: TaskId, start: Lsn) -> list[Marker]:
+    """Of the task's first commit at or after `start`: one, or its commit records."""
     tail = (await log.bounds()).tail
-    async with log.tail([task.marker_tag], start=start, end=tail) as reader:
+    found: list[Marker] = []
+    tags = [task.marker_tag, task.commit_record_tag]
+    async with log.tail(tags, start=start, end=tail) as reader:
         async for batch in reader:
             for entry in batch.entries:
-                return decode_marker(entry.payload)
-    return None
+                marker = decode_marker(entry.payload)
+                if found and marker.number != found[0].number:
+                    return found
+                found.append(marker)
+    return found
 
 
 async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn:

@@ -23,10 +23,11 @@ def needed_from(marker: Marker | None, start: Lsn) -> Lsn:
     return Lsn(min(marker.needs_from, int(marker.checkpoints[-1]["marker_lsn"])))
 
 
-def below_named(point: Lsn, marker: Marker | None) -> Lsn:
-    """A trim point that spares what the first marker of a task at or after `point` names.
+def below_named(point: Lsn, marker: Marker) -> Lsn:
+    """A trim point that spares what a marker of a task's first commit at or after `point` names.
 
-    Whoever reads that marker later fetches it. Later markers of the task name groups after it.
+    Whoever reads that marker later fetches it. Later commits of the task name groups after it. Not
+    so with aligned checkpoints: results of the next one are staged before the last is complete, so
+    who reads such results late should not trim. The query's own tasks never fetch them.
     """
-    named = () if marker is None else marker.ranges
-    return Lsn(min([point, *(one.first_lsn for one in named)]))
+    return Lsn(min([point, *(one.first_lsn for one in marker.ranges)]))

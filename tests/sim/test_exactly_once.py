@@ -10,16 +10,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import pytest
+from pipeline_campaign import Campaign, run_seeds
 
 from penstock.testing.pipeline.queries import SHAPES
 from penstock.testing.pipeline.swarm import Fault
-from penstock.testing.pipeline.world import PipelineWorld
 
 #: Seeds of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n` elsewhere.
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "80"))
@@ -27,7 +23,6 @@ FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "0"))
 #: Below this, a campaign is a repetition of something and says nothing about coverage.
 _CAMPAIGN_SEEDS = 50
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
-_TRACE_LINES = 40
 #: Instances per task in worlds whose workers or drivers are struck.
 INSTANCES_MIN = 3.0
 
@@ -42,52 +37,6 @@ EVENTS = (
     "trimmed",
     *(f"shape {shape}" for shape in SHAPES),
 )
-
-
-@dataclass
-class Campaign:
-    """What happened over many seeds."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    seeds: int = 0
-    steps: int = 0
-    #: Per task of a world with lethal faults, how many instances ran.
-    instances: list[int] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-
-def run_seeds(seeds: Iterable[int], *, seconds: float = 1e9, failures_max: int = 3) -> Campaign:
-    """Run worlds until the seeds or the time or the patience run out."""
-    campaign = Campaign()
-    deadline = time.monotonic() + seconds
-    for seed in seeds:
-        world = PipelineWorld(seed)
-        try:
-            world.run()
-        except Exception as error:
-            campaign.failures.append(story_of(world, error))
-        campaign.counts += world.counts
-        campaign.counts[f"shape {world.swarm.shape}"] += 1
-        campaign.seeds += 1
-        campaign.steps += world.loop.steps
-        if world.counts["fault kill"] + world.counts["fault driver"] > 2:
-            campaign.instances += [len(one) for one in world.story.instances.values()]
-        if len(campaign.failures) == failures_max or time.monotonic() > deadline:
-            break
-    return campaign
-
-
-def story_of(world: PipelineWorld, error: Exception) -> str:
-    """Everything that is needed to look at a failure."""
-    command = (
-        f"PENSTOCK_SIM_FIRST={world.seed} PENSTOCK_SIM_SEEDS=1 pytest "
-        "tests/sim/test_exactly_once.py"
-    )
-    lines = "\n  ".join(world.loop.trace[-_TRACE_LINES:])
-    return (
-        f"seed {world.seed}: {type(error).__name__}: {error}\nrepeat with: {command}\n"
-        f"swarm: {world.swarm}\nlast of {len(world.loop.trace)} trace lines:\n  {lines}"
-    )
 
 
 @pytest.fixture(scope="module")

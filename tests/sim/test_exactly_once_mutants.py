@@ -7,12 +7,12 @@ to. The output says after how many seeds, and by which law, each was caught.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pipeline_mutants import WORLDS, Mutant, catch, world
 
 from penstock.ids import Lsn
 from penstock.log.core import sequencer
@@ -21,25 +21,22 @@ from penstock.protocol import committed
 from penstock.protocol.committed import Counts
 from penstock.protocol.markers import Marker, Range
 from penstock.protocol.resume import ChangeFold
+from penstock.runtime import commit as commit_module
 from penstock.runtime import task_core
+from penstock.runtime.commit import Commit
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
-from penstock.runtime.task_core import Commit, TaskCore
+from penstock.runtime.task_core import TaskCore
 from penstock.state.checkpoint_store import CheckpointRef
 from penstock.testing.pipeline import drivers
 from penstock.testing.pipeline import world as world_module
 from penstock.testing.pipeline.drivers import SimDriver
 from penstock.testing.pipeline.store import SimStore
-from penstock.testing.pipeline.swarm import Fault, draw_swarm
+from penstock.testing.pipeline.swarm import Fault
 from penstock.testing.pipeline.tasks import SimTask
-from penstock.testing.pipeline.world import PipelineWorld
-
-SEEDS_MAX = 300
-#: Mistakes in a mutant itself, not in what it does to the engine.
-_BROKEN_MUTANT = (TypeError, AttributeError, NameError, ImportError)
 
 DEADLY: dict[str, Any] = {"mean_ms": {Fault.KILL: 90, Fault.PAUSE: 150}, "odds": {Fault.LATE: 0.1}}
 ZOMBIES: dict[str, Any] = {"mean_ms": {Fault.PAUSE: 60}, "odds": {Fault.LATE: 0.2}, "workers": 2}
-FLUSHING: dict[str, Any] = {**DEADLY, "group_entries": 1}
+FLUSHING: dict[str, Any] = {**DEADLY, "group_entries": 1, "kept_bytes": 0}
 DYING: dict[str, Any] = {**FLUSHING, "mean_ms": {Fault.KILL: 50}, "slow_odds": 0.3}
 CHECKPOINTING: dict[str, Any] = {
     **DEADLY,
@@ -54,17 +51,6 @@ OVERLAPPING: dict[str, Any] = {
     "checkpoint_interval_ms": 0,
     "checkpoint_us_max": 150_000,
 }
-#: The world that runs.
-WORLDS: list[PipelineWorld] = []
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One mistake: a sentence, how to make it, and what its worlds need."""
-
-    name: str
-    apply: Callable[[pytest.MonkeyPatch], None]
-    swarm: dict[str, Any] = field(default_factory=dict)
 
 
 # ---- fencing
@@ -72,11 +58,11 @@ class Mutant:
 
 def marker_is_appended_by_an_anonymous_producer(patch: pytest.MonkeyPatch) -> None:
     async def append(self: SimTask, commit: Commit) -> None:
-        ranges = []
-        for flush in commit.flushes:
+        cut, ranges = commit.cut(), []
+        for flush in cut.flushes:
             done = await self.client.append(flush)
             ranges.append(Range(done.first_lsn, done.count))
-        await self.client.append(commit.group(ranges))
+        await self.client.append(cut.group(ranges))
 
     patch.setattr(SimTask, "append", append)
 
@@ -178,11 +164,11 @@ def staged_entries_count_without_their_marker(patch: pytest.MonkeyPatch) -> None
 
 def data_is_appended_before_its_marker(patch: pytest.MonkeyPatch) -> None:
     async def append(self: SimTask, commit: Commit) -> None:
-        ranges = []
-        for flush in commit.flushes:
+        cut, ranges = commit.cut(), []
+        for flush in cut.flushes:
             done = await self.appender.append(flush)
             ranges.append(Range(done.first_lsn, done.count))
-        *inline, marker = commit.group(ranges)
+        *inline, marker = cut.group(ranges)
         if inline:
             await self.appender.append(inline)
         await self.appender.append([marker])
@@ -191,7 +177,7 @@ def data_is_appended_before_its_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_flushed_early_is_plain_data(patch: pytest.MonkeyPatch) -> None:
-    original = task_core.cut_groups
+    original = commit_module.cut_groups
 
     def cut_groups(data: Sequence[NewEntry], changes: Any, **options: Any) -> Any:
         flushes, inline = original(data, changes, **options)
@@ -204,7 +190,7 @@ def what_is_flushed_early_is_plain_data(patch: pytest.MonkeyPatch) -> None:
         )
         return plain, inline
 
-    patch.setattr(task_core, "cut_groups", cut_groups)
+    patch.setattr(commit_module, "cut_groups", cut_groups)
 
 
 # ---- positions
@@ -416,30 +402,11 @@ MUTANTS = [
 ]
 
 
-def world(seed: int, changes: dict[str, Any]) -> PipelineWorld:
-    """The world of a seed, narrowed to what a mutant needs."""
-    swarm = replace(draw_swarm(Random(seed)), **changes) if changes else None
-    made = PipelineWorld(seed, swarm=swarm)
-    WORLDS[:] = [made]
-    return made
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_world_catches(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mutant.apply(monkeypatch)
-    for seed in range(SEEDS_MAX):
-        try:
-            world(seed, mutant.swarm).run()
-        except _BROKEN_MUTANT:
-            raise
-        except Exception as caught:
-            what = f"{type(caught).__name__}: {caught}".splitlines()[0]
-            with capsys.disabled():
-                print(f"\nmutant {mutant.name!r}: {seed + 1} seeds, {what[:120]}")
-            return
-    pytest.fail(f"mutant {mutant.name!r} survived {SEEDS_MAX} seeds")
+    catch(mutant, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

@@ -188,27 +188,33 @@ class SimAppender:
         self._core = AppenderCore(producer=name, instance=instance, next_seq=next_seq)
         self._is_pumping = False
 
-    async def append(
+    async def append(self, entries: Sequence[NewEntry], *, sets: Sequence[SetKey] = ()) -> Appended:
+        return await self.append_nowait(entries, sets=sets)
+
+    def append_nowait(
         self,
         entries: Sequence[NewEntry],
         *,
         guards: Sequence[Guard] = (),
         sets: Sequence[SetKey] = (),
-    ) -> Appended:
+    ) -> Promise[Appended]:
+        """Submit; what is submitted first is ordered first."""
         whole = [*entries, meta_entry(sets)] if sets else list(entries)
         check_submission(whole, guards)
         promise: Promise[Appended] = Promise()
         self._settle(self._core.submit(promise, whole, guards=guards))
         if not self._is_pumping:
-            # Apart from who asked: what was sent goes on when its task is cancelled.
+            # Apart from who asked: what was sent goes on when its task is cancelled. The first
+            # goes at once, alone; what is submitted meanwhile travels together.
             self._is_pumping = True
-            self._client.process.start_main(self._pump())
-        return await promise
+            self._client.process.start_main(self._pump(self._core.take_sends()))
+        return promise
 
-    async def _pump(self) -> None:
-        while sends := self._core.take_sends():
+    async def _pump(self, sends: Sequence[Send]) -> None:
+        while sends:
             for send in sends:
                 await self._send(send)
+            sends = self._core.take_sends()
         self._is_pumping = False
 
     async def _send(self, send: Send) -> None:

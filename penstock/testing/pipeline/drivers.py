@@ -12,20 +12,31 @@ from typing import TYPE_CHECKING
 from penstock.errors import Fenced, GuardFailed, Trimmed
 from penstock.ids import Lsn
 from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.plan.nodes import Scan
 from penstock.protocol.markers import decode_marker
-from penstock.protocol.names import TaskId, control_tag, coordinator_producer, run_key
-from penstock.runtime.control import Message, Pulse, decode_message, encode_message
+from penstock.protocol.names import (
+    TaskId,
+    control_tag,
+    coordinator_producer,
+    flush_tag,
+    run_key,
+)
+from penstock.runtime.aligned_core import AlignedCheckpoints
+from penstock.runtime.alignment import barrier_entry
+from penstock.runtime.control import Message, Part, Pulse, decode_message, encode_message
 from penstock.runtime.coordinator_core import Announce, Claim, CoordinatorCore, Effect, Fail
-from penstock.runtime.trim_rule import needed_from
+from penstock.runtime.trim_rule import below_named, needed_from
 from penstock.testing.checkers.evidence import Violation
 from penstock.testing.pipeline.client import Client, SimAppender
-from penstock.testing.pipeline.fibers import first_of
+from penstock.testing.pipeline.fibers import Event, Lock, first_of
 from penstock.testing.pipeline.workers import SimWorker
 
 if TYPE_CHECKING:
     from penstock.testing.pipeline.world import PipelineWorld
 
 PULSES_PER_TRIM = 3
+#: How often a checkpoint that cannot begin, since tasks have no place, is tried again.
+_UNPLACED_US = 5000
 
 
 class SimDriver:
@@ -36,7 +47,14 @@ class SimDriver:
         self.number = number
         self.process = world.start_process(f"driver-{number}")
         self.client = Client(self.process, world.log, world.network)
-        self.core = CoordinatorCore(world.spec.task_ids, world.swarm.workers)
+        is_aligned = world.spec.settings.protocol == "aligned"
+        self.core = CoordinatorCore(
+            world.spec.task_ids, world.swarm.workers, is_together=is_aligned
+        )
+        self.checkpoints = AlignedCheckpoints() if is_aligned else None
+        self.checkpoint_over = Event()
+        #: A checkpoint is committed before its tasks are claimed again, or not at all.
+        self.ordering = Lock()
         self.workers: dict[int, SimWorker] = {}
         self.is_over = False
         self._voice: SimAppender
@@ -92,7 +110,9 @@ class SimDriver:
             for slot in range(self.world.swarm.workers):
                 self._start_worker(slot)
             loops = [self.process.start(self._listen()), self.process.start(self._pulse())]
-            await first_of(loops)
+            if self.checkpoints is not None:
+                loops.append(self.process.start(self._checkpoint(self.checkpoints)))
+            await first_of([loop.ended for loop in loops])
             for loop in loops:
                 if loop.ended.is_done:
                     loop.ended.result()
@@ -117,8 +137,10 @@ class SimDriver:
                 if entry.producer == voice:
                     continue
                 message = decode_message(entry.payload)
-                if message is not None:
-                    await self.perform(self.core.on_message(message))
+                effects = [] if message is None else self.core.on_message(message)
+                if isinstance(message, Part):
+                    await self.note_part(message)
+                await self.perform(effects)
 
     async def _pulse(self) -> None:
         count = 0
@@ -149,8 +171,12 @@ class SimDriver:
 
     async def claim(self, claim: Claim) -> None:
         instances = {}
-        for task in claim.tasks:
-            instances[task] = await self.claim_one(task, [self._guard])
+        async with self.ordering:
+            if self.checkpoints is not None:
+                self.checkpoints.end()
+                self.checkpoint_over.set()
+            for task in claim.tasks:
+                instances[task] = await self.claim_one(task, [self._guard])
         self.core.on_committed(await self._last_numbers(claim.tasks))
         await self.perform(self.core.on_claimed(instances))
 
@@ -159,6 +185,38 @@ class SimDriver:
         self.world.story.claims[task.producer, instance] = self._voice.instance
         self.world.count("instance claimed")
         return instance
+
+    # -- aligned checkpoints
+
+    async def _checkpoint(self, checkpoints: AlignedCheckpoints) -> None:
+        """Again and again: barriers to the sources; the rest happens in note_part."""
+        spec, loop = self.world.spec, self.world.loop
+        sources = tuple(
+            flush_tag(spec.name, spec.version, stage.id)
+            for stage in spec.query.stages
+            if any(isinstance(leaf, Scan) for leaf in stage.inputs)
+        )
+        while True:
+            due_us = loop.now_us + spec.settings.commit_interval_ms * 1000
+            instances = self.core.instances
+            if instances is None:
+                await self.process.sleep(_UNPLACED_US)
+                continue
+            self.checkpoint_over.clear()
+            await self._voice.append([barrier_entry(checkpoints.begin(instances), sources)])
+            await self.checkpoint_over.wait()
+            await self.process.sleep(max(0, due_us - loop.now_us))
+
+    async def note_part(self, told: Part) -> None:
+        if self.checkpoints is None:
+            return
+        async with self.ordering:
+            complete = self.checkpoints.on_part(told)
+            if complete is not None:
+                await self._voice.append(complete)
+                self.checkpoints.end()
+                self.checkpoint_over.set()
+                self.world.count("aligned checkpoint")
 
     async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
         numbers = {}
@@ -169,13 +227,31 @@ class SimDriver:
         return numbers
 
     async def _trim(self) -> None:
-        """As runtime/trim.py, by the same rule."""
+        """As runtime/trim.py, by the same rules; but markers need no help of the second one."""
         points = []
         for task in self.world.spec.task_ids:
             last = await self.client.read_last(task.marker_tag)
             marker = None if last is None else decode_marker(last.payload)
             points.append(needed_from(marker, Lsn(0)))
         point = min(points)
+        if self.world.spec.settings.protocol != "marker":
+            try:
+                point = await self._spare_named(min(point, self.world.shown_upto))
+            except Trimmed:
+                return  # by the driver that was here before
         if point > (await self.client.bounds()).trim_point:
             self.world.story.trims.append((self.world.log.tail, await self.client.trim(point)))
             self.world.count("trimmed")
+
+    async def _spare_named(self, point: Lsn) -> Lsn:
+        """Readers of the result may still fetch what the next commits name."""
+        tail = (await self.client.bounds()).tail
+        lower = point
+        for task in self.world.spec.task_ids:
+            tags = [task.marker_tag, task.commit_record_tag]
+            found = await self.client.read(tags, start=point, end=tail)
+            markers = [decode_marker(entry.payload) for entry in found]
+            for marker in markers:
+                if marker.number == markers[0].number:
+                    lower = min(lower, below_named(point, marker))
+        return lower if lower == point else await self._spare_named(lower)

@@ -125,6 +125,26 @@ class Event:
             await promise
 
 
+class Lock:
+    """As asyncio's: who asks first is served first."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._waiting: deque[Promise[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        if self._is_held:
+            promise: Promise[None] = Promise()
+            self._waiting.append(promise)
+            await promise
+        self._is_held = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_held = bool(self._waiting)
+        if self._waiting:
+            self._waiting.popleft().keep(None)
+
+
 class Fiber:
     """A coroutine at work in a process. Its end is a promise."""
 
@@ -133,6 +153,7 @@ class Fiber:
         self._coroutine = coroutine
         self.ended: Promise[Any] = Promise()
         self._is_cancelled = False
+        self._is_running = False
 
     def run(self) -> None:
         process = self._process
@@ -141,6 +162,7 @@ class Fiber:
         if process.is_paused:
             process.deferred.append(self.run)
             return
+        self._is_running = True
         try:
             awaited: Promise[Any] = self._coroutine.send(None)
         except StopIteration as end:
@@ -150,6 +172,7 @@ class Fiber:
             self._end()
             self.ended.fail(error)
         else:
+            self._is_running = False
             awaited.then(self.run)
 
     def _end(self) -> None:
@@ -157,9 +180,13 @@ class Fiber:
         self._process.fibers.pop(self, None)
 
     def cancel(self) -> None:
-        """Nothing more of it happens. A fiber does not cancel itself."""
-        if not self._is_cancelled:
-            self._end()
+        """Nothing more of it happens, or, if it is at work right now, after its next `await`."""
+        if self._is_cancelled:
+            return
+        self._end()
+        if self._is_running:
+            self._process.loop.after(0, self._coroutine.close)
+        else:
             self._coroutine.close()
 
 
@@ -224,9 +251,9 @@ class Process:
         await promise
 
 
-async def first_of(fibers: Sequence[Fiber]) -> None:
-    """Until one of them has ended."""
-    promise: Promise[None] = Promise()
-    for fiber in fibers:
-        fiber.ended.then(lambda: promise.keep(None))
-    await promise
+async def first_of(promises: Sequence[Promise[Any]]) -> None:
+    """Until one of them is kept, or failed."""
+    first: Promise[None] = Promise()
+    for promise in promises:
+        promise.then(lambda: first.keep(None))
+    await first

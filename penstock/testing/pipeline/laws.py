@@ -1,7 +1,9 @@
 """The laws of exactly once over the log that a world left behind (reliability I8 to I12, I15).
 
-They read the log, what readers were shown and what instances found, never the engine's memory, and
-have their own idea of what counts. Raise Violation for the first law that is broken.
+Those of every commit protocol, and those of markers; transaction_laws.py and aligned_laws.py judge
+what the other protocols promise instead of one group per commit. They read the log, what readers
+were shown and what instances found, never the engine's memory, and have their own idea of what
+counts. Raise Violation for the first law that is broken.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from penstock.runtime.spec import share_of
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
 from penstock.testing.checkers.evidence import Violation
+from penstock.testing.pipeline.aligned_laws import Cuts, check_cuts, check_heard_in_cuts
 from penstock.testing.pipeline.queries import SOURCE, Rows, add_rows, run_oracle
 from penstock.testing.pipeline.state_law import check_recoveries
 from penstock.testing.pipeline.story import Witness
+from penstock.testing.pipeline.transaction_laws import check_heard_records, check_transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +39,56 @@ class Placed:
 
 
 class Evidence:
-    """The log, with what every marker commits."""
+    """The log, with what every marker commits.
+
+    `markers` has one for every commit of a task; with transactions `records` has more.
+    """
 
     def __init__(self, world: Witness) -> None:
         self.world = world
         self.spec = world.spec
         self.entries = world.log.entries
         self.group_starts = frozenset(world.log.groups)
+        self.protocol = world.spec.settings.protocol
         self.markers: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
+        #: All entries that are markers, by task.
+        self.records: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
         #: Staged entries, at the LSN of the marker that names them.
         self.named_at: dict[Lsn, list[Entry]] = {}
         for entry in self.entries:
             if entry.kind is not Kind.MARKER:
                 continue
             marker = decode_marker(entry.payload)
-            self.markers[marker.task].append(Placed(entry.lsn, marker, entry))
+            placed = Placed(entry.lsn, marker, entry)
+            self.records[marker.task].append(placed)
+            if self.protocol == "marker" or f"T/{marker.task}" in entry.tags:
+                self.markers[marker.task].append(placed)
             found = [
                 one for span in marker.ranges for one in self.entries[span.first_lsn : span.end]
             ]
             self.named_at[entry.lsn] = [one for one in found if one.kind is Kind.STAGED]
+        self.cuts = Cuts(self) if self.protocol == "aligned" else None
+
+    def taken(self, task: TaskId, before: Placed | None, placed: Placed) -> list[tuple[int, Entry]]:
+        """(leaf, entry) of all that must be in a marker, and was not in the one before it."""
+        if self.cuts is not None:
+            return self.cuts.taken(task, before, placed)
+        start = 0 if before is None else before.marker.position
+        return self.inputs_of(task, start, placed.marker.position)
+
+    def given(self, task: TaskId, before: Placed | None, placed: Placed) -> list[Entry]:
+        """What a commit gave to the next stage, or as result."""
+        if self.cuts is not None:
+            return self.cuts.given(task, before, placed)
+        inline = self.entries[placed.lsn - placed.marker.inline : placed.lsn]
+        number = placed.marker.number
+        records = [one for one in self.records[str(task)] if one.marker.number == number]
+        return [*inline, *(staged for one in records for staged in self.named_at[one.lsn])]
+
+    def upstream_of(self, task: TaskId) -> list[TaskId]:
+        leaves = self.spec.query.stages[task.stage].inputs
+        stages = {leaf.stage for leaf in leaves if isinstance(leaf, StageInput)}
+        return [one for one in self.spec.task_ids if one.stage in stages]
 
     def released(self, tags: frozenset[str], start: int, end: int) -> list[tuple[Lsn, Entry]]:
         """What counts for a reader of these tags between two LSNs, in order."""
@@ -101,9 +136,20 @@ def check_all(world: Witness) -> None:
     check_claims(evidence)
     for task in world.spec.task_ids:
         check_markers(evidence, task)
-        check_heard(evidence, task)
-        check_groups(evidence, task)
         check_checkpoints(evidence, task)
+        match evidence.protocol:
+            case "marker":
+                check_author(evidence, task)
+                check_heard(evidence, task)
+                check_groups(evidence, task)
+            case "transaction":
+                check_transactions(evidence, task)
+                check_heard_records(evidence, task)
+            case _:
+                assert evidence.cuts is not None
+                check_heard_in_cuts(evidence, evidence.cuts, task)
+    if evidence.cuts is not None:
+        check_cuts(evidence, evidence.cuts)
     check_data(evidence)
     check_trims(evidence)
     check_recoveries(evidence)
@@ -144,44 +190,50 @@ def check_claims(evidence: Evidence) -> None:
 
 def check_markers(evidence: Evidence, task: TaskId) -> None:
     """Positions are contiguous, and between two of them everything was taken in once (I9)."""
-    before: Marker | None = None
+    before: Placed | None = None
     for placed in evidence.markers[str(task)]:
-        marker, entry = placed.marker, placed.entry
+        marker = placed.marker
         who = f"marker {marker.number} of {task} at {placed.lsn}"
-        if entry.producer != task.producer or entry.instance != marker.instance:
-            raise Violation("I10", f"{who} was written by {entry.producer} {entry.instance}")
         number, position, rows_in, rows_out, watermark = (
             (-1, Lsn(0), 0, 0, None)
             if before is None
             else (
-                before.number, before.position, before.rows_in, before.rows_out, before.watermark_ms
+                before.marker.number, before.marker.position, before.marker.rows_in,
+                before.marker.rows_out, before.marker.watermark_ms,
             )
         )  # fmt: skip
-        if marker.number != number + 1 or marker.position < position:
+        # With aligned checkpoints there are commits in between that only the next stage sees.
+        is_next = marker.number == number + 1 or evidence.cuts is not None
+        if not is_next or marker.number <= number or marker.position < position:
             raise Violation("I9", f"{who} at position {marker.position} follows {before}")
         if marker.position > placed.lsn - marker.inline:
             raise Violation("I9", f"{who} has taken in its own group: {marker.position}")
-        inputs = evidence.inputs_of(task, position, marker.position)
-        wanted = sum(entry.rows for _, entry in inputs)
+        wanted = sum(entry.rows for _, entry in evidence.taken(task, before, placed))
         if marker.rows_in - rows_in != wanted:
             raise Violation(
                 "I9", f"{who} took in {marker.rows_in - rows_in} rows, there are {wanted}"
             )
-        outputs = evidence.entries[placed.lsn - marker.inline : placed.lsn]
-        given = sum(one.rows for one in (*outputs, *evidence.named_at[placed.lsn]))
+        given = sum(one.rows for one in evidence.given(task, before, placed))
         if marker.rows_out - rows_out != given:
             raise Violation("I8", f"{who} says {marker.rows_out - rows_out} rows, wrote {given}")
         # Before all upstream tasks have spoken it is not known whether there is a time at all.
         if watermark not in (None, START_MS) and (marker.watermark_ms or START_MS) < watermark:
             raise Violation("I18", f"{who}: time goes back to {marker.watermark_ms}")
-        before = marker
+        before = placed
+
+
+def check_author(evidence: Evidence, task: TaskId) -> None:
+    """A marker is written by the instance that made it (I10)."""
+    for placed in evidence.markers[str(task)]:
+        entry = placed.entry
+        if entry.producer != task.producer or entry.instance != placed.marker.instance:
+            who = f"marker {placed.marker.number} of {task} at {placed.lsn}"
+            raise Violation("I10", f"{who} was written by {entry.producer} {entry.instance}")
 
 
 def check_heard(evidence: Evidence, task: TaskId) -> None:
     """A marker says what was last heard of every upstream task, over all instances (I18)."""
-    leaves = evidence.spec.query.stages[task.stage].inputs
-    stages = {leaf.stage for leaf in leaves if isinstance(leaf, StageInput)}
-    upstream = [str(one) for one in evidence.spec.task_ids if one.stage in stages]
+    upstream = [str(one) for one in evidence.upstream_of(task)]
     for placed in evidence.markers[str(task)]:
         wanted = {}
         for name in upstream:
@@ -220,7 +272,9 @@ def check_data(evidence: Evidence) -> None:
     }
     outputs = frozenset([stream_tag(evidence.spec.to)])
     for entry in evidence.entries:
-        is_output = any(tag.startswith("k/") for tag in entry.tags) or outputs & {*entry.tags}
+        # What goes between stages counts at once with aligned checkpoints, for its cohort alone.
+        is_keyed = evidence.cuts is None and any(tag.startswith("k/") for tag in entry.tags)
+        is_output = is_keyed or outputs & {*entry.tags}
         if entry.kind is Kind.DATA and is_output and entry.lsn not in inline:
             raise Violation("I8", f"{entry} counts, but no marker commits it")
 
@@ -260,19 +314,13 @@ def _needed_from(evidence: Evidence, task: TaskId, tail: Lsn) -> int:
         return 0
     marker = markers[-1].marker
     needed: list[int] = [marker.position]
-    stages = {
-        leaf.stage
-        for leaf in evidence.spec.query.stages[task.stage].inputs
-        if isinstance(leaf, StageInput)
-    }
-    for other in evidence.spec.task_ids:
-        if other.stage in stages:
-            needed += [
-                span.first_lsn
-                for placed in evidence.markers[str(other)]
-                if placed.lsn >= marker.position
-                for span in placed.marker.ranges
-            ]
+    for other in evidence.upstream_of(task):
+        needed += [
+            span.first_lsn
+            for placed in evidence.records[str(other)]
+            if placed.lsn >= marker.position
+            for span in placed.marker.ranges
+        ]
     changes = [
         entry.lsn for entry in evidence.entries[: markers[-1].lsn] if task.change_tag in entry.tags
     ]

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
-from penstock.ops.api import START_MS, Delta
+from penstock.ops.api import Delta
 from penstock.ops.payloads import decode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
 from penstock.plan.stages import Stage, StageInput
-from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.inputs import decode_source
 from penstock.state.memory import MemoryState
@@ -24,7 +23,7 @@ from penstock.testing.pipeline.queries import SOURCE
 from penstock.testing.pipeline.story import Recovery, contents_of
 
 if TYPE_CHECKING:
-    from penstock.testing.pipeline.laws import Evidence
+    from penstock.testing.pipeline.laws import Evidence, Placed
 
 
 def check_recoveries(evidence: Evidence) -> None:
@@ -34,7 +33,8 @@ def check_recoveries(evidence: Evidence) -> None:
         fold = _Fold(evidence, task)
         recoveries = [one for one in evidence.world.story.recoveries if one.task == task]
         for found in sorted(recoveries, key=lambda one: (one.marker_lsn, one.instance)):
-            marker = markers[found.marker_lsn]
+            if found.marker_lsn not in markers:
+                raise Violation("I11", f"{found.instance} of {task} resumed at no marker")
             late = [
                 lsn
                 for lsn, other in markers.items()
@@ -47,7 +47,7 @@ def check_recoveries(evidence: Evidence) -> None:
                 raise Violation(
                     "I11", f"{task} replayed the changes at {found.replayed}, not {counted}"
                 )
-            wanted = fold.state_at(marker)
+            wanted = fold.state_at(found.marker_lsn)
             if found.contents != wanted:
                 raise Violation(
                     "I11",
@@ -78,14 +78,16 @@ class _Fold:
         self._state = MemoryState(evidence.spec.owned(task))
         self._pipeline = Pipeline(self._stage.root, self._state, {})
         self._pipeline.start()
-        self._position = 0
-        self._told: int | None = START_MS
+        self._at: Placed | None = None
+        self._next = iter(evidence.markers[str(task)])
 
-    def state_at(self, marker: Marker) -> object:
-        inputs = self._evidence.inputs_of(self._task, self._position, marker.position)
-        for place, entry in inputs:
-            self._pipeline.push(place, self._decode(place, entry))
-        self._position = marker.position
+    def state_at(self, lsn: Lsn) -> object:
+        """Of the marker there; later ones only after it."""
+        while self._at is None or self._at.lsn < lsn:
+            before, self._at = self._at, next(self._next)
+            for place, entry in self._evidence.taken(self._task, before, self._at):
+                self._pipeline.push(place, self._decode(place, entry))
+        marker = self._at.marker
         leaves = enumerate(self._stage.inputs)
         # What the marker says of time is what its operators had been told.
         marks = {

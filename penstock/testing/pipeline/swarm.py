@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 from types import ModuleType
 
+from penstock.limits import PAYLOAD_BYTES_MAX
 from penstock.log.core import state
-from penstock.runtime import coordinator_core, outputs, task_core
+from penstock.runtime import aligned, coordinator_core, outputs, task_core
+from penstock.runtime.spec import ProtocolName
 
 
 class Fault(StrEnum):
@@ -46,6 +48,7 @@ class Swarm:
     #: How often a message, or a write of a checkpoint, meets this.
     odds: dict[Fault, float] = field(default_factory=dict)
     slow_odds: float = 0.0
+    protocol: ProtocolName = "marker"
     #: Which query: "count", "window" or "join".
     shape: str = "count"
     safety_ms: int = 1500
@@ -61,6 +64,9 @@ class Swarm:
     checkpoint_interval_ms: int = 40
     checkpoint_us_max: int = 20_000
     # Limits of the engine, made small.
+    kept_bytes: int = 8 << 20
+    waiting_max: int = 64
+    payload_bytes: int = PAYLOAD_BYTES_MAX
     checkpoint_bytes_min: int = 1
     group_entries: int = 9999
     pending_bytes_max: int = 2 << 20
@@ -69,7 +75,31 @@ class Swarm:
     recent_groups: int = 32
 
 
-def draw_swarm(random: Random) -> Swarm:
+def draw_swarm(random: Random, protocol: ProtocolName = "marker") -> Swarm:
+    """The same draws for every protocol, but for what it cannot or need not meet."""
+    swarm = replace(_draw(random), protocol=protocol)
+    if protocol == "marker":
+        return swarm
+    # They append more, and more slowly: shorter worlds cost as much.
+    swarm = replace(
+        swarm,
+        safety_ms=swarm.safety_ms * 2 // 3,
+        entries=swarm.entries * 2 // 3,
+        payload_bytes=random.choice((600, *[PAYLOAD_BYTES_MAX] * 4)),
+    )
+    if protocol != "aligned":
+        return swarm
+    return replace(
+        swarm,
+        # It has one copy of its state: what damages it ends the query.
+        mean_ms={k: ms for k, ms in swarm.mean_ms.items() if k is not Fault.CHECKPOINT},
+        checkpoints=True,
+        checkpoint_us_max=min(swarm.checkpoint_us_max, 20_000),
+        commit_interval_ms=random.choice((5, 20, 40)),
+    )
+
+
+def _draw(random: Random) -> Swarm:
     mean_ms, odds = _draw_faults(random)
     return Swarm(
         mean_ms=mean_ms,
@@ -93,6 +123,8 @@ def draw_swarm(random: Random) -> Swarm:
         rows_at_once=random.choice((1, 16_384)),
         pulses_missed_max=random.choice((3, 6)),
         recent_groups=random.choice((1, 32)),
+        kept_bytes=random.choice((0, 500, 8 << 20)),
+        waiting_max=random.choice((1, 64)),
     )
 
 
@@ -118,7 +150,9 @@ def small_limits(swarm: Swarm) -> Iterator[None]:
         (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
+        (outputs, "PAYLOAD_BYTES_MAX", swarm.payload_bytes),
         (outputs, "_GROUP_ENTRIES", swarm.group_entries),
+        (aligned, "WAITING_MAX", swarm.waiting_max),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
         (coordinator_core, "PULSES_GATHERING", 3),
         # Faults are far denser here than any cause of futile instances.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Fenced, PenstockError, Retryable, Trimmed, Unknown
+from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
+from penstock.runtime.alignment import Cohort
 from penstock.runtime.control import (
     Assign,
     Beat,
@@ -75,14 +77,14 @@ class SimWorker:
         match decode_message(entry.payload):
             case Assign() as assign if (entry.instance, assign.number) > self.obeyed:
                 self.obeyed = (entry.instance, assign.number)
-                self.reconcile(assign.places())
+                self.reconcile(assign.places(), entry.lsn)
             case Finish():
                 return True
             case _:
                 pass
         return False
 
-    def reconcile(self, places: dict[str, Place]) -> None:
+    def reconcile(self, places: dict[str, Place], lsn: Lsn) -> None:
         mine = {
             parse_task(name): place.instance
             for name, place in places.items()
@@ -93,11 +95,12 @@ class SimWorker:
                 running.cancel()
                 made.cancel()
                 del self.tasks[task]
+        cohort = Cohort(lsn, {name: place.instance for name, place in places.items()})
         for task, instance in mine.items():
             if task in self.tasks or (task, instance) in self._used:
                 continue
             self._used.add((task, instance))
-            made = SimTask(self.world, self.process, self.client, task, instance)
+            made = SimTask(self.world, self.process, self.client, task, instance, cohort)
             self.tasks[task] = (instance, made, self.process.start_main(self.run_task(made)))
 
     async def run_task(self, task: SimTask) -> None:

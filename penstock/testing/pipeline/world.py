@@ -11,16 +11,18 @@ same trace.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import decode_marker
+from penstock.protocol.markers import Range, decode_marker
 from penstock.protocol.names import TaskId, flush_tag
-from penstock.runtime.spec import Settings
+from penstock.protocol.staged import KEPT_BYTES, StagedEntries
+from penstock.runtime.spec import ProtocolName, Settings
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
+from penstock.testing.checkers.evidence import Violation
 from penstock.testing.pipeline.client import Client, Network
 from penstock.testing.pipeline.drivers import SimDriver
 from penstock.testing.pipeline.fibers import Loop, Process
@@ -40,12 +42,15 @@ STEPS_MAX = 300_000
 class PipelineWorld:
     """See the module's docstring. `swarm` overrides what the seed would draw."""
 
-    def __init__(self, seed: int, *, swarm: Swarm | None = None) -> None:
+    def __init__(
+        self, seed: int, *, swarm: Swarm | None = None, protocol: ProtocolName = "marker"
+    ) -> None:
         self.seed = seed
         self.loop = Loop(seed)
-        drawn = draw_swarm(self.loop.random)
+        drawn = draw_swarm(self.loop.random, protocol)
         self.swarm = drawn if swarm is None else swarm
         settings = Settings(
+            protocol=self.swarm.protocol,
             commit_interval_ms=self.swarm.commit_interval_ms,
             checkpoints="memory" if self.swarm.checkpoints else None,
             checkpoint_interval_ms=self.swarm.checkpoint_interval_ms,
@@ -62,7 +67,7 @@ class PipelineWorld:
         self._names = 0
         self._producing = 0
         self._is_caught_up = False
-        self._shown_upto = Lsn(0)
+        self.shown_upto = Lsn(0)
 
     # -- for the shells
 
@@ -87,6 +92,14 @@ class PipelineWorld:
         if fails:
             self.count(f"fault {Fault.STORE}")
         return fails
+
+    def check_staged(self, tags: Sequence[str], named: Range, known: Sequence[Entry]) -> None:
+        """What a reader kept is what it would fetch."""
+        there = self.log.entries[named.first_lsn : named.end]
+        wanted = [one for one in there if is_named(one, named) and {*tags} & {*one.tags}]
+        if known != wanted:
+            raise Violation("I10", f"of {named} a reader kept {known}, not {wanted}")
+        self.count("staged kept")
 
     # -- the run
 
@@ -175,19 +188,31 @@ class PipelineWorld:
         client = Client(process, self.log, self.network)
         tags = [stream_tag(self.spec.to)]
         reader = client.tail(tags, start=0)
+        # An aligned checkpoint names results from before the last one was complete: a reader that
+        # has passed them must have kept them, for a trim may take them.
+        is_aligned = self.swarm.protocol == "aligned"
+        seen = StagedEntries(Lsn(0), KEPT_BYTES if is_aligned else self.swarm.kept_bytes)
         while batch := await reader.next():
             for entry in batch.entries:
-                await self._show(client, tags, entry)
-            self._shown_upto = batch.looked_up_to
+                seen.show(entry)
+                await self._show(client, tags, seen, entry)
+            self.shown_upto = batch.looked_up_to
 
-    async def _show(self, client: Client, tags: list[str], entry: Entry) -> None:
+    async def _show(
+        self, client: Client, tags: list[str], seen: StagedEntries, entry: Entry
+    ) -> None:
         shown = self.story.shown
         match judge(entry):
             case Counts(entry=data):
                 shown.append((data.lsn, data.payload))
             case Marked(marker=marker):
                 for named in marker.ranges:
-                    found = await client.read(tags, start=named.first_lsn, end=named.end)
+                    known = seen.find(named)
+                    if known is None:
+                        found = await client.read(tags, start=named.first_lsn, end=named.end)
+                    else:
+                        self.check_staged(tags, named, known)
+                        found = known
                     shown += [(entry.lsn, one.payload) for one in found if is_named(one, named)]
             case None:
                 pass
@@ -210,7 +235,7 @@ class PipelineWorld:
                     if marker.position > asked.first_lsn:
                         waiting.discard(marker.task)
         tail = self.log.tail
-        while self._shown_upto < tail:
+        while self.shown_upto < tail:
             await process.sleep(5000)
         self._is_caught_up = True
 

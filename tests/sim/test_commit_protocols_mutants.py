@@ -1,0 +1,524 @@
+"""Proof that the simulation of transactions and aligned checkpoints can fail.
+
+Each mutant is one plausible mistake in a protocol, its coordinator or what readers keep; the output
+says after how many seeds, and by which law, each was caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pipeline_mutants import Mutant, catch, world
+
+from penstock.errors import Fenced
+from penstock.ids import Lsn
+from penstock.log.records import Appended, Entry, Kind, NewEntry
+from penstock.protocol.markers import Range
+from penstock.protocol.staged import StagedEntries
+from penstock.protocol.transactions import CommitRecord, TransactionRecord, decode_record
+from penstock.runtime import aligned
+from penstock.runtime import transactions as transactions_module
+from penstock.runtime.aligned import AlignedProtocol
+from penstock.runtime.aligned_core import AlignedCheckpoints
+from penstock.runtime.alignment import Alignment, Cohort, Step
+from penstock.runtime.commit import Commit
+from penstock.runtime.commit_protocol import all_of
+from penstock.runtime.control import Part
+from penstock.runtime.coordinator_core import Claim, CoordinatorCore
+from penstock.runtime.spec import ProtocolName
+from penstock.runtime.task_core import TaskCore
+from penstock.runtime.transactions import Substreams, TransactionProtocol
+from penstock.state.checkpoint_store import CheckpointRef
+from penstock.testing.pipeline.drivers import SimDriver
+from penstock.testing.pipeline.swarm import Fault
+from penstock.testing.pipeline.tasks import SimTask
+
+Patch = pytest.MonkeyPatch
+
+DEADLY: dict[str, Any] = {"mean_ms": {Fault.KILL: 90, Fault.PAUSE: 150}, "odds": {Fault.LATE: 0.1}}
+#: Dies again before much was done, on a slow network: between any two appends.
+DYING: dict[str, Any] = {"mean_ms": {Fault.KILL: 50}, "slow_odds": 0.3, "fsync_us_max": 5000}
+STRUCK: dict[str, Any] = {
+    "mean_ms": {Fault.KILL: 120, Fault.PAUSE: 120},
+    "slow_odds": 0.2,
+    "workers": 3,
+    "commit_interval_ms": 0,
+    "checkpoint_us_max": 20_000,
+}
+#: Workers die while what they told is being committed, and Spark says so at once.
+RACING: dict[str, Any] = {
+    **STRUCK, "mean_ms": {Fault.KILL: 40}, "checkpoint_us_max": 500, "fsync_us_max": 5000,
+}  # fmt: skip
+REPLACED: dict[str, Any] = {
+    **STRUCK, "mean_ms": {Fault.DRIVER: 60, Fault.DRIVER_PAUSE: 60}, "fsync_us_max": 5000,
+}  # fmt: skip
+SLEEPY: dict[str, Any] = {
+    "mean_ms": {Fault.PAUSE: 50}, "slow_odds": 0.3, "workers": 2, "commit_interval_ms": 0,
+    "checkpoint_us_max": 20_000, "waiting_max": 64,
+}  # fmt: skip
+#: What goes to one stream takes several groups.
+GROUPS: dict[str, Any] = {"group_entries": 1, "payload_bytes": 600, "rows_max": 16}
+#: Readers keep little of what they were shown.
+FORGETFUL: dict[str, Any] = {"kept_bytes": 500, "rows_max": 16}
+
+
+# ---- transactions
+
+
+def settle_does_nothing(patch: Patch) -> None:
+    async def settle(self: TransactionProtocol) -> None:
+        pass
+
+    patch.setattr(TransactionProtocol, "settle", settle)
+
+
+def settle_writes_all_records_again(patch: Patch) -> None:
+    async def settle(self: TransactionProtocol) -> None:
+        last = await self._log.read_last(self._task.transaction_tag)
+        if last is None or decode_record(last.payload).state != "prepared":
+            return
+        record = decode_record(last.payload)
+        entries = [transactions_module._entry(one) for one in record.records]
+        await all_of([self._appender.append_nowait([entry]) for entry in entries])
+        await self._note(TransactionRecord("done", record.number))
+
+    patch.setattr(TransactionProtocol, "settle", settle)
+
+
+def settle_takes_one_record_for_all(patch: Patch) -> None:
+    original = TransactionProtocol.settle
+
+    async def settle(self: TransactionProtocol) -> None:
+        last = await self._log.read_last(self._task.transaction_tag)
+        tags, tail = [self._task.commit_record_tag], (await self._log.bounds()).tail
+        if last is not None and await self._log.read(tags, start=last.lsn, end=tail):
+            record = decode_record(last.payload)
+            if record.state == "prepared":
+                await self._note(TransactionRecord("done", record.number))
+            return
+        await original(self)
+
+    patch.setattr(TransactionProtocol, "settle", settle)
+
+
+def instance_settles_after_it_has_resumed(patch: Patch) -> None:
+    original = SimTask.resume
+
+    async def resume(self: SimTask) -> None:
+        assert isinstance(self.protocol, TransactionProtocol)
+        settle = self.protocol.settle
+
+        async def later() -> None:
+            pass
+
+        self.protocol.settle = later  # type: ignore[method-assign]
+        await original(self)
+        await settle()
+
+    patch.setattr(SimTask, "resume", resume)
+
+
+def commit_records_come_before_prepared(patch: Patch) -> None:
+    original = TransactionProtocol._note
+
+    async def note(self: TransactionProtocol, record: TransactionRecord) -> None:
+        if record.state == "prepared":
+            entries = [transactions_module._entry(one) for one in record.records]
+            await all_of([self._appender.append_nowait([entry]) for entry in entries])
+            await original(self, record)
+            await original(self, TransactionRecord("done", record.number))
+        elif record.state == "begun":
+            await original(self, record)
+
+    async def close(self: TransactionProtocol, commit: Commit, records: Any) -> None:
+        pass
+
+    patch.setattr(TransactionProtocol, "_note", note)
+    patch.setattr(TransactionProtocol, "_close", close)
+
+
+def next_transaction_does_not_wait_for_phase_two(patch: Patch) -> None:
+    original = TransactionProtocol.commit
+
+    async def commit(self: TransactionProtocol, commit: Commit) -> None:
+        self._closing = None
+        await original(self, commit)
+
+    patch.setattr(TransactionProtocol, "commit", commit)
+
+
+def prepared_is_noted_before_the_changes_are_acknowledged(patch: Patch) -> None:
+    """It says where they will stand, if nobody comes in between."""
+
+    async def append_all(
+        self: TransactionProtocol, commit: Commit, parts: dict[str, list[NewEntry]]
+    ) -> dict[str, list[Range]]:
+        named = await original(self, replace(commit, changes=()), parts)
+        if commit.changes:
+            self._appender.append_nowait(commit.changes)
+            after = max(one.end for ranges in named.values() for one in ranges)
+            named[self._task.change_tag] = [Range(after, len(commit.changes))]
+        return named
+
+    original = TransactionProtocol._append_all
+    patch.setattr(TransactionProtocol, "_append_all", append_all)
+
+
+def own_record_is_written_first(patch: Patch) -> None:
+    """Whoever waits for the task's marker does not find the result."""
+    original = TransactionProtocol._make_records
+
+    def make_records(self: TransactionProtocol, commit: Commit, named: Any) -> Any:
+        return tuple(reversed(original(self, commit, named)))
+
+    patch.setattr(TransactionProtocol, "_make_records", make_records)
+
+
+def entries_of_transactions_count_at_once(patch: Patch) -> None:
+    class Plain:
+        STAGED = Kind.DATA
+        MARKER = Kind.MARKER
+        CONTROL = Kind.CONTROL
+
+    patch.setattr(transactions_module, "Kind", Plain)
+
+
+def a_node_is_in_the_substream_of_another_reader(patch: Patch) -> None:
+    original = Substreams.split
+
+    def split(self: Substreams, commit: Commit) -> dict[str, list[NewEntry]]:
+        self._of_node = dict.fromkeys(self._of_node, self._readers[0]) if self._readers else {}
+        return original(self, commit)
+
+    patch.setattr(Substreams, "split", split)
+
+
+def a_record_names_only_the_first_group_of_a_stream(patch: Patch) -> None:
+    original = TransactionProtocol._make_records
+
+    def make_records(
+        self: TransactionProtocol, commit: Commit, named: dict[str, list[Range]]
+    ) -> tuple[CommitRecord, ...]:
+        return original(self, commit, {stream: found[:1] for stream, found in named.items()})
+
+    patch.setattr(TransactionProtocol, "_make_records", make_records)
+
+
+# ---- what readers keep
+
+
+def evicted_entries_are_forgotten_silently(patch: Patch) -> None:
+    original = StagedEntries.show
+
+    def show(self: StagedEntries, entry: Entry) -> None:
+        start = self._from
+        original(self, entry)
+        self._from = start
+
+    patch.setattr(StagedEntries, "show", show)
+
+
+def entries_before_the_reader_began_are_not_fetched(patch: Patch) -> None:
+    original = StagedEntries.__init__
+
+    def init(self: StagedEntries, start: Lsn, bytes_max: int) -> None:
+        original(self, Lsn(0), bytes_max)
+
+    patch.setattr(StagedEntries, "__init__", init)
+
+
+# ---- aligned checkpoints
+
+
+def nothing_is_held_behind_barriers(patch: Patch) -> None:
+    original = Alignment.step
+
+    def step(self: Alignment, entry: Entry) -> Step:
+        found = original(self, entry)
+        return Step.TAKE if found is Step.HOLD else found
+
+    patch.setattr(Alignment, "step", step)
+
+
+def entries_of_older_instances_are_taken(patch: Patch) -> None:
+    original = Alignment.step
+
+    def step(self: Alignment, entry: Entry) -> Step:
+        if self._upstream.get(entry.producer) not in (None, entry.instance):
+            return Step.TAKE if entry.kind is Kind.DATA else Step.DROP
+        return original(self, entry)
+
+    patch.setattr(Alignment, "step", step)
+
+
+def only_the_lost_tasks_start_anew(patch: Patch) -> None:
+    original = CoordinatorCore.__init__
+
+    def init(self: CoordinatorCore, *args: Any, **options: Any) -> None:
+        original(self, *args, **{**options, "is_together": False})
+
+    patch.setattr(CoordinatorCore, "__init__", init)
+
+
+def checkpoint_is_completed_beside_a_claim(patch: Patch) -> None:
+    """Without the lock, and its append takes its time."""
+
+    async def complete(self: SimDriver, markers: list[NewEntry]) -> None:
+        assert self.checkpoints is not None
+        try:
+            await self.process.sleep(self.world.loop.random.randint(0, 60_000))
+            await self._voice.append(markers)
+        except Fenced:
+            return
+        self.checkpoints.end()
+        self.checkpoint_over.set()
+
+    async def note_part(self: SimDriver, told: Part) -> None:
+        assert self.checkpoints is not None
+        markers = self.checkpoints.on_part(told)
+        if markers is not None:
+            self.process.start_main(complete(self, markers))
+
+    patch.setattr(SimDriver, "note_part", note_part)
+
+
+def a_claim_does_not_end_the_checkpoint(patch: Patch) -> None:
+    original = AlignedCheckpoints.on_part
+
+    def on_part(self: AlignedCheckpoints, told: Part) -> list[NewEntry] | None:
+        found = original(self, told)
+        if found is not None:
+            self._is_complete = True  # type: ignore[attr-defined]
+        return found
+
+    def end(self: AlignedCheckpoints) -> None:
+        if getattr(self, "_is_complete", True):
+            self._is_complete = False  # type: ignore[attr-defined]
+            self._instances, self._told = {}, {}
+
+    patch.setattr(AlignedCheckpoints, "on_part", on_part)
+    patch.setattr(AlignedCheckpoints, "end", end)
+
+
+def parts_of_other_instances_count(patch: Patch) -> None:
+    """A slow worker's old instances tell of a barrier that was meant for its new ones."""
+    original = AlignedCheckpoints.on_part
+
+    def on_part(self: AlignedCheckpoints, told: Part) -> list[NewEntry] | None:
+        known = {str(task): instance for task, instance in self._instances.items()}
+        return original(self, replace(told, instance=known.get(told.task, 0)))
+
+    patch.setattr(AlignedCheckpoints, "on_part", on_part)
+
+
+def markers_of_a_checkpoint_are_appended_one_by_one(patch: Patch) -> None:
+    async def note_part(self: SimDriver, told: Part) -> None:
+        assert self.checkpoints is not None
+        async with self.ordering:
+            for entry in self.checkpoints.on_part(told) or ():
+                await self._voice.append([entry])
+                if self.checkpoints.is_idle:
+                    continue
+                self.checkpoints.end()
+                self.checkpoint_over.set()
+
+    patch.setattr(SimDriver, "note_part", note_part)
+
+
+def part_is_told_before_its_results_are_durable(patch: Patch) -> None:
+    original = AlignedProtocol._tell
+
+    async def tell(
+        self: AlignedProtocol, commit: Commit, number: int, staged: list[Any], streams: Any
+    ) -> Commit:
+        there = [one for one in staged if one.is_done]
+        return await original(self, commit, number, there, streams)
+
+    patch.setattr(AlignedProtocol, "_tell", tell)
+
+
+def part_is_told_before_its_state_is_durable(patch: Patch) -> None:
+    original = SimTask.write
+
+    async def write(self: SimTask, commit: Commit) -> CheckpointRef:
+        assert commit.frozen is not None
+        reference, _ = self.world.store.encode(
+            str(self.task), commit.marker.position, self.instance,
+            self.world.spec.fingerprint, commit.frozen,
+        )  # fmt: skip
+        self.process.start(original(self, commit))
+        return reference
+
+    patch.setattr(SimTask, "write", write)
+
+
+def barriers_of_an_older_cohort_are_obeyed(patch: Patch) -> None:
+    original = Alignment.__init__
+
+    def init(self: Alignment, cohort: Cohort, upstream: Any, tags: Any) -> None:
+        original(self, Cohort(Lsn(-1), cohort.instances), upstream, tags)
+
+    patch.setattr(Alignment, "__init__", init)
+
+
+def parts_are_swept_before_the_new_one_is_told(patch: Patch) -> None:
+    """On the thread that writes, which no cancellation stops: the engine did so at first. A zombie
+    obeys its successor's barrier, and deletes what the last complete checkpoint needs."""
+    original = SimTask.write
+    written: dict[SimTask, int] = {}
+
+    async def write_and_sweep(self: SimTask, commit: Commit) -> CheckpointRef:
+        reference = await original(self, commit)
+        if self in written:
+            await self.sweep(written[self])
+        written[self] = commit.marker.position
+        return reference
+
+    async def write(self: SimTask, commit: Commit) -> CheckpointRef:
+        found: CheckpointRef = await self.process.start(write_and_sweep(self, commit)).ended
+        return found
+
+    async def sweep(self: AlignedProtocol, position: int) -> None:
+        pass
+
+    patch.setattr(SimTask, "write", write)
+    patch.setattr(AlignedProtocol, "_sweep", sweep)
+
+
+def state_is_frozen_after_what_was_held_is_in(patch: Patch) -> None:
+    original = TaskCore.take_part
+
+    def take_part(self: TaskCore) -> Commit | None:
+        commit = original(self)
+        self.work()
+        return commit and replace(commit, frozen=self.state.freeze())
+
+    patch.setattr(TaskCore, "take_part", take_part)
+
+
+def barrier_overtakes_the_rows_before_it(patch: Patch) -> None:
+    original = aligned.pack_groups
+
+    def pack_groups(entries: Sequence[NewEntry]) -> Any:
+        return original(sorted(entries, key=lambda one: one.kind is not Kind.CONTROL))
+
+    patch.setattr(aligned, "pack_groups", pack_groups)
+
+
+def results_count_before_their_checkpoint(patch: Patch) -> None:
+    original: Callable[..., Any] = AlignedProtocol._append
+
+    def append(self: AlignedProtocol, commit: Commit, barrier: list[NewEntry]) -> None:
+        real = self._appender
+
+        class Plain:
+            def append_nowait(_, entries: Sequence[NewEntry]) -> Awaitable[Appended]:
+                plain = [
+                    one._replace(kind=Kind.DATA) if one.kind is Kind.STAGED else one
+                    for one in entries
+                ]
+                return real.append_nowait(plain)
+
+        self._appender = Plain()
+        original(self, commit, barrier)
+        self._appender = real
+
+    patch.setattr(AlignedProtocol, "_append", append)
+
+
+def claims_come_after_the_announcement(patch: Patch) -> None:
+    async def claim(self: SimDriver, claim: Claim) -> None:
+        async with self.ordering:
+            assert self.checkpoints is not None
+            self.checkpoints.end()
+            self.checkpoint_over.set()
+        instances = {}
+        for task in claim.tasks:
+            instances[task] = (await self.client.producer(task.producer)).instance + 1
+        await self.perform(self.core.on_claimed(instances))
+        for task in claim.tasks:
+            await self.client.claim(task.producer, guards=[self._guard])
+
+    patch.setattr(SimDriver, "claim", claim)
+
+
+def mutants(
+    protocol: ProtocolName, *rows: tuple[Callable[[Patch], None], dict[str, Any], int]
+) -> list[Mutant]:
+    return [
+        Mutant(apply.__name__.replace("_", " "), apply, swarm, protocol, first)
+        for apply, swarm, first in rows
+    ]
+
+
+MUTANTS = [
+    *mutants(
+        "transaction",
+        (settle_does_nothing, DYING, 0),
+        (settle_writes_all_records_again, DYING, 0),
+        (settle_takes_one_record_for_all, DYING, 0),
+        (instance_settles_after_it_has_resumed, DYING, 0),
+        (commit_records_come_before_prepared, {}, 0),
+        (next_transaction_does_not_wait_for_phase_two, {}, 0),
+        (prepared_is_noted_before_the_changes_are_acknowledged, {}, 0),
+        (own_record_is_written_first, {}, 0),
+        (entries_of_transactions_count_at_once, {}, 0),
+        (a_node_is_in_the_substream_of_another_reader, {}, 0),
+        (a_record_names_only_the_first_group_of_a_stream, GROUPS, 0),
+        (evicted_entries_are_forgotten_silently, FORGETFUL, 0),
+        (entries_before_the_reader_began_are_not_fetched, DEADLY, 0),
+    ),
+    *mutants(
+        "aligned",
+        (nothing_is_held_behind_barriers, {}, 0),
+        (entries_of_older_instances_are_taken, DEADLY, 0),
+        (only_the_lost_tasks_start_anew, DEADLY, 0),
+        (checkpoint_is_completed_beside_a_claim, RACING, 20),
+        (a_claim_does_not_end_the_checkpoint, DEADLY, 0),
+        (markers_of_a_checkpoint_are_appended_one_by_one, {}, 0),
+        (part_is_told_before_its_results_are_durable, {"shape": "count"}, 0),
+        (part_is_told_before_its_state_is_durable, {}, 0),
+        (barriers_of_an_older_cohort_are_obeyed, STRUCK, 0),
+        (barrier_overtakes_the_rows_before_it, {}, 0),
+        (results_count_before_their_checkpoint, {"shape": "count"}, 0),
+        (claims_come_after_the_announcement, DEADLY, 0),
+    ),
+]
+
+
+RARE = mutants(
+    "aligned",
+    # The log's fencing and the checkpoints' numbers hide it, but for parts of equal numbers that
+    # two drivers asked for within a moment.
+    (parts_of_other_instances_count, REPLACED, 0),
+    # test_commit_protocols_pins.py shows it in one schedule.
+    (parts_are_swept_before_the_new_one_is_told, SLEEPY, 0),
+    # Something must be held just before the checkpoint that is resumed from.
+    (state_is_frozen_after_what_was_held_is_in, {**STRUCK, "shape": "count"}, 0),
+)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutant", RARE, ids=lambda mutant: mutant.name)
+def test_the_world_catches_in_the_end(
+    mutant: Mutant, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catch(mutant, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_world_catches(
+    mutant: Mutant, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catch(mutant, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("swarm", [DEADLY, DYING, STRUCK], ids=["deadly", "dying", "struck"])
+@pytest.mark.parametrize("protocol", ["transaction", "aligned"])
+def test_worlds_narrowed_for_mutants_are_clean_without_them(
+    protocol: ProtocolName, swarm: dict[str, Any]
+) -> None:
+    world(0, swarm, protocol).run()

@@ -1,0 +1,174 @@
+"""Findings in the other commit protocols, each as a short schedule of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.errors import StaleInstance
+from penstock.ids import Lsn
+from penstock.log.api import Bounds, ReadBatch
+from penstock.log.records import Entry, Kind, NewEntry
+from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.protocol.names import TaskId, query_key
+from penstock.protocol.transactions import decode_record
+from penstock.runtime.aligned import AlignedProtocol
+from penstock.runtime.commit import Commit
+from penstock.runtime.registry import RegisteredQuery, encode_query
+from penstock.runtime.task_core import TaskCore
+from penstock.runtime.transactions import TransactionProtocol
+from penstock.runtime.trim import find_trim_point
+from penstock.state.checkpoint_store import CheckpointRef
+from penstock.testing.pipeline.bench import Bench
+from penstock.testing.pipeline.client import Client, Network
+from penstock.testing.pipeline.fibers import Process
+from penstock.testing.pipeline.swarm import Swarm
+
+
+class Place:
+    """A process with a client, on a bench."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.process = Process(self.bench.loop, "worker")
+        network = Network(self.bench.loop, self.bench.log, Swarm())
+        self.client = Client(self.process, self.bench.log, network)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        fiber = self.process.start(work)
+        while not fiber.ended.is_done:
+            self.bench.loop.step()
+        return fiber.ended.result()
+
+    def read(self, tag: str) -> list[Entry]:
+        return self.bench.log.read(frozenset([tag]), 0, self.bench.log.tail)
+
+
+def first_commit(bench: Bench, task: TaskId, instance: int) -> Commit:
+    core = TaskCore(bench.spec, task, instance, lambda: 0)
+    core.begin(None)
+    commit = core.take_commit()
+    assert commit is not None
+    return commit
+
+
+def test_an_instance_that_begins_again_settles_after_its_own_phase_two() -> None:
+    """A row fails while the commit records of the last transaction are on their way; the instance
+    resumes, to find the rows to blame, and wrote those records a second time."""
+    place = Place()
+    bench, process = place.bench, place.process
+    task = bench.task(1, 0)
+    instance = bench.claim(task.producer)
+
+    async def run() -> None:
+        protocol = TransactionProtocol(
+            place.client,
+            await place.client.adopt(task.producer, instance),
+            lambda commit, lsn: None,
+            bench.spec,
+            task,
+            lambda work: process.start(work).ended,
+        )
+        await protocol.commit(first_commit(bench, task, instance))
+        await protocol.settle()
+
+    place.run(run())
+    states = [decode_record(one.payload).state for one in place.read(task.transaction_tag)]
+    assert states == ["begun", "prepared", "done"]
+    records = [one.tags[0] for one in place.read(task.commit_record_tag)]
+    assert records == ["s/out", task.marker_tag]
+
+
+class Parts:
+    """A store that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.sweeps: list[int] = []
+
+    async def write(self, commit: Commit) -> CheckpointRef:
+        return CheckpointRef("count.1/0/0/00000000000000000001-1-00000000.ckpt", 1, 1, 1, 0)
+
+    async def sweep(self, keep_from: int) -> None:
+        self.sweeps.append(keep_from)
+
+
+@pytest.mark.parametrize("is_zombie", [False, True], ids=["alive", "zombie"])
+def test_a_part_that_the_log_refuses_deletes_nothing(is_zombie: bool) -> None:
+    """A checkpoint was given up after this instance wrote its part. Its successor's barrier comes
+    here as well, while we do not know that we were replaced: what we take for the last complete
+    checkpoint is not, and the one before it is what the successor resumes from."""
+    place = Place()
+    bench, parts = place.bench, Parts()
+    task = bench.task(0, 0)
+    instance = bench.claim(task.producer)
+
+    async def run() -> None:
+        appender = await place.client.adopt(task.producer, instance)
+        protocol = AlignedProtocol(appender, bench.spec, task, instance, parts)
+        commit = first_commit(bench, task, instance)
+        await protocol.pass_on(commit, 1)
+        if is_zombie:
+            await place.client.claim(task.producer)
+        await protocol.pass_on(commit, 2)
+
+    if is_zombie:
+        with pytest.raises(StaleInstance):
+            place.run(run())
+    else:
+        place.run(run())
+    assert parts.sweeps == ([] if is_zombie else [0])
+
+
+class Opened:
+    """A bench's log as runtime/trim.py sees one."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        spec = bench.spec
+        known = RegisteredQuery(
+            spec.name, "id", spec.version, "", "", spec.to, {"bids": 0}, list(spec.tasks), 0
+        )
+        self._metadata = {query_key(spec.name): SimpleNamespace(data=encode_query(known))}
+
+    async def bounds(self) -> Bounds:
+        return self._bench.log.bounds()
+
+    async def list_metadata(self, prefix: str) -> dict[str, SimpleNamespace]:
+        return self._metadata
+
+    async def read_last(self, tag: str) -> Entry | None:
+        return self._bench.log.read_last(tag)
+
+    @asynccontextmanager
+    async def tail(
+        self, tags: Sequence[str], *, start: int, end: int
+    ) -> AsyncIterator[AsyncIterator[ReadBatch]]:
+        async def batches() -> AsyncIterator[ReadBatch]:
+            yield ReadBatch(self._bench.log.read(frozenset(tags), start, end), Lsn(end))
+
+        yield batches()
+
+
+def test_a_trim_spares_what_a_commit_record_of_the_result_names() -> None:
+    """With transactions a task's own marker does not name its results: another does."""
+    bench = Bench()
+    staged = bench.append("results", [NewEntry(b"", ("s/out",), Kind.STAGED)]).first_lsn
+    for _ in range(20):
+        bench.append("others", [NewEntry(b"", ("other",))])
+    position = bench.log.tail
+    for task in bench.spec.task_ids:
+        marker = Marker(str(task), 1, 0, position, 0)
+        records = [NewEntry(encode_marker(marker), (task.marker_tag,), Kind.MARKER)]
+        if task == bench.task(1, 0):
+            named = Marker(str(task), 1, 0, position, 0, ranges=(Range(staged, 1),))
+            tags = ("s/out", task.commit_record_tag)
+            records.insert(0, NewEntry(encode_marker(named), tags, Kind.MARKER))
+        bench.append(task.producer, records)
+
+    opened: Any = Opened(bench)
+    assert asyncio.run(find_trim_point(opened)) == staged
