@@ -37,6 +37,8 @@ class RegisteredQuery:
     created_ms: int
     #: Where checkpoints go; None: nowhere.
     checkpoints: str | None = None
+    #: How it commits: what one protocol left behind, another cannot go on from.
+    protocol: str = "marker"
 
     @property
     def fingerprint(self) -> str:
@@ -63,7 +65,7 @@ def decode_query(name: str, data: bytes) -> RegisteredQuery:
 
 
 def _is_typed(query: RegisteredQuery) -> bool:
-    texts = [query.id, query.plan, query.mode, query.to, *query.starts]
+    texts = [query.id, query.plan, query.mode, query.to, query.protocol, *query.starts]
     if query.checkpoints is not None:
         texts.append(query.checkpoints)
     counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)
@@ -78,6 +80,7 @@ def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:
     for label, was, now in (
         ("mode", old.mode, new.mode),
         ("result stream", old.to, new.to),
+        ("commit protocol", old.protocol, new.protocol),
     ):
         if was != now:
             lines.append(f"{label}: was {was}, is {now}")

@@ -21,6 +21,8 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
     tasks: list[TaskId] = []
     for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
         query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
+        if query.protocol == "aligned":
+            return bounds.trim_point  # trim_rule.below_named does not hold for it
         for stage, count in enumerate(query.tasks):
             for index in range(count):
                 tasks.append(TaskId(query.name, query.version, stage, index))

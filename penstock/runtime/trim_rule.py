@@ -27,7 +27,7 @@ def below_named(point: Lsn, marker: Marker) -> Lsn:
     """A trim point that spares what a marker of a task's first commit at or after `point` names.
 
     Whoever reads that marker later fetches it. Later commits of the task name groups after it. Not
-    so with aligned checkpoints: results of the next one are staged before the last is complete, so
-    who reads such results late should not trim. The query's own tasks never fetch them.
+    so with aligned checkpoints, whose next results are staged before the last ones are committed:
+    beside such a query nothing is trimmed.
     """
     return Lsn(min([point, *(one.first_lsn for one in marker.ranges)]))

@@ -245,6 +245,7 @@ def _register(
         mode=mode, to=to,
         starts=_resolve_starts(log, query, start), tasks=list(count_tasks(query, workers)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
+        protocol=settings.protocol,
     )  # fmt: skip
     value = log.client.get(query_key(name))
     known = None if value is None else decode_query(name, value.data)

@@ -30,6 +30,7 @@ from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.spec import ProtocolName, QuerySpec, Settings
 from penstock.runtime.task import Task
+from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import Address, run_worker
 from penstock.testing.pipeline.queries import (
     SOURCE,
@@ -93,7 +94,7 @@ def register(log: penstock.Log, spec: QuerySpec) -> None:
     known = RegisteredQuery(
         name=spec.name, id="test", version=1, plan="", mode="", to=spec.to,
         starts=dict.fromkeys(spec.query.streams, 0), tasks=list(spec.tasks), created_ms=0,
-        checkpoints=None,
+        checkpoints=None, protocol=spec.settings.protocol,
     )  # fmt: skip
     log.client.compare_and_set(query_key(spec.name), expected=None, value=encode_query(known))
 
@@ -242,3 +243,13 @@ def test_a_transaction_may_end_anywhere(log: penstock.Log, tmp_path: Path, stage
     asyncio.run(run())
     found = result(log, spec)
     assert found and found == oracle(log, spec)
+
+
+def test_beside_aligned_checkpoints_nothing_is_trimmed(log: penstock.Log, tmp_path: Path) -> None:
+    """Results of the next checkpoint are staged before the last is committed: trim_rule.py."""
+    spec = make(log, tmp_path, "count", "aligned")
+    with contextlib.closing(Cluster(tmp_path / "log", spec)) as cluster:
+        for batch in make_entries(spec, random.Random(1), 5, 20)["bids"]:
+            log.stream("bids").append(batch)
+            cluster.coordinator.flush().result(60)
+    assert log.client.run(trim_consumed) == 0

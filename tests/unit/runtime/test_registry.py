@@ -103,3 +103,14 @@ def test_a_plan_that_changed_is_shown_as_a_difference() -> None:
         "-  filter",
         "+  project",
     ]
+
+
+def test_a_query_goes_on_only_with_the_protocol_that_it_began_with() -> None:
+    changed = describe_change(QUERY, replace(QUERY, protocol="aligned"))
+    assert changed == "commit protocol: was marker, is aligned"
+
+
+def test_a_query_of_before_there_were_protocols_commits_by_markers() -> None:
+    found = json.loads(encode_query(QUERY))
+    del found["protocol"]
+    assert decode_query("q", json.dumps(found).encode()) == QUERY
