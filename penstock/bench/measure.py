@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 def percentile(values: Sequence[float], percent: float) -> float:
     """Nearest-rank percentile."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def summary(values: Sequence[float], *, scale: float = 1.0) -> dict[str, float]:

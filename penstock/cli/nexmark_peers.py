@@ -147,10 +147,13 @@ def compare(
 
     plan = Plan(queries, oracle=not no_oracle, **options)
     with shown() as (say, show):
-        report = run_comparison(plan, say, show=show, directory=directory)
-    if results is not None:
-        for result in report.figures["results"]:
-            keep(result, results)
+        report = run_comparison(
+            plan,
+            say,
+            show=show,
+            directory=directory,
+            keep=lambda result: None if results is None else keep(result, results),
+        )
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,15 @@ def protocols(
         options["rates"] = dict(_parse(one) for one in rates)
     plan = Plan(**options, oracle=not no_oracle)
     with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
-        report, runs = compare_protocols(bench, plan, say)
-    if results is not None:
-        for run in runs:
-            keep(run, results)
+        report, runs = compare_protocols(
+            bench, plan, say, lambda run: None if results is None else keep(run, results)
+        )
     if as_json:
         click.echo(json.dumps({**report.as_json(), "runs": runs}, indent=2))
     else:
         _show(report)
+    if not report.ok:
+        sys.exit(1)
 
 
 def _parse(text: str) -> tuple[str, float]:
@@ -112,9 +114,12 @@ def _show(report: Report) -> None:
                     found["appended_p50_ms"],
                     found["bytes_per_event"],
                     found["cpu_s_per_million_events"],
+                    f"{found['held']} of {len(found['p50_ms_rounds'])}",
+                    ", ".join(found["oracle"]),
                 )
             )
     headers = ["query", "protocol", "p50 ms", "p99 ms", "appended p50", "bytes/event", "CPU s/M"]
+    headers += ["held", "oracle"]
     show_table(headers, rows)
     click.echo()
     for check in report.checks:

@@ -242,15 +242,18 @@ def _show_result(result: dict[str, Any]) -> None:
     show_fields(
         [
             ("query", f"{result['query']}, {result['mode']}, {result['variant']}"),
-            ("events/s", f"{result['throughput_events_per_s']:,.0f} of {result['rate']:,.0f}"),
+            ("events/s", f"{_number(result['throughput_events_per_s'])} of {result['rate']:,.0f}"),
             ("results/s", f"{result['results_per_s']:,.1f}"),
             ("latency", f"{_times(latency)}, from {result['latency_from']}"),
             ("appended", _times(result["emitted_latency_ms"] or {})),
-            ("lag", f"at most {lag['max']:,} events, {lag['slope_per_s']:+,.1f} per s"),
+            (
+                "lag",
+                f"at most {_number(lag['max'])} events, {_number(lag['slope_per_s'])} more per s",
+            ),
             ("CPU", ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in cpu.items())),
             ("", "seconds per million events"),
             ("memory", ", ".join(f"{k} {v:,.0f} MiB" for k, v in result["memory_mib"].items())),
-            ("markers/s", f"{result['markers_per_s']:,.1f}"),
+            ("markers/s", _number(result["markers_per_s"])),
             ("bytes/event", f"{result['bytes_appended_per_event']:,.1f}"),
             ("schedule", result["schedule"]["note"]),
             ("oracle", f"{result['oracle']}: {result['oracle_reason']}"),
@@ -261,6 +264,10 @@ def _show_result(result: dict[str, Any]) -> None:
         verdict = "ok  " if check["ok"] else "MISS"
         bar = f"{check['sense']} {check['bar']:,g} {check['unit']}"
         click.echo(f"{verdict} {check['name']}: {check['value']:,.2f}, {bar}".rstrip())
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
 
 
 def _times(latency: dict[str, float]) -> str:

@@ -11,8 +11,9 @@ be compared (a user's function, rows that Spark computed) is like itself alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +23,8 @@ from penstock.plan.exprs import Call, Column, Expr, Literal
 #: Nested tuples; equal for parts of a plan that compute the same.
 Form: TypeAlias = tuple[object, ...]
 Keys: TypeAlias = tuple[Expr, ...]
+#: Classes of ours, whose fields are all that they are.
+_PLAN: Final = "penstock.plan."
 
 
 def form_of(node: n.Node, keys: Keys | None) -> Form:
@@ -56,10 +59,24 @@ class _Numbering:
                 return value
             case tuple():
                 return tuple(self.forms(value))
-            case _ if is_dataclass(value) and not isinstance(value, type):
+            case _ if is_dataclass(value) and type(value).__module__.startswith(_PLAN):
                 own = tuple(getattr(value, field.name) for field in fields(value))
                 return (type(value).__name__, *self.forms(own))
-        return value
+            case None | str() | bytes() | Enum():
+                return value
+        return _Itself(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Itself:
+    """Equal to the same object alone, whatever it says of others: it may be a user's."""
+
+    value: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def find_core(child: n.Node, keys: Keys) -> tuple[n.Node, Keys] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.ids import Lsn
-from penstock.limits import MIB
+from penstock.limits import GROUP_ENTRIES_MAX, MIB
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Range
 
@@ -39,7 +39,7 @@ class StagedEntries:
 
     def find(self, named: Range) -> list[Entry] | None:
         """The entries of a range that a marker after it names; None: fetch them."""
-        if named.first_lsn < self._from:
-            return None
+        if named.first_lsn < self._from or named.count > GROUP_ENTRIES_MAX:
+            return None  # the count is the log's word, and a range is one group or some of one task
         places = range(named.first_lsn, named.end)
         return [self._kept[lsn] for lsn in places if lsn in self._kept]

@@ -21,7 +21,7 @@ from penstock.protocol.markers import encode_marker
 from penstock.protocol.names import TaskId, control_tag, keyed_tag
 from penstock.runtime.alignment import barrier_entry
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import Appends, all_of, range_of
+from penstock.runtime.commit_protocol import Appends, all_of, join_ranges, range_of
 from penstock.runtime.control import Part, encode_message
 from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import QuerySpec
@@ -135,7 +135,7 @@ class AlignedProtocol:
         staged: list[Awaitable[Appended]],
         streams: tuple[str, ...],
     ) -> Commit:
-        ranges = tuple(range_of(done) for done in await all_of(staged))
+        ranges = join_ranges([range_of(done) for done in await all_of(staged)])
         reference = await self._parts.write(commit)
         marker = replace(commit.marker, ranges=ranges, checkpoints=(reference.to_json(),))
         text = encode_marker(marker).decode()

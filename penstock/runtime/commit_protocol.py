@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.ids import Lsn
+from penstock.limits import GROUP_ENTRIES_MAX
 from penstock.log.records import Appended, Entry, NewEntry
 from penstock.protocol.markers import Range
 from penstock.runtime.commit import Commit
@@ -74,6 +75,19 @@ def range_of(done: Appended) -> Range:
     return Range(done.first_lsn, done.count)
 
 
+def join_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The same entries in fewer ranges: neighbours become one, up to the size of a group."""
+    joined: list[Range] = []
+    for one in ranges:
+        last = joined[-1] if joined else None
+        if last is not None and last.end == one.first_lsn:
+            if last.count + one.count <= GROUP_ENTRIES_MAX:
+                joined[-1] = Range(last.first_lsn, last.count + one.count)
+                continue
+        joined.append(one)
+    return tuple(joined)
+
+
 class MarkerProtocol:
     """One append per commit, unless it is too large: then what goes ahead is named by it."""
 
@@ -109,13 +123,13 @@ class UnsafeProtocol:
         groups = [group for group in (*cut.flushes, cut.group([])) if group]
         for number, group in enumerate(groups, 1):
             future: Any = self._appender.append_nowait(group)
-            if number == len(groups):
-                future.add_done_callback(lambda done: self._note(commit, done))
+            told = commit if number == len(groups) else None
+            future.add_done_callback(lambda done, told=told: self._note(told, done))
 
     async def finish(self) -> None:
         pass
 
-    def _note(self, commit: Commit, done: Any) -> None:
-        if not done.cancelled() and done.exception() is None:
+    def _note(self, commit: Commit | None, done: Any) -> None:
+        if not done.cancelled() and done.exception() is None and commit is not None:
             appended: Appended = done.result()
             self._visible(commit, Lsn(appended.first_lsn + appended.count - 1))

@@ -39,6 +39,7 @@ from penstock.protocol.names import (
     control_tag,
     coordinator_producer,
     flush_tag,
+    parse_task,
     pulse_tag,
     run_key,
 )
@@ -195,11 +196,11 @@ class Coordinator:
         try:
             message = decode_message(entry.payload)
             effects = [] if message is None else self.core.on_message(message)
+            if isinstance(message, Part) and _is_by(entry, message):
+                await self._note_part(message)
         except BadFormat as error:
             logger.warning("query=%s lsn=%d ignored: %s", self._spec.name, entry.lsn, error)
             return
-        if isinstance(message, Part):
-            await self._note_part(message)
         await self._perform(effects)
 
     async def _pulse(self) -> None:
@@ -414,6 +415,11 @@ class Coordinator:
                         marker = decode_marker(entry.payload)
                         if marker.position > asked.first_lsn:
                             waiting -= {task for task in waiting if str(task) == marker.task}
+
+
+def _is_by(entry: Entry, told: Part) -> bool:
+    """Whether the task that it speaks of wrote it."""
+    return (entry.producer, entry.instance) == (parse_task(told.task).producer, told.instance)
 
 
 def _advise(fail: Fail, settings: Settings) -> str:

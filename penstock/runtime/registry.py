@@ -16,6 +16,8 @@ from typing import Any, Final
 from penstock.errors import BadFormat
 
 FORMAT: Final = 1
+#: Of queries with another protocol than markers: programs from before would go on with markers.
+FORMAT_PROTOCOL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,14 @@ class RegisteredQuery:
 
 
 def encode_query(query: RegisteredQuery) -> bytes:
-    return json.dumps({"format": FORMAT, **asdict(query)}).encode()
+    format = FORMAT if query.protocol == "marker" else FORMAT_PROTOCOL
+    return json.dumps({"format": format, **asdict(query)}).encode()
 
 
 def decode_query(name: str, data: bytes) -> RegisteredQuery:
     try:
         found: Any = json.loads(data)
-        if found.pop("format") != FORMAT:
+        if found.pop("format") not in (FORMAT, FORMAT_PROTOCOL):
             raise BadFormat(f"query {name} was registered by a newer program: use that one")
         known = {one.name for one in fields(RegisteredQuery)}
         query = RegisteredQuery(**{key: value for key, value in found.items() if key in known})
@@ -84,6 +87,8 @@ def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:
     ):
         if was != now:
             lines.append(f"{label}: was {was}, is {now}")
+    if old.protocol == new.protocol == "aligned" and old.checkpoints != new.checkpoints:
+        lines.append(f"checkpoints, all that it has: were in {old.checkpoints}")
     if old.plan != new.plan:
         lines += difflib.unified_diff(
             old.plan.splitlines(), new.plan.splitlines(), "the plan so far", "this plan",

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 #: How often a task without work says how far it has looked, so that the log can be trimmed.
 REFRESH_SECONDS = 10.0
+#: Commits on their way whose beginning is remembered.
+CAPTURED_MAX = 256
 
 
 def now_ms() -> int:
@@ -307,7 +309,7 @@ class Task:
             started = time.monotonic()
             commit = self.core.take_commit()
             if commit is not None:
-                self._captured[commit.marker.number] = started
+                self._note_captured(commit, started)
                 self._is_appending = True
                 await self._protocol.commit(commit)
                 self._is_appending = False
@@ -328,12 +330,18 @@ class Task:
         except TimeoutError:
             pass
 
+    def _note_captured(self, commit: Commit, started: float) -> None:
+        self._captured[commit.marker.number] = started
+        while len(self._captured) > CAPTURED_MAX:  # not every protocol tells what is visible when
+            del self._captured[next(iter(self._captured))]
+
     def _visible(self, commit: Commit, lsn: Lsn) -> None:
         """Readers see what the commit holds."""
         self._last_lsn = lsn
         self._last_marker = commit.marker
-        started = self._captured.pop(commit.marker.number)
-        self.commit_ms.add((time.monotonic() - started) * 1000)
+        started = self._captured.pop(commit.marker.number, None)
+        if started is not None:
+            self.commit_ms.add((time.monotonic() - started) * 1000)
         if commit.marker.origin_ms is not None:
             self.visible_ms.add(max(0, now_ms() - commit.marker.origin_ms))
         if commit.frozen is None or self._store is None:
@@ -402,7 +410,8 @@ class Task:
         """Nothing below is left to do: what a marker says, or how far was looked if that is all."""
         if self._last_marker is None:
             return None
-        is_idle = not self._is_appending and not self.core.has_work
+        is_appending = self._is_appending or bool(self._running_beside)
+        is_idle = not is_appending and not self.core.has_work
         return self.core.position if is_idle else self._last_marker.position
 
     def report(self) -> dict[str, Any]:

@@ -6,12 +6,16 @@ trim_rule.py makes of them, the smallest counts.
 
 from __future__ import annotations
 
+import logging
+
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import QUERY_PREFIX, TaskId
 from penstock.runtime.registry import RegisteredQuery, decode_query
 from penstock.runtime.trim_rule import below_named, needed_from
+
+logger = logging.getLogger(__name__)
 
 
 async def find_trim_point(log: AsyncLog) -> Lsn:
@@ -22,7 +26,11 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
     for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
         query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
         if query.protocol == "aligned":
-            return bounds.trim_point  # trim_rule.below_named does not hold for it
+            # trim_rule.below_named does not hold for it.
+            logger.warning(
+                "nothing is trimmed: query=%s commits by aligned checkpoints", query.name
+            )
+            return bounds.trim_point
         for stage, count in enumerate(query.tasks):
             for index in range(count):
                 tasks.append(TaskId(query.name, query.version, stage, index))

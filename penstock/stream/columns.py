@@ -135,8 +135,9 @@ def _all_within(array: pa.Array, bounds: tuple[int, int]) -> bool:
     values = array.buffers()[1]
     if values is None:
         return False
-    numbers = np.frombuffer(values, np.int32 if bounds is _DAYS else np.int64)
-    numbers = numbers[array.offset : array.offset + len(array)]
+    kind = np.int32 if bounds is _DAYS else np.int64
+    # Arrow takes buffers that are longer than their values, by any number of bytes.
+    numbers = np.frombuffer(values, kind, count=array.offset + len(array))[array.offset :]
     return bool(bounds[0] <= numbers.min() and numbers.max() <= bounds[1])
 
 

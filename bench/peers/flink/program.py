@@ -72,7 +72,7 @@ class Flink:
         self._directory = Path(command["result"]["directory"])
         (self._directory / "events").touch()
         self._open(command)
-        self._gateway.jvm.peer.LineSource.handedOn = 0
+        self._gateway.jvm.peer.LineSource.reset()
         self._submit(command["query"])
         return {"mode": wanted, "settings": self._settings}
 

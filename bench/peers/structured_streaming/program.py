@@ -96,8 +96,11 @@ class StructuredStreaming:
             arrow = to_arrow_schema(frame.schema, timezone="UTC")
             log.create_stream(result["stream"], arrow)
         self._source = (source["log"], source["stream"])
-        for name, value in _STATE[command["query"] in WITH_PROCESSORS].items():
+        with_processors = command["query"] in WITH_PROCESSORS
+        for name, value in _STATE[with_processors].items():
             spark.conf.set(name, value)
+        if not with_processors:
+            spark.conf.unset("fs.file.impl")  # the session's own again
         checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=result["directory"])
         try:
             self._query = write_stream(

@@ -33,6 +33,8 @@ Show = Callable[[float, str], None]
 Result = dict[str, Any]
 
 PENSTOCK: Final = "penstock"
+#: How the reason of a peer begins that was there and did not do its work: not skipped, missed.
+FAILED: Final = "it failed: "
 #: How much lower Penstock's median must be than that of a peer's variant.
 BARS: Final = {
     ("structured_streaming", "best"): 10.0,
@@ -76,8 +78,14 @@ class Found:
     """What came of all runs."""
 
     results: list[Result] = field(default_factory=list)
+    #: Told of every result as soon as it is there.
+    keep: Callable[[Result], object] = lambda _: None
     #: What did not run: system, variant, query, and why.
     skipped: list[dict[str, str | None]] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.results.append(result)
+        self.keep(result)
 
     def skip(self, system: str, variant: str | None, query: str | None, reason: str) -> str:
         self.skipped.append(
@@ -94,11 +102,12 @@ def compare(
     show: Show | None = None,
     directory: Path | None = None,
     peers: Path | None = None,
+    keep: Callable[[Result], object] = lambda _: None,
 ) -> Report:
     """Run everything, one after the other; `peers` is where they are, if not at their place."""
     for query in plan.queries:
         plan.run(query, is_peer=False)  # a wrong name is told before anything starts
-    found = Found()
+    found = Found(keep=keep)
     chosen = _chosen(plan, found, say, peers)
     with _scratch(directory) as root:
         comparison = _Comparison(plan, found, root, say, show)
@@ -159,8 +168,7 @@ class _Comparison:
             for _ in range(rounds):
                 for query in self._plan.queries:
                     try:
-                        result = bench.run(self._plan.run(query, is_peer=False))
-                        self._found.results.append(result)
+                        self._found.add(bench.run(self._plan.run(query, is_peer=False)))
                     except Unsupported as refused:
                         self._say(self._found.skip(PENSTOCK, None, query, str(refused)))
 
@@ -174,7 +182,8 @@ class _Comparison:
                 if not self._plan.variants or variant in self._plan.variants
                 for run in self._peer(bench, spec, variant)
             ]
-            self._found.results += list(self._judged(runs))
+            for result in self._judged(runs):
+                self._found.add(result)
 
     def _peer(self, bench: PeerBench, spec: PeerSpec, variant: str) -> Iterator[PeerRun]:
         """All queries in one process; after a failure the next ones get a new one."""
@@ -190,7 +199,7 @@ class _Comparison:
                         self._say(self._found.skip(spec.name, variant, query, str(refused)))
                         continue
                     except PenstockError as error:
-                        reason = f"it failed: {error}"
+                        reason = f"{FAILED}{error}"
                         self._say(self._found.skip(spec.name, variant, query, reason))
                         break
                     self._say(tell(run.result))
@@ -251,6 +260,10 @@ def make_report(plan: Plan, found: Found) -> Report:
     report.figures = {"results": found.results, "skipped": found.skipped}
     for query in plan.queries:
         report.checks += _checks(query, [r for r in found.results if r["query"] == query])
+    for one in found.skipped:
+        if str(one["reason"]).startswith(FAILED):
+            name = f"{one['query']}_{one['system']}_{one['variant']}_runs"
+            report.checks.append(Check(name, 0.0, 1.0, "at least", "", str(one["reason"])))
     return report
 
 
@@ -264,7 +277,8 @@ def _checks(query: str, results: list[Result]) -> Iterator[Check]:
         judged.append(theirs)
         low, high = _median(ours), _median(theirs)
         name = f"{query}_p50_{system}_{variant}_over_penstock"
-        detail = f"p50 {high:,.1f} ms over p50 {low:,.2f} ms"
+        rows = f"{theirs['rows']:,} rows over {ours['rows']:,}"
+        detail = f"p50 {high:,.1f} ms over p50 {low:,.2f} ms; {rows}"
         # No rows on either side is no success.
         ratio = high / low if 0 < low < float("inf") and high < float("inf") else 0.0
         yield Check(name, ratio, bar, "at least", "×", detail)

@@ -6,6 +6,7 @@ figure without a sample is None, never a number made up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,8 @@ LIMIT_STATEFUL_MS: Final = 1_000.0
 SENT_SHARE: Final = 0.99
 #: Of the rate: a backlog that grows more slowly than this is taken for steady.
 SLOPE_SHARE: Final = 0.02
+#: Samples of the last half below which nothing is said of how the lag grows.
+SAMPLES_MIN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def limit_ms(query: str) -> float:
 
 def percentile(ordered: Floats, percent: float) -> float:
     """Nearest rank, of values in order."""
-    return float(ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))])
+    return float(ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)])
 
 
 def summary(values: Floats) -> dict[str, float] | None:
@@ -99,6 +102,23 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float:
     return float(np.median((value[second] - value[first])[usable] / apart[usable]))
 
 
+def growth_ms_per_s(since_us: npt.NDArray[np.int64], latency_ms: Floats) -> float:
+    """How fast the latency grows, over the last half: what a growing backlog looks like from here.
+
+    By the median of each second, so that a second with many rows counts once.
+    """
+    seconds = since_us // SECOND_US
+    found = np.unique(seconds)
+    late = [second for second in found if second >= found[len(found) // 2]]
+    medians = [float(np.median(latency_ms[seconds == second])) for second in late]
+    return slope([float(second) for second in late], medians)
+
+
+def growth_check(growth: float) -> Check:
+    """Of any stage: lag is known of the first only."""
+    return Check("growth of the latency", growth, SLOPE_SHARE * 1_000, "at most", "ms/s")
+
+
 def events_at(appended: Sequence[Appended], lsn: int) -> float:
     """How many events lie below this LSN, between two looks at the log in proportion."""
     tails = [one.tail for one in appended]
@@ -117,21 +137,25 @@ class Lags:
 
     #: Seconds since the span's begin, and events.
     samples: list[tuple[float, float]]
-    #: Events read in the span, a second.
-    events_per_s: float
-    markers_per_s: float
+    #: Events read in the span, a second; None: too few samples to say.
+    events_per_s: float | None
+    markers_per_s: float | None
 
     @property
-    def slope_per_s(self) -> float:
+    def slope_per_s(self) -> float | None:
+        """None: too few samples to say."""
         last_half = self.samples[len(self.samples) // 2 :]
+        if len(last_half) < SAMPLES_MIN:
+            return None
         return slope([at for at, _ in last_half], [lag for _, lag in last_half])
 
     def as_json(self) -> dict[str, Any]:
         values = [lag for _, lag in self.samples]
+        growth = self.slope_per_s
         return {
-            "max": round(max(values, default=0)),
-            "end": round(values[-1] if values else 0),
-            "slope_per_s": round(self.slope_per_s, 1),
+            "max": round(max(values)) if values else None,
+            "end": round(values[-1]) if values else None,
+            "slope_per_s": None if growth is None else round(growth, 1),
             "samples": [[round(at, 2), round(lag)] for at, lag in self.samples],
         }
 
@@ -142,7 +166,7 @@ def find_lags(
     """Of the positions that were looked at in [from, to]."""
     inside = [one for one in positions if from_us <= one.at_us <= to_us]
     if len(inside) < 2 or not appended:
-        return Lags([], 0.0, 0.0)
+        return Lags([], None, None)
     read = [events_at(appended, one.lsn) for one in inside]
     samples = [
         ((one.at_us - from_us) / SECOND_US, max(0.0, sent_at(appended, one.at_us) - events))
@@ -187,14 +211,26 @@ def schedule_of(
 
 
 def judge(
-    query: str, latency: dict[str, float] | None, lags: Lags, *, rate: float, is_held: bool
+    query: str,
+    latency: dict[str, float] | None,
+    lags: Lags,
+    *,
+    rate: float,
+    is_held: bool,
+    growth: float,
 ) -> list[Check]:
     """The checks that make a rate sustained: all of them."""
-    growth = lags.slope_per_s
+    slope_per_s = lags.slope_per_s
     checks = [
-        Check("growth of the lag", growth, rate * SLOPE_SHARE, "at most", "events/s"),
+        growth_check(growth),
         Check("schedule held", float(is_held), 1.0, "at least", ""),
     ]
+    if slope_per_s is None:
+        count = float(len(lags.samples))
+        checks.append(Check("samples of the lag", count, 2.0 * SAMPLES_MIN, "at least", ""))
+    else:
+        bar = rate * SLOPE_SHARE
+        checks.append(Check("growth of the lag", slope_per_s, bar, "at most", "events/s"))
     if latency is None:
         return [Check("rows in the measured span", 0.0, 1.0, "at least", "rows"), *checks]
     return [Check("p99 latency", latency["p99"], limit_ms(query), "at most", "ms"), *checks]

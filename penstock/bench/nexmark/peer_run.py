@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.bench.nexmark import figures
-from penstock.bench.nexmark.figures import SECOND_US, Floats, Usage
+from penstock.bench.nexmark.figures import SECOND_US, Usage
 from penstock.bench.nexmark.oracle import Verdict
 from penstock.bench.nexmark.peers import Peer
 from penstock.bench.nexmark.processes import descendants, usage
@@ -49,8 +49,6 @@ _AHEAD_US: Final = 300_000
 _AHEAD_OWN_US: Final = 4_000_000
 #: Event time that passes before the events that close all windows.
 _SILENCE_MS: Final = 60_000
-#: Latency may grow by so much per second: then the backlog grows by 2 % of the rate.
-GROWTH_MS_PER_S: Final = figures.SLOPE_SHARE * 1_000
 #: What a peer that hands its rows over as text means by them; all other columns are text.
 _INTEGERS: Final = (
     *("auction", "bidder", "price", "num", "id", "category", "final", "seller", "avg_price"),
@@ -311,18 +309,6 @@ def last_by_key(rows: Rows, keys: tuple[str, ...]) -> Rows:
     return replace(rows, table=rows.table.take(last.take(kept)))
 
 
-def growth_ms_per_s(lat_us: Any, latency_ms: Floats) -> float:
-    """How fast the latency grows, over the last half: what a growing backlog looks like from here.
-
-    By the median of each second, so that a second with many rows counts once.
-    """
-    seconds = np.asarray(lat_us) // SECOND_US
-    found = np.unique(seconds)
-    late = [second for second in found if second >= found[len(found) // 2]]
-    medians = [float(np.median(latency_ms[seconds == second])) for second in late]
-    return figures.slope([float(second) for second in late], medians)
-
-
 def _schedule(query: str, told: dict[str, Any]) -> dict[str, Any]:
     """Judged as our own is; a peer that says nothing has not held it."""
     delay_ms = told.get("delay_ms", {})
@@ -339,15 +325,12 @@ def _limit(query: str, latency: dict[str, float] | None) -> Check:
 
 def make_result(system: str, variant: str, run: Run, load: _Load, rows: Rows) -> dict[str, Any]:
     """The result object; what a peer does not tell is None."""
-    visible, emitted = rows.latencies_ms(load.from_us, load.to_us)
+    since_us, visible, emitted = rows.latencies_ms(load.from_us, load.to_us)
     latency = figures.summary(visible)
-    wanted = (rows.lat_us >= load.from_us) & (rows.lat_us < load.to_us)
-    if rows.weights is not None:
-        wanted &= rows.weights.to_numpy(zero_copy_only=False) > 0
-    growth = growth_ms_per_s(rows.lat_us[wanted], visible) if len(visible) else 0.0
+    growth = figures.growth_ms_per_s(since_us, visible)
     schedule = _schedule(run.query, load.schedule)
     keeping_up = [
-        Check("growth of the latency", growth, GROWTH_MS_PER_S, "at most", "ms/s"),
+        figures.growth_check(growth),
         Check("schedule held", float(schedule["is_held"]), 1.0, "at least", ""),
         Check("all results visible", float(load.is_settled), 1.0, "at least", ""),
     ]
@@ -374,13 +357,13 @@ def make_result(system: str, variant: str, run: Run, load: _Load, rows: Rows) ->
         "workers": None,
         "commit_interval_ms": None,
         "flush_ms": run.flush_ms,
-        "watermark_ms": 0,
+        "watermark_ms": None,
         "latency_ms": latency,
         "latency_from": latency_from(run.query, run.output_mode),
         "rows": len(visible),
         "percentiles": figures.curve(visible),
         "emitted_latency_ms": figures.summary(emitted),
-        "throughput_events_per_s": round(run.rate, 1) if keeps_up else None,
+        "throughput_events_per_s": None,
         "events": run.events,
         "results_per_s": round(len(visible) / run.seconds, 1),
         "lag_events": None,

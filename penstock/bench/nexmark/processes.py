@@ -67,6 +67,16 @@ def kinds_of(
     }
 
 
+def forget_peaks(kinds: Mapping[str, Iterable[int]]) -> None:
+    """Peaks of memory count from now on; what a run before needed is none of this one's."""
+    for pids in kinds.values():
+        for pid in pids:
+            try:
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+            except OSError:
+                pass  # ended, or not ours: its peak is then that of its life
+
+
 def usage(kinds: Mapping[str, Iterable[int]]) -> Usage:
     """What they have used so far; one that has ended counts nothing."""
     cpu: dict[str, float] = {}

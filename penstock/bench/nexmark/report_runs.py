@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.bench.nexmark import compare, figures
-from penstock.bench.nexmark.figures import SLOPE_SHARE
 from penstock.errors import NotFound
 
 MAKE_SOME: Final = "penstock nexmark run q5 --rate 10000 --seconds 30 --results {}"
@@ -73,8 +72,10 @@ class Run:
     @property
     def is_kept_up(self) -> bool:
         """The rate was really offered, and the lag did not grow; latency may be high."""
-        growth = (self.raw.get("lag_events") or {}).get("slope_per_s")
-        steady = self.is_sustained or (growth is not None and growth <= self.rate * SLOPE_SHARE)
+        checks = {check["name"]: check["ok"] for check in self.raw.get("checks", ())}
+        checks.pop("p99 latency", None)
+        steady = self.is_sustained or (bool(checks) and all(checks.values()))
+        steady = bool(self.raw.get("keeps_up", steady))  # peers say so themselves
         return steady and self.is_schedule_held and bool(self.latency_ms)
 
     @property
@@ -166,7 +167,7 @@ class Held(NamedTuple):
 
 def limit_ms(query: str) -> float:
     """The p99 up to which a rate counts as held."""
-    return figures.limit_ms(query.split()[0])
+    return figures.limit_ms(re.split("[ ,]", query)[0])
 
 
 # -- reading
@@ -199,7 +200,10 @@ def load(directory: Path) -> Loaded:
             try:
                 run = parse(one)
                 # The same run may be there by itself and in a list: that makes no repeat of it.
-                if run not in runs:
+                if run.oracle == "different":
+                    label = f"{run.series.label}, {run.query} at {run.rate:,.0f}/s"
+                    refused[f"{label}: a result that differs from batch Spark is no figure"] = None
+                elif run not in runs:
                     runs.append(run)
             except (KeyError, TypeError, ValueError) as error:
                 skipped.append(f"{name}: a run that cannot be read ({error!r})")
@@ -213,16 +217,29 @@ def load(directory: Path) -> Loaded:
 
 
 def tell_apart(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Latencies that count from different moments never meet in a chart: `q5 from event`."""
-    moments: dict[str, set[str]] = {}
-    for run in runs:
-        moments.setdefault(run.query, set()).add(run.latency_from)
-    return tuple(
-        replace(run, query=f"{run.query} from {run.latency_from}")
-        if len(moments[run.query]) > 1
-        else run
-        for run in runs
-    )
+    """What was run differently never meets in a chart: `q5 from event`, `q8, update`."""
+    named = list(runs)
+    for setting, text in _SETTINGS:
+        found: dict[str, set[Any]] = {}
+        for run in runs:
+            found.setdefault(run.query, set()).add(run.raw.get(setting))
+        for place, run in enumerate(runs):
+            value = run.raw.get(setting)
+            if value is not None and len(found[run.query] - {None}) > 1:
+                query = named[place].query + text.format(value)
+                named[place] = replace(named[place], query=query)
+    return tuple(named)
+
+
+#: What tells runs of one query apart, and how it is said; a system that has no such thing has None.
+_SETTINGS: Final = (
+    ("latency_from", " from {}"),
+    ("mode", ", {}"),
+    ("workers", ", {} workers"),
+    ("generators", ", {} generators"),
+    ("flush_ms", ", flushed every {:g} ms"),
+    ("state_scale", ", state x{}"),
+)
 
 
 def _objects(found: Any) -> list[dict[str, Any]]:

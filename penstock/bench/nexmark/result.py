@@ -37,7 +37,7 @@ class Measured:
 
 def make_result(run: Run, measured: Measured, rows: Rows, verdict: Verdict) -> dict[str, Any]:
     """Everything about the run, ready for JSON."""
-    visible, emitted = rows.latencies_ms(measured.from_us, measured.to_us)
+    since_us, visible, emitted = rows.latencies_ms(measured.from_us, measured.to_us)
     latency = figures.summary(visible)
     lags = figures.find_lags(
         measured.appended, measured.positions, measured.from_us, measured.to_us
@@ -51,7 +51,14 @@ def make_result(run: Run, measured: Measured, rows: Rows, verdict: Verdict) -> d
         is_prompt=measured.sent.is_held,
         share=sent / (run.rate * run.seconds),
     )
-    sustained = figures.judge(run.query, latency, lags, rate=run.rate, is_held=schedule["is_held"])
+    sustained = figures.judge(
+        run.query,
+        latency,
+        lags,
+        rate=run.rate,
+        is_held=schedule["is_held"],
+        growth=figures.growth_ms_per_s(since_us, visible),
+    )
     sustained.append(Check("all results visible", float(measured.is_settled), 1.0, "at least", ""))
     checks = [*sustained, *_oracle_check(verdict)]
     return {
@@ -75,14 +82,14 @@ def make_result(run: Run, measured: Measured, rows: Rows, verdict: Verdict) -> d
         "rows": len(visible),
         "percentiles": figures.curve(visible),
         "emitted_latency_ms": figures.summary(emitted),
-        "throughput_events_per_s": round(lags.events_per_s, 1),
+        "throughput_events_per_s": _rounded(lags.events_per_s),
         "events": measured.sent.events,
         "results_per_s": round(len(visible) / run.seconds, 1),
         "lag_events": lags.as_json(),
         "is_sustained": all(check.ok for check in sustained),
         "cpu_s_per_million_events": figures.used_between(measured.before, measured.after, sent),
         "memory_mib": figures.memory_mib(measured.after),
-        "markers_per_s": round(lags.markers_per_s, 1),
+        "markers_per_s": _rounded(lags.markers_per_s),
         "bytes_appended": measured.bytes_appended,
         "bytes_appended_per_event": round(measured.bytes_appended / max(sent, 1.0), 1),
         "schedule": schedule,
@@ -92,6 +99,10 @@ def make_result(run: Run, measured: Measured, rows: Rows, verdict: Verdict) -> d
         "commit": commit(),
         "machine": machine_class(),
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
 
 
 def _oracle_check(verdict: Verdict) -> list[Check]:

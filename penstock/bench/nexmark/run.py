@@ -25,7 +25,7 @@ import pyarrow as pa
 from penstock.bench.nexmark.driver import Driver, Look, Settle, StartQuery, StopQuery
 from penstock.bench.nexmark.figures import Appended, Position, Usage
 from penstock.bench.nexmark.oracle import Verdict, ask_oracle
-from penstock.bench.nexmark.processes import kinds_of, usage
+from penstock.bench.nexmark.processes import forget_peaks, kinds_of, usage
 from penstock.bench.nexmark.result import Measured, make_result
 from penstock.bench.nexmark.visible import Rows, Visible, decode
 from penstock.errors import BadRequest
@@ -246,7 +246,7 @@ class Phase:
         self.base_ms = start_us // 1_000
         self._begin(run, start_us, run.events)
         self._watch(run, start_us, from_us, to_us)
-        before = self._use()
+        before = self._use(forgetting=True)
         self._watch(run, start_us, to_us, to_us)
         after = self._use()
         sent = self.producers.finished(run.seconds + _SETTLE_SECONDS)
@@ -299,8 +299,8 @@ class Phase:
             if position is not None:
                 self._positions.append(position)
 
-    def _use(self) -> tuple[Usage, int]:
-        """What all processes have used, and bytes in the log."""
+    def _use(self, *, forgetting: bool = False) -> tuple[Usage, int]:
+        """What all processes have used, and bytes in the log; peaks begin anew if told so."""
         status = self._log.status()
         kinds = kinds_of(
             log=status["pid"],
@@ -308,6 +308,8 @@ class Phase:
             driver=self._driver.pid,
             harness=os.getpid(),
         )
+        if forgetting:
+            forget_peaks(kinds)
         return usage(kinds), int(status["bytes"])
 
     def _settle(self, run: Run, count: int) -> tuple[bool, Rows]:

@@ -83,7 +83,9 @@ def find_saturation(
         steps.append(Step(rate, bool(result["is_sustained"])))
         say(_tell(result))
     best = max((step.rate for step in steps if step.is_held), default=None)
-    is_final = next_rate(first, steps) is None and best is not None
+    # Without a rate above it that failed, the highest rate that was tried is no limit.
+    has_failed = any(not step.is_held and step.rate > (best or 0.0) for step in steps)
+    is_final = next_rate(first, steps) is None and best is not None and has_failed
     found = {
         "bench": "nexmark saturate",
         "system": "penstock",

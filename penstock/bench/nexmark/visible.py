@@ -9,17 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.bench.nexmark.figures import Floats
-from penstock.errors import NotFound
+from penstock.errors import NotFound, Unavailable
 from penstock.log.client.blocking import BlockingReader
 from penstock.log.records import Entry
 from penstock.nexmark.timed import LAT_TS
 from penstock.protocol.committed import Counts, Marked, is_named, judge
+from penstock.protocol.markers import Range
+from penstock.protocol.staged import StagedEntries
 from penstock.runtime.outputs import RESULT_WEIGHT
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
@@ -40,6 +42,14 @@ class Seen:
     payload: bytes
 
 
+class Latencies(NamedTuple):
+    """Per row: since when, and milliseconds until it was visible, and until it was appended."""
+
+    since_us: Any
+    visible: Floats
+    emitted: Floats
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """A result, decoded: its own columns, and per row a weight, a time, and when it was seen."""
@@ -50,8 +60,8 @@ class Rows:
     visible_us: Any
     appended_us: Any
 
-    def latencies_ms(self, from_us: int, to_us: int) -> tuple[Floats, Floats]:
-        """Until visible and until appended, of rows whose time is in [from, to); none is dropped.
+    def latencies_ms(self, from_us: int, to_us: int) -> Latencies:
+        """Of rows whose time is in [from, to); none is dropped.
 
         A row that takes another back is none.
         """
@@ -61,7 +71,8 @@ class Rows:
             times = np.maximum(self.weights.to_numpy(zero_copy_only=False), 0)
         counts = np.where(wanted, times, 0)
         visible = np.repeat((self.visible_us - self.lat_us) / 1_000, counts)
-        return visible, np.repeat((self.appended_us - self.lat_us) / 1_000, counts)
+        emitted = np.repeat((self.appended_us - self.lat_us) / 1_000, counts)
+        return Latencies(np.repeat(self.lat_us, counts), visible, emitted)
 
 
 class Visible:
@@ -74,6 +85,7 @@ class Visible:
         self._seen: list[Seen] = []
         #: Everything below it was looked at.
         self._upto = 0
+        self._staged: StagedEntries
         self._changed = threading.Condition()
         self._stopped = False
         self._error: Exception | None = None
@@ -83,6 +95,7 @@ class Visible:
     def _follow(self) -> None:
         try:
             start = self._stream.resolve("earliest")
+            self._staged = StagedEntries(start)
             with self._log.client.tail(self._tags, start=start) as reader:
                 while not self._stopped:
                     self._look(reader)
@@ -106,24 +119,25 @@ class Visible:
             self._changed.notify_all()
 
     def _carried(self, entry: Entry) -> list[Entry]:
-        """The entries of rows that count at this one's place."""
+        """The entries of rows that count at this one's place, as stream/tail.py finds them."""
+        self._staged.show(entry)
         match judge(entry):
             case Counts(entry=data):
                 return [data]
             case Marked(marker=marker):
-                return [
-                    staged
-                    for named in marker.ranges
-                    for staged in self._log.client.read(
-                        self._tags, start=named.first_lsn, end=named.end
-                    )
-                    if is_named(staged, named)
-                ]
+                return [one for named in marker.ranges for one in self._named(named)]
             case _:
                 return []
 
+    def _named(self, named: Range) -> list[Entry]:
+        known = self._staged.find(named)
+        if known is not None:
+            return known
+        found = self._log.client.read(self._tags, start=named.first_lsn, end=named.end)
+        return [one for one in found if is_named(one, named)]
+
     def wait(self, seconds: float) -> None:
-        """Until everything that is in the stream now was looked at. Raises TimeoutError."""
+        """Until everything that is in the stream now was looked at. Raises Unavailable."""
         last = self._log.client.read_last(self._tags[0])
         wanted = 0 if last is None else last.lsn + 1
         with self._changed:
@@ -133,7 +147,7 @@ class Visible:
             if self._error is not None:
                 raise self._error
         if not done:
-            raise TimeoutError(f"the tail of the result is at {self._upto}, not at {wanted}")
+            raise Unavailable(f"the tail of the result is at {self._upto}, not at {wanted}")
 
     def stop(self) -> list[Seen]:
         """End the tail; what it saw."""

@@ -145,14 +145,41 @@ def test_a_ratio_is_taken_at_the_highest_rate_that_both_keep_up_with() -> None:
         result(rate=20_000, p50=11.0),
         result(rate=40_000, p50=12.0),
         result(BEST, rate=10_000, p50=300.0),
-        # Above the limit for p99, so not held; but the lag did not grow.
-        result(BEST, rate=20_000, p50=330.0, is_sustained=False, lag_events={"slope_per_s": 1.0}),
+        # Above the limit for p99, so not held; but it keeps up, and says so.
+        result(BEST, rate=20_000, p50=330.0, is_sustained=False, keeps_up=True),
         result(BEST, rate=40_000, p50=9_000.0, is_sustained=False),
     )
 
     [ratio] = report_runs.ratios(found)
 
     assert (ratio.rate, ratio.times) == (20_000, 30.0)
+
+
+def test_what_was_run_differently_is_no_repeat() -> None:
+    found = report_runs.tell_apart(
+        runs(result(workers=1, p50=8.0), result(workers=4, p50=80.0), result(mode="update"))
+    )
+    assert {run.query for run in found} == {
+        "q5, append, 1 workers",
+        "q5, append, 4 workers",
+        "q5, update",
+    }
+
+
+def test_a_run_of_ours_that_missed_only_its_limit_keeps_up() -> None:
+    checks = [{"name": "p99 latency", "ok": False}, {"name": "growth of the lag", "ok": True}]
+    [late] = runs(result(is_sustained=False, checks=checks))
+    assert late.is_kept_up
+    checks[1]["ok"] = False
+    [behind] = runs(result(is_sustained=False, checks=checks))
+    assert not behind.is_kept_up
+
+
+def test_a_wrong_result_is_no_figure(tmp_path: Path) -> None:
+    put(tmp_path, result(), result(p50=1.0, oracle="different"))
+    found = report_runs.load(tmp_path)
+    assert [run.latency_ms["p50"] for run in found.runs] == [10.0]
+    assert "differs from batch Spark" in found.refused[0]
 
 
 def test_a_protocol_of_ours_is_no_peer() -> None:

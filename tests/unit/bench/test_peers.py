@@ -17,8 +17,17 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.bench.nexmark import peers as peers_module
-from penstock.bench.nexmark.compare import Found, Plan, _chosen, holds_rate, make_report, worst
-from penstock.bench.nexmark.peer_run import growth_ms_per_s, last_by_key, read_rows
+from penstock.bench.nexmark.compare import (
+    FAILED,
+    Found,
+    Plan,
+    _chosen,
+    holds_rate,
+    make_report,
+    worst,
+)
+from penstock.bench.nexmark.figures import growth_ms_per_s
+from penstock.bench.nexmark.peer_run import last_by_key, read_rows
 from penstock.bench.nexmark.peers import (
     Peer,
     PeerRefused,
@@ -331,7 +340,7 @@ def test_rows_that_a_peer_hands_over_get_their_types(tmp_path: Path) -> None:
         pa.timestamp("us", tz="UTC"),
         pa.string(),
     ]
-    visible, emitted = rows.latencies_ms(1_000_000, 1_000_001)
+    _, visible, emitted = rows.latencies_ms(1_000_000, 1_000_001)
     assert visible.tolist() == [2.0]  # a row that takes another back is none
     assert emitted.tolist() == [1.0]
 
@@ -363,6 +372,7 @@ def _result(system: str, variant: str, p50: float | None, **more: Any) -> dict[s
         "variant": variant,
         "query": "q1",
         "rate": 5_000,
+        "rows": 100,
         "latency_ms": None if p50 is None else {"p50": p50},
         "checks": [{"name": "p99 latency", "ok": False}, {"name": "schedule held", "ok": True}],
         "oracle": "equal",
@@ -402,6 +412,21 @@ def test_a_side_that_does_not_hold_the_rate_wins_nothing_for_the_other() -> None
     ours = {**OURS, "checks": [{"name": "growth of the lag", "ok": False}]}
     assert _missed(ours, BEST) == {"q1_penstock_marker_holds_the_rate"}
     assert holds_rate(OURS), "how late its rows were is another matter"
+
+
+def test_a_peer_that_fails_is_a_miss_and_one_that_refuses_is_not() -> None:
+    found = Found([OURS])
+    found.skip("flink", "defaults", "q1", "it has no such form")
+    assert make_report(Plan(("q1",)), found).ok
+    found.skip("flink", "defaults", "q1", f"{FAILED}its JVM died")
+    missed = [check.name for check in make_report(Plan(("q1",)), found).checks if not check.ok]
+    assert missed == ["q1_flink_defaults_runs"]
+
+
+def test_results_are_kept_as_they_come() -> None:
+    kept: list[Any] = []
+    Found(keep=kept.append).add(OURS)
+    assert kept == [OURS]
 
 
 def test_no_rows_and_wrong_rows_are_no_success() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pytest
 from plan_samples import AUCTIONS, BIDS, column, count_by, greater, join, long, scan, where
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Literal
+from penstock.plan.sharing import _Numbering
 from penstock.plan.stages import Query, StageInput, cut, partitioning
 
 
@@ -167,3 +170,23 @@ def test_a_stage_that_reads_a_source_too_shares_nothing() -> None:
 
     assert len(query.stages) == 5
     assert all(len(readers_of(query, stage.id)) == 1 for stage in query.stages[:-1])
+
+
+def test_objects_of_users_are_like_themselves_alone() -> None:
+    """Two classes of one name with equal fields may do different things."""
+
+    def make(result: int) -> object:
+        @dataclass(frozen=True)
+        class Processor:
+            size: int = 3
+
+            def process(self) -> int:
+                return result
+
+        return Processor()
+
+    numbering = _Numbering(set())
+    one, other = make(1), make(2)
+    assert numbering.form(one) == numbering.form(one)
+    assert numbering.form(one) != numbering.form(other)
+    assert numbering.form(one) != numbering.form(make(1))

@@ -53,3 +53,10 @@ def test_old_entries_make_room() -> None:
         kept.show(entry(lsn))
     assert kept.find(Range(Lsn(1), 2)) is None
     assert kept.find(Range(Lsn(2), 2)) == [entry(2), entry(3)]
+
+
+def test_a_range_that_claims_to_be_endless_is_left_to_the_log() -> None:
+    """The count is somebody's bytes: looking through it would take for ever."""
+    kept = StagedEntries(Lsn(0))
+    kept.show(entry(5))
+    assert kept.find(Range(Lsn(5), 10**15)) is None

@@ -75,7 +75,7 @@ def test_a_query_under_another_name_is_refused() -> None:
 
 
 def test_a_query_of_a_newer_program_says_so() -> None:
-    found = {**json.loads(encode_query(QUERY)), "format": 2}
+    found = {**json.loads(encode_query(QUERY)), "format": 3}
     with pytest.raises(BadFormat, match="by a newer program: use that one"):
         decode_query("q", json.dumps(found).encode())
 
@@ -114,3 +114,16 @@ def test_a_query_of_before_there_were_protocols_commits_by_markers() -> None:
     found = json.loads(encode_query(QUERY))
     del found["protocol"]
     assert decode_query("q", json.dumps(found).encode()) == QUERY
+
+
+def test_programs_from_before_there_were_protocols_refuse_a_query_of_another_one() -> None:
+    assert json.loads(encode_query(QUERY))["format"] == 1
+    other = replace(QUERY, protocol="transaction")
+    assert json.loads(encode_query(other))["format"] == 2
+    assert decode_query("q", encode_query(other)) == other
+
+
+def test_aligned_checkpoints_do_not_move() -> None:
+    old = replace(QUERY, protocol="aligned", checkpoints="here")
+    assert "were in here" in (describe_change(old, replace(old, checkpoints="there")) or "")
+    assert describe_change(old, replace(old, created_ms=1)) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -127,6 +128,18 @@ def test_a_quick_look_never_passes_what_does_not_fit(data: st.DataObject) -> Non
 
     if QuickLook(batch.schema).fits(batch):
         assert find_misfit(array, field) is None
+
+
+def test_a_buffer_that_is_longer_than_its_values_is_no_error() -> None:
+    """Arrow takes it; so does the quick look."""
+    values = pa.py_buffer(np.array([1, 2], np.int64).tobytes() + b"abcd")
+    kind = pa.timestamp("us", tz="UTC")
+    array = pa.Array.from_buffers(kind, 2, [None, values])
+    batch = pa.record_batch([array], schema=pa.schema([("t", kind)]))
+    assert QuickLook(batch.schema).fits(batch)
+    assert not QuickLook(batch.schema).fits(
+        pa.record_batch([pa.array([2**62], kind)], schema=batch.schema)
+    )
 
 
 def test_a_few_bytes_cannot_claim_endless_voids() -> None:
