@@ -67,7 +67,8 @@ def list_peers(as_json: bool) -> None:
 
 @peers.command("install")
 @click.argument("names", nargs=-1, required=True)
-def install_peers(names: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def install_peers(names: tuple[str, ...], as_json: bool) -> None:
     """Install peers, each into a virtual environment of its own beside its program.
 
     \b
@@ -80,6 +81,8 @@ def install_peers(names: tuple[str, ...]) -> None:
     for spec in specs:
         install(spec, lambda line: click.echo(f"… {line}", err=True))
         click.echo(f"{spec.name} is ready", err=True)
+    if as_json:
+        show_json([{"name": spec.name, "is_ready": spec.missing is None} for spec in specs])
 
 
 @click.command("compare")
