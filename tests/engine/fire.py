@@ -31,8 +31,9 @@ import penstock
 from penstock.log.records import Entry
 from penstock.nexmark.generator import Generator
 from penstock.protocol.markers import decode_marker
-from penstock.protocol.names import control_tag, parse_task
+from penstock.protocol.names import control_tag, parse_task, query_key
 from penstock.runtime.control import Assign, Hello, Place, decode_message
+from penstock.runtime.registry import decode_query
 from penstock.testing.server_process import ServerProcess
 
 HERE = Path(__file__).parent
@@ -292,8 +293,12 @@ class Stand:
                 for entry in batch.entries:
                     self.workers.take(next(tags[tag] for tag in entry.tags if tag in tags), entry)
 
-    def wait_placed(self, count: int, seconds: float = 90.0) -> None:
-        """Until so many tasks have committed for the first time."""
+    def wait_placed(self, seconds: float = 90.0) -> None:
+        """Until every task of all queries has committed for the first time."""
+        values = [self.log.client.get(query_key(name)) for name in self._queries]
+        assert all(values), "all queries are registered once they run"
+        queries = zip(self._queries, values, strict=True)
+        count = sum(sum(decode_query(name, value.data).tasks) for name, value in queries if value)
         began = Kill(0, 0, {})
         self._wait(lambda: len(self.workers.places) >= count, seconds, "tasks are placed")
         began.lost.update(dict.fromkeys(self.workers.places, 0))

@@ -29,8 +29,6 @@ from penstock.testing.engine_checkers import by_task, check_engine, find_markers
 SEED = 20261101
 #: Two executors; in name, each has cores enough for all workers, should the other be lost.
 MASTER = "local-cluster[2,8,1024]"
-#: Tasks of all queries together.
-TASKS = 26
 WORKER_BAR_SECONDS = 2.0
 EXECUTOR_BAR_SECONDS = 10.0
 
@@ -107,7 +105,7 @@ def run_under_fire(directory: Path, seed: int, plan: Plan) -> Report:
     with Stand(directory, master=MASTER, queries=list(QUERIES), workers=2) as stand:
         stand.feeding.set()
         stand.start_driver().wait_for("running")
-        stand.wait_placed(TASKS)
+        stand.wait_placed()
         reached("running")
         nemesis = Nemesis(stand, rng)
         for number in range(plan.rounds):
