@@ -35,12 +35,12 @@ lint: $(BIN)/.installed
 types: $(BIN)/.installed
 	$(BIN)/mypy
 
-# Two at a time, on two cores: one with Spark beside one without. What measures itself against bars
+# Two at a time, on two cores, so that they end together. What measures itself against bars
 # of time runs beside what only computes.
 test: $(BIN)/.installed java lint types
 	@mkdir -p .pytest_cache
 	@$(call both,tests/test_tidy.py tests/conformance tests/integration,tests/oracle)
-	@$(call both,tests/engine,tests/unit tests/property tests/transcripts tests/sim)
+	@$(call both,tests/engine,tests/unit tests/property tests/transcripts tests/sim tests/nexmark)
 
 # $(call both,A,B) runs pytest over A and, at the same time, over B, whose output is shown after A's.
 # A shell makes what it starts in the background deaf to Ctrl-C: tests of that are in A.
