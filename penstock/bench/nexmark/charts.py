@@ -291,8 +291,11 @@ def _rows(queries: Sequence[str], row_inch: float) -> tuple[Figure, Axes]:
     """One chart with a row per query, the first at the top."""
     height = 0.95 + row_inch * len(queries)
     figure = Figure(figsize=(_WIDTH_INCH, height))
-    axes = figure.add_axes((0.05, 0.55 / height, 0.9, 1 - 0.95 / height))
-    axes.set_yticks([n + 0.45 for n in range(len(queries))], list(queries))
+    axes = figure.add_axes((0.09, 0.55 / height, 0.86, 1 - 0.95 / height))
+    axes.set_yticks(
+        [n + 0.45 for n in range(len(queries))],
+        [query.replace(" from ", "\nfrom ").replace(", ", ",\n") for query in queries],
+    )
     axes.set_ylim(len(queries), -0.1)
     axes.grid(axis="y", visible=False)
     return figure, axes
