@@ -51,7 +51,7 @@ class Arrivals:
 
     def __init__(self, log: Log, result: str, query: BenchQuery) -> None:
         self._query = query
-        self._stream = _appeared(log, result)
+        self._stream = appeared(log, result)
         self._found: list[Arrival] = []
         self._changed = threading.Condition()
         self._stopped = False
@@ -103,7 +103,7 @@ class Arrivals:
         self._stopped = True
 
 
-def _appeared(log: Log, name: str) -> Stream:
+def appeared(log: Log, name: str) -> Stream:
     """A stream that the query makes when it starts."""
     deadline = time.monotonic() + _APPEAR_SECONDS
     while True:

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.bench.arrivals import appeared
 from penstock.bench.nexmark.figures import Floats
-from penstock.errors import NotFound, Unavailable
+from penstock.errors import Unavailable
 from penstock.log.client.blocking import BlockingReader
 from penstock.log.records import Entry
 from penstock.nexmark.timed import LAT_TS
@@ -26,11 +27,9 @@ from penstock.runtime.outputs import RESULT_WEIGHT
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log
-from penstock.stream.stream import Stream
 
 #: A tail without rows for so long looks whether it is still wanted.
 _LOOK_SECONDS: Final = 0.5
-_APPEAR_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Visible:
     """A tail in a thread, from the start of the stream until `stop`."""
 
     def __init__(self, log: Log, name: str) -> None:
-        self._stream = _appeared(log, name)
+        self._stream = appeared(log, name)
         self._log = log
         self._tags = [stream_tag(name)]
         self._seen: list[Seen] = []
@@ -160,18 +159,6 @@ class Visible:
     @property
     def schema(self) -> pa.Schema:
         return self._stream.schema
-
-
-def _appeared(log: Log, name: str) -> Stream:
-    """A stream that the query makes when it starts."""
-    deadline = time.monotonic() + _APPEAR_SECONDS
-    while True:
-        try:
-            return log.stream(name)
-        except NotFound:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
 
 
 def decode(seen: list[Seen], schema: pa.Schema) -> Rows:
