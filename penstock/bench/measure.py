@@ -1,13 +1,17 @@
-"""Measuring: percentiles, the raw disk beside us, and the memory of a process."""
+"""Measuring: percentiles, the raw disk beside us, the memory of a process, a place to work in."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+_REMOVE_SECONDS = 15.0
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 
@@ -43,6 +47,23 @@ class RawDisk:
     def close(self) -> None:
         os.close(self._fd)
         self._path.unlink()
+
+
+@contextlib.contextmanager
+def scratch(prefix: str, parent: Path | None) -> Iterator[Path]:
+    """A directory for a log and whatever else a bench writes, gone afterwards.
+
+    The server of a log ends soon after its last client, and may still write.
+    """
+    root = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield root
+    finally:
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while root.exists() and time.monotonic() < deadline:
+            shutil.rmtree(root, ignore_errors=True)
+            if root.exists():
+                time.sleep(0.1)
 
 
 def resident_bytes(pid: int) -> tuple[int, int]:

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -42,7 +40,7 @@ from penstock.bench.load import (
     next_second,
     now_us,
 )
-from penstock.bench.measure import percentile, summary
+from penstock.bench.measure import percentile, scratch, summary
 from penstock.bench.nexmark.peers import Peer, find_peer
 from penstock.bench.queries import QUERIES, BenchQuery
 from penstock.bench.report import Check, Report
@@ -192,28 +190,15 @@ def run_realtime_bench(*, directory: Path | None, plan: Plan, say: Say) -> Repor
     busy = os.getloadavg()[0]
     if busy > _BUSY_LOAD:
         say(f"the machine is busy (load {busy:.1f}): latencies will say more about that")
-    root = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
-    try:
-        with (
-            contextlib.closing(connect(root / "log")) as log,
-            contextlib.closing(Load(root / "log")) as load,
-        ):
-            found = Bench(root / "log", log, load, plan, say).run()
-    finally:
-        _remove(root)
+    with (
+        scratch("penstock-bench-", directory) as root,
+        contextlib.closing(connect(root / "log")) as log,
+        contextlib.closing(Load(root / "log")) as load,
+    ):
+        found = Bench(root / "log", log, load, plan, say).run()
     report = make_report(found, plan)
     report.figures["load_average_before"] = round(busy, 2)
     return report
-
-
-def _remove(root: Path) -> None:
-    """The server of the log ends soon after its last client, and may still write."""
-    deadline = time.monotonic() + 15
-    while root.exists():
-        shutil.rmtree(root, ignore_errors=True)
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.1)
 
 
 class Bench:

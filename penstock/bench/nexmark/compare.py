@@ -10,14 +10,12 @@ oracle can tell, gave the right rows.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.bench.measure import scratch
 from penstock.bench.nexmark.driver import Driver
 from penstock.bench.nexmark.oracle import Verdict, ask_oracle
 from penstock.bench.nexmark.peer_run import KEYS, PeerBench, PeerRun, last_by_key
@@ -109,7 +107,7 @@ def compare(
         plan.run(query, is_peer=False)  # a wrong name is told before anything starts
     found = Found(keep=keep)
     chosen = _chosen(plan, found, say, peers)
-    with _scratch(directory) as root:
+    with scratch("penstock-compare-", directory) as root:
         comparison = _Comparison(plan, found, root, say, show)
         comparison.penstock(min(1, plan.rounds))
         comparison.peers(chosen)
@@ -136,19 +134,6 @@ def _chosen(plan: Plan, found: Found, say: Say, directory: Path | None) -> list[
         else:
             chosen.append(spec)
     return chosen
-
-
-@contextlib.contextmanager
-def _scratch(parent: Path | None) -> Iterator[Path]:
-    root = Path(tempfile.mkdtemp(prefix="penstock-compare-", dir=parent))
-    try:
-        yield root
-    finally:
-        # The server of a log ends soon after its last client, and may still write.
-        deadline = time.monotonic() + 15
-        while root.exists() and time.monotonic() < deadline:
-            shutil.rmtree(root, ignore_errors=True)
-            time.sleep(0.1)
 
 
 class _Comparison:

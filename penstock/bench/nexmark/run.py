@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from penstock.bench.measure import scratch
 from penstock.bench.nexmark.driver import Driver, Look, Settle, StartQuery, StopQuery
 from penstock.bench.nexmark.figures import Appended, Position, Usage
 from penstock.bench.nexmark.oracle import Verdict, ask_oracle
@@ -137,9 +136,8 @@ class Bench:
         self._runs = 0
 
     def __enter__(self) -> Self:
-        self._root = Path(tempfile.mkdtemp(prefix="penstock-nexmark-", dir=self._parent))
         with contextlib.ExitStack() as stack:
-            stack.callback(_remove, self._root)
+            self._root = stack.enter_context(scratch("penstock-nexmark-", self._parent))
             self._log: Log = stack.enter_context(contextlib.closing(connect(self._root / "log")))
             self._say("starting Spark")
             self._driver = stack.enter_context(contextlib.closing(Driver(self._root / "log")))
@@ -335,14 +333,6 @@ def closing_events(time_ms: int) -> pa.RecordBatch:
         times = {name: time_ms * 1_000 for name in ("dateTime", "expires") if name in empty}
         rows.append({"event_type": number, kind: empty | times})
     return pa.RecordBatch.from_pylist(rows, schema=model.EVENT)
-
-
-def _remove(root: Path) -> None:
-    """The server of the log ends soon after its last client, and may still write."""
-    deadline = time.monotonic() + 15
-    while root.exists() and time.monotonic() < deadline:
-        shutil.rmtree(root, ignore_errors=True)
-        time.sleep(0.1)
 
 
 def _tell(result: dict[str, Any]) -> str:
