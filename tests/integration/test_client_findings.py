@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -228,3 +230,42 @@ def test_a_cancelled_request_ends_whenever_it_is_cancelled(tmp_path: Path) -> No
 
     asyncio.run(run())
     stop_server(tmp_path)
+
+
+INTERRUPTED = """
+import random, signal, sys, time
+from penstock.stream.session import connect
+
+armed = False
+
+def interrupt(*_):
+    if armed:
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+count = 0
+with connect(sys.argv[1]) as log:
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 4e-4))
+            for _ in range(50):
+                log.client.get("x")
+            armed = False
+        except KeyboardInterrupt:
+            armed, count = False, count + 1
+assert count > 100, count
+"""
+
+
+def test_a_caller_that_is_interrupted_anywhere_leaves_a_client_that_works(tmp_path: Path) -> None:
+    """A future of the standard library can leave its lock held: `stream tail` hung on Ctrl-C."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

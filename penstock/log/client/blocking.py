@@ -1,8 +1,8 @@
 """The blocking client: the asyncio client on a thread of its own, for ordinary code.
 
-Owns the thread, and what a fork does to it: a child process starts its own thread, connection and
-producer on first use, since sharing the parent's would mix their bytes and seqs. Usable from
-several threads.
+Owns the thread, what a fork does to it (a child process starts its own thread, connection and
+producer on first use, since sharing the parent's would mix their bytes and seqs), and what Ctrl-C
+does: a caller that is interrupted holds nothing that the thread needs. Usable from several threads.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import uvloop
 
@@ -37,18 +39,72 @@ from penstock.log.records import (
 
 T = TypeVar("T")
 
+#: A signal that comes just before a thread falls asleep does not wake it: look up this often.
+_ASLEEP_SECONDS_MAX = 0.5
+
+
+class Asked(Generic[T]):
+    """What a coroutine on the loop's thread will have returned or raised.
+
+    Not a `Future`: an interrupt inside `Future.result()` can leave its lock held for ever, and the
+    loop's thread waits for it. A `SimpleQueue` has no such place.
+    """
+
+    def __init__(self) -> None:
+        self._box: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def give(self, done: asyncio.Task[T]) -> None:
+        # Not the task itself: its end runs callbacks of weak references, and an interrupt of the
+        # one who asked would be lost in them.
+        if done.cancelled():
+            self._box.put((None, asyncio.CancelledError()))
+        elif (error := done.exception()) is not None:
+            self._box.put((None, error))
+        else:
+            self._box.put((done.result(), None))
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Once. Raises TimeoutError; then it can be waited for again."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _ASLEEP_SECONDS_MAX if deadline is None else max(deadline - time.monotonic(), 0)
+            try:
+                result, error = self._box.get(timeout=min(left, _ASLEEP_SECONDS_MAX))
+            except Empty:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError from None
+            else:
+                if error is not None:
+                    raise error
+                return cast(T, result)
+
 
 class LoopThread:
     """An event loop on a daemon thread."""
 
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
+        self._running: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+    def ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Asked[T]:
+        asked: Asked[T] = Asked()
+        self.loop.call_soon_threadsafe(self._begin, call, asked)
+        return asked
+
+    def _begin(self, call: Callable[[], Coroutine[Any, Any, T]], asked: Asked[T]) -> None:
+        async def called() -> T:
+            return await call()
+
+        task = self.loop.create_task(called())
+        self._running.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(asked.give)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -86,13 +142,15 @@ class BlockingLog:
                 self._pid = os.getpid()
                 self._log = None  # if we cannot connect now, the next call tries again
                 self._thread = LoopThread()
-                connect = AsyncLog.connect(self._resolve, timeout=self._timeout)
                 try:
-                    self._log = self._thread.submit(connect).result()
+                    self._log = self._thread.ask(self._connect).wait()
                 except BaseException:
                     self._thread.stop()
                     raise
             return self._log
+
+    async def _connect(self) -> AsyncLog:
+        return await AsyncLog.connect(self._resolve, timeout=self._timeout)
 
     @property
     def closed(self) -> bool:
@@ -100,12 +158,16 @@ class BlockingLog:
 
     def run(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
         """Run `call(log)` on the client's loop and wait."""
+        return self.ask(call).wait()
+
+    def ask(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> Asked[T]:
+        """Like `run`, to wait for later."""
         log = self._open()
         assert self._thread is not None
-        return self._thread.submit(call(log)).result()
+        return self._thread.ask(lambda: call(log))
 
     def submit(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Like `run`, but do not wait."""
+        """Like `ask`, as a future of the standard library."""
         log = self._open()
         assert self._thread is not None
         return self._thread.submit(call(log))
@@ -116,7 +178,7 @@ class BlockingLog:
             closed, self._closed = self._closed, True
         if closed or self._log is None or self._thread is None or self._pid != os.getpid():
             return
-        self._thread.submit(self._log.close()).result()
+        self._thread.ask(self._log.close).wait()
         self._thread.stop()
 
     def __enter__(self) -> BlockingLog:
@@ -260,15 +322,15 @@ class BlockingReader:
         self._log = log
         self._reader = reader
         self._pid = os.getpid()
-        self._waiting: Future[ReadBatch | None] | None = None
+        self._waiting: Asked[ReadBatch | None] | None = None
 
     def next_batch(self, timeout: float | None = None) -> ReadBatch | None:
         """The next batch; None at the end. Raises TimeoutError; nothing is lost by it."""
         if self._pid != os.getpid():
             raise Unavailable(f"this reader was opened by process {self._pid}: open one here")
         if self._waiting is None:
-            self._waiting = self._log.submit(self._next)
-        batch = self._waiting.result(timeout)
+            self._waiting = self._log.ask(self._next)
+        batch = self._waiting.wait(timeout)
         self._waiting = None
         return batch
 
