@@ -19,6 +19,7 @@ state/     what operators keep, by key and virtual node
 plan/      Spark's plan to stages
 ops/       operators over Arrow batches
 runtime/   tasks, workers and the coordinator: a query at work on the log
+connector/ format("penstock"): Spark's own engine on the log
 spark/     where PySpark meets Penstock: plans, start, the running query
 nexmark/   the benchmark: generator and queries
 bench/     measurements
@@ -52,6 +53,8 @@ from penstock.errors import (
 
 if TYPE_CHECKING:
     from penstock.cli.live import follow
+    from penstock.connector.foreach_batch import foreach_batch_writer
+    from penstock.connector.tuned import tuned
     from penstock.spark.frontend import explain
     from penstock.spark.query import StreamingQuery
     from penstock.spark.start import start
@@ -68,6 +71,8 @@ else:
         "start": "penstock.spark.start",
         "Stream": "penstock.stream.stream",
         "StreamingQuery": "penstock.spark.query",
+        "foreach_batch_writer": "penstock.connector.foreach_batch",
+        "tuned": "penstock.connector.tuned",
     }
 
     def __getattr__(name):
@@ -106,5 +111,7 @@ __all__ = [
     "connect",
     "explain",
     "follow",
+    "foreach_batch_writer",
     "start",
+    "tuned",
 ]

@@ -72,6 +72,8 @@ PURE = (
         for name in ("aligned_core", "alignment", "commit", "commit_protocol", "transactions")
     ),
     "runtime/trim_rule.py",
+    "connector/batch_commit.py",
+    "connector/items.py",
     "nexmark/model.py",
     *(f"nexmark/{name}.py" for name in ("draws", "generator", "layout", "pace", "pools")),
 )
@@ -118,6 +120,7 @@ LAYERS = (
     ("plan",),
     ("ops",),
     ("runtime",),
+    ("connector",),
     ("spark",),
     ("nexmark",),
     ("bench",),
@@ -136,6 +139,7 @@ HOMES = {
         "plan/",
         "ops/",
         "runtime/",
+        "connector/",
         "spark/",
         "nexmark/",
         "bench/",
@@ -155,6 +159,7 @@ HOMES = {
     "kazoo": (),
     "grpc": (),
     "pyspark": (
+        "connector/",
         "spark/",
         "nexmark/",
         "bench/",

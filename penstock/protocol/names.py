@@ -4,10 +4,14 @@
     k/<query>.<version>/<stage>    a keyed stream between stages: markers of the stage's tasks
     k/…/<stage>/<virtual node>     its data, by virtual node
     f/<query>.<version>/<stage>    an entry here asks the stage's tasks to commit up to it
+    s/<stream>/<virtual node>      data of a stream whose writer says by which columns it is keyed
+    M/<stream>                     the markers of the stream that name staged entries
     T/<task>, C/<task>             a task's markers, and its state changes
     X/<task>, O/<task>, R/<task>   with transactions: their states, positions, commit records
     ctl/<query>                    control entries between the coordinator and its workers
     pulse/<query>                  the coordinator's own, with the progress
+    T/spark/<id>                   markers of a micro-batch query of Spark's own engine, by its id
+    W                              markers of batch writes
 
 A task is `<query>.<version>/<stage>/<index>`; its producer is `@<task>`. A version is a life of the
 query: one that starts anew after its plan was changed takes the next, and so shares no tag with it.
@@ -18,6 +22,7 @@ the log's token and appends by hand can.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +30,12 @@ from penstock.errors import BadFormat, BadRequest
 
 QUERY_PREFIX: Final = "query/"
 RUN_PREFIX: Final = "run/"
+#: Metadata: the last batch of a micro-batch query (connector/batch_commit.py), by the query's id.
+BATCH_PREFIX: Final = "batch/"
+#: Metadata: from where on a writer of Spark's own engine has staged entries without a marker.
+STAGING_PREFIX: Final = "staging/"
+#: Markers of batch writes, all of them.
+BATCH_WRITES_TAG: Final = "W"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 _TASK: Final = re.compile(
@@ -122,3 +133,32 @@ def query_key(query: str) -> str:
 def run_key(query: str) -> str:
     """Metadata: the instance of the coordinator that runs it; claims of tasks are guarded by it."""
     return RUN_PREFIX + query
+
+
+def stream_node_tag(stream: str, node: int) -> str:
+    """The data of one virtual node of a stream that is keyed."""
+    return f"s/{stream}/{node}"
+
+
+def naming_tag(stream: str) -> str:
+    """The markers of a stream that name staged entries: a reader of a range needs only those."""
+    return f"M/{stream}"
+
+
+def with_naming(tags: Sequence[str]) -> tuple[str, ...]:
+    """The tags of a marker that names staged entries, given those of one that does not."""
+    streams = [tag.removeprefix("s/") for tag in tags if tag.startswith("s/")]
+    return (*tags, *(naming_tag(stream) for stream in streams))
+
+
+def batch_key(id: str) -> str:
+    return BATCH_PREFIX + id
+
+
+def staging_key(id: str) -> str:
+    return STAGING_PREFIX + id
+
+
+def batch_writer(id: str) -> str:
+    """What the markers of a micro-batch query, or of a batch write, say that they are of."""
+    return f"spark/{id}"

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from penstock.log.records import Appended, Kind, NewEntry
 from penstock.protocol.markers import encode_marker
-from penstock.protocol.names import TaskId, control_tag, keyed_tag
+from penstock.protocol.names import TaskId, control_tag, keyed_tag, with_naming
 from penstock.runtime.alignment import barrier_entry
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Appends, all_of, join_ranges, range_of
@@ -139,7 +139,7 @@ class AlignedProtocol:
         reference = await self._parts.write(commit)
         marker = replace(commit.marker, ranges=ranges, checkpoints=(reference.to_json(),))
         text = encode_marker(marker).decode()
-        tags = [self._task.marker_tag, *streams]
+        tags = [self._task.marker_tag, *(with_naming(streams) if ranges else streams)]
         told = Part(str(self._task), self._instance, number, {"tags": tags, "marker": text})
         control = (control_tag(self._spec.name),)
         await self._appender.append_nowait([NewEntry(encode_message(told), control, Kind.CONTROL)])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.protocol.names import with_naming
 from penstock.runtime.outputs import cut_groups
 from penstock.state.api import Change
 
@@ -41,7 +42,8 @@ class Commit:
         self, ranges: Sequence[Range] = (), *, inline: int = 0, tags: tuple[str, ...] | None = None
     ) -> NewEntry:
         marker = replace(self.marker, ranges=tuple(ranges), inline=inline)
-        return NewEntry(encode_marker(marker), self.tags if tags is None else tags, Kind.MARKER)
+        seen = self.tags if tags is None else tags
+        return NewEntry(encode_marker(marker), with_naming(seen) if ranges else seen, Kind.MARKER)
 
 
 @dataclass(frozen=True, slots=True)

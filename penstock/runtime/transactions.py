@@ -140,8 +140,9 @@ class TransactionProtocol:
                 continue
             is_own = stream == task.position_tag
             tag = task.marker_tag if is_own else stream
-            entry = commit.marker_entry(named[task.change_tag] if is_own else ranges)
-            records.append(CommitRecord((tag, task.commit_record_tag), entry.payload.decode()))
+            tags = (tag, task.commit_record_tag)
+            entry = commit.marker_entry(named[task.change_tag] if is_own else ranges, tags=tags)
+            records.append(CommitRecord(entry.tags, entry.payload.decode()))
         return tuple(records)
 
     async def _note(self, record: TransactionRecord) -> None:

@@ -1,0 +1,30 @@
+"""One connection to a log for each process: Spark calls sources and sinks in processes that it
+keeps, once per batch or task, and a new connection each time would cost more than the call.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+from penstock.connector.options import Where
+from penstock.stream.session import Log, connect
+
+_LOGS: Final[dict[Where, Log]] = {}
+
+
+def connected(where: Where) -> Log:
+    """The process's own connection; made at the first call, and anew if it was closed."""
+    log = _LOGS.get(where)
+    if log is None or log.is_closed:
+        log = _LOGS[where] = connect(where.log, token_file=where.token_file, tls_ca=where.tls_ca)
+    return log
+
+
+def set_modules_aside() -> None:
+    """Once in a process: what is loaded now is never looked at again by the garbage collector.
+
+    Spark's workers collect garbage after every call, over all modules: 10 ms a time.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
