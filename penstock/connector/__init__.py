@@ -9,6 +9,7 @@ follower.py       the source's driver side: what counts, known ahead of the trig
 stream_reader.py  the streaming source
 batch_reader.py   spark.read
 read_part.py      a partition, read by a task
+sinks.py          what all sinks do first: the stream, and whether rows fit it
 staging.py        rows to staged entries, by a task
 batch_commit.py   whether a batch is new, was committed before, or belongs to somebody else
 commit.py         the driver's commit: one marker, one append

@@ -11,6 +11,8 @@ from penstock.connector.options import Where
 from penstock.stream.session import Log, connect
 
 _LOGS: Final[dict[Where, Log]] = {}
+_FREEZES: Final = (1, 3, 10)
+_calls = 0
 
 
 def connected(where: Where) -> Log:
@@ -22,9 +24,13 @@ def connected(where: Where) -> Log:
 
 
 def set_modules_aside() -> None:
-    """Once in a process: what is loaded now is never looked at again by the garbage collector.
+    """Call it first in everything that Spark calls: what is loaded stays, garbage or not.
 
-    Spark's workers collect garbage after every call, over all modules: 10 ms a time.
+    Spark's workers collect garbage after every call, over all modules that are loaded: 10 ms a
+    time. Spark and Arrow load more after our first calls, hence more than once; on every call,
+    garbage would pile up. Not `gc.get_freeze_count`: it walks all that is frozen.
     """
-    if not gc.get_freeze_count():
+    global _calls
+    _calls += 1
+    if _calls in _FREEZES:
         gc.freeze()

@@ -44,9 +44,11 @@ class PenstockDataSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.connector.connections import set_modules_aside
         from penstock.connector.options import STREAM_READ, read_options
         from penstock.connector.stream_reader import PenstockStreamReader
 
+        set_modules_aside()
         return PenstockStreamReader(read_options(self.options, STREAM_READ), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

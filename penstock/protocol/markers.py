@@ -12,11 +12,13 @@ Law: decode_marker(encode_marker(m)) equals m; any other bytes raise BadFormat.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
+from penstock.limits import GROUP_ENTRIES_MAX
 
 VERSION: Final = 1
 
@@ -78,6 +80,19 @@ class Marker:
         A marker of an upstream task may name groups as old as the marker before it.
         """
         return Lsn(min([self.position, *(heard.lsn for heard in self.heard.values())]))
+
+
+def join_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The same entries in fewer ranges: neighbours become one, up to the size of a group."""
+    joined: list[Range] = []
+    for one in ranges:
+        last = joined[-1] if joined else None
+        if last is not None and last.end == one.first_lsn:
+            if last.count + one.count <= GROUP_ENTRIES_MAX:
+                joined[-1] = Range(last.first_lsn, last.count + one.count)
+                continue
+        joined.append(one)
+    return tuple(joined)
 
 
 def encode_marker(marker: Marker) -> bytes:

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from penstock.log.records import Appended, Kind, NewEntry
-from penstock.protocol.markers import encode_marker
+from penstock.protocol.markers import encode_marker, join_ranges
 from penstock.protocol.names import TaskId, control_tag, keyed_tag, with_naming
 from penstock.runtime.alignment import barrier_entry
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import Appends, all_of, join_ranges, range_of
+from penstock.runtime.commit_protocol import Appends, all_of, range_of
 from penstock.runtime.control import Part, encode_message
 from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import QuerySpec

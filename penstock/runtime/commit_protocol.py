@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.ids import Lsn
-from penstock.limits import GROUP_ENTRIES_MAX
 from penstock.log.records import Appended, Entry, NewEntry
 from penstock.protocol.markers import Range
 from penstock.runtime.commit import Commit
@@ -73,19 +72,6 @@ async def all_of(awaitables: Sequence[Awaitable[T]]) -> list[T]:
 
 def range_of(done: Appended) -> Range:
     return Range(done.first_lsn, done.count)
-
-
-def join_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """The same entries in fewer ranges: neighbours become one, up to the size of a group."""
-    joined: list[Range] = []
-    for one in ranges:
-        last = joined[-1] if joined else None
-        if last is not None and last.end == one.first_lsn:
-            if last.count + one.count <= GROUP_ENTRIES_MAX:
-                joined[-1] = Range(last.first_lsn, last.count + one.count)
-                continue
-        joined.append(one)
-    return tuple(joined)
 
 
 class MarkerProtocol:

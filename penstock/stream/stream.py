@@ -59,6 +59,11 @@ class Stream:
     def created(self) -> datetime:
         return from_time_ms(self._registration.created_ms)
 
+    @property
+    def start_lsn(self) -> Lsn:
+        """Where it begins: what stands below belongs to an earlier life of it."""
+        return self._registration.start_lsn
+
     def append(self, rows: object) -> RowsAppended:
         """Append rows; returns when they are durable and visible.
 

@@ -6,6 +6,8 @@ Tables of the runs under fire are shown at the end, also when all went well.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,8 @@ def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    # Sources and sinks in Python run with what Spark's own process was told: not `python3`.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[3]")
         .appName("penstock-tests")

@@ -1,0 +1,127 @@
+"""The driver's commit: one append of one marker that names what the winning tasks staged.
+
+Owns how a doubt ends. A commit whose answer is lost may or may not be in the log, and may still
+come to it: the next try has the same guard, so at most one takes effect, and what the log says then
+is the answer. Law (I8): all rows of a batch count at the marker's place, on all its streams, or
+none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.connector.batch_commit import (
+    Batch,
+    Step,
+    decide,
+    decode_committed,
+    encode_committed,
+)
+from penstock.connector.staging import Staged
+from penstock.errors import GuardFailed, PenstockError, Trimmed, Unknown
+from penstock.ids import Lsn
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.protocol.markers import Marker, encode_marker, join_ranges
+from penstock.protocol.names import (
+    BATCH_WRITES_TAG,
+    batch_key,
+    batch_writer,
+    staging_key,
+    with_naming,
+)
+from penstock.stream.registration import stream_tag
+
+_TRIES: Final = 5
+
+
+def commit_batch(
+    client: BlockingLog, batch: Batch, streams: Sequence[str], staged: Sequence[Staged]
+) -> bool:
+    """Commit a micro-batch; False if it took effect before. Raises Fenced, Trimmed, Unknown."""
+    key = batch_key(batch.query)
+    entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
+    for _ in range(_TRIES):
+        value = client.get(key)
+        last = None if value is None else decode_committed(value.data)
+        if decide(last, batch) is Step.SKIP:
+            forget_staged(client, batch.query)
+            return False
+        _check_not_trimmed(client, staged)
+        sets = [SetKey(key, encode_committed(batch))]
+        if client.get(staging_key(batch.query)) is not None:
+            sets.append(SetKey(staging_key(batch.query), None))
+        guard = Guard(key, None if value is None else value.data)
+        try:
+            client.append(entries, guards=[guard], sets=sets)
+            return True
+        except (GuardFailed, Unknown):
+            pass  # another driver's, or this very commit: look again
+    raise Unknown(
+        f"batch {batch.number} of query {batch.query}: no answer from the log in {_TRIES} tries. "
+        "Start the query again: it goes on from what the log has"
+    )
+
+
+def commit_write(
+    client: BlockingLog, id: str, streams: Sequence[str], staged: Sequence[Staged]
+) -> None:
+    """Commit a batch write, whose id was made for it alone. Raises Trimmed, Unknown."""
+    key = staging_key(id)
+    entries = _marker(id, 0, streams, staged, BATCH_WRITES_TAG)
+    for _ in range(_TRIES):
+        note = client.get(key)
+        if note is None:
+            return  # nothing was staged; or an earlier try took effect and removed it
+        _check_not_trimmed(client, staged)
+        try:
+            client.append(entries, guards=[Guard(key, note.data)], sets=[SetKey(key, None)])
+            return
+        except (GuardFailed, Unknown):
+            pass
+    raise Unknown(
+        f"batch write {id}: no answer from the log in {_TRIES} tries, it may or may not have "
+        "taken effect. Compare what is in the stream before you write again"
+    )
+
+
+def forget_staged(client: BlockingLog, id: str) -> None:
+    """Let trimming have what was staged and will not be named."""
+    note = client.get(staging_key(id))
+    if note is not None:
+        try:
+            client.compare_and_set(staging_key(id), expected=note.data, value=None)
+        except PenstockError:
+            pass  # it only keeps trimming back, until the query's next commit
+
+
+def _marker(
+    id: str, number: int, streams: Sequence[str], staged: Sequence[Staged], writer_tag: str
+) -> list[NewEntry]:
+    ranges = join_ranges(
+        sorted((one for part in staged for one in part.ranges), key=lambda one: one.first_lsn)
+    )
+    if not ranges:
+        return []
+    marker = Marker(
+        task=batch_writer(id),
+        instance=0,
+        number=number,
+        position=Lsn(0),
+        inline=0,
+        ranges=ranges,
+        rows_out=sum(part.rows for part in staged),
+    )
+    tags = (writer_tag, *with_naming([stream_tag(stream) for stream in streams]))
+    return [NewEntry(encode_marker(marker), tags, Kind.MARKER)]
+
+
+def _check_not_trimmed(client: BlockingLog, staged: Sequence[Staged]) -> None:
+    """A marker that names what is gone would stop every reader of the stream."""
+    lowest = min((one.first_lsn for part in staged for one in part.ranges), default=None)
+    if lowest is not None and (point := client.bounds().trim_point) > lowest:
+        raise Trimmed(
+            f"the log was trimmed to {point} while a batch was written whose rows begin at "
+            f"{lowest}: nothing of it counts. Run it again"
+        )

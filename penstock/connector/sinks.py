@@ -1,0 +1,79 @@
+"""What all sinks do before the first row: find or make the stream, and check that rows fit it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from penstock.connector.connections import connected
+from penstock.connector.options import Where
+from penstock.errors import BadRequest, SchemaMismatch
+from penstock.stream.schema import describe_difference, normalise
+from penstock.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: Streams that were checked, by process: Spark asks for a writer twice per batch.
+_READY: Final[dict[tuple[Where, str, str], Stream]] = {}
+
+
+def ready_stream(
+    where: Where, name: str, schema: StructType, *, key_by: tuple[str, ...] = ()
+) -> Stream:
+    """The stream that takes rows of this schema; made if there is none.
+
+    Raises SchemaMismatch naming each column that differs. A column may be nullable here and not
+    there: rows are checked.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    place = (where, name, schema.json())
+    found = _READY.get(place)
+    if found is not None:
+        return found
+    missing = [key for key in key_by if key not in schema.names]
+    if missing:
+        raise BadRequest(
+            f"option keyBy names {', '.join(missing)}: the rows have {', '.join(schema.names)}"
+        )
+    given = normalise(to_arrow_schema(schema, timezone="UTC"))
+    log = connected(where)
+    try:
+        stream = log.create_stream(name, given)
+    except SchemaMismatch:
+        stream = log.stream(name)
+        _check_fits(stream, given)
+    _READY[place] = stream
+    return stream
+
+
+def _check_fits(stream: Stream, given: pa.Schema) -> None:
+    known = stream.schema
+    if sorted(known.names) == sorted(given.names):
+        given = pa.schema([given.field(name) for name in known.names])
+    difference = describe_difference(_nullable(known), _nullable(given))
+    if difference:
+        raise SchemaMismatch(
+            f"the rows do not fit stream {stream.name}: {difference}. Select and cast the columns "
+            f"to {stream.ddl}, or write to another stream"
+        )
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([_nullable_field(field) for field in schema])
+
+
+def _nullable_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _nullable_type(field.type))
+
+
+def _nullable_type(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable_field(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable_type(kind.key_type), _nullable_field(kind.item_field))
+    return kind

@@ -1,0 +1,178 @@
+"""Rows to staged entries, by a task: durable, and counted by nobody until a marker names them.
+
+Owns the cut into entries and the note `staging/<id>`, which says from where on a writer has entries
+without a marker: trimming spares them (runtime/trim.py). Law: the note is in the log before, or
+with, the writer's first staged entry, and only a commit or an abort takes it away. An attempt that
+is sent twice stages its rows twice: only what it returns can be named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import BadFormat, GuardFailed, Unknown
+from penstock.ids import Lsn
+from penstock.limits import GROUP_BYTES_MAX, GROUP_ENTRIES_MAX, KIB, PAYLOAD_BYTES_MAX
+from penstock.log.client.appender_core import group_bytes
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey, Value
+from penstock.protocol.markers import Range, join_ranges
+from penstock.protocol.names import staging_key, stream_node_tag
+from penstock.state.keys import hash_columns, virtual_nodes
+from penstock.stream.batches import encode_batch, split_batch
+from penstock.stream.registration import stream_tag
+from penstock.stream.rows import to_batches
+from penstock.stream.stream import Stream
+
+#: Spark's batches are joined up to it: fewer entries, each cheaper by the row.
+_ENTRY_BYTES: Final = PAYLOAD_BYTES_MAX // 2
+_GROUP_BYTES: Final = GROUP_BYTES_MAX - 64 * KIB
+_IN_FLIGHT_MAX: Final = 4
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a task staged: what a marker would have to name."""
+
+    ranges: tuple[Range, ...]
+    rows: int
+
+
+class Staging:
+    """One task's rows for one stream; `id` is the query's, or the batch write's."""
+
+    def __init__(
+        self, client: BlockingLog, stream: Stream, *, id: str, key_by: tuple[str, ...] = ()
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._key = staging_key(id)
+        self._key_by = key_by
+        self._is_noted = False
+        self._sent: deque[tuple[list[NewEntry], Future[Appended]]] = deque()
+        self._ranges: list[Range] = []
+        self._rows = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Staged:
+        """Returns when all rows are durable. Raises BadRow, TooLarge."""
+        group: list[NewEntry] = []
+        size = 0
+        for entry in self._entries(batches):
+            added = group_bytes([entry])
+            # One place is left for the note.
+            if group and (size + added > _GROUP_BYTES or len(group) == GROUP_ENTRIES_MAX - 1):
+                self._append(group)
+                group, size = [], 0
+            group.append(entry)
+            size += added
+        if group:
+            self._append(group)
+        while self._sent:
+            self._take_one()
+        return Staged(join_ranges(self._ranges), self._rows)
+
+    def _entries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[NewEntry]:
+        for batch in _joined(batches):
+            for fitting in to_batches(batch, self._stream.schema):
+                for rows, tags in self._by_node(fitting):
+                    for piece in split_batch(rows, PAYLOAD_BYTES_MAX, first_row=self._rows):
+                        self._rows += piece.num_rows
+                        payload = encode_batch(piece)
+                        yield NewEntry(payload, tags, Kind.STAGED, rows=piece.num_rows)
+
+    def _by_node(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, tuple[str, ...]]]:
+        """The rows of each virtual node, if the stream is keyed."""
+        name = self._stream.name
+        if not self._key_by:
+            yield batch, (stream_tag(name),)
+            return
+        columns = [batch.column(key) for key in self._key_by]
+        nodes = virtual_nodes(hash_columns(columns, batch.num_rows))
+        order = np.argsort(nodes, kind="stable")
+        counts = np.bincount(nodes)
+        ends = np.cumsum(counts)
+        by_node = batch.take(pa.array(order))
+        for node in np.flatnonzero(counts).tolist():
+            first, end = int(ends[node] - counts[node]), int(ends[node])
+            yield by_node.slice(first, end - first), (stream_tag(name), stream_node_tag(name, node))
+
+    def _append(self, group: list[NewEntry]) -> None:
+        if not self._is_noted:
+            self._append_first(group)
+            self._is_noted = True
+            return
+        if len(self._sent) == _IN_FLIGHT_MAX:
+            self._take_one()
+        self._sent.append((group, self._client.append_nowait(group)))
+
+    def _append_first(self, group: list[NewEntry]) -> None:
+        """With the note, unless it is there: an earlier one only makes trimming more careful."""
+        for attempt in range(_TRIES):
+            try:
+                if self._client.get(self._key) is None:
+                    note = SetKey(self._key, encode_note(len(group)))
+                    done = self._client.append(group, guards=[Guard(self._key, None)], sets=[note])
+                else:
+                    done = self._client.append(group)
+                return self._name(group, done)
+            except GuardFailed:
+                pass  # another task was faster: its note is there now
+            except Unknown:
+                if attempt == _TRIES - 1:
+                    raise
+        self._name(group, self._client.append(group))
+
+    def _take_one(self) -> None:
+        group, sent = self._sent.popleft()
+        try:
+            self._name(group, sent.result())
+        except Unknown:
+            self._name(group, self._client.append(group))
+
+    def _name(self, group: list[NewEntry], done: Appended) -> None:
+        # Not done.count, which includes the note.
+        self._ranges.append(Range(done.first_lsn, len(group)))
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | pa.Table]:
+    """The rows in order, small batches joined."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting and size + batch.nbytes > _ENTRY_BYTES:
+            yield _join(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield _join(waiting)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def encode_note(entries: int) -> bytes:
+    """The note that comes in one group after so many staged entries."""
+    return json.dumps({"entries": entries}).encode()
+
+
+def staged_from(note: Value) -> Lsn:
+    """The first staged entry that the writer of this note may have."""
+    try:
+        found: Any = json.loads(note.data)
+        entries = int(found["entries"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFormat(f"bytes that are no note of staged entries: {error}") from error
+    return Lsn(note.lsn - entries)

@@ -1,0 +1,271 @@
+"""The streaming source: `spark.readStream.format("penstock")`.
+
+An offset is {"lsn": L, "schema": hash}: all that counts below L was read. Spark calls one object on
+the driver's side, in a process of its own, for all but `read`; that runs in tasks, on objects that
+were never asked anything else, and so a part says all that they need.
+
+Law: the rows of [start, end) are the same whenever they are planned, by a query that knows them
+from its follower or by one that was restarted and knows two offsets only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.connector.arrow import Streams, check_columns, find_streams, target_schema
+from penstock.connector.connections import connected, set_modules_aside
+from penstock.connector.follower import AHEAD_BYTES_MAX, Follower, Limits
+from penstock.connector.items import Part, Span, plan_items, plan_range
+from penstock.connector.options import ReadOptions
+from penstock.connector.read_part import read_carried, read_part
+from penstock.errors import BadRequest, SchemaMismatch, Trimmed
+from penstock.protocol.names import naming_tag
+from penstock.stream.positions import EARLIEST, resolve_position
+from penstock.stream.registration import stream_tag
+from penstock.stream.schema import decode_schema, encode_schema
+from penstock.stream.session import Log
+
+logger = logging.getLogger(__name__)
+
+Offset = dict[str, Any]
+_LSN: Final = "lsn"
+_SCHEMA: Final = "schema"
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark calls."""
+
+    def __init__(self, options: ReadOptions, columns: StructType) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver: _Driver | None = None
+
+    # ---- on the driver's side
+
+    def initialOffset(self) -> Offset:
+        return self._on_driver().initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark takes one limit; `latestOffset` keeps both."""
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._on_driver().stop_at_tail()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return self._on_driver().latest_offset(start, isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> Offset | None:
+        return self._on_driver().reported_offset()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return self._on_driver().partitions(start, end)
+
+    def commit(self, end: Offset) -> None:
+        self._on_driver().forget(end)
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
+    def _on_driver(self) -> _Driver:
+        if self._driver is None:
+            self._driver = _Driver(self._options, self._columns)
+        return self._driver
+
+    # ---- in tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options, self._columns)
+
+
+def make_partitions(parts: Sequence[Part], schema: pa.Schema) -> list[InputPartition]:
+    """Plain data, and all that a task needs beside its options."""
+    encoded = encode_schema(schema)
+    return [InputPartition((encoded, part)) for part in parts]
+
+
+def read_partition(
+    partition: InputPartition, options: ReadOptions, columns: StructType
+) -> Iterator[pa.RecordBatch]:
+    """In a task: the batches of what `make_partitions` made."""
+    set_modules_aside()
+    if partition.value is None:  # Spark's own, where a batch has no partitions
+        return iter(())
+    encoded, part = partition.value
+    schema, target = decode_schema(encoded), target_schema(columns)
+    if part.carried:
+        return read_carried(part, schema, target)
+    client = connected(options.where).client
+    return read_part(client, part, schema, target, fail_on_data_loss=options.fail_on_data_loss)
+
+
+class _Driver:
+    """A query's source in the process on the driver's side; made at the first call."""
+
+    def __init__(self, options: ReadOptions, columns: StructType) -> None:
+        self._options = options
+        self._log: Log = connected(options.where)
+        self._streams: Streams = find_streams(self._log, options)
+        check_columns(columns, self._streams.schema, options)
+        self._initial: Offset | None = None
+        #: Where a query that takes what is there now ends.
+        self._below: int | None = None
+        self._follower: Follower | None = None
+
+    def initial_offset(self) -> Offset:
+        """Spark asks twice, and "latest" must mean one position."""
+        if self._initial is None:
+            position = self._options.start
+            lsn = resolve_position(self._log.client, position)
+            if position == EARLIEST:
+                lsn = max(lsn, min(source.start_lsn for source in self._streams.sources))
+            self._initial = self._offset(self._checked(lsn))
+        return self._initial
+
+    def stop_at_tail(self) -> None:
+        self._below = self._log.bounds().tail
+
+    def latest_offset(self, start: Offset, everything: bool) -> Offset:
+        options = self._options
+        first = self._lsn(start)
+        follower = self._following(first)
+        everything = everything or (options.rows_max is None and options.bytes_max is None)
+        if everything and not (self._below is None and follower.is_current):
+            end = self._end_of_log(first)
+        else:
+            rows_max = None if everything else options.rows_max
+            bytes_max = None if everything else options.bytes_max
+            end = self._cut(follower, first, Limits(rows_max, bytes_max, self._below))
+        return self._offset(end) if end > first else start
+
+    def reported_offset(self) -> Offset | None:
+        return None if self._follower is None else self._offset(self._follower.end)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        first, last = self._lsn(start), self._lsn(end)
+        if first >= last:
+            return []  # another source of the query has news
+        items = None if self._follower is None else self._follower.items(first, last)
+        options, sources = self._options, self._streams.sources
+        how: dict[str, Any] = {
+            "partitions": options.partitions,
+            "processors": os.cpu_count() or 1,
+            "by_node": options.by_virtual_node,
+        }
+        if items is not None:
+            parts = plan_items(items, sources, **how)
+        else:
+            first = min(self._checked(first), last)
+            tags = [naming_tag(source.name) for source in sources]
+            markers = self._log.client.read(tags, start=first, end=last)
+            parts = plan_range(Span(first, last), markers, sources, **how)
+        return make_partitions(parts, self._streams.schema)
+
+    def forget(self, end: Offset) -> None:
+        if self._follower is not None:
+            self._follower.forget(int(end[_LSN]))
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+    def _cut(self, follower: Follower, first: int, limits: Limits) -> int:
+        try:
+            return follower.cut(first, limits)
+        except Trimmed as error:
+            self.close()
+            raise self._data_lost(first) from error
+        except BaseException:
+            self.close()  # whoever calls again begins anew
+            raise
+
+    def _following(self, start: int) -> Follower:
+        """The follower; begun here if it cannot tell what comes after `start`."""
+        if self._follower is not None and not self._follower.covers(start):
+            self.close()
+        if self._follower is None:
+            self._follower = Follower(
+                self._log.client,
+                self._streams.sources,
+                self._checked(start),
+                ahead_max=max(self._options.bytes_max or 0, AHEAD_BYTES_MAX),
+                by_node=self._options.by_virtual_node,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+        return self._follower
+
+    def _end_of_log(self, start: int) -> int:
+        """After all that is there, by one question a stream: it may be far too much to follow."""
+        last = [
+            self._log.client.read_last(stream_tag(source.name), end=self._below)
+            for source in self._streams.sources
+        ]
+        end = max([start, *(entry.lsn + 1 for entry in last if entry is not None)])
+        if end > start:
+            self.close()  # the next trigger begins at the end
+        return end
+
+    def _checked(self, start: int) -> int:
+        """A position from which the log can be read."""
+        bounds = self._log.bounds()
+        if start > bounds.tail:
+            raise BadRequest(
+                f"stream {self._names()} is to be read from LSN {start}, but the log ends at "
+                f"{bounds.tail}: the checkpoint, or the position, is of another log; start with a "
+                "new checkpoint"
+            )
+        beginning = min(source.start_lsn for source in self._streams.sources)
+        start = max(start, beginning)
+        if start >= bounds.trim_point:
+            return start
+        if self._options.fail_on_data_loss:
+            raise self._data_lost(start)
+        logger.warning(
+            "rows are lost stream=%s from_lsn=%d trim_point=%d",
+            self._names(),
+            start,
+            bounds.trim_point,
+        )
+        return bounds.trim_point
+
+    def _data_lost(self, start: int) -> Trimmed:
+        return Trimmed(
+            f"stream {self._names()} is to be read from LSN {start}, but the log was trimmed at "
+            f"{self._log.bounds().trim_point}: start with a new checkpoint, or go on at the trim "
+            "point with option failOnDataLoss=false"
+        )
+
+    def _offset(self, lsn: int) -> Offset:
+        return {_LSN: int(lsn), _SCHEMA: self._streams.schema_hash}
+
+    def _lsn(self, offset: Offset) -> int:
+        """Raises SchemaMismatch if the query began when the streams had another schema."""
+        if offset.get(_SCHEMA) != self._streams.schema_hash:
+            raise SchemaMismatch(
+                f"stream {self._names()} has another schema than when the checkpoint was written; "
+                "start with a new checkpoint"
+            )
+        return int(offset[_LSN])
+
+    def _names(self) -> str:
+        return ", ".join(self._options.streams)

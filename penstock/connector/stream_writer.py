@@ -1,0 +1,87 @@
+"""The streaming sink: tasks stage, the driver commits. Append mode.
+
+Spark makes a writer anew in the process that plans a batch, in the one that commits it, and in each
+task: what the commit needs comes in the tasks' messages. Spark hands `commit` only the messages of
+attempts that won, so what retried and speculative attempts staged is never named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.connector.batch_commit import Batch
+from penstock.connector.commit import commit_batch, forget_staged
+from penstock.connector.connections import connected, set_modules_aside
+from penstock.connector.options import WriteOptions
+from penstock.connector.sinks import ready_stream
+from penstock.connector.staging import Staged, Staging
+from penstock.errors import Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    query: str
+    staged: Staged
+
+
+class PenstockStreamWriter(DataSourceStreamArrowWriter):
+    """Made with `make`, which checks; Spark pickles it to the tasks."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    @classmethod
+    def make(cls, options: WriteOptions, schema: StructType, overwrite: bool) -> Self:
+        if overwrite:
+            raise Unsupported(
+                "a stream of the log only grows, so the sink takes append mode. For complete and "
+                f'update mode: .foreachBatch(penstock.foreach_batch_writer("{options.stream}"))'
+            )
+        ready_stream(options.where, options.stream, schema, key_by=options.key_by)
+        set_modules_aside()
+        return cls(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        set_modules_aside()
+        options = self._options
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty(_QUERY_ID)
+        assert query is not None, "Spark tells every task of a streaming query its id"
+        client = connected(options.where).client
+        stream = ready_stream(options.where, options.stream, self._schema)
+        staging = Staging(client, stream, id=query, key_by=options.key_by)
+        return StagedMessage(query, staging.write(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        told = _told(messages)
+        if not told:
+            return  # Spark runs one task at least: without one there is nothing to commit
+        options = self._options
+        batch = Batch(told[0].query, batchId, options.checkpoint, options.take_over)
+        client = connected(options.where).client
+        commit_batch(client, batch, [options.stream], [one.staged for one in told])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Also called after a commit that raised and may have taken effect: it undoes nothing."""
+        told = _told(messages)
+        if told:
+            forget_staged(connected(self._options.where).client, told[0].query)
+
+
+def _told(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:
+    return [one for one in messages if isinstance(one, StagedMessage)]

@@ -1,0 +1,235 @@
+"""Exactly once of micro-batches under fire: whatever is killed, each row of the input has its row.
+
+Two queries run at once on real processes, from their checkpoint directories: one through the sink,
+one through foreach_batch_writer into three streams. All kinds of processes are killed at random
+moments while a feed appends and a reader checks, again and again, all that counts: nothing twice,
+nothing half, nothing that was not in the input. In the end the results are those of the input.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from connector_fire import (
+    Look,
+    Nemesis,
+    Stand,
+    check_grown,
+    check_plain,
+    check_three,
+    look_at_log,
+    make_out,
+)
+
+from penstock.ids import Lsn
+from penstock.log.records import Entry, Kind
+from penstock.protocol.markers import Marker, Range, encode_marker
+
+SEED = 20261115
+
+
+@dataclass(slots=True)
+class Plan:
+    """How much of what."""
+
+    faults: Counter[str] = field(
+        default_factory=lambda: Counter(
+            worker=5, executor=3, server=3, planner=2, driver=1, commit=1
+        )
+    )
+    rows_per_s: int = 400
+    #: Faults that would come later are left out, so that a slow machine has fewer.
+    seconds: float = 45.0
+    #: Rounds of faults, until each query has committed so many batches.
+    batches: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run was like."""
+
+    seed: int
+    counts: Counter[str]
+    seconds: float
+    rows: int
+    reads: int
+    restarts: int
+    unnoted: int
+    look: Look
+
+    def __str__(self) -> str:
+        kills = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
+        batches = " and ".join(map(str, self.look.batches.values()))
+        return "\n".join(
+            [
+                f"connector under fire, seed {self.seed}, {self.seconds:.0f} s",
+                f"  kills                      {self.counts.total()}: {kills}",
+                f"  batches                    {batches}",
+                f"  queries started again      {self.restarts}, beside those of killed drivers",
+                f"  in the log, not Spark's    {self.unnoted} batches when the driver was killed",
+                f"  rows fed                   {self.rows}",
+                f"  checks while it ran        {self.reads}",
+                f"  entries staged             {self.look.staged}, of them never named "
+                f"{self.look.staged - self.look.named}",
+            ]
+        )
+
+
+def run_under_fire(directory: Path, seed: int, plan: Plan) -> Report:
+    began = time.monotonic()
+    with Stand(directory, rows_per_s=plan.rows_per_s) as stand:
+        stand.start_feeding()
+        stand.start_driver().wait_for("running")
+        stand.wait_marker(60.0)
+        nemesis = Nemesis(stand, random.Random(seed))
+        while True:
+            nemesis.run(list(plan.faults.elements()), time.monotonic() + plan.seconds)
+            last = stand.last_batches().values()
+            if stand.errors or (len(last) == 2 and min(last) >= plan.batches):
+                break
+        stand.stop_feeding()
+        stand.driver.ask(command="flush")
+        stand.driver.wait_for("flushed", 120.0)
+        assert stand.errors == []
+        fenced = [one for one in stand.failures if "Fenced" in one["error"]]
+        assert fenced == [], "nobody else has the checkpoints"
+        rows = stand.boundaries[-1]
+        done, batches = stand.read_and_check()
+        assert done == rows, f"of {rows} rows only {done} came through"
+        assert batches > 1
+        look = look_at_log(stand.log.client.read(), stand.last_batches())
+        return Report(
+            seed, nemesis.counts, time.monotonic() - began, rows, stand.reads,
+            len(stand.failures), nemesis.unnoted, look,
+        )  # fmt: skip
+
+
+# ---- the checks themselves can fail
+
+
+BOUNDARIES = [0, 40, 80, 120]
+
+
+def plain_rows(count: int) -> tuple[Any, Any]:
+    out = make_out(count)
+    return out["id"].to_numpy().copy(), out["w"].to_numpy().copy()
+
+
+def three_tables(*counts: int) -> dict[str, pa.Table]:
+    """A batch for each count of rows of `in`."""
+    ids, w = plain_rows(counts[-1])
+    batch = np.searchsorted(np.array(counts), ids, side="right")
+    even = ids % 2 == 0
+
+    def table(kept: Any, sign: int) -> pa.Table:
+        return pa.table({"batch": batch[kept], "id": ids[kept], "w": sign * w[kept]})
+
+    return {"left": table(even, 1), "right": table(~even, 1), "both": table(ids >= 0, -1)}
+
+
+def test_what_whole_appends_give_is_accepted() -> None:
+    ids, w = plain_rows(80)
+
+    assert check_plain(ids[::-1], w[::-1], BOUNDARIES) == 80
+    assert check_plain(ids[:0], w[:0], BOUNDARIES) == 0
+    assert check_three(three_tables(40, 80), BOUNDARIES) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda ids, w: (np.append(ids, ids[5]), np.append(w, w[5])), "there twice"),
+        (lambda ids, w: (np.delete(ids, 5), np.delete(w, 5)), "missing before others"),
+        (lambda ids, w: (ids[:-1], w[:-1]), "end inside an append"),
+        (lambda ids, w: (np.append(ids, 3), np.append(w, 0)), "none of the input"),
+        (lambda ids, w: (np.append(ids, 500), np.append(w, 0)), "none of the input"),
+        (lambda ids, w: (ids, w + (ids == 8)), "another value"),
+    ],
+)
+def test_anything_else_is_noticed(change: Callable[..., Any], complaint: str) -> None:
+    ids, w = change(*plain_rows(80))
+
+    with pytest.raises(AssertionError, match=complaint):
+        check_plain(ids, w, BOUNDARIES)
+
+
+@pytest.mark.parametrize("name", ["left", "right", "both"])
+def test_a_batch_that_is_torn_between_streams_is_noticed(name: str) -> None:
+    tables = three_tables(40, 80)
+    tables[name] = tables[name].filter(pc.field("batch") == 0)
+
+    with pytest.raises(AssertionError, match=r"batches \[1\] are not in all streams alike"):
+        check_three(tables, BOUNDARIES)
+
+
+def test_rows_of_a_batch_that_differ_between_streams_are_noticed() -> None:
+    tables = three_tables(40, 80)
+    ids = tables["both"]["id"].to_numpy().copy()
+    ids[7] = 500
+    tables["both"] = tables["both"].set_column(1, "id", pa.array(ids))
+
+    with pytest.raises(AssertionError, match="other rows in one stream"):
+        check_three(tables, BOUNDARIES)
+
+
+def test_rows_that_vanish_or_move_are_noticed() -> None:
+    table = three_tables(40, 80)["both"]
+
+    check_grown(table.slice(0, 30), table)
+    for after in (table.slice(1), table.slice(0, 20)):
+        with pytest.raises(AssertionError, match="read before"):
+            check_grown(table.slice(0, 30), after)
+
+
+def marker(lsn: int, task: str, *ranges: Range) -> Entry:
+    made = Marker(task, 0, 0, Lsn(0), 0, ranges)
+    return entry(lsn, Kind.MARKER, encode_marker(made))
+
+
+def entry(lsn: int, kind: Kind, payload: bytes = b"") -> Entry:
+    return Entry(Lsn(lsn), kind, ("s/out",), "p", 0, lsn, 0, 0, payload)
+
+
+def test_a_log_in_which_something_is_named_twice_is_noticed() -> None:
+    staged = [entry(lsn, Kind.STAGED) for lsn in range(4)]
+    one, two = Range(Lsn(0), 2), Range(Lsn(1), 2)
+
+    look = look_at_log([*staged, marker(4, "q", one)], {"q": 0})
+    assert (look.staged, look.named, look.batches) == (4, 2, {"q": 1})
+    with pytest.raises(AssertionError, match="named twice"):
+        look_at_log([*staged, marker(4, "q", one), marker(5, "q", two)], {"q": 1})
+    with pytest.raises(AssertionError, match="q"):
+        look_at_log([*staged, marker(4, "q", one), marker(5, "q")], {"q": 0})
+
+
+# ---- the fire
+
+
+@pytest.mark.timeout(300)
+def test_each_row_counts_once_whatever_is_killed(tmp_path: Path, tables: list[str]) -> None:
+    report = run_under_fire(tmp_path, SEED, Plan())
+    print(report)
+    tables.append(str(report))
+
+    assert report.look.staged > report.look.named, "no attempt was lost: the fire was too mild"
+
+
+@pytest.mark.soak
+def test_each_row_counts_once_over_two_hundred_batches(tmp_path: Path, tables: list[str]) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    report = run_under_fire(tmp_path, seed, Plan(batches=200, seconds=90.0))
+    print(report)
+    tables.append(str(report))
+
+    assert all(count > 200 for count in report.look.batches.values())

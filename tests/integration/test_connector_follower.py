@@ -1,0 +1,577 @@
+"""The source without Spark: a follower and the parts it plans, against a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from embedded_server import kill_server, stop_server, wait_until
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import penstock
+from penstock.connector import items as items_module
+from penstock.connector import stream_reader as stream_reader_module
+from penstock.connector.arrow import schema_hash, stream_struct
+from penstock.connector.follower import Follower, Limits
+from penstock.connector.items import Source
+from penstock.connector.options import STREAM_READ, read_options
+from penstock.connector.stream_reader import PenstockStreamReader
+from penstock.errors import BadFormat, BadRequest, NotFound, SchemaMismatch, Trimmed
+from penstock.ids import Lsn
+from penstock.log.records import Appended, Kind, NewEntry
+from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.protocol.names import with_naming
+from penstock.stream.batches import encode_batch
+from penstock.stream.registration import stream_tag
+
+SCHEMA = "k long NOT NULL, v string"
+NO_LIMITS = Limits(None, None)
+
+
+@pytest.fixture(scope="module")
+def module_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Log]:
+    directory = tmp_path_factory.mktemp("connector") / "log"
+    with penstock.connect(directory) as opened:
+        yield opened
+    stop_server(directory)
+
+
+@pytest.fixture
+def own_log(tmp_path: Path) -> Iterator[penstock.Log]:
+    """For tests that trim it or kill its server."""
+    with penstock.connect(tmp_path / "log") as opened:
+        yield opened
+    stop_server(tmp_path / "log")
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A stream of the test's own."""
+    return str(request.node.originalname)[5:100]
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"k": n, "v": f"v{n}"} for n in range(first, first + count)]
+
+
+def entry(stream: penstock.Stream, first: int, count: int, kind: Kind, *nodes: int) -> NewEntry:
+    batch = pa.RecordBatch.from_pylist(rows(first, count), schema=stream.schema)
+    tags = (stream_tag(stream.name), *(f"s/{stream.name}/{node}" for node in nodes))
+    return NewEntry(encode_batch(batch), tags, kind, rows=count)
+
+
+def stage(log: penstock.Log, stream: penstock.Stream, first: int, count: int, *nodes: int) -> Range:
+    """Rows that count nowhere yet."""
+    done = log.client.append([entry(stream, first, count, Kind.STAGED, *nodes)])
+    return Range(done.first_lsn, done.count)
+
+
+def mark(log: penstock.Log, streams: list[penstock.Stream], *ranges: Range) -> Appended:
+    """A marker as the real-time engine and the sinks write it."""
+    tags = [stream_tag(stream.name) for stream in streams]
+    made = Marker("q.1/0/0", 1, 0, Lsn(0), 0, ranges=ranges)
+    tags = ["T/q.1/0/0", *(with_naming(tags) if ranges else tags)]
+    return log.client.append([NewEntry(encode_marker(made), tuple(tags), Kind.MARKER)])
+
+
+def reader(log: penstock.Log, *streams: str, columns: Any = None, **said: Any) -> Any:
+    options = {"log": log.target, "streams": ",".join(streams)}
+    options |= {name: str(value) for name, value in said.items()}
+    found = read_options(options, STREAM_READ)
+    return PenstockStreamReader(found, columns or stream_struct(found))
+
+
+def take(source: Any, start: Any, end: Any) -> list[dict[str, Any]]:
+    """What tasks read of a batch, by objects that were asked nothing else."""
+    found: list[dict[str, Any]] = []
+    for part in source.partitions(start, end):
+        task = PenstockStreamReader(source._options, source._columns)
+        for batch in task.read(part):
+            batch.validate(full=True)
+            found += batch.to_pylist()
+    return found
+
+
+def keys(found: list[dict[str, Any]]) -> list[int]:
+    return sorted(row["k"] for row in found)
+
+
+def run_through(source: Any, start: Any = None) -> tuple[list[list[dict[str, Any]]], Any]:
+    """All triggers until nothing is new, as Spark calls them; and where it ended."""
+    at = source.initialOffset() if start is None else start
+    limit = source.getDefaultReadLimit()
+    batches: list[list[dict[str, Any]]] = []
+    while (end := source.latestOffset(at, limit)) != at:
+        batches.append(take(source, at, end))
+        source.commit(end)
+        at = end
+    return batches, at
+
+
+# ---- what counts
+
+
+def test_data_and_what_markers_name_are_read_once(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    stream.append(rows(0, 3))
+    lost = stage(module_log, stream, 100, 5)
+    first, second = stage(module_log, stream, 3, 2), stage(module_log, stream, 5, 2)
+    mark(module_log, [stream])
+    mark(module_log, [stream], first, second)
+    stream.append(rows(7, 1))
+    assert lost.count == 1
+
+    source = reader(module_log, name)
+    batches, end = run_through(source)
+
+    assert [keys(batch) for batch in batches] == [list(range(8))]
+    assert source.latestOffset(end, source.getDefaultReadLimit()) is end
+    source.stop()
+
+
+def test_staged_rows_before_the_start_count_at_their_marker(
+    module_log: penstock.Log, name: str
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    staged = stage(module_log, stream, 0, 4)
+    start = module_log.bounds().tail
+    stage(module_log, stream, 50, 1)
+    mark(module_log, [stream], staged)
+
+    batches, _ = run_through(reader(module_log, name, startingPosition=start))
+    assert [keys(batch) for batch in batches] == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("by", ["size", "virtualNode"])
+def test_a_batch_planned_again_after_a_restart_has_the_same_rows(
+    module_log: penstock.Log, name: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Carried in its parts, read in LSN spans, and planned from two offsets alone."""
+    stream = module_log.create_stream(f"{name}_{by}", SCHEMA)
+    for n in range(10):
+        made = [entry(stream, n, 1, Kind.DATA, n % 5), entry(stream, 20 + n, 1, Kind.STAGED, n % 3)]
+        done = module_log.client.append(made)
+        stage(module_log, stream, 1000, 1)
+        mark(module_log, [stream], Range(done.first_lsn, 2))
+    expected = [*range(10), *range(20, 30)]
+    source = reader(module_log, stream.name, partitionBy=by, partitions=3)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+
+    assert keys(take(source, start, end)) == expected
+    restarted = reader(module_log, stream.name, partitionBy=by, partitions=3)
+    assert keys(take(restarted, start, end)) == expected
+    monkeypatch.setattr(items_module, "CARRIED_BYTES_MAX", 0)
+    assert len(source.partitions(start, end)) == 3
+    assert keys(take(source, start, end)) == expected
+
+
+def test_a_commit_to_several_streams_counts_in_each_and_streams_are_told_apart(
+    module_log: penstock.Log, name: str
+) -> None:
+    one, two = (module_log.create_stream(f"{name}_{n}", SCHEMA) for n in (1, 2))
+    ranges = [stage(module_log, one, 0, 2), stage(module_log, two, 10, 2)]
+    place = mark(module_log, [one, two], *ranges)
+    two.append(rows(12, 1))
+
+    batches, _ = run_through(reader(module_log, one.name, two.name, metadata="_stream,_lsn"))
+    (batch,) = batches
+    assert {(row["k"], row["_stream"]) for row in batch} == {
+        (0, one.name),
+        (1, one.name),
+        (10, two.name),
+        (11, two.name),
+        (12, two.name),
+    }
+    assert {row["_lsn"] for row in batch if row["k"] < 12} == {place.first_lsn}
+
+
+def test_metadata_says_where_when_and_by_whom(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    producer = stream.producer("me")
+    done = producer.append(rows(0, 2))
+    staged = stage(module_log, stream, 2, 1)
+    marked = mark(module_log, [stream], staged)
+    told = {one.lsn: one for one in module_log.client.read([stream_tag(name)])}
+
+    ((batch),), _ = run_through(reader(module_log, name, metadata="_lsn,_time,_producer"))
+    for row in batch:
+        at = told[marked.first_lsn if row["k"] == 2 else done.first_lsn]
+        assert row["_lsn"] == at.lsn
+        assert row["_time"].timestamp() * 1000 == pytest.approx(at.time_ms, abs=0.01)
+        assert row["_producer"] == at.producer
+    assert {row["k"] for row in batch} == {0, 1, 2}
+
+
+def test_what_stands_before_a_restart_of_the_stream_does_not_count(
+    module_log: penstock.Log, name: str
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    stream.append(rows(0, 3))
+    module_log.restart_stream(name)
+    stream.append(rows(3, 2))
+    for start in ("earliest", "0"):
+        batches, _ = run_through(reader(module_log, name, startingPosition=start))
+        assert [keys(batch) for batch in batches] == [[3, 4]]
+
+
+def test_an_empty_stream_has_nothing_and_then_something(
+    module_log: penstock.Log, name: str
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    source = reader(module_log, name)
+    batches, at = run_through(source)
+    assert batches == []
+    stream.append(rows(0, 1))
+    wait_until(lambda: source.latestOffset(at, None) != at, "the row did not come")
+    batches, _ = run_through(source, at)
+    assert [keys(batch) for batch in batches] == [[0]]
+
+
+def test_positions_say_where_a_query_begins(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    stream.append(rows(0, 2))
+    second = stream.append(rows(2, 2)).first_lsn
+    assert second is not None
+    entry_ = module_log.client.read([stream_tag(name)], start=second)[0]
+    begins = {
+        "earliest": second - 1,
+        str(second): second,
+        f"{penstock.stream.positions.from_time_ms(entry_.time_ms + 60_000).isoformat()}": None,
+        "latest": None,
+    }
+    for position, lsn in begins.items():
+        found = reader(module_log, name, startingPosition=position).initialOffset()["lsn"]
+        if position == "earliest":
+            assert found <= second - 1
+        else:
+            assert found == (module_log.bounds().tail if lsn is None else lsn)
+
+
+# ---- limits
+
+
+def test_triggers_keep_their_limits(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    for n in range(10):
+        stream.append(rows(100 + 10 * n, 10))
+    batches, _ = run_through(reader(module_log, name, maxRowsPerTrigger=35))
+    assert [len(batch) for batch in batches] == [30, 30, 30, 10]
+    assert [row["k"] for batch in batches for row in batch] == list(range(100, 200))
+
+    size = len(module_log.client.read([stream_tag(name)])[0].payload)
+    batches, _ = run_through(reader(module_log, name, maxBytesPerTrigger=4 * size + size // 2))
+    assert [len(batch) for batch in batches] == [40, 40, 20]
+
+    both = reader(module_log, name, maxRowsPerTrigger=95, maxBytesPerTrigger=5 * size)
+    assert [len(batch) for batch in run_through(both)[0]] == [50, 50]
+
+
+def test_all_that_is_there_is_taken_if_there_is_no_limit(
+    module_log: penstock.Log, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is more than a follower may be ahead."""
+    monkeypatch.setattr(stream_reader_module, "AHEAD_BYTES_MAX", 1)
+    stream = module_log.create_stream(name, SCHEMA)
+    for n in range(50):
+        stream.append(rows(n, 1))
+    batches, _ = run_through(reader(module_log, name, maxBytesPerTrigger=0))
+    assert [keys(batch) for batch in batches] == [list(range(50))]
+
+
+def test_available_now_ends_at_what_was_there(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    for n in range(10):
+        stream.append(rows(n, 1))
+    staged = stage(module_log, stream, 50, 1)
+    source = reader(module_log, name, maxRowsPerTrigger=4)
+    source.prepareForTriggerAvailableNow()
+    mark(module_log, [stream], staged)
+    stream.append(rows(10, 5))
+    batches, _ = run_through(source)
+    assert [keys(batch) for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    unlimited = reader(module_log, name, maxBytesPerTrigger=0)
+    unlimited.prepareForTriggerAvailableNow()
+    stream.append(rows(90, 1))
+    batches, _ = run_through(unlimited)
+    assert [keys(batch) for batch in batches] == [[*range(15), 50]]
+
+
+# ---- the follower
+
+
+def test_it_does_not_run_ahead_without_bound_nor_stops_before_a_large_commit(
+    module_log: penstock.Log, name: str
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    large = [{"k": 0, "v": "x" * 500_000}]
+    payload = encode_batch(pa.RecordBatch.from_pylist(large, schema=stream.schema))
+    one = NewEntry(payload, (stream_tag(name),), Kind.STAGED, rows=1)
+    ranges = [Range(module_log.client.append([one]).first_lsn, 1) for _ in range(20)]
+    mark(module_log, [stream], *ranges)
+    for _ in range(20):
+        stream.append(large)
+    tail = module_log.bounds().tail
+
+    follower = Follower(module_log.client, (Source(name),), 0, ahead_max=1)
+    at, seen, triggers = 0, 0, 0
+    while (end := follower.cut(at, NO_LIMITS)) != at:
+        found = follower.items(at, end)
+        assert found is not None
+        # A delivery of the log is looked at as a whole, and has a bound of its own.
+        assert len(found) <= 8
+        seen += sum(item.rows for item in found)
+        follower.forget(end)
+        at, triggers = end, triggers + 1
+    assert (seen, at) == (40, tail)
+    assert triggers > 1
+    follower.close()
+
+
+def test_what_it_does_not_know_it_does_not_tell(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    first = stream.append(rows(0, 1)).first_lsn
+    second = stream.append(rows(1, 1)).first_lsn
+    assert first is not None and second is not None
+    follower = Follower(module_log.client, (Source(name),), second)
+    assert follower.cut(second, NO_LIMITS) == second + 1
+    assert follower.items(first, second + 1) is None
+    assert follower.items(second, second + 1000) is None
+    assert len(follower.items(second, second + 1) or ()) == 1
+    follower.forget(second + 1)
+    assert follower.items(second, second + 1) is None
+    assert not follower.covers(second) and follower.covers(second + 1)
+    follower.close()
+
+
+def test_no_question_to_the_log_once_it_follows(
+    module_log: penstock.Log, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    stream.append(rows(0, 1))
+    source = reader(module_log, name)
+    _, at = run_through(source)
+    client = source._driver._log.client
+    for method in ("bounds", "read", "read_last", "get", "find_time", "run"):
+        monkeypatch.setattr(client, method, None)
+    stream.append(rows(1, 1))
+    wait_until(lambda: source.latestOffset(at, None) != at, "the row did not come")
+    end = source.latestOffset(at, None)
+    assert source.reportLatestOffset() == end
+    assert keys(take(source, at, end)) == [1]
+    monkeypatch.undo()
+    source.stop()
+
+
+def test_it_goes_on_after_the_server_was_killed(own_log: penstock.Log) -> None:
+    stream = own_log.create_stream("s", SCHEMA)
+    stream.append(rows(0, 1))
+    source = reader(own_log, "s")
+    _, at = run_through(source)
+    kill_server(Path(own_log.target))
+    stream.append(rows(1, 1))
+    wait_until(lambda: source.latestOffset(at, None) != at, "the row did not come")
+    batches, _ = run_through(source, at)
+    assert [keys(batch) for batch in batches] == [[1]]
+
+
+def test_what_ends_the_thread_is_raised_by_the_next_trigger(
+    module_log: penstock.Log, name: str
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    source = reader(module_log, name)
+    _, at = run_through(source)
+    module_log.client.append([NewEntry(b"no marker", (stream_tag(stream.name),), Kind.MARKER)])
+    wait_until(lambda: source._driver._follower._error is not None, "it did not notice")
+    with pytest.raises(BadFormat, match="no marker"):
+        source.latestOffset(at, None)
+
+
+def test_its_thread_ends_when_it_is_closed(module_log: penstock.Log, name: str) -> None:
+    module_log.create_stream(name, SCHEMA)
+    follower = Follower(module_log.client, (Source(name),), 0)
+    follower.close()
+    follower.close()
+    wait_until(lambda: follower._thread not in threading.enumerate(), "the thread goes on for ever")
+
+
+# ---- what is refused
+
+
+def test_a_trimmed_start_is_told_or_passed_over(
+    own_log: penstock.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = own_log.create_stream("s", SCHEMA)
+    for n in range(5):
+        stream.append(rows(n, 1))
+    _, at = run_through(reader(own_log, "s", maxRowsPerTrigger=1))
+    source = reader(own_log, "s", maxRowsPerTrigger=1)
+    first = source.initialOffset()
+    second = source.latestOffset(first, None)
+    own_log.trim(second["lsn"] + 1)
+    trim_point = own_log.bounds().trim_point
+
+    for call in (
+        lambda new: new.latestOffset(second, None),
+        lambda new: new.partitions(second, at),
+    ):
+        with pytest.raises(Trimmed) as told:
+            call(reader(own_log, "s"))
+        for word in ("stream s", str(second["lsn"]), str(trim_point), "checkpoint", "failOnData"):
+            assert word in str(told.value)
+
+    lenient = reader(own_log, "s", failOnDataLoss="false")
+    batches, _ = run_through(lenient, second)
+    assert [keys(batch) for batch in batches] == [[2, 3, 4]]
+    assert keys(take(reader(own_log, "s", failOnDataLoss="false"), second, at)) == [2, 3, 4]
+    assert "rows are lost" in caplog.text
+
+
+def test_a_part_that_is_trimmed_before_its_task_reads_it(own_log: penstock.Log) -> None:
+    stream = own_log.create_stream("s", SCHEMA)
+    for n in range(5):
+        stream.append(rows(n, 1))
+    start, end = {}, {}
+    parts = {}
+    for lenient in ("true", "false"):
+        source = reader(own_log, "s", failOnDataLoss=lenient, partitions=1)
+        start, end = source.initialOffset(), run_through(source)[1]
+        fresh = reader(own_log, "s", failOnDataLoss=lenient, partitions=1)
+        parts[lenient] = (fresh, fresh.partitions(start, end))
+    own_log.trim(end["lsn"] - 2)
+    source, (part,) = parts["true"]
+    with pytest.raises(Trimmed, match="failOnDataLoss"):
+        list(source.read(part))
+    source, (part,) = parts["false"]
+    assert keys([row for batch in source.read(part) for row in batch.to_pylist()]) == [3, 4]
+
+
+def test_rows_of_a_commit_that_are_trimmed_are_told_or_passed_over(own_log: penstock.Log) -> None:
+    stream = own_log.create_stream("s", SCHEMA)
+    gone, kept = stage(own_log, stream, 0, 1), stage(own_log, stream, 1, 1)
+    own_log.trim(kept.first_lsn)
+    mark(own_log, [stream], gone, kept)
+    with pytest.raises(Trimmed, match="failOnDataLoss"):
+        run_through(reader(own_log, "s"))
+    batches, _ = run_through(reader(own_log, "s", failOnDataLoss="false"))
+    assert [keys(batch) for batch in batches] == [[1]]
+
+
+def test_an_offset_beyond_the_tail_is_of_another_log(module_log: penstock.Log, name: str) -> None:
+    module_log.create_stream(name, SCHEMA)
+    source = reader(module_log, name)
+    offset = source.initialOffset() | {"lsn": module_log.bounds().tail + 1}
+    with pytest.raises(BadRequest, match="another log"):
+        source.latestOffset(offset, None)
+    with pytest.raises(BadRequest, match="another log"):
+        reader(module_log, name, startingPosition=10**9).initialOffset()
+
+
+def test_another_schema_than_the_checkpoints_is_told(module_log: penstock.Log, name: str) -> None:
+    module_log.create_stream(name, SCHEMA)
+    source = reader(module_log, name)
+    offset = source.initialOffset() | {"schema": "0" * 16}
+    with pytest.raises(SchemaMismatch, match="new checkpoint"):
+        source.latestOffset(offset, None)
+    with pytest.raises(SchemaMismatch, match="new checkpoint"):
+        source.partitions(offset, offset)
+
+
+def test_streams_of_two_schemas_are_not_read_as_one(module_log: penstock.Log, name: str) -> None:
+    module_log.create_stream(f"{name}_1", SCHEMA)
+    module_log.create_stream(f"{name}_2", "k long NOT NULL, v int")
+    with pytest.raises(SchemaMismatch, match="column v: expected string, got int"):
+        reader(module_log, f"{name}_1", f"{name}_2")
+
+
+def test_a_stream_that_is_not_there_is_told(module_log: penstock.Log, name: str) -> None:
+    module_log.create_stream(name, SCHEMA)
+    with pytest.raises(NotFound, match=name):
+        reader(module_log, name + "x")
+
+
+def test_a_column_of_the_stream_is_no_metadata(module_log: penstock.Log, name: str) -> None:
+    module_log.create_stream(name, "_lsn long, k long")
+    assert reader(module_log, name)._columns.names == ["_lsn", "k"]
+    with pytest.raises(BadRequest, match="_lsn"):
+        reader(module_log, name, metadata="_lsn")
+
+
+# ---- columns
+
+
+def test_some_columns_in_another_order_and_looser(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(
+        name, "k long NOT NULL, s struct<x: int NOT NULL, y: array<string>> NOT NULL, z double"
+    )
+    stream.append([{"k": 1, "s": {"x": 2, "y": ["a", None]}, "z": 0.5}])
+    wanted = pa.schema(
+        [
+            (
+                "s",
+                pa.struct([("x", pa.int32()), ("y", pa.list_(pa.field("element", pa.string())))]),
+            ),
+            ("k", pa.int64()),
+        ]
+    )
+    source = reader(module_log, name, columns=from_arrow_schema(wanted))
+    batches, _ = run_through(source)
+    assert batches == [[{"s": {"x": 2, "y": ["a", None]}, "k": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ([("k", pa.int32(), False)], ["column k", "expected bigint, got int"]),
+        ([("v", pa.string(), False)], ["column v", "NOT NULL"]),
+        ([("w", pa.string(), True)], ["column w", "not there", "k, v"]),
+        ([("_time", pa.timestamp("us", tz="UTC"), False)], ["_time", "option metadata"]),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(
+    module_log: penstock.Log, name: str, columns: list[Any], words: list[str]
+) -> None:
+    module_log.create_stream(name, SCHEMA)
+    schema = pa.schema([pa.field(name_, kind, nullable) for name_, kind, nullable in columns])
+    source = reader(module_log, name, columns=from_arrow_schema(schema))
+    with pytest.raises(SchemaMismatch) as told:
+        source.initialOffset()
+    for word in words:
+        assert word in str(told.value)
+
+
+def test_the_hash_of_a_schema_knows_every_difference_but_comments() -> None:
+    ddls = [
+        "k long",
+        "k long NOT NULL",
+        "j long",
+        "k int",
+        "k long, v long",
+        "k map<string, long>",
+        "k struct<a: long>",
+        "k struct<a: long NOT NULL>",
+        "k array<long>",
+    ]
+    parse = penstock.stream.schema.normalise
+    hashes = {schema_hash(parse(ddl)) for ddl in ddls}
+    assert len(hashes) == len(ddls)
+    assert schema_hash(parse("k long COMMENT 'the key'")) == schema_hash(parse("k long"))
+
+
+def test_many_small_entries_become_few_batches(
+    module_log: penstock.Log, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    module_log.client.append([entry(stream, 100 * n, 100, Kind.DATA) for n in range(1200)])
+    monkeypatch.setattr(items_module, "CARRIED_BYTES_MAX", 0)
+    source = reader(module_log, name, partitions=1)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    (part,) = source.partitions(start, end)
+    sizes = [batch.num_rows for batch in source.read(part)]
+    assert sizes == [50_000, 50_000, 20_000]
