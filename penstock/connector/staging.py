@@ -8,24 +8,23 @@ is sent twice stages its rows twice: only what it returns can be named.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import BadFormat, GuardFailed, Unknown
-from penstock.ids import Lsn
+from penstock.errors import GuardFailed, Unknown
 from penstock.limits import GROUP_BYTES_MAX, GROUP_ENTRIES_MAX, KIB, PAYLOAD_BYTES_MAX
 from penstock.log.client.appender_core import group_bytes
 from penstock.log.client.blocking import BlockingLog
-from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey, Value
+from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
 from penstock.protocol.markers import Range, join_ranges
 from penstock.protocol.names import staging_key, stream_node_tag
+from penstock.protocol.staged import encode_note
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.batches import encode_batch, split_batch
 from penstock.stream.registration import stream_tag
@@ -161,18 +160,3 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | pa.T
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def encode_note(entries: int) -> bytes:
-    """The note that comes in one group after so many staged entries."""
-    return json.dumps({"entries": entries}).encode()
-
-
-def staged_from(note: Value) -> Lsn:
-    """The first staged entry that the writer of this note may have."""
-    try:
-        found: Any = json.loads(note.data)
-        entries = int(found["entries"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadFormat(f"bytes that are no note of staged entries: {error}") from error
-    return Lsn(note.lsn - entries)

@@ -1,4 +1,5 @@
-"""Staged entries that a reader was shown, kept until a marker names them. Pure.
+"""Staged entries that a reader was shown, kept until a marker names them; and the note of a writer
+that it has some. Pure.
 
 A marker says where its staged entries are, and a reader can always fetch them; but it was usually
 shown them a moment before, on its way to the marker. Law: `find` gives exactly the entries that a
@@ -7,11 +8,13 @@ fetch would, or None if it cannot know: what was evicted, or stood before the re
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
+from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.limits import GROUP_ENTRIES_MAX, MIB
-from penstock.log.records import Entry, Kind
+from penstock.log.records import Entry, Kind, Value
 from penstock.protocol.markers import Range
 
 KEPT_BYTES: Final = 8 * MIB
@@ -43,3 +46,18 @@ class StagedEntries:
             return None  # the count is the log's word, and a range is one group or some of one task
         places = range(named.first_lsn, named.end)
         return [self._kept[lsn] for lsn in places if lsn in self._kept]
+
+
+def encode_note(entries: int) -> bytes:
+    """The note that comes in one group after so many staged entries."""
+    return json.dumps({"entries": entries}).encode()
+
+
+def staged_from(note: Value) -> Lsn:
+    """The first staged entry that the writer of this note may have."""
+    try:
+        found: Any = json.loads(note.data)
+        entries = int(found["entries"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFormat(f"bytes that are no note of staged entries: {error}") from error
+    return Lsn(note.lsn - entries)

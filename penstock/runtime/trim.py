@@ -1,17 +1,27 @@
 """What of a log may be trimmed: below everything that any query may still read.
 
 Owns who is asked (I15): all tasks of all registered queries, by their last markers; of what
-trim_rule.py makes of them, the smallest counts.
+trim_rule.py makes of them, the smallest counts. Writers of Spark's own engine consume nothing here,
+but what they staged is spared: until its marker comes, and as long as that marker is.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.protocol.markers import Marker, decode_marker
-from penstock.protocol.names import QUERY_PREFIX, TaskId
+from penstock.protocol.names import (
+    BATCH_PREFIX,
+    BATCH_WRITES_TAG,
+    QUERY_PREFIX,
+    STAGING_PREFIX,
+    TaskId,
+    batch_writer,
+)
+from penstock.protocol.staged import staged_from
 from penstock.runtime.registry import RegisteredQuery, decode_query
 from penstock.runtime.trim_rule import below_named, needed_from
 
@@ -22,7 +32,8 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
     """Nothing below it is needed by any query; the trim point of now without queries."""
     bounds = await log.bounds()
     needed: list[Lsn] = []
-    tasks: list[TaskId] = []
+    #: Who wrote markers: under each tag, each commit names groups after those of the one before.
+    writers: list[list[str]] = []
     for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
         query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
         if query.protocol == "aligned":
@@ -33,11 +44,18 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
             return bounds.trim_point
         for stage, count in enumerate(query.tasks):
             for index in range(count):
-                tasks.append(TaskId(query.name, query.version, stage, index))
-                needed.append(await _needed_by(log, query, tasks[-1]))
+                task = TaskId(query.name, query.version, stage, index)
+                writers.append([task.marker_tag, task.commit_record_tag])
+                needed.append(await _needed_by(log, query, task))
     point = min(needed, default=bounds.trim_point)
+    if point > bounds.trim_point:
+        # In this order: whoever commits in between is seen to stage, or to have committed.
+        point = await _below_staged(log, point)
+        for key in await log.list_metadata(BATCH_PREFIX):
+            writers.append([f"T/{batch_writer(key.removeprefix(BATCH_PREFIX))}"])
     while point > bounds.trim_point:
-        markers = [one for task in tasks for one in await _first_markers(log, task, point)]
+        markers = [one for tags in writers for one in await _first_markers(log, tags, point)]
+        markers += await _batch_writes(log, point)
         lower = min([point, *(below_named(point, marker) for marker in markers)])
         if lower == point:
             break
@@ -45,19 +63,40 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
     return point
 
 
-async def _first_markers(log: AsyncLog, task: TaskId, start: Lsn) -> list[Marker]:
-    """Of the task's first commit at or after `start`: one, or its commit records."""
-    tail = (await log.bounds()).tail
+async def _first_markers(log: AsyncLog, tags: list[str], start: Lsn) -> list[Marker]:
+    """Of the writer's first commit at or after `start`: one, or its commit records."""
     found: list[Marker] = []
-    tags = [task.marker_tag, task.commit_record_tag]
+    async for marker in _markers(log, tags, start):
+        if found and marker.number != found[0].number:
+            break
+        found.append(marker)
+    return found
+
+
+async def _batch_writes(log: AsyncLog, start: Lsn) -> list[Marker]:
+    """All of them: each is of a writer of its own."""
+    return [marker async for marker in _markers(log, [BATCH_WRITES_TAG], start)]
+
+
+async def _markers(log: AsyncLog, tags: list[str], start: Lsn) -> AsyncIterator[Marker]:
+    tail = (await log.bounds()).tail
     async with log.tail(tags, start=start, end=tail) as reader:
         async for batch in reader:
             for entry in batch.entries:
-                marker = decode_marker(entry.payload)
-                if found and marker.number != found[0].number:
-                    return found
-                found.append(marker)
-    return found
+                yield decode_marker(entry.payload)
+
+
+async def _below_staged(log: AsyncLog, point: Lsn) -> Lsn:
+    """A trim point that spares what was staged and has no marker yet."""
+    for key, note in (await log.list_metadata(STAGING_PREFIX)).items():
+        first = staged_from(note)
+        if first < point:
+            logger.warning(
+                "trimming stops at %d: writer=%s has rows there that are not committed yet",
+                *(first, key.removeprefix(STAGING_PREFIX)),
+            )
+            point = first
+    return point
 
 
 async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn:

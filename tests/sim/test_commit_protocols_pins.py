@@ -139,7 +139,8 @@ class Opened:
         return self._bench.log.bounds()
 
     async def list_metadata(self, prefix: str) -> dict[str, SimpleNamespace]:
-        return self._metadata
+        found = self._metadata.items()
+        return {key: value for key, value in found if key.startswith(prefix)}
 
     async def read_last(self, tag: str) -> Entry | None:
         return self._bench.log.read_last(tag)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.ids import Lsn
 from penstock.limits import GROUP_ENTRIES_MAX
-from penstock.protocol.markers import Range
-from penstock.runtime.commit_protocol import join_ranges
+from penstock.protocol.markers import Range, join_ranges
 
 
 def lsns(ranges: Sequence[Range]) -> list[int]:
