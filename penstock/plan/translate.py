@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
@@ -48,6 +49,14 @@ _JOIN_KINDS: dict[str, n.JoinKind] = {
     "LeftAnti": "anti",
 }
 _EXPR_ID = re.compile(r"ExprId\((\d+)")
+
+
+#: Options of `format("penstock")` that only Spark's own engine can follow.
+_NOT_HERE: Final = {
+    "streams": "read each stream by itself, and union them",
+    "metadata": "put what you need into the rows before they enter the log",
+    "startingPosition": "give start= to penstock.start",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,9 @@ class _Translator:
         assert isinstance(chosen, tuple)
         pairs = tuple((str(pair[0]), str(pair[1])) for pair in chosen if isinstance(pair, tuple))
         named = dict(pairs)
+        for option, remedy in _NOT_HERE.items():
+            if option.lower() in {name.lower() for name in named}:
+                self.refusals.add(tree.text, f"option {option} of the source", remedy)
         stream = named.get("stream") or named.get("path") or str(tree.fields["sourceName"])
         return n.Scan(
             schema=schema_of(tree.output),

@@ -9,13 +9,12 @@ cancelled still writes is fenced by the log.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from penstock.connector.registering import choose_python
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.worker import Address, run_worker
 
@@ -189,17 +188,3 @@ def _first_line(error: Exception | None) -> str:
     if error is None:
         return "it left by itself"
     return str(error).strip().split("\n", 1)[0][:300]
-
-
-def choose_python(sc: Any) -> None:
-    """Let a Spark of this machine run workers with the Python that runs the driver.
-
-    Spark would take whatever `python3` is first on the path, which may not know Penstock. Who sets
-    PYSPARK_PYTHON, or has a cluster, has chosen.
-    """
-    if os.environ.get("PYSPARK_PYTHON"):
-        return
-    if chosen := sc.getConf().get("spark.pyspark.python"):
-        sc.pythonExec = chosen  # which only spark-submit obeys by itself
-    elif sc.master.startswith("local"):
-        sc.pythonExec = sys.executable

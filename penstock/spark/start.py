@@ -60,8 +60,9 @@ from penstock.stream.session import Log, connect
 logger = logging.getLogger(__name__)
 
 OnChange = Literal["refuse", "restart_from_earliest"]
-#: Connections of queries that were given none, by target: they last as long as the program.
-_LOGS: Final[dict[str | None, Log]] = {}
+#: Connections of queries that were given none, by target, token file and certificate authority:
+#: they last as long as the program.
+_LOGS: Final[dict[tuple[str | None, ...], Log]] = {}
 _PROTOCOLS: Final = get_args(ProtocolName)
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
@@ -194,19 +195,19 @@ def _ms(name: str, seconds: float) -> int:
 def _log_of(query: Query) -> Log:
     """The log that the DataFrame's streams were made with."""
     found = {
-        dict(leaf.options).get("log")
+        tuple(dict(leaf.options).get(name) for name in ("log", "tokenFile", "tlsCa"))
         for stage in query.stages
         for leaf in stage.inputs
         if isinstance(leaf, n.Scan)
     }
     if len(found) > 1:
-        raise BadRequest(f"the streams are in different logs ({sorted(map(str, found))}): use one")
-    target = next(iter(found), None)
-    if target is not None and "://" in target:
-        raise BadRequest(f"the streams are at {target}: give the connected log as log=")
-    known = _LOGS.get(target)
+        logs = sorted(str(where[0]) for where in found)
+        raise BadRequest(f"the streams are in different logs ({logs}): use one")
+    where = next(iter(found), (None, None, None))
+    known = _LOGS.get(where)
     if known is None or known.is_closed:
-        known = _LOGS[target] = connect(target)
+        target, token_file, tls_ca = where
+        known = _LOGS[where] = connect(target, token_file=token_file, tls_ca=tls_ca)
     return known
 
 

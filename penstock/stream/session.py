@@ -89,6 +89,9 @@ class Log:
         self.token_file = token_file
         self.tls_ca = tls_ca
         self._closed = False
+        options = {"log": target, "tokenFile": token_file, "tlsCa": tls_ca}
+        #: For `format("penstock")`.
+        self._found_by = {name: value for name, value in options.items() if value is not None}
 
     @property
     def client(self) -> BlockingLog:
@@ -111,11 +114,11 @@ class Log:
             except GuardFailed:
                 found = self._find(name)  # another was faster
         if found is None:
-            return Stream(self._client, wanted, self.target)
+            return Stream(self._client, wanted, self._found_by)
         difference = describe_difference(found.schema, wanted.schema)
         if difference:
             raise SchemaMismatch(f"stream {name} exists with another schema: {difference}")
-        return Stream(self._client, found, self.target)
+        return Stream(self._client, found, self._found_by)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name; NotFound, with names that are close, if there is none."""
@@ -123,14 +126,14 @@ class Log:
         found = self._find(name)
         if found is None:
             raise NotFound(f"no stream {name}: {_hint(name, self._names())}")
-        return Stream(self._client, found, self.target)
+        return Stream(self._client, found, self._found_by)
 
     def streams(self) -> list[Stream]:
         """All streams, by name."""
         found = self._client.list_metadata(KEY_PREFIX)
         names = {key.removeprefix(KEY_PREFIX): value.data for key, value in found.items()}
         return [
-            Stream(self._client, decode_registration(name, names[name]), self.target)
+            Stream(self._client, decode_registration(name, names[name]), self._found_by)
             for name in sorted(names)
         ]
 

@@ -6,9 +6,10 @@ batch (groups.py). Law: `read` gives back the rows that were appended, in log or
 
 from __future__ import annotations
 
-import functools
-import tempfile
+import importlib
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -35,12 +36,15 @@ class Stream:
     """
 
     def __init__(
-        self, client: BlockingLog, registration: Registration, target: str | None = None
+        self,
+        client: BlockingLog,
+        registration: Registration,
+        found_by: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._client = client
         self._registration = registration
-        #: What the log was connected with, so that queries over the stream find it.
-        self._target = target
+        #: What the log was connected with, as options: queries over the stream find it by them.
+        self._found_by = found_by
 
     @property
     def name(self) -> str:
@@ -119,20 +123,14 @@ class Stream:
         return Lsn(max(lsn, self._registration.start_lsn)) if position == EARLIEST else lsn
 
     def df(self, spark: Any) -> Any:
-        """The stream as a streaming DataFrame of this session, for `penstock.start`.
+        """The stream as a streaming DataFrame: for `penstock.start`, and for Spark's own engine.
 
-        It names the stream and its columns; only Penstock can read it.
+        The same as spark.readStream.format("penstock") with the options that find it.
         """
-        reader = spark.readStream.format("parquet").schema(self.ddl).option("stream", self.name)
-        if self._target is not None:
-            reader = reader.option("log", self._target)
-        return reader.load(_empty_directory().name)
+        # By its name: what knows Spark stands below this package.
+        importlib.import_module("penstock.connector.registering").register(spark)
+        reader = spark.readStream.format("penstock").option("stream", self.name)
+        return reader.options(**self._found_by).load()
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, {self.ddl!r})"
-
-
-@functools.cache
-def _empty_directory() -> tempfile.TemporaryDirectory[str]:
-    """Spark wants a place for a source of files, even if it never reads it; gone at the end."""
-    return tempfile.TemporaryDirectory(prefix="penstock-")

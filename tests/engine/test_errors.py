@@ -12,6 +12,7 @@ from small_queries import running
 
 import penstock
 from penstock.errors import (
+    BadConfig,
     BadRequest,
     EvaluationFailed,
     NotFound,
@@ -116,13 +117,29 @@ def test_what_is_no_dataframe_is_refused(spark: Any) -> None:
     assert "DataFrame" in refused(BadRequest, [1, 2, 3])
 
 
-def test_streams_of_a_remote_log_need_the_log(
+def test_streams_of_a_remote_log_are_found_by_their_options(
     spark: Any, bids: penstock.Stream, tmp_path: Path
 ) -> None:
     reader = spark.readStream.format("parquet").schema(bids.ddl).option("stream", "bids")
     frame = reader.option("log", "penstock://db.example:7070").load(str(tmp_path))
-    said = refused(BadRequest, frame)
-    assert "the streams are at penstock://db.example:7070: give the connected log as log=" in said
+    assert "db.example is not this machine: give tls_ca" in refused(BadConfig, frame)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "remedy"),
+    [
+        ("metadata", "_lsn", "put what you need into the rows"),
+        ("startingPosition", "latest", "give start= to penstock.start"),
+    ],
+)
+def test_what_only_sparks_engine_can_follow_is_refused(
+    spark: Any, bids: penstock.Stream, log: penstock.Log, option: str, value: str, remedy: str
+) -> None:
+    reader = spark.readStream.format("penstock").option("stream", "bids")
+    frame = reader.option("log", log.target).option(option, value).load()
+    said = refused(Unsupported, frame)
+    assert f"option {option}" in said
+    assert remedy in said
 
 
 # -- while it runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ def test_an_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", text],
         cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
