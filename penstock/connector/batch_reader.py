@@ -94,7 +94,11 @@ class PenstockBatchReader(DataSourceReader):
 
 
 class PenstockPushingReader(PenstockBatchReader):
-    """The same, for a Spark that pushes filters down: it refuses this class if it does not."""
+    """The same, for a Spark that pushes filters down: it refuses this class if it does not.
+
+    Spark keeps what was planned for the first query of a DataFrame and hands it to the next one
+    that pushes nothing: a frame of this kind is good for one query. Hence only on request.
+    """
 
     def __init__(self, options: ReadOptions, columns: StructType) -> None:
         super().__init__(options, columns)
@@ -138,10 +142,8 @@ class PenstockPushingReader(PenstockBatchReader):
         """Append times are whole milliseconds; a wider range is as good, Spark filters again."""
         at_ms = max((value - _EPOCH) // _MILLISECOND, 0)
         low, high = _range(one, at_ms, at_ms + 1)
-        if isinstance(one, GreaterThan):
-            low = at_ms
-        elif isinstance(one, LessThan):
-            high = at_ms + 1
+        if isinstance(one, LessThan):
+            high = at_ms + 1  # the value may lie inside the millisecond
         now_low, now_high = self._times_ms
         self._times_ms = (
             now_low if low is None else max(low, now_low or 0),

@@ -8,9 +8,12 @@ import gc
 from typing import Final
 
 from penstock.connector.options import Where
+from penstock.errors import Unavailable
 from penstock.stream.session import Log, connect
 
 _LOGS: Final[dict[Where, Log]] = {}
+#: A server that is not there is told within it; requests to a known one wait longer, for a restart.
+_FIRST_ANSWER_SECONDS: Final = 10.0
 _FREEZES: Final = (1, 3, 10)
 _calls = 0
 
@@ -19,8 +22,22 @@ def connected(where: Where) -> Log:
     """The process's own connection; made at the first call, and anew if it was closed."""
     log = _LOGS.get(where)
     if log is None or log.is_closed:
+        if where.log is not None and "://" in where.log:
+            _check_server(where)
         log = _LOGS[where] = connect(where.log, token_file=where.token_file, tls_ca=where.tls_ca)
     return log
+
+
+def _check_server(where: Where) -> None:
+    """Raises Unavailable, Unauthorized."""
+    files = {"token_file": where.token_file, "tls_ca": where.tls_ca}
+    try:
+        with connect(where.log, **files, timeout=_FIRST_ANSWER_SECONDS) as log:
+            log.bounds()
+    except Unavailable as error:
+        raise Unavailable(
+            f"{error}. Start it with `penstock log serve`, or correct the option log"
+        ) from None
 
 
 def set_modules_aside() -> None:

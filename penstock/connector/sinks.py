@@ -38,6 +38,7 @@ def ready_stream(
         raise BadRequest(
             f"option keyBy names {', '.join(missing)}: the rows have {', '.join(schema.names)}"
         )
+    check_types(schema)
     given = normalise(to_arrow_schema(schema, timezone="UTC"))
     log = connected(where)
     try:
@@ -47,6 +48,38 @@ def ready_stream(
         _check_fits(stream, given)
     _READY[place] = stream
     return stream
+
+
+def check_types(schema: StructType) -> None:
+    """Raises BadRequest naming a column whose type no stream has.
+
+    Spark itself would say so of some, without the column, and turn a variant into a struct.
+    """
+    for field in schema:
+        odd = _odd_type(field.dataType)
+        if odd is not None:
+            raise BadRequest(
+                f"column {field.name} has the type {odd.simpleString()}, which no stream has: "
+                "cast it, to string for example"
+            )
+
+
+def _odd_type(kind: Any) -> Any:
+    """The first type in it that Arrow cannot carry as Spark means it; None if there is none."""
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):
+        inner = [field.dataType for field in kind]
+    elif isinstance(kind, t.ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, t.MapType):
+        inner = [kind.keyType, kind.valueType]
+    elif isinstance(kind, t.StringType):
+        return None if kind.collation == t.StringType().collation else kind
+    else:
+        odd = (t.VariantType, t.CalendarIntervalType, t.YearMonthIntervalType, t.SpatialType)
+        return kind if isinstance(kind, (*odd, t.UserDefinedType)) else None
+    return next((found for one in inner if (found := _odd_type(one)) is not None), None)
 
 
 def _check_fits(stream: Stream, given: pa.Schema) -> None:

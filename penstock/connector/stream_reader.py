@@ -34,7 +34,7 @@ from penstock.connector.options import ReadOptions
 from penstock.connector.read_part import read_carried, read_part
 from penstock.errors import BadRequest, SchemaMismatch, Trimmed
 from penstock.protocol.names import naming_tag
-from penstock.stream.positions import EARLIEST, resolve_position
+from penstock.stream.positions import resolve_position
 from penstock.stream.registration import stream_tag
 from penstock.stream.schema import decode_schema, encode_schema
 from penstock.stream.session import Log
@@ -134,10 +134,7 @@ class _Driver:
     def initial_offset(self) -> Offset:
         """Spark asks twice, and "latest" must mean one position."""
         if self._initial is None:
-            position = self._options.start
-            lsn = resolve_position(self._log.client, position)
-            if position == EARLIEST:
-                lsn = max(lsn, min(source.start_lsn for source in self._streams.sources))
+            lsn = resolve_position(self._log.client, self._options.start)
             self._initial = self._offset(self._checked(lsn))
         return self._initial
 

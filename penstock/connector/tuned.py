@@ -16,7 +16,8 @@ from typing import Any, Final
 #: By default Spark starts about twenty processes a batch to keep its checkpoint on a local disk.
 FILE_MANAGER: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
     )
 }
 #: Local files without files of checksums beside them, of Hadoop's kind and of Spark's.

@@ -337,6 +337,11 @@ def test_what_two_markers_name_counts_at_both() -> None:
     assert read([log[0]], parts) == Counter({(0, 1, "a"): 1, (0, 2, "a"): 1})
 
 
+def test_ranges_that_overlap_stay_apart() -> None:
+    ranges = [Range(Lsn(0), 3), Range(Lsn(2), 2), Range(Lsn(2), 2)]
+    assert merge_ranges(ranges) == ranges
+
+
 def test_ranges_side_by_side_are_one() -> None:
     ranges = [Range(Lsn(5), 2), Range(Lsn(0), 3), Range(Lsn(3), 2), Range(Lsn(9), 1)]
     assert merge_ranges(ranges) == [Range(Lsn(0), 7), Range(Lsn(9), 1)]
