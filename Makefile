@@ -35,20 +35,23 @@ lint: $(BIN)/.installed
 types: $(BIN)/.installed
 	$(BIN)/mypy
 
-# Two at a time, on two cores, so that they end together. What measures itself against bars
-# of time runs beside what only computes.
+# Two lanes at a time, on two cores, so that they end together. What measures itself against bars
+# of time runs in the first, beside what only computes.
+PYTEST := $(BIN)/pytest -p no:cacheprovider
+# Some of these are tests of Ctrl-C. A shell makes what it starts in the background deaf to it, so
+# the first lane is in the foreground. It is two runs: tests/engine has a Spark of its own.
+WAITING := tests/integration --ignore=tests/integration/storage --ignore=tests/integration/test_bench_ops.py
+# One run, so that all of them share one Spark.
+COMPUTING := tests/test_tidy.py tests/unit tests/property tests/transcripts tests/conformance \
+	tests/integration/storage tests/sim tests/nexmark tests/integration/test_bench_ops.py tests/oracle
+
 test: $(BIN)/.installed java lint types
 	@mkdir -p .pytest_cache
-	@$(call both,tests/test_tidy.py tests/conformance tests/integration,tests/oracle)
-	@$(call both,tests/engine,tests/unit tests/property tests/transcripts tests/sim tests/nexmark)
-
-# $(call both,A,B) runs pytest over A and, at the same time, over B, whose output is shown after A's.
-# A shell makes what it starts in the background deaf to Ctrl-C: tests of that are in A.
-define both
-$(BIN)/pytest -p no:cacheprovider $(2) > .pytest_cache/beside.txt 2>&1 & beside=$$!; \
-	$(BIN)/pytest -p no:cacheprovider $(1); first=$$?; \
-	wait $$beside; second=$$?; cat .pytest_cache/beside.txt; exit $$((first | second))
-endef
+	@$(PYTEST) $(COMPUTING) > .pytest_cache/beside.txt 2>&1 & beside=$$!; \
+	  $(PYTEST) tests/engine; engine=$$?; \
+	  $(PYTEST) $(WAITING); waiting=$$?; \
+	  wait $$beside; computing=$$?; cat .pytest_cache/beside.txt; \
+	  exit $$((engine | waiting | computing))
 
 soak: $(BIN)/.installed java
 	PENSTOCK_SOAK=1 $(BIN)/pytest tests/property --timeout 0

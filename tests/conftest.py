@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 #: Slow machines are no news, and tests that build large inputs say so themselves.
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
+#: Java for many small queries, each run once: to optimize their code takes longer than it wins.
+#: Only the pace of Java depends on it, no result of Spark does.
+BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # The default run is the same on every machine and every day; a soak run looks for news.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=_CALM)
 settings.register_profile(
@@ -48,6 +52,7 @@ def spark() -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", BRIEF_JAVA)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

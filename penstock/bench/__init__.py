@@ -10,5 +10,7 @@ queries.py       the DataFrames that both engines run, and what their rows must 
 arrivals.py      one tail of a result stream: when rows became visible
 spark_driver.py  a Spark driver in a process of its own, for Penstock's side of it
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
+connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
+connector_queries.py  its queries, and what of their progress counts
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 """

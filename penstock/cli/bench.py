@@ -117,6 +117,26 @@ def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
     show_report(report, as_json=as_json)
 
 
+@bench.command("connector")
+@_json_option
+@_quick_option("A minute")
+@_directory_option("about 4 GB")
+def bench_connector(as_json: bool, quick: bool, directory: Path | None) -> None:
+    """Streams as a source and a sink of Spark's own engine, beside Spark's own (needs Java).
+
+    About five minutes, best on a machine that does nothing else.
+
+    \b
+    Examples:
+      penstock bench connector
+      penstock bench connector --json --dir /var/tmp > connector.json
+    """
+    from penstock.bench.connector import QUICK, Plan, run_connector_bench
+
+    report = run_connector_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    show_report(report, as_json=as_json)
+
+
 def show_report(report: Report, *, as_json: bool) -> None:
     """Print a report in the one form of all benchmarks, and exit 1 if a bar is missed."""
     if as_json:

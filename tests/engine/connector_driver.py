@@ -31,10 +31,10 @@ PART = "batch long NOT NULL, id long NOT NULL, w long NOT NULL"
 STREAMS = {"in": IN, "out": OUT, "left": PART, "right": PART, "both": PART}
 THREE = ("left", "right", "both")
 #: Rows that make their task slow, so that Spark starts it a second time beside the first.
-SLOW_EVERY = 400
-SLOW_MS = 500
+SLOW_EVERY = 1500
+SLOW_MS = 400
 TASKS = 3
-ROWS_PER_TRIGGER = 300
+ROWS_PER_TRIGGER = 1000
 FLUSH_SECONDS = 90.0
 
 

@@ -9,9 +9,11 @@ processes under it; feed and reader are threads here. The nemesis kills, as a se
     commit    the same, at the moment when a marker of a batch is seen in the log: often before
               Spark has noted in its own commit log that the batch is done
     executor  an executor's JVM, with the Python workers under it
-    worker    a Python worker of an executor, or the daemon that forks them
+    worker    a Python worker of an executor
     planner   a Python process in which the driver plans, reads offsets or commits
     server    the log server, which is started again at once
+    rival     the driver, but only after a second one has run beside it for a while, from the same
+              checkpoints: one of them commits each batch, the other finds it done or is fenced
 """
 
 from __future__ import annotations
@@ -47,8 +49,6 @@ MASTER = "local-cluster[2,1,1024]"
 FEED_SECONDS = 0.1
 READ_SECONDS = 0.25
 PATIENCE_SECONDS = 90.0
-#: Seconds between two faults.
-GAP = (0.3, 1.5)
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -239,28 +239,32 @@ class Stand:
         """Of queries that stopped by themselves."""
         return [failure for driver in self._drivers for failure in driver.failures]
 
-    def kill_driver(self) -> None:
-        """SIGKILL for it and its JVM."""
-        self._left |= {pid: processes.born(pid) for pid in self.driver.kill()}
+    def kill_driver(self, driver: Driver | None = None) -> None:
+        """SIGKILL for one and its JVM; the last one, if not told which."""
+        left = (driver or self.driver).kill()
+        self._left |= {pid: processes.born(pid) for pid in left}
 
     def workers(self) -> list[int]:
-        """Python processes under executors."""
-        found = [
+        """Python workers of executors; not the daemons that fork them, whose workers would live on
+        as nobody's children."""
+        executors = processes.executors(self.driver.pid)
+        parents = processes.parents()
+        found = [pid for one in executors for pid in processes.descendants(one)]
+        return [
             pid
-            for executor in processes.executors(self.driver.pid)
-            for pid in processes.descendants(executor)
+            for pid in found
+            if b"pyspark" in processes.command_line(pid) and parents.get(pid) not in executors
         ]
-        return [pid for pid in found if b"pyspark" in processes.command_line(pid)]
 
     def planners(self) -> list[int]:
         """Python processes that the driver's JVM started for itself."""
-        others = set(self.workers())
+        executors = processes.executors(self.driver.pid)
+        others = {pid for one in executors for pid in (one, *processes.descendants(one))}
         return [
             pid
             for pid in processes.descendants(self.driver.pid)
-            if b"pyspark" in processes.command_line(pid)
-            and b"java" not in processes.command_line(pid).split(b"\0")[0]
-            and pid not in others
+            if pid not in others and b"pyspark" in processes.command_line(pid)
+            if b"java" not in processes.command_line(pid).split(b"\0")[0]
         ]
 
     # ---- feed
@@ -354,21 +358,22 @@ class Stand:
 class Nemesis:
     """`counts` says what was done, by kind."""
 
-    def __init__(self, stand: Stand, rng: random.Random) -> None:
+    def __init__(self, stand: Stand, rng: random.Random, gap_seconds: tuple[float, float]) -> None:
         self._stand = stand
         self._rng = rng
+        self._gap_seconds = gap_seconds
         self.counts: Counter[str] = Counter()
         #: Batches whose driver was killed between the log's commit and Spark's own.
         self.unnoted = 0
 
-    def run(self, faults: Sequence[str], until: float) -> None:
-        """These, in an order and at moments that the seed decides; as many as fit."""
+    def run(self, faults: Sequence[str]) -> None:
+        """These, in an order and at moments that the seed decides."""
         order = list(faults)
         self._rng.shuffle(order)
         for kind in order:
-            if time.monotonic() > until or self._stand.errors:
-                break
-            time.sleep(self._rng.uniform(*GAP))
+            if self._stand.errors:
+                break  # the reader has seen what it never may
+            time.sleep(self._rng.uniform(*self._gap_seconds))
             getattr(self, kind)()
 
     def _kill_one(self, kind: str, find: Callable[[], list[int]]) -> None:
@@ -405,8 +410,17 @@ class Nemesis:
         self._stand.wait_marker(PATIENCE_SECONDS)
         self._kill_driver("commit")
 
+    def rival(self) -> None:
+        old = self._stand.driver
+        self._stand.start_driver().wait_for("running")
+        self._stand.wait_marker(PATIENCE_SECONDS)
+        time.sleep(self._rng.uniform(2.0, 5.0))
+        self._stand.kill_driver(old)
+        self.counts["rival"] += 1
+        self._stand.wait_marker(PATIENCE_SECONDS)
+
     def _kill_driver(self, kind: str) -> None:
-        """And the server while the next one starts; returns when batches are committed again."""
+        """And the server while the next one starts."""
         self._stand.kill_driver()
         self.counts[kind] += 1
         self.unnoted += self._stand.unnoted()
@@ -414,4 +428,3 @@ class Nemesis:
         time.sleep(self._rng.uniform(0.5, 3.0))
         self.server()
         driver.wait_for("running")
-        self._stand.wait_marker(PATIENCE_SECONDS)

@@ -27,11 +27,12 @@ from penstock.connector.batch_commit import Batch
 from penstock.connector.batch_writer import PenstockBatchWriter
 from penstock.connector.commit import commit_batch, forget_staged
 from penstock.connector.options import Where, WriteOptions
-from penstock.connector.staging import Staged, Staging, staged_from
+from penstock.connector.staging import Staged, Staging
 from penstock.connector.stream_writer import PenstockStreamWriter
 from penstock.errors import PenstockError, Unavailable, Unknown
 from penstock.log.records import Kind, Value
 from penstock.protocol.names import staging_key
+from penstock.protocol.staged import staged_from
 from penstock.stream.session import Log
 from penstock.testing.memory_log import MemoryLog
 
