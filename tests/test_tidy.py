@@ -72,7 +72,6 @@ PURE = (
         for name in ("aligned_core", "alignment", "commit", "commit_protocol", "transactions")
     ),
     "runtime/trim_rule.py",
-    "connector/batch_commit.py",
     "connector/items.py",
     "nexmark/model.py",
     *(f"nexmark/{name}.py" for name in ("draws", "generator", "layout", "pace", "pools")),

@@ -12,7 +12,6 @@ batch_reader.py   spark.read
 read_part.py      a partition, read by a task
 sinks.py          what all sinks do first: the stream, and whether rows fit it
 staging.py        rows to staged entries, by a task
-batch_commit.py   whether a batch is new, was committed before, or belongs to somebody else
 commit.py         the driver's commit: one marker, one append
 stream_writer.py  the streaming sink
 batch_writer.py   df.write

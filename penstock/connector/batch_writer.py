@@ -16,6 +16,7 @@ from penstock.connector.options import WriteOptions
 from penstock.connector.sinks import ready_stream
 from penstock.connector.staging import Staged, Staging
 from penstock.errors import Unsupported
+from penstock.protocol.names import staging_key
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -51,7 +52,7 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         options = self._options
         client = connected(options.where).client
         stream = ready_stream(options.where, options.stream, self._schema)
-        staging = Staging(client, stream, id=self._id, key_by=options.key_by)
+        staging = Staging(client, stream, note=staging_key(self._id), key_by=options.key_by)
         return WrittenMessage(staging.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -60,4 +61,4 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         commit_write(client, self._id, [self._options.stream], staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        forget_staged(connected(self._options.where).client, self._id)
+        forget_staged(connected(self._options.where).client, staging_key(self._id))

@@ -1,9 +1,10 @@
 """The driver's commit: one append of one marker that names what the winning tasks staged.
 
 Owns how a doubt ends. A commit whose answer is lost may or may not be in the log, and may still
-come to it: the next try has the same guard, so at most one takes effect, and what the log says then
-is the answer. Law (I8): all rows of a batch count at the marker's place, on all its streams, or
-none does.
+come to it: the next try has the same guards, so at most one takes effect, and what the log says
+then is the answer. An abort removes the batch's note, by which a commit on its way is refused, so
+that it cannot name what was trimmed since. Law (I8): all rows of a batch count at the marker's
+place, on all its streams, or none does.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.connector.batch_commit import (
+from penstock.connector.staging import Staged
+from penstock.errors import GuardFailed, PenstockError, Trimmed, Unknown
+from penstock.ids import Lsn
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Guard, Kind, NewEntry, SetKey, Value
+from penstock.protocol.batch_commit import (
     Batch,
     Step,
     decide,
     decode_committed,
     encode_committed,
 )
-from penstock.connector.staging import Staged
-from penstock.errors import GuardFailed, PenstockError, Trimmed, Unknown
-from penstock.ids import Lsn
-from penstock.log.client.blocking import BlockingLog
-from penstock.log.records import Guard, Kind, NewEntry, SetKey
 from penstock.protocol.markers import Marker, encode_marker, join_ranges
 from penstock.protocol.names import (
     BATCH_WRITES_TAG,
@@ -41,20 +42,21 @@ def commit_batch(
 ) -> bool:
     """Commit a micro-batch; False if it took effect before. Raises Fenced, Trimmed, Unknown."""
     key = batch_key(batch.query)
+    note_key = staging_key(batch.query, batch.number)
     entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
     for _ in range(_TRIES):
-        value = client.get(key)
+        value, note = client.get(key), client.get(note_key)
         last = None if value is None else decode_committed(value.data)
         if decide(last, batch) is Step.SKIP:
-            forget_staged(client, batch.query)
+            forget_staged(client, note_key)
             return False
         _check_not_trimmed(client, staged)
+        guards = [_as_it_is(key, value), _as_it_is(note_key, note)]
         sets = [SetKey(key, encode_committed(batch))]
-        if client.get(staging_key(batch.query)) is not None:
-            sets.append(SetKey(staging_key(batch.query), None))
-        guard = Guard(key, None if value is None else value.data)
+        if note is not None:
+            sets.append(SetKey(note_key, None))
         try:
-            client.append(entries, guards=[guard], sets=sets)
+            client.append(entries, guards=guards, sets=sets)
             return True
         except (GuardFailed, Unknown):
             pass  # another driver's, or this very commit: look again
@@ -76,7 +78,7 @@ def commit_write(
             return  # nothing was staged; or an earlier try took effect and removed it
         _check_not_trimmed(client, staged)
         try:
-            client.append(entries, guards=[Guard(key, note.data)], sets=[SetKey(key, None)])
+            client.append(entries, guards=[_as_it_is(key, note)], sets=[SetKey(key, None)])
             return
         except (GuardFailed, Unknown):
             pass
@@ -86,14 +88,18 @@ def commit_write(
     )
 
 
-def forget_staged(client: BlockingLog, id: str) -> None:
-    """Let trimming have what was staged and will not be named."""
-    note = client.get(staging_key(id))
+def forget_staged(client: BlockingLog, key: str) -> None:
+    """Give a batch up: nothing that was staged under this note can be named from here on."""
+    note = client.get(key)
     if note is not None:
         try:
-            client.compare_and_set(staging_key(id), expected=note.data, value=None)
+            client.compare_and_set(key, expected=note.data, value=None)
         except PenstockError:
-            pass  # it only keeps trimming back, until the query's next commit
+            pass  # it only keeps trimming back, until the batch is run again
+
+
+def _as_it_is(key: str, value: Value | None) -> Guard:
+    return Guard(key, None if value is None else value.data)
 
 
 def _marker(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.connector.batch_commit import Batch
 from penstock.connector.commit import commit_batch, forget_staged
 from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.options import Where, checkpoint_place
@@ -21,7 +20,9 @@ from penstock.connector.sinks import ready_stream
 from penstock.connector.staging import Staged, Staging
 from penstock.errors import BadRequest, PenstockError
 from penstock.ids import Lsn
+from penstock.protocol.batch_commit import Batch
 from penstock.protocol.markers import Range
+from penstock.protocol.names import staging_key
 from penstock.stream.registration import check_name
 from penstock.stream.session import Log
 
@@ -89,6 +90,7 @@ def _write(
     if query is None:
         raise BadRequest("no streaming query runs here: give this function to foreachBatch")
     batch = Batch(query, number, _checkpoint_of(rows, query), take_over)
+    note = staging_key(query, number)
     client = connected(where).client
     kept = None
     try:
@@ -100,12 +102,12 @@ def _write(
         staged = [
             part
             for stream, frame in routed.items()
-            for part in _stage(where, stream, frame, query, key_by)
+            for part in _stage(where, stream, frame, note, key_by)
         ]
         if not commit_batch(client, batch, list(routed), staged):
             logger.info("query=%s batch=%d was committed before", query, number)
     except BaseException:
-        _forget(where, query)
+        _forget(where, note)
         raise
     finally:
         if kept is not None:
@@ -124,25 +126,25 @@ def _checked(routed: Any) -> dict[str, DataFrame]:
 
 
 def _stage(
-    where: Where, name: str, frame: DataFrame, query: str, key_by: tuple[str, ...]
+    where: Where, name: str, frame: DataFrame, note: str, key_by: tuple[str, ...]
 ) -> list[Staged]:
     """Run the job that stages the rows; only of tasks that won comes a result."""
     schema = frame.schema
     ready_stream(where, name, schema, key_by=key_by)
-    stage = _stager(where, name, schema, query, key_by)
+    stage = _stager(where, name, schema, note, key_by)
     found = frame.mapInArrow(stage, _STAGED).collect()
     ranges = [Range(Lsn(one.first_lsn), one.entries) for one in found if one.entries]
     return [Staged(tuple(ranges), sum(one.rows for one in found))]
 
 
 def _stager(
-    where: Where, name: str, schema: StructType, query: str, key_by: tuple[str, ...]
+    where: Where, name: str, schema: StructType, note: str, key_by: tuple[str, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_modules_aside()
         client = connected(where).client
         stream = ready_stream(where, name, schema)
-        done = Staging(client, stream, id=query, key_by=key_by).write(batches)
+        done = Staging(client, stream, note=note, key_by=key_by).write(batches)
         columns: dict[str, list[int]] = {
             "first_lsn": [one.first_lsn for one in done.ranges] or [0],
             "entries": [one.count for one in done.ranges] or [0],
@@ -164,8 +166,8 @@ def _checkpoint_of(rows: DataFrame, query: str) -> str | None:
     return None if running is None else checkpoint_place(running.resolvedCheckpointRoot())
 
 
-def _forget(where: Where, query: str) -> None:
+def _forget(where: Where, note: str) -> None:
     try:
-        forget_staged(connected(where).client, query)
+        forget_staged(connected(where).client, note)
     except PenstockError:
         pass  # the error on its way is the one to tell

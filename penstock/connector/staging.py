@@ -1,13 +1,14 @@
 """Rows to staged entries, by a task: durable, and counted by nobody until a marker names them.
 
-Owns the cut into entries and the note `staging/<id>`, which says from where on a writer has entries
-without a marker: trimming spares them (runtime/trim.py). Law: the note is in the log before, or
-with, the writer's first staged entry, and only a commit or an abort takes it away. An attempt that
-is sent twice stages its rows twice: only what it returns can be named.
+Owns the cut into entries and the note `staging/<id>.<batch>`, which says from where on a writer has
+entries without a marker: trimming spares them (runtime/trim.py). Law: the note is in the log
+before, or with, the first staged entry of a batch, and only its commit or abort takes it away. An
+attempt that is sent twice stages its rows twice: only what it returns can be named.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -23,7 +24,7 @@ from penstock.log.client.appender_core import group_bytes
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
 from penstock.protocol.markers import Range, join_ranges
-from penstock.protocol.names import staging_key, stream_node_tag
+from penstock.protocol.names import stream_node_tag
 from penstock.protocol.staged import encode_note
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.batches import encode_batch, split_batch
@@ -47,14 +48,14 @@ class Staged:
 
 
 class Staging:
-    """One task's rows for one stream; `id` is the query's, or the batch write's."""
+    """One task's rows for one stream; `note` is the key of the batch's note."""
 
     def __init__(
-        self, client: BlockingLog, stream: Stream, *, id: str, key_by: tuple[str, ...] = ()
+        self, client: BlockingLog, stream: Stream, *, note: str, key_by: tuple[str, ...] = ()
     ) -> None:
         self._client = client
         self._stream = stream
-        self._key = staging_key(id)
+        self._note = note
         self._key_by = key_by
         self._is_noted = False
         self._sent: deque[tuple[list[NewEntry], Future[Appended]]] = deque()
@@ -117,9 +118,11 @@ class Staging:
         """With the note, unless it is there: an earlier one only makes trimming more careful."""
         for attempt in range(_TRIES):
             try:
-                if self._client.get(self._key) is None:
-                    note = SetKey(self._key, encode_note(len(group)))
-                    done = self._client.append(group, guards=[Guard(self._key, None)], sets=[note])
+                if self._client.get(self._note) is None:
+                    note = encode_note(len(group), secrets.token_hex(8))
+                    done = self._client.append(
+                        group, guards=[Guard(self._note, None)], sets=[SetKey(self._note, note)]
+                    )
                 else:
                     done = self._client.append(group)
                 return self._name(group, done)

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.connector.batch_commit import Batch
 from penstock.connector.commit import commit_batch, forget_staged
 from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.options import WriteOptions
 from penstock.connector.sinks import ready_stream
 from penstock.connector.staging import Staged, Staging
 from penstock.errors import Unsupported
+from penstock.protocol.batch_commit import Batch
+from penstock.protocol.names import staging_key
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_QUERY_ID = "sql.streaming.queryId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,12 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         options = self._options
         context = TaskContext.get()
         assert context is not None
-        query = context.getLocalProperty(_QUERY_ID)
-        assert query is not None, "Spark tells every task of a streaming query its id"
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        assert query is not None and batch is not None, "Spark tells every task of a batch"
         client = connected(options.where).client
         stream = ready_stream(options.where, options.stream, self._schema)
-        staging = Staging(client, stream, id=query, key_by=options.key_by)
+        note = staging_key(query, int(batch))
+        staging = Staging(client, stream, note=note, key_by=options.key_by)
         return StagedMessage(query, staging.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -80,7 +83,8 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         """Also called after a commit that raised and may have taken effect: it undoes nothing."""
         told = _told(messages)
         if told:
-            forget_staged(connected(self._options.where).client, told[0].query)
+            note = staging_key(told[0].query, batchId)
+            forget_staged(connected(self._options.where).client, note)
 
 
 def _told(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

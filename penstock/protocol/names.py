@@ -30,7 +30,7 @@ from penstock.errors import BadFormat, BadRequest
 
 QUERY_PREFIX: Final = "query/"
 RUN_PREFIX: Final = "run/"
-#: Metadata: the last batch of a micro-batch query (connector/batch_commit.py), by the query's id.
+#: Metadata: the last batch of a micro-batch query (batch_commit.py), by the query's id.
 BATCH_PREFIX: Final = "batch/"
 #: Metadata: from where on a writer of Spark's own engine has staged entries without a marker.
 STAGING_PREFIX: Final = "staging/"
@@ -155,8 +155,9 @@ def batch_key(id: str) -> str:
     return BATCH_PREFIX + id
 
 
-def staging_key(id: str) -> str:
-    return STAGING_PREFIX + id
+def staging_key(id: str, batch: int = 0) -> str:
+    """Of one batch of a micro-batch query, or of a batch write."""
+    return f"{STAGING_PREFIX}{id}.{batch}"
 
 
 def batch_writer(id: str) -> str:

@@ -48,9 +48,9 @@ class StagedEntries:
         return [self._kept[lsn] for lsn in places if lsn in self._kept]
 
 
-def encode_note(entries: int) -> bytes:
-    """The note that comes in one group after so many staged entries."""
-    return json.dumps({"entries": entries}).encode()
+def encode_note(entries: int, token: str) -> bytes:
+    """The note that comes in one group after so many staged entries; no two are alike."""
+    return json.dumps({"entries": entries, "token": token}).encode()
 
 
 def staged_from(note: Value) -> Lsn:

@@ -8,10 +8,12 @@ but what they staged is spared: until its marker comes, and as long as that mark
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
+from penstock.log.records import Value
+from penstock.protocol.batch_commit import decode_committed
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import (
     BATCH_PREFIX,
@@ -50,9 +52,13 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
     point = min(needed, default=bounds.trim_point)
     if point > bounds.trim_point:
         # In this order: whoever commits in between is seen to stage, or to have committed.
-        point = await _below_staged(log, point)
-        for key in await log.list_metadata(BATCH_PREFIX):
-            writers.append([f"T/{batch_writer(key.removeprefix(BATCH_PREFIX))}"])
+        notes = await log.list_metadata(STAGING_PREFIX)
+        last = {
+            key.removeprefix(BATCH_PREFIX): decode_committed(value.data).number
+            for key, value in (await log.list_metadata(BATCH_PREFIX)).items()
+        }
+        writers += [[f"T/{batch_writer(id)}"] for id in last]
+        point = _below_staged(point, notes, last)
     while point > bounds.trim_point:
         markers = [one for tags in writers for one in await _first_markers(log, tags, point)]
         markers += await _batch_writes(log, point)
@@ -86,14 +92,17 @@ async def _markers(log: AsyncLog, tags: list[str], start: Lsn) -> AsyncIterator[
                 yield decode_marker(entry.payload)
 
 
-async def _below_staged(log: AsyncLog, point: Lsn) -> Lsn:
-    """A trim point that spares what was staged and has no marker yet."""
-    for key, note in (await log.list_metadata(STAGING_PREFIX)).items():
+def _below_staged(point: Lsn, notes: Mapping[str, Value], last: Mapping[str, int]) -> Lsn:
+    """A trim point that spares what was staged and has no marker yet.
+
+    A task that lost against another attempt may leave its note after the commit of its batch.
+    """
+    for key, note in notes.items():
         first = staged_from(note)
-        if first < point:
+        id, _, batch = key.removeprefix(STAGING_PREFIX).rpartition(".")
+        if first < point and last.get(id, -1) < int(batch):
             logger.warning(
-                "trimming stops at %d: writer=%s has rows there that are not committed yet",
-                *(first, key.removeprefix(STAGING_PREFIX)),
+                "trimming stops at lsn=%d: writer=%s batch=%s is not committed", first, id, batch
             )
             point = first
     return point

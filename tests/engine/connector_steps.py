@@ -23,7 +23,6 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.connector import connections
-from penstock.connector.batch_commit import Batch
 from penstock.connector.batch_writer import PenstockBatchWriter
 from penstock.connector.commit import commit_batch, forget_staged
 from penstock.connector.options import Where, WriteOptions
@@ -31,6 +30,7 @@ from penstock.connector.staging import Staged, Staging
 from penstock.connector.stream_writer import PenstockStreamWriter
 from penstock.errors import PenstockError, Unavailable, Unknown
 from penstock.log.records import Kind, Value
+from penstock.protocol.batch_commit import Batch
 from penstock.protocol.names import staging_key
 from penstock.protocol.staged import staged_from
 from penstock.stream.session import Log

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from embedded_server import stop_server
 
 import penstock
-from penstock.connector.batch_commit import Batch
 from penstock.connector.commit import commit_batch, commit_write, forget_staged
 from penstock.connector.staging import Staged, Staging
 from penstock.errors import Trimmed
 from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry
+from penstock.protocol.batch_commit import Batch
 from penstock.protocol.markers import Marker, encode_marker
-from penstock.protocol.names import STAGING_PREFIX, TaskId, query_key
+from penstock.protocol.names import STAGING_PREFIX, TaskId, query_key, staging_key
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.trim import trim_consumed
 
@@ -42,8 +43,8 @@ def trim_after_all_is_consumed(log: penstock.Log) -> Lsn:
     return log.client.run(trim_consumed)
 
 
-def stage(log: penstock.Log, id: str) -> Staged:
-    return Staging(log.client, log.stream("s"), id=id).write([ROWS])
+def stage(log: penstock.Log, id: str, batch: int = 0) -> Staged:
+    return Staging(log.client, log.stream("s"), note=staging_key(id, batch)).write([ROWS])
 
 
 def commit(log: penstock.Log, number: int, staged: Staged) -> bool:
@@ -96,7 +97,15 @@ def test_what_was_consumed_or_given_up_is_trimmed(log: penstock.Log) -> None:
     assert commit(log, 0, stage(log, "a"))
     commit_write(log.client, "w", ["s"], [stage(log, "w")])
     stage(log, "x")
-    forget_staged(log.client, "x")
+    forget_staged(log.client, staging_key("x"))
+    before = log.bounds().tail
+    assert trim_after_all_is_consumed(log) == before
+    assert read(log) == []
+
+
+def test_a_note_of_a_task_that_came_after_the_commit_holds_nothing_back(log: penstock.Log) -> None:
+    assert commit(log, 0, stage(log, "a"))
+    stage(log, "a")
     before = log.bounds().tail
     assert trim_after_all_is_consumed(log) == before
     assert read(log) == []
@@ -111,3 +120,24 @@ def test_a_commit_of_rows_that_a_user_trimmed_is_refused(log: penstock.Log) -> N
     assert read(log) == []
     assert commit(log, 0, stage(log, "a"))
     assert read(log) == [1, 2, 3]
+
+
+def test_a_commit_on_its_way_is_refused_by_an_abort(
+    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it names may be trimmed from there on. Its driver looks again, and is told."""
+    staged = stage(log, "a")
+    append = log.client.append
+    gone: list[bool] = []
+
+    def abort_first(*args: Any, **options: Any) -> Any:
+        if not gone:
+            gone.append(True)
+            forget_staged(log.client, staging_key("a"))
+            log.trim("latest")
+        return append(*args, **options)
+
+    monkeypatch.setattr(log.client, "append", abort_first)
+    with pytest.raises(Trimmed):
+        commit(log, 0, staged)
+    assert read(log) == []
