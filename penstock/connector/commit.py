@@ -9,11 +9,11 @@ place, on all its streams, or none does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from penstock.connector.staging import Staged
-from penstock.errors import GuardFailed, PenstockError, Trimmed, Unknown
+from penstock.errors import GuardFailed, PenstockError, Retryable, Trimmed, Unknown
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, Kind, NewEntry, SetKey, Value
@@ -34,6 +34,8 @@ from penstock.protocol.names import (
 )
 from penstock.stream.registration import stream_tag
 
+T = TypeVar("T")
+
 _TRIES: Final = 5
 
 
@@ -44,25 +46,25 @@ def commit_batch(
     key = batch_key(batch.query)
     note_key = staging_key(batch.query, batch.number)
     entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
-    for _ in range(_TRIES):
+
+    def attempt() -> bool:
         value, note = client.get(key), client.get(note_key)
         last = None if value is None else decode_committed(value.data)
         if decide(last, batch) is Step.SKIP:
             forget_staged(client, note_key)
             return False
         _check_not_trimmed(client, staged)
-        guards = [_as_it_is(key, value), _as_it_is(note_key, note)]
         sets = [SetKey(key, encode_committed(batch))]
         if note is not None:
             sets.append(SetKey(note_key, None))
-        try:
-            client.append(entries, guards=guards, sets=sets)
-            return True
-        except (GuardFailed, Unknown):
-            pass  # another driver's, or this very commit: look again
-    raise Unknown(
-        f"batch {batch.number} of query {batch.query}: no answer from the log in {_TRIES} tries. "
-        "Start the query again: it goes on from what the log has"
+        guards = [_as_it_is(key, value), _as_it_is(note_key, note)]
+        client.append(entries, guards=guards, sets=sets)
+        return True
+
+    return _until_sure(
+        attempt,
+        f"batch {batch.number} of query {batch.query}: start the query again, it goes on from "
+        "what the log has",
     )
 
 
@@ -72,20 +74,41 @@ def commit_write(
     """Commit a batch write, whose id was made for it alone. Raises Trimmed, Unknown."""
     key = staging_key(id)
     entries = _marker(id, 0, streams, staged, BATCH_WRITES_TAG)
-    for _ in range(_TRIES):
+
+    first = client.get(key)
+    if first is None:
+        return  # nothing was staged
+
+    def attempt() -> None:
         note = client.get(key)
-        if note is None:
-            return  # nothing was staged; or an earlier try took effect and removed it
+        if note is None or note.data != first.data:
+            # An attempt took effect and removed it; another note is of a task that came too late.
+            return forget_staged(client, key)
         _check_not_trimmed(client, staged)
+        client.append(entries, guards=[_as_it_is(key, note)], sets=[SetKey(key, None)])
+
+    _until_sure(attempt, f"batch write {id}: compare what is in the stream before you write again")
+
+
+def _until_sure(attempt: Callable[[], T], what_to_do: str) -> T:
+    """What an attempt returns. Another is made after one that was refused by its guards, another
+    driver's doing or that of the attempt before, or whose answer was lost."""
+    doubt: PenstockError | None = None
+    for _ in range(_TRIES):
         try:
-            client.append(entries, guards=[_as_it_is(key, note)], sets=[SetKey(key, None)])
-            return
-        except (GuardFailed, Unknown):
+            return attempt()
+        except GuardFailed:
             pass
+        except Unknown as error:
+            doubt = error
+        except Retryable as error:
+            if doubt is None:
+                raise
+            doubt = error
     raise Unknown(
-        f"batch write {id}: no answer from the log in {_TRIES} tries, it may or may not have "
-        "taken effect. Compare what is in the stream before you write again"
-    )
+        f"no answer from the log in {_TRIES} tries, the commit may or may not have taken effect. "
+        f"{what_to_do[:1].upper()}{what_to_do[1:]}"
+    ) from doubt
 
 
 def forget_staged(client: BlockingLog, key: str) -> None:

@@ -31,7 +31,7 @@ from penstock.connector.stream_writer import PenstockStreamWriter
 from penstock.errors import PenstockError, Unavailable, Unknown
 from penstock.log.records import Kind, Value
 from penstock.protocol.batch_commit import Batch
-from penstock.protocol.names import staging_key
+from penstock.protocol.names import STAGING_PREFIX, staging_key
 from penstock.protocol.staged import staged_from
 from penstock.stream.session import Log
 from penstock.testing.memory_log import MemoryLog
@@ -239,7 +239,8 @@ class Query:
 
     def stage(self, number: int, parts: Sequence[Sequence[int]] = PARTS) -> list[Any]:
         messages = [self.run_task(number, part) for part in parts]
-        self._check_staged([one for message in messages for one in self.staged_of(message)])
+        staged = [one for message in messages for one in self.staged_of(message)]
+        self._check_staged(number, staged)
         return messages
 
     def run_task(self, number: int, rows: Sequence[int]) -> Any:
@@ -282,10 +283,10 @@ class Query:
     def _writer(self) -> PenstockStreamWriter:
         return PenstockStreamWriter.make(self.options, SCHEMA, overwrite=False)
 
-    def _check_staged(self, staged: Sequence[Staged]) -> None:
+    def _check_staged(self, number: int, staged: Sequence[Staged]) -> None:
         """Nothing of it counts by itself, and who trims knows of it."""
         with self.between.nobody():
-            note = self.between.get(staging_key(self.id))
+            note = self.between.get(staging_key(self.id, number))
             for one in [one for part in staged for one in part.ranges]:
                 assert note is not None and staged_from(note) <= one.first_lsn
                 found = self.between.read(start=one.first_lsn, end=one.end)
@@ -300,7 +301,9 @@ class ThreeStreams(Query):
     def write(self, number: int, rows: Sequence[int]) -> Any:
         log = connections.connected(self.options.where)
         return [
-            Staging(log.client, log.stream(name), id=self.id).write(batches(rows))
+            Staging(log.client, log.stream(name), note=staging_key(self.id, number)).write(
+                batches(rows)
+            )
             for name in self.streams
         ]
 
@@ -311,7 +314,7 @@ class ThreeStreams(Query):
             batch = Batch(self.id, number, self.options.checkpoint)
             commit_batch(client, batch, self.streams, staged)
         except PenstockError:
-            forget_staged(client, self.id)
+            forget_staged(client, staging_key(self.id, number))
             raise
 
     def staged_of(self, message: Any) -> list[Staged]:
@@ -381,7 +384,9 @@ class Place:
 
     @property
     def note(self) -> Value | None:
-        return self.log.client.get(staging_key(self.name))
+        """Of any batch."""
+        notes = self.log.client.list_metadata(STAGING_PREFIX + self.name + ".")
+        return next(iter(notes.values()), None)
 
     def close(self) -> None:
         del connections._LOGS[self.where]

@@ -415,7 +415,7 @@ def test_two_tasks_that_begin_together_stage_their_rows_in_any_order(places: Pla
 
         outcomes = Race(place, [partial(work, 0), partial(work, 1)]).run(choose)
         assert outcomes == [None, None]
-        query._check_staged([messages[0].staged, messages[1].staged])
+        query._check_staged(0, [messages[0].staged, messages[1].staged])
         query.commit(0, [messages[0], messages[1]])
 
         assert sorted(place.rows()) == BATCH
