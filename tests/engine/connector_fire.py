@@ -322,6 +322,16 @@ class Stand:
             for key, value in found.items()
         }
 
+    def count_batches(self) -> int:
+        """Of both queries, committed."""
+        return sum(number + 1 for number in self.last_batches().values())
+
+    def wait_batches(self, count: int) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.count_batches() < count and not self.errors:
+            assert time.monotonic() < deadline, f"not {count} batches: {self.failures[-1:]}"
+            time.sleep(0.1)
+
     def wait_marker(self, seconds: float) -> None:
         """Until a batch is committed from now on."""
         tags = [naming_tag("out"), naming_tag("both")]
