@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from penstock.connector.staging import Staged
 from penstock.errors import GuardFailed, PenstockError, Retryable, Trimmed, Unknown
 from penstock.ids import Lsn
+from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, Kind, NewEntry, SetKey, Value
 from penstock.protocol.batch_commit import (
@@ -48,12 +49,15 @@ def commit_batch(
     entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
 
     def attempt() -> bool:
-        value, note = client.get(key), client.get(note_key)
+        # Together: a round trip costs more than an answer.
+        asked = client.ask(lambda log: log.get(key)), client.ask(lambda log: log.get(note_key))
+        asked_bounds = client.ask(lambda log: log.bounds())
+        value, note, bounds = asked[0].wait(), asked[1].wait(), asked_bounds.wait()
         last = None if value is None else decode_committed(value.data)
         if decide(last, batch) is Step.SKIP:
             forget_staged(client, note_key)
             return False
-        _check_not_trimmed(client, staged)
+        _check_not_trimmed(bounds, staged)
         sets = [SetKey(key, encode_committed(batch))]
         if note is not None:
             sets.append(SetKey(note_key, None))
@@ -84,7 +88,7 @@ def commit_write(
         if note is None or note.data != first.data:
             # An attempt took effect and removed it; another note is of a task that came too late.
             return forget_staged(client, key)
-        _check_not_trimmed(client, staged)
+        _check_not_trimmed(client.bounds(), staged)
         client.append(entries, guards=[_as_it_is(key, note)], sets=[SetKey(key, None)])
 
     _until_sure(attempt, f"batch write {id}: compare what is in the stream before you write again")
@@ -146,11 +150,11 @@ def _marker(
     return [NewEntry(encode_marker(marker), tags, Kind.MARKER)]
 
 
-def _check_not_trimmed(client: BlockingLog, staged: Sequence[Staged]) -> None:
+def _check_not_trimmed(bounds: Bounds, staged: Sequence[Staged]) -> None:
     """A marker that names what is gone would stop every reader of the stream."""
     lowest = min((one.first_lsn for part in staged for one in part.ranges), default=None)
-    if lowest is not None and (point := client.bounds().trim_point) > lowest:
+    if lowest is not None and bounds.trim_point > lowest:
         raise Trimmed(
-            f"the log was trimmed to {point} while a batch was written whose rows begin at "
-            f"{lowest}: nothing of it counts. Run it again"
+            f"the log was trimmed to {bounds.trim_point} while a batch was written whose rows "
+            f"begin at {lowest}: nothing of it counts. Run it again"
         )

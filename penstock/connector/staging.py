@@ -115,19 +115,14 @@ class Staging:
         self._sent.append((group, self._client.append_nowait(group)))
 
     def _append_first(self, group: list[NewEntry]) -> None:
-        """With the note, unless it is there: an earlier one only makes trimming more careful."""
+        """With the note, unless there is one: an earlier one only makes trimming more careful."""
+        guards, note = [Guard(self._note, None)], encode_note(len(group), secrets.token_hex(8))
         for attempt in range(_TRIES):
             try:
-                if self._client.get(self._note) is None:
-                    note = encode_note(len(group), secrets.token_hex(8))
-                    done = self._client.append(
-                        group, guards=[Guard(self._note, None)], sets=[SetKey(self._note, note)]
-                    )
-                else:
-                    done = self._client.append(group)
-                return self._name(group, done)
+                sets = [SetKey(self._note, note)]
+                return self._name(group, self._client.append(group, guards=guards, sets=sets))
             except GuardFailed:
-                pass  # another task was faster: its note is there now
+                break  # another task was faster, or this one, whose answer was lost
             except Unknown:
                 if attempt == _TRIES - 1:
                     raise

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,10 @@ class MemoryClient:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
         return lambda *given, **named: run(found(*given, **named))
+
+    def ask(self, call: Callable[[Any], Any]) -> Any:
+        answer = run(call(self._log))
+        return SimpleNamespace(wait=lambda: answer)
 
     def append_nowait(self, entries: Any) -> Future[Any]:
         sent: Future[Any] = Future()
