@@ -31,6 +31,7 @@ from penstock.log.server.data_dir import Address, is_locked
 from penstock.log.server.server import EXIT_FATAL, run_server
 from penstock.log.storage.disk import RealDisk
 from penstock.log.storage.verify import Finding, VerifyReport, verify_log
+from penstock.protocol.names import STAGING_PREFIX
 from penstock.runtime.trim import find_trim_point
 from penstock.stream.positions import parse_position, resolve_position
 from penstock.stream.session import Log, connect
@@ -346,3 +347,37 @@ def _lsn_before(opened: Log, text: str) -> int:
     if isinstance(position, int | str):
         raise BadRequest(f"--before {text}: use a time like 2026-11-15T08:00:00Z")
     return int(resolve_position(opened.client, position))
+
+
+@log.command()
+@click.argument("writer", required=False)
+@target_options
+@json_option
+def forget(writer: str | None, target: Target, as_json: bool) -> None:
+    """Give up what WRITER staged and did not commit; without WRITER, list who has such rows.
+
+    A micro-batch query or batch write of Spark that died inside a batch keeps trimming at that
+    place until it comes back. Whoever is forgotten and comes back all the same writes its batch
+    again.
+
+    \b
+    Examples:
+      penstock log forget
+      penstock log forget 9f1c2d3e4b5a69788796a5b4c3d2e1f0.0
+    """
+    with target.open() as opened:
+        notes = opened.client.list_metadata(STAGING_PREFIX)
+        names = {key.removeprefix(STAGING_PREFIX): value for key, value in notes.items()}
+        if writer is not None:
+            if writer not in names:
+                raise NotFound(
+                    f"no writer {writer} has staged rows: {', '.join(names) or 'nobody'}"
+                )
+            note = names[writer]
+            opened.client.compare_and_set(STAGING_PREFIX + writer, expected=note.data, value=None)
+    if as_json:
+        show_json({"forgotten": writer, "writers": {name: names[name].lsn for name in names}})
+    elif writer is not None:
+        click.echo(f"forgot {writer}")
+    else:
+        show_table(["writer", "noted at"], [[name, names[name].lsn] for name in names])

@@ -27,10 +27,14 @@ from penstock.connector.arrow import Streams, check_columns, find_streams
 from penstock.connector.connections import connected
 from penstock.connector.items import Part, Span, plan_range
 from penstock.connector.options import LSN, TIME, ReadOptions
+from penstock.connector.read_part import (
+    batch_commit_lost,
+    batch_data_lost,
+    cut_off,
+    read_markers,
+)
 from penstock.connector.stream_reader import make_partitions, read_partition
-from penstock.errors import Trimmed
 from penstock.log.api import Bounds
-from penstock.protocol.names import naming_tag
 from penstock.stream.positions import EARLIEST, resolve_position
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ class PenstockBatchReader(DataSourceReader):
         return make_partitions(self._plan(log, streams), streams.schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._columns)
+        return read_partition(partition, self._options, self._columns, is_batch=True)
 
     def _plan(self, log: Log, streams: Streams) -> list[Part]:
         options, bounds = self._options, log.bounds()
@@ -69,28 +73,26 @@ class PenstockBatchReader(DataSourceReader):
         if span.first >= span.end:
             return []
         self._check_start(span, bounds)
-        tags = [naming_tag(source.name) for source in streams.sources]
-        markers = log.client.read(tags, start=span.first, end=span.end)
-        return plan_range(
+        parts = plan_range(
             span,
-            markers,
+            read_markers(log.client, streams.sources, span),
             streams.sources,
             partitions=options.partitions,
             processors=os.cpu_count() or 1,
             by_node=options.by_virtual_node,
         )
+        gone = cut_off((one for part in parts for one in part.named), bounds.trim_point)
+        if gone is not None:
+            lsn = gone.place.lsn
+            raise batch_commit_lost(options.streams, gone.first, lsn, bounds.trim_point)
+        return parts
 
     def _narrowed(self, log: Log, span: Span) -> Span:
         return span
 
     def _check_start(self, span: Span, bounds: Bounds) -> None:
         if span.first < bounds.trim_point and self._options.start != EARLIEST:
-            names = ", ".join(self._options.streams)
-            raise Trimmed(
-                f"stream {names} is to be read from LSN {span.first}, but the log was trimmed at "
-                f"{bounds.trim_point}: set option startingPosition to earliest, or to an LSN from "
-                "there on"
-            )
+            raise batch_data_lost(self._options.streams, span.first, bounds.trim_point)
 
 
 class PenstockPushingReader(PenstockBatchReader):

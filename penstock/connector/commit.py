@@ -2,19 +2,29 @@
 
 Owns how a doubt ends. A commit whose answer is lost may or may not be in the log, and may still
 come to it: the next try has the same guards, so at most one takes effect, and what the log says
-then is the answer. An abort removes the batch's note, by which a commit on its way is refused, so
-that it cannot name what was trimmed since. Law (I8): all rows of a batch count at the marker's
-place, on all its streams, or none does.
+then is the answer. What a marker names has not been trimmed: the note that holds trimming back is
+there until the batch is decided, and a commit whose note is gone is refused. Law (I8): all rows of
+a batch count at the marker's place, on all its streams, or none does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from penstock.connector.staging import Staged
-from penstock.errors import GuardFailed, PenstockError, Retryable, Trimmed, Unknown
+from penstock.errors import (
+    BadRequest,
+    GuardFailed,
+    PenstockError,
+    Retryable,
+    TooLarge,
+    Trimmed,
+    Unknown,
+)
 from penstock.ids import Lsn
+from penstock.limits import PAYLOAD_BYTES_MAX
 from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, Kind, NewEntry, SetKey, Value
@@ -37,6 +47,11 @@ from penstock.stream.registration import stream_tag
 
 T = TypeVar("T")
 
+_GIVEN_UP: Final = (
+    "the note of what was staged is gone, so that it may have been trimmed: nothing of it counts. "
+    "Run it again"
+)
+
 _TRIES: Final = 5
 
 
@@ -44,20 +59,25 @@ def commit_batch(
     client: BlockingLog, batch: Batch, streams: Sequence[str], staged: Sequence[Staged]
 ) -> bool:
     """Commit a micro-batch; False if it took effect before. Raises Fenced, Trimmed, Unknown."""
+    _check_log(client, staged)
+    batch = replace(batch, streams=tuple(sorted(streams)), rows=sum(part.rows for part in staged))
     key = batch_key(batch.query)
     note_key = staging_key(batch.query, batch.number)
     entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
 
     def attempt() -> bool:
-        # Together: a round trip costs more than an answer.
-        asked = client.ask(lambda log: log.get(key)), client.ask(lambda log: log.get(note_key))
+        # Together: a round trip costs more than an answer. The note first: if it is gone because
+        # another driver committed, the key says so.
+        asked = client.ask(lambda log: log.get(note_key)), client.ask(lambda log: log.get(key))
         asked_bounds = client.ask(lambda log: log.bounds())
-        value, note, bounds = asked[0].wait(), asked[1].wait(), asked_bounds.wait()
+        note, value, bounds = asked[0].wait(), asked[1].wait(), asked_bounds.wait()
         last = None if value is None else decode_committed(value.data)
         if decide(last, batch) is Step.SKIP:
             forget_staged(client, note_key)
             return False
         _check_not_trimmed(bounds, staged)
+        if entries and note is None:
+            raise Trimmed(_GIVEN_UP)
         sets = [SetKey(key, encode_committed(batch))]
         if note is not None:
             sets.append(SetKey(note_key, None))
@@ -67,21 +87,34 @@ def commit_batch(
 
     return _until_sure(
         attempt,
-        f"batch {batch.number} of query {batch.query}: start the query again, it goes on from "
-        "what the log has",
+        f"Start query {batch.query} again: it goes on from what the log has of batch "
+        f"{batch.number}",
     )
+
+
+def was_committed(client: BlockingLog, batch: Batch, streams: Sequence[str]) -> bool:
+    """Whether there is nothing left to do, before anything is staged. Raises Fenced.
+
+    Not of a query that moved: its rows must be counted.
+    """
+    value = client.get(batch_key(batch.query))
+    last = None if value is None else decode_committed(value.data)
+    step = decide(last, replace(batch, streams=tuple(sorted(streams))))
+    return step is Step.SKIP and not batch.take_over
 
 
 def commit_write(
     client: BlockingLog, id: str, streams: Sequence[str], staged: Sequence[Staged]
 ) -> None:
     """Commit a batch write, whose id was made for it alone. Raises Trimmed, Unknown."""
+    _check_log(client, staged)
     key = staging_key(id)
     entries = _marker(id, 0, streams, staged, BATCH_WRITES_TAG)
-
     first = client.get(key)
     if first is None:
-        return  # nothing was staged
+        if entries:
+            raise Trimmed(_GIVEN_UP)
+        return
 
     def attempt() -> None:
         note = client.get(key)
@@ -91,7 +124,7 @@ def commit_write(
         _check_not_trimmed(client.bounds(), staged)
         client.append(entries, guards=[_as_it_is(key, note)], sets=[SetKey(key, None)])
 
-    _until_sure(attempt, f"batch write {id}: compare what is in the stream before you write again")
+    _until_sure(attempt, f"Look at what is in the stream before you run batch write {id} again")
 
 
 def _until_sure(attempt: Callable[[], T], what_to_do: str) -> T:
@@ -109,20 +142,22 @@ def _until_sure(attempt: Callable[[], T], what_to_do: str) -> T:
             if doubt is None:
                 raise
             doubt = error
+    if doubt is None:
+        raise GuardFailed(f"others changed it {_TRIES} times meanwhile. {what_to_do}")
     raise Unknown(
         f"no answer from the log in {_TRIES} tries, the commit may or may not have taken effect. "
-        f"{what_to_do[:1].upper()}{what_to_do[1:]}"
+        f"{what_to_do}"
     ) from doubt
 
 
 def forget_staged(client: BlockingLog, key: str) -> None:
-    """Give a batch up: nothing that was staged under this note can be named from here on."""
-    note = client.get(key)
-    if note is not None:
-        try:
+    """Nothing that was staged under this note, and is not named yet, can be named any more."""
+    try:
+        note = client.get(key)
+        if note is not None:
             client.compare_and_set(key, expected=note.data, value=None)
-        except PenstockError:
-            pass  # it only keeps trimming back, until the batch is run again
+    except PenstockError:
+        pass  # it only keeps trimming back
 
 
 def _as_it_is(key: str, value: Value | None) -> Guard:
@@ -147,7 +182,24 @@ def _marker(
         rows_out=sum(part.rows for part in staged),
     )
     tags = (writer_tag, *with_naming([stream_tag(stream) for stream in streams]))
-    return [NewEntry(encode_marker(marker), tags, Kind.MARKER)]
+    payload = encode_marker(marker)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(
+            f"{marker.rows_out} rows in {len(ranges)} groups are too many for one commit: write "
+            "them in several, or with fewer tasks"
+        )
+    return [NewEntry(payload, tags, Kind.MARKER)]
+
+
+def _check_log(client: BlockingLog, staged: Sequence[Staged]) -> None:
+    """Positions of another log would name whatever stands there in this one."""
+    others = {part.log for part in staged if part.ranges} - {client.log_id}
+    if others:
+        raise BadRequest(
+            f"the tasks wrote to log {', '.join(sorted(others))}, the driver is connected to "
+            f"{client.log_id}: nothing of it counts. A data directory is one machine's; for more "
+            "machines give the option log an address, penstock://host:port"
+        )
 
 
 def _check_not_trimmed(bounds: Bounds, staged: Sequence[Staged]) -> None:

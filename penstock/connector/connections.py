@@ -22,7 +22,7 @@ def connected(where: Where) -> Log:
     """The process's own connection; made at the first call, and anew if it was closed."""
     log = _LOGS.get(where)
     if log is None or log.is_closed:
-        if where.log is not None and "://" in where.log:
+        if "://" in where.log:
             _check_server(where)
         log = _LOGS[where] = connect(where.log, token_file=where.token_file, tls_ca=where.tls_ca)
     return log

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from penstock.connector.items import Item, Ledger, Source, Window
-from penstock.errors import Trimmed
+from penstock.connector.read_part import commit_lost, data_lost
+from penstock.errors import Trimmed, Unavailable
 from penstock.limits import MIB
+from penstock.log.api import ReadBatch
 from penstock.log.client.blocking import BlockingLog, BlockingReader
 from penstock.log.records import Entry
 from penstock.protocol.markers import Range
@@ -28,6 +32,8 @@ logger = logging.getLogger(__name__)
 AHEAD_BYTES_MAX: Final = 64 * MIB
 #: The thread looks up this often to see whether it was closed.
 _LOOK_UP_SECONDS: Final = 0.5
+#: After so long without a delivery it asks whether the server is there at all.
+QUIET_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,23 @@ class Limits:
     below: int | None = None
 
 
+class _Closed(Exception):
+    """The follower was closed while its thread waited for the log."""
+
+
+class _CommitLost(Exception):
+    """Rows of a commit are trimmed: not what the tail itself would raise."""
+
+    def __init__(self, told: Trimmed) -> None:
+        super().__init__(str(told))
+        self.told = told
+
+
 class Follower:
-    """Of one reader, from one position on."""
+    """Of one reader, from one position on.
+
+    What counts in [start, tail_from) is known to be nothing, or lost.
+    """
 
     def __init__(
         self,
@@ -49,21 +70,23 @@ class Follower:
         sources: tuple[Source, ...],
         start: int,
         *,
+        tail_from: int | None = None,
         ahead_max: int = AHEAD_BYTES_MAX,
         by_node: bool = False,
         fail_on_data_loss: bool = True,
     ) -> None:
         self._client = client
         self._tags = [stream_tag(source.name) for source in sources]
-        self._ledger = Ledger(sources, start, by_node)
+        self._sources = sources
+        self._by_node = by_node
         self._ahead_max = ahead_max
         self._fail_on_data_loss = fail_on_data_loss
         #: Guards all below; told whenever something changes.
         self._changed = threading.Condition()
         self._window = Window(start)
-        self._looked_up_to = start
+        self._looked_up_to = start if tail_from is None else tail_from
         self._planned = start
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._closed = False
         #: What was there when it began.
         self._first_tail = client.bounds().tail
@@ -95,9 +118,15 @@ class Follower:
         """
         until = self._first_tail if limits.below is None else limits.below
         with self._changed:
+            if start > self._planned:
+                self._planned = start
+                self._changed.notify_all()  # there may be room now
             self._changed.wait_for(lambda: self._error or self._has_enough(start, until, limits))
-            if self._error is not None:
+            if isinstance(self._error, Exception):
                 raise self._error
+            if self._error is not None:
+                text = f"the source stopped following the log: {self._error!r}"
+                raise Unavailable(text) from self._error
             return self._window.cut(
                 start,
                 rows_max=limits.rows_max,
@@ -142,7 +171,7 @@ class Follower:
     def _run(self) -> None:
         try:
             self._follow()
-        except Exception as error:  # the next trigger raises it
+        except BaseException as error:  # also a cancelled request; the next trigger raises it
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -150,17 +179,22 @@ class Follower:
     def _follow(self) -> None:
         start = self._looked_up_to
         while not self._closed:
+            # Anew for every tail: what was shown of a delivery that was not finished comes again.
+            ledger = Ledger(self._sources, start, self._by_node)
             try:
                 with self._client.tail(self._tags, start=start) as reader:
                     while self._wait_for_room():
-                        self._take(reader)
-            except Trimmed:
+                        self._take(reader, ledger)
+            except _Closed:
+                return
+            except _CommitLost as lost:
+                raise lost.told from lost.__cause__
+            except Trimmed as error:
+                at = max(start, self._looked_up_to)
                 trim_point = self._client.bounds().trim_point
-                if self._fail_on_data_loss or trim_point <= self._looked_up_to:
-                    raise
-                logger.warning(
-                    "rows are lost from_lsn=%d trim_point=%d", self._looked_up_to, trim_point
-                )
+                if self._fail_on_data_loss or trim_point <= at:
+                    raise data_lost(self._names(), at, trim_point) from error
+                logger.warning("rows are lost from_lsn=%d trim_point=%d", at, trim_point)
                 start = trim_point
 
     def _wait_for_room(self) -> bool:
@@ -169,13 +203,10 @@ class Follower:
             self._changed.wait_for(lambda: self._closed or not self._is_full())
             return not self._closed
 
-    def _take(self, reader: BlockingReader) -> None:
-        try:
-            batch = reader.next_batch(_LOOK_UP_SECONDS)
-        except TimeoutError:
-            return
+    def _take(self, reader: BlockingReader, ledger: Ledger) -> None:
+        batch = self._next(reader)
         assert batch is not None, "a tail without an end ended"
-        items = [self._ledger.take(entry, self._fetch) for entry in batch.entries]
+        items = [ledger.take(one, partial(self._fetch, one.lsn)) for one in batch.entries]
         with self._changed:
             for item in items:
                 if item is not None:
@@ -183,22 +214,35 @@ class Follower:
             self._looked_up_to = batch.looked_up_to
             self._changed.notify_all()
 
-    def _fetch(self, named: Range) -> Iterable[Entry]:
-        """Staged entries from before it began; what is trimmed of them is lost."""
-        first = named.first_lsn
-        trim_point = self._client.bounds().trim_point
-        if first < trim_point:
-            if self._fail_on_data_loss:
-                raise Trimmed(
-                    f"a commit holds rows from LSN {first} on, but the log was trimmed at "
-                    f"{trim_point}: start with a new checkpoint, or pass over what is lost with "
-                    "failOnDataLoss=false"
-                )
-            logger.warning("rows are lost from_lsn=%d trim_point=%d", first, trim_point)
-        return self._stream(max(first, trim_point), named.end)
+    def _next(self, reader: BlockingReader) -> ReadBatch | None:
+        """Raises _Closed; Unavailable, within the client's own time, if the server is gone."""
+        heard = time.monotonic()
+        while not self._closed:
+            try:
+                return reader.next_batch(_LOOK_UP_SECONDS)
+            except TimeoutError:
+                if time.monotonic() - heard >= QUIET_SECONDS:
+                    self._client.bounds()
+                    heard = time.monotonic()
+        raise _Closed
 
-    def _stream(self, start: int, end: int) -> Iterator[Entry]:
-        if start < end:
-            with self._client.tail(self._tags, start=start, end=end) as reader:
-                for batch in reader:
-                    yield from batch.entries
+    def _fetch(self, marker_lsn: int, named: Range) -> Iterator[Entry]:
+        """Staged entries from before it began; what is trimmed of them is lost."""
+        start: int = named.first_lsn
+        while start < named.end:
+            try:
+                with self._client.tail(self._tags, start=start, end=named.end) as reader:
+                    while (batch := self._next(reader)) is not None:
+                        yield from batch.entries
+                        start = batch.looked_up_to
+                return
+            except Trimmed as error:
+                trim_point = self._client.bounds().trim_point
+                if self._fail_on_data_loss or trim_point <= start:
+                    told = commit_lost(self._names(), start, marker_lsn, trim_point)
+                    raise _CommitLost(told) from error
+                logger.warning("rows are lost from_lsn=%d trim_point=%d", start, trim_point)
+                start = trim_point
+
+    def _names(self) -> list[str]:
+        return [source.name for source in self._sources]

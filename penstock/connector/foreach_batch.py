@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.connector.commit import commit_batch, forget_staged
+from penstock.connector.commit import commit_batch, was_committed
 from penstock.connector.connections import connected, set_modules_aside
-from penstock.connector.options import Where, checkpoint_place
+from penstock.connector.options import Where, checkpoint_place, where
 from penstock.connector.sinks import ready_stream
 from penstock.connector.staging import Staged, Staging
-from penstock.errors import BadRequest, PenstockError
+from penstock.errors import BadRequest, Unsupported
 from penstock.ids import Lsn
 from penstock.protocol.batch_commit import Batch
 from penstock.protocol.markers import Range
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 #: From the rows of a batch to the rows of each stream.
 Route = Callable[["DataFrame", int], Mapping[str, "DataFrame"]]
 
-_STAGED: Final = "first_lsn long, entries long, rows long"
+_STAGED: Final = "first_lsn long, entries long, rows long, log string"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _STREAMS_MAX: Final = 20
 
@@ -67,31 +67,33 @@ def foreach_batch_writer(
         check_name(to)
     elif not callable(to):
         raise BadRequest(f"expected a stream or a function that gives rows to streams, got {to!r}")
-    where = (
-        Where(None, None, None) if log is None else Where(log.target, log.token_file, log.tls_ca)
-    )
+    place = where(*(None,) * 3) if log is None else where(log.target, log.token_file, log.tls_ca)
     keys = (key_by,) if isinstance(key_by, str) else tuple(key_by or ())
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        _write(where, to, batch, batch_id, keys, take_over)
+        _write(place, to, batch, batch_id, keys, take_over)
 
     return write
 
 
 def _write(
-    where: Where,
+    place: Where,
     to: str | Route,
     rows: DataFrame,
     number: int,
     key_by: tuple[str, ...],
     take_over: bool,
 ) -> None:
+    if not hasattr(rows, "_jdf"):
+        raise Unsupported(
+            "foreach_batch_writer needs classic PySpark: Spark Connect does not tell it the query"
+        )
     query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
         raise BadRequest("no streaming query runs here: give this function to foreachBatch")
     batch = Batch(query, number, _checkpoint_of(rows, query), take_over)
     note = staging_key(query, number)
-    client = connected(where).client
+    client = connected(place).client
     kept = None
     try:
         if callable(to):
@@ -99,16 +101,11 @@ def _write(
             routed = _checked(to(kept, number))
         else:
             routed = {to: rows}
-        staged = [
-            part
-            for stream, frame in routed.items()
-            for part in _stage(where, stream, frame, note, key_by)
-        ]
-        if not commit_batch(client, batch, list(routed), staged):
+        if was_committed(client, batch, list(routed)):
             logger.info("query=%s batch=%d was committed before", query, number)
-    except BaseException:
-        _forget(where, note)
-        raise
+            return
+        staged = [_stage(place, stream, rows, note, key_by) for stream, rows in routed.items()]
+        commit_batch(client, batch, list(routed), staged)
     finally:
         if kept is not None:
             kept.unpersist()
@@ -125,16 +122,15 @@ def _checked(routed: Any) -> dict[str, DataFrame]:
     return dict(routed)
 
 
-def _stage(
-    where: Where, name: str, frame: DataFrame, note: str, key_by: tuple[str, ...]
-) -> list[Staged]:
+def _stage(where: Where, name: str, frame: DataFrame, note: str, key_by: tuple[str, ...]) -> Staged:
     """Run the job that stages the rows; only of tasks that won comes a result."""
     schema = frame.schema
     ready_stream(where, name, schema, key_by=key_by)
     stage = _stager(where, name, schema, note, key_by)
     found = frame.mapInArrow(stage, _STAGED).collect()
     ranges = [Range(Lsn(one.first_lsn), one.entries) for one in found if one.entries]
-    return [Staged(tuple(ranges), sum(one.rows for one in found))]
+    logs = {one.log for one in found}
+    return Staged(tuple(ranges), sum(one.rows for one in found), ", ".join(sorted(logs)))
 
 
 def _stager(
@@ -145,11 +141,13 @@ def _stager(
         client = connected(where).client
         stream = ready_stream(where, name, schema)
         done = Staging(client, stream, note=note, key_by=key_by).write(batches)
-        columns: dict[str, list[int]] = {
-            "first_lsn": [one.first_lsn for one in done.ranges] or [0],
-            "entries": [one.count for one in done.ranges] or [0],
+        ranges = done.ranges or (Range(Lsn(0), 0),)
+        columns: dict[str, list[Any]] = {
+            "first_lsn": [one.first_lsn for one in ranges],
+            "entries": [one.count for one in ranges],
+            "rows": [done.rows, *[0] * (len(ranges) - 1)],
+            "log": [done.log] * len(ranges),
         }
-        columns["rows"] = [done.rows, *[0] * (len(columns["entries"]) - 1)]
         yield pa.RecordBatch.from_pydict(columns)
 
     return stage
@@ -164,10 +162,3 @@ def _checkpoint_of(rows: DataFrame, query: str) -> str | None:
         session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
     )
     return None if running is None else checkpoint_place(running.resolvedCheckpointRoot())
-
-
-def _forget(where: Where, note: str) -> None:
-    try:
-        forget_staged(connected(where).client, note)
-    except PenstockError:
-        pass  # the error on its way is the one to tell

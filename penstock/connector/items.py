@@ -35,8 +35,12 @@ CARRIED_BYTES_MAX: Final = 1 * MIB
 PART_BYTES_MIN: Final = 1 * MIB
 #: The same where only LSNs are known, and no sizes.
 PART_LSNS_MIN: Final = 16
-#: Spans this near are read as one: another request costs more than what lies between.
-GAP_LSNS_MAX: Final = 16
+#: And no more than this, unless the user says how many parts there are: a task that fails, or is
+#: slow, is then a small part of a large range.
+PART_LSNS_MAX: Final = 2000
+#: Spans this near are read as one: another request costs more than what lies between, of which the
+#: server sends only what has the streams' tags.
+GAP_LSNS_MAX: Final = 1000
 #: Payloads that a window keeps.
 KEPT_BYTES_MAX: Final = 8 * MIB
 #: Staged entries whose marker has not come that a follower remembers, without their payloads.
@@ -577,13 +581,15 @@ def _cut_range(whole: Part, partitions: int | None, processors: int) -> list[Par
     """In equal numbers of LSNs; those between spans, which nobody reads, are not counted."""
     regions = _union(whole)
     lsns = sum(region.end - region.first for region in regions)
-    count = max(partitions or min(processors, -(-lsns // PART_LSNS_MIN)), 1)
+    worth = max(min(processors, -(-lsns // PART_LSNS_MIN)), -(-lsns // PART_LSNS_MAX))
+    count = max(partitions or worth, 1)
+    named_ends = [one.end for one in whole.named]  # disjoint, in order: so are their ends
     cuts = [lsns * number // count for number in range(count + 1)]
     parts: list[Part] = []
     for low, high in itertools.pairwise(cuts):
         pieces = _slice(regions, low, high)
         data = [both for piece in pieces for one in whole.data if (both := _both(one, piece))]
-        named = _named_within(whole.named, pieces)
+        named = _named_within(whole.named, named_ends, pieces)
         if data or named:
             parts.append(Part(whole.sources, tuple(data), tuple(named)))
     return parts
@@ -616,8 +622,9 @@ def _both(one: Span | NamedSpan, other: Span) -> Span | None:
     return Span(first, end) if first < end else None
 
 
-def _named_within(named: Sequence[NamedSpan], pieces: Iterable[Span]) -> list[NamedSpan]:
-    ends = [one.end for one in named]  # disjoint, in order: so are their ends
+def _named_within(
+    named: Sequence[NamedSpan], ends: Sequence[int], pieces: Iterable[Span]
+) -> list[NamedSpan]:
     found: list[NamedSpan] = []
     for piece in pieces:
         at = bisect_right(ends, piece.first)

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.errors import BadRequest
 from penstock.limits import MIB
+from penstock.log.embedded import default_data_dir
 from penstock.stream.positions import EARLIEST, LATEST, Position, parse_position
 from penstock.stream.registration import check_name
 
@@ -47,9 +48,9 @@ _OF_SPARK: Final = ("checkpointlocation", "path", "queryname", "outputmode")
 class Where:
     """A log, for a process on any machine: names of files, never a secret."""
 
-    log: str | None
-    token_file: str | None
-    tls_ca: str | None
+    log: str
+    token_file: str | None = None
+    tls_ca: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ def read_options(options: Mapping[str, str], allowed: tuple[str, ...]) -> ReadOp
 def write_options(options: Mapping[str, str], allowed: tuple[str, ...]) -> WriteOptions:
     """Of a sink; `allowed` is WRITE or STREAM_WRITE. Raises BadRequest."""
     said = _known(options, allowed)
-    stream = said.get("stream")
-    if stream is None:
+    stream = said.get("stream", "").strip()
+    if not stream:
         raise BadRequest('option stream is missing: the stream to write, .option("stream", "bids")')
     check_name(stream)
     lower = {key.lower(): value for key, value in options.items()}
@@ -129,9 +130,8 @@ def checkpoint_place(path: str | None) -> str | None:
         return None
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
-    if "://" in path:
-        return path.rstrip("/")
-    return os.path.abspath(path)
+    # A relative path stays what it is: each driver may have another working directory.
+    return os.path.normpath(path) if path.startswith("/") else path.rstrip("/")
 
 
 def _known(options: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:
@@ -147,7 +147,20 @@ def _known(options: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, st
 
 
 def _where(said: Mapping[str, str]) -> Where:
-    return Where(said.get("log"), said.get("tokenFile"), said.get("tlsCa"))
+    return where(said.get("log"), said.get("tokenFile"), said.get("tlsCa"))
+
+
+def where(log: str | None, token_file: str | None, tls_ca: str | None) -> Where:
+    """The same place for every process: tasks have another working directory, and environment."""
+    if log is None:
+        log = str(default_data_dir())
+    if "://" in log:
+        token_file = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
+    return Where(_absolute(log), *(_absolute(one) if one else None for one in (token_file, tls_ca)))
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def _streams(said: Mapping[str, str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ Law: every entry of the part, once, and no other (items.py says which those are)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,8 +18,10 @@ import pyarrow as pa
 from penstock.connector.items import (
     Carried,
     Finder,
+    NamedSpan,
     Part,
     Place,
+    Source,
     Span,
     intervals_of,
     tags_of,
@@ -27,6 +29,8 @@ from penstock.connector.items import (
 from penstock.connector.options import LSN, PRODUCER, STREAM, TIME
 from penstock.errors import BadFormat, Trimmed
 from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Entry
+from penstock.protocol.names import naming_tag
 from penstock.stream.batches import decode_batch
 
 logger = logging.getLogger(__name__)
@@ -48,15 +52,27 @@ def read_part(
     target: pa.Schema,
     *,
     fail_on_data_loss: bool,
+    is_batch: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a part, read from the log: its streams have `schema`, Spark wants `target`.
 
-    Raises Trimmed if some of it is gone and that is not to be passed over.
+    Raises Trimmed if some of it is gone and that is not to be passed over; what it says to do
+    depends on `is_batch`: of `spark.read`, or of a query.
     """
-    return _batches(_entries(client, part, fail_on_data_loss), schema, target)
+    return _batches(_entries(client, part, fail_on_data_loss, is_batch), schema, target)
 
 
-def _entries(client: BlockingLog, part: Part, fail_on_data_loss: bool) -> Iterator[Carried]:
+def read_markers(client: BlockingLog, sources: Iterable[Source], span: Span) -> Iterator[Entry]:
+    """The markers in the span that name staged entries; only a delivery of them is held."""
+    tags = [naming_tag(source.name) for source in sources]
+    with client.tail(tags, start=span.first, end=span.end) as reader:
+        for batch in reader:
+            yield from batch.entries
+
+
+def _entries(
+    client: BlockingLog, part: Part, fail_on_data_loss: bool, is_batch: bool
+) -> Iterator[Carried]:
     found = Finder(part)
     tags = tags_of(part)
     for interval in intervals_of(part):
@@ -72,17 +88,79 @@ def _entries(client: BlockingLog, part: Part, fail_on_data_loss: bool) -> Iterat
             except Trimmed as error:
                 trim_point = client.bounds().trim_point
                 if fail_on_data_loss or trim_point <= start:
-                    raise data_lost(part, Span(start, interval.end), trim_point) from error
+                    raise _part_lost(part, start, trim_point, is_batch) from error
                 logger.warning("rows are lost from_lsn=%d trim_point=%d", start, trim_point)
                 start = trim_point
 
 
-def data_lost(part: Part, span: Span, trim_point: int) -> Trimmed:
-    names = ", ".join(source.name for source in part.sources)
+# ---- what is trimmed
+
+
+def data_lost(names: Sequence[str], start: int, trim_point: int) -> Trimmed:
+    """To a query."""
     return Trimmed(
-        f"stream {names}: LSN {span.first} is to be read, but the log was trimmed at {trim_point}: "
-        "start with a new checkpoint, or go on at the trim point with failOnDataLoss=false"
+        f"{_gone(names, start, trim_point)}: start with a new checkpoint, or go on at the trim "
+        "point with option failOnDataLoss=false"
     )
+
+
+def commit_lost(names: Sequence[str], first: int, marker_lsn: int, trim_point: int) -> Trimmed:
+    """To a query, of rows from `first` on that count at a marker which is still there."""
+    return Trimmed(
+        f"{_cut_off(names, first, marker_lsn, trim_point)}: start with a new checkpoint and option "
+        f"startingPosition={marker_lsn + 1}, after that commit, or pass over what is lost with "
+        "option failOnDataLoss=false"
+    )
+
+
+def batch_data_lost(names: Sequence[str], start: int, trim_point: int) -> Trimmed:
+    """To a `spark.read`."""
+    return Trimmed(
+        f"{_gone(names, start, trim_point)}: set option startingPosition to earliest, or to an LSN "
+        "from there on"
+    )
+
+
+def batch_commit_lost(
+    names: Sequence[str], first: int, marker_lsn: int, trim_point: int
+) -> Trimmed:
+    """To a `spark.read`, of rows from `first` on that count at a marker which is still there."""
+    return Trimmed(
+        f"{_cut_off(names, first, marker_lsn, trim_point)}: set option startingPosition to "
+        f"{marker_lsn + 1}, after that commit"
+    )
+
+
+def cut_off(named: Iterable[NamedSpan], trim_point: int) -> NamedSpan | None:
+    """Of what is trimmed, that which counts last; None: nothing is."""
+    gone = [one for one in named if one.first < trim_point]
+    return max(gone, key=lambda one: (one.place.lsn, -one.first), default=None)
+
+
+def _part_lost(part: Part, start: int, trim_point: int, is_batch: bool) -> Trimmed:
+    names = [source.name for source in part.sources]
+    gone = cut_off((one for one in part.named if one.end > start), trim_point)
+    if gone is None:
+        return (batch_data_lost if is_batch else data_lost)(names, start, trim_point)
+    told = batch_commit_lost if is_batch else commit_lost
+    return told(names, max(gone.first, start), gone.place.lsn, trim_point)
+
+
+def _gone(names: Sequence[str], start: int, trim_point: int) -> str:
+    return (
+        f"stream {', '.join(names)} is to be read from LSN {start}, but the log was trimmed at "
+        f"{trim_point}"
+    )
+
+
+def _cut_off(names: Sequence[str], first: int, marker_lsn: int, trim_point: int) -> str:
+    return (
+        f"stream {', '.join(names)}: the commit at LSN {marker_lsn} holds rows from LSN {first} "
+        f"on, but the log was trimmed at {trim_point}"
+    )
+
+
+# ---- batches
 
 
 @dataclass(slots=True)

@@ -22,27 +22,28 @@ _READY: Final[dict[tuple[Where, str, str], Stream]] = {}
 def ready_stream(
     where: Where, name: str, schema: StructType, *, key_by: tuple[str, ...] = ()
 ) -> Stream:
-    """The stream that takes rows of this schema; made if there is none.
+    """The stream that takes rows of this schema; made if there is none, with columns that may be
+    null, since what Spark infers of that changes with the query.
 
     Raises SchemaMismatch naming each column that differs. A column may be nullable here and not
     there: rows are checked.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    place = (where, name, schema.json())
-    found = _READY.get(place)
-    if found is not None:
-        return found
     missing = [key for key in key_by if key not in schema.names]
     if missing:
         raise BadRequest(
             f"option keyBy names {', '.join(missing)}: the rows have {', '.join(schema.names)}"
         )
+    place = (where, name, schema.json())
+    found = _READY.get(place)
+    if found is not None:
+        return found
     check_types(schema)
     given = normalise(to_arrow_schema(schema, timezone="UTC"))
     log = connected(where)
     try:
-        stream = log.create_stream(name, given)
+        stream = log.create_stream(name, _nullable(given))
     except SchemaMismatch:
         stream = log.stream(name)
         _check_fits(stream, given)

@@ -45,6 +45,8 @@ class Staged:
 
     ranges: tuple[Range, ...]
     rows: int
+    #: The log's id: positions of one mean nothing in another.
+    log: str
 
 
 class Staging:
@@ -78,7 +80,7 @@ class Staging:
             self._append(group)
         while self._sent:
             self._take_one()
-        return Staged(join_ranges(self._ranges), self._rows)
+        return Staged(join_ranges(self._ranges), self._rows, self._client.log_id)
 
     def _entries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[NewEntry]:
         for batch in _joined(batches):

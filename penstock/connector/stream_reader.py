@@ -1,8 +1,9 @@
 """The streaming source: `spark.readStream.format("penstock")`.
 
-An offset is {"lsn": L, "schema": hash}: all that counts below L was read. Spark calls one object on
-the driver's side, in a process of its own, for all but `read`; that runs in tasks, on objects that
-were never asked anything else, and so a part says all that they need.
+An offset is {"lsn": L, "from": F, "schema": hash, "log": id}: all that counts in [F, L) was read, F
+being where the query began, for all its life. Spark calls one object on the driver's side, in a
+process of its own, for all but `read`; that runs in tasks, on objects that were never asked
+anything else, and so a part says all that they need.
 
 Law: the rows of [start, end) are the same whenever they are planned, by a query that knows them
 from its follower or by one that was restarted and knows two offsets only.
@@ -31,9 +32,8 @@ from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.follower import AHEAD_BYTES_MAX, Follower, Limits
 from penstock.connector.items import Part, Span, plan_items, plan_range
 from penstock.connector.options import ReadOptions
-from penstock.connector.read_part import read_carried, read_part
-from penstock.errors import BadRequest, SchemaMismatch, Trimmed
-from penstock.protocol.names import naming_tag
+from penstock.connector.read_part import data_lost, read_carried, read_markers, read_part
+from penstock.errors import BadRequest, SchemaMismatch
 from penstock.stream.positions import resolve_position
 from penstock.stream.registration import stream_tag
 from penstock.stream.schema import decode_schema, encode_schema
@@ -43,7 +43,13 @@ logger = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
 _LSN: Final = "lsn"
+_FROM: Final = "from"
 _SCHEMA: Final = "schema"
+_LOG: Final = "log"
+
+
+#: Of the hexadecimal digits of a log's id.
+_LOG_ID_LENGTH: Final = 16
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -104,7 +110,11 @@ def make_partitions(parts: Sequence[Part], schema: pa.Schema) -> list[InputParti
 
 
 def read_partition(
-    partition: InputPartition, options: ReadOptions, columns: StructType
+    partition: InputPartition,
+    options: ReadOptions,
+    columns: StructType,
+    *,
+    is_batch: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the batches of what `make_partitions` made."""
     set_modules_aside()
@@ -115,7 +125,14 @@ def read_partition(
     if part.carried:
         return read_carried(part, schema, target)
     client = connected(options.where).client
-    return read_part(client, part, schema, target, fail_on_data_loss=options.fail_on_data_loss)
+    return read_part(
+        client,
+        part,
+        schema,
+        target,
+        fail_on_data_loss=options.fail_on_data_loss,
+        is_batch=is_batch,
+    )
 
 
 class _Driver:
@@ -126,6 +143,9 @@ class _Driver:
         self._log: Log = connected(options.where)
         self._streams: Streams = find_streams(self._log, options)
         check_columns(columns, self._streams.schema, options)
+        self._log_id = self._log.id[:_LOG_ID_LENGTH]
+        #: Where the query began, as its offsets say; None: none was seen.
+        self._from: int | None = None
         self._initial: Offset | None = None
         #: Where a query that takes what is there now ends.
         self._below: int | None = None
@@ -134,8 +154,8 @@ class _Driver:
     def initial_offset(self) -> Offset:
         """Spark asks twice, and "latest" must mean one position."""
         if self._initial is None:
-            lsn = resolve_position(self._log.client, self._options.start)
-            self._initial = self._offset(self._checked(lsn))
+            lsn = self._checked(resolve_position(self._log.client, self._options.start))
+            self._initial = self._offset(lsn, lsn)
         return self._initial
 
     def stop_at_tail(self) -> None:
@@ -144,6 +164,7 @@ class _Driver:
     def latest_offset(self, start: Offset, everything: bool) -> Offset:
         options = self._options
         first = self._lsn(start)
+        self._from = int(start.get(_FROM, first))
         follower = self._following(first)
         everything = everything or (options.rows_max is None and options.bytes_max is None)
         if everything and not (self._below is None and follower.is_current):
@@ -152,14 +173,16 @@ class _Driver:
             rows_max = None if everything else options.rows_max
             bytes_max = None if everything else options.bytes_max
             end = self._cut(follower, first, Limits(rows_max, bytes_max, self._below))
-        return self._offset(end) if end > first else start
+        return self._offset(end, self._from) if end > first else start
 
     def reported_offset(self) -> Offset | None:
-        return None if self._follower is None else self._offset(self._follower.end)
+        if self._follower is None or self._from is None:
+            return None
+        return self._offset(self._follower.end, self._from)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        first, last = self._lsn(start), self._lsn(end)
-        if first >= last:
+        first, last = self._begin(start, end), self._lsn(end)
+        if first == last:
             return []  # another source of the query has news
         items = None if self._follower is None else self._follower.items(first, last)
         options, sources = self._options, self._streams.sources
@@ -172,9 +195,11 @@ class _Driver:
             parts = plan_items(items, sources, **how)
         else:
             first = min(self._checked(first), last)
-            tags = [naming_tag(source.name) for source in sources]
-            markers = self._log.client.read(tags, start=first, end=last)
-            parts = plan_range(Span(first, last), markers, sources, **how)
+            if first == last:
+                return []  # all of it is lost
+            span = Span(first, last)
+            markers = read_markers(self._log.client, sources, span)
+            parts = plan_range(span, markers, sources, **how)
         return make_partitions(parts, self._streams.schema)
 
     def forget(self, end: Offset) -> None:
@@ -189,9 +214,6 @@ class _Driver:
     def _cut(self, follower: Follower, first: int, limits: Limits) -> int:
         try:
             return follower.cut(first, limits)
-        except Trimmed as error:
-            self.close()
-            raise self._data_lost(first) from error
         except BaseException:
             self.close()  # whoever calls again begins anew
             raise
@@ -204,7 +226,8 @@ class _Driver:
             self._follower = Follower(
                 self._log.client,
                 self._streams.sources,
-                self._checked(start),
+                start,
+                tail_from=self._checked(start),
                 ahead_max=max(self._options.bytes_max or 0, AHEAD_BYTES_MAX),
                 by_node=self._options.by_virtual_node,
                 fail_on_data_loss=self._options.fail_on_data_loss,
@@ -236,7 +259,7 @@ class _Driver:
         if start >= bounds.trim_point:
             return start
         if self._options.fail_on_data_loss:
-            raise self._data_lost(start)
+            raise data_lost(self._options.streams, start, bounds.trim_point)
         logger.warning(
             "rows are lost stream=%s from_lsn=%d trim_point=%d",
             self._names(),
@@ -245,18 +268,50 @@ class _Driver:
         )
         return bounds.trim_point
 
-    def _data_lost(self, start: int) -> Trimmed:
-        return Trimmed(
-            f"stream {self._names()} is to be read from LSN {start}, but the log was trimmed at "
-            f"{self._log.bounds().trim_point}: start with a new checkpoint, or go on at the trim "
-            "point with option failOnDataLoss=false"
-        )
+    def _begin(self, start: Offset, end: Offset) -> int:
+        """Where the batch that ends at `end` begins.
 
-    def _offset(self, lsn: int) -> Offset:
-        return {_LSN: int(lsn), _SCHEMA: self._streams.schema_hash}
+        Spark does not store where the first batch begins, and asks for it again after a restart;
+        by then "latest", or "earliest" in a log that was trimmed, is another position.
+        """
+        first, last = self._lsn(start), self._lsn(end)
+        if first == last and _FROM not in end:
+            return first
+        if _FROM not in end:
+            raise BadRequest(
+                f"the checkpoint's offset {last} of stream {self._names()} does not say where the "
+                "query began: start with a new checkpoint"
+            )
+        if int(start.get(_FROM, first)) != int(end[_FROM]):
+            first = int(end[_FROM])
+        if first > last:
+            raise BadRequest(
+                f"stream {self._names()} is to be read from LSN {first} to {last}, which lies "
+                "before it: the checkpoint's offsets are not of one query; start with a new "
+                "checkpoint"
+            )
+        return first
+
+    def _offset(self, lsn: int, began: int) -> Offset:
+        """Spark compares offsets as texts: the keys always in this order."""
+        return {
+            _LSN: int(lsn),
+            _FROM: int(began),
+            _SCHEMA: self._streams.schema_hash,
+            _LOG: self._log_id,
+        }
 
     def _lsn(self, offset: Offset) -> int:
-        """Raises SchemaMismatch if the query began when the streams had another schema."""
+        """Raises SchemaMismatch if the query began when the streams had another schema.
+
+        Raises BadRequest if it is a position in another log.
+        """
+        if offset.get(_LOG) != self._log_id:
+            raise BadRequest(
+                f"the checkpoint of stream {self._names()} is of another log, "
+                f"{offset.get(_LOG, 'unknown')}, and not of {self._log_id}, which is at "
+                f"{self._log.target}: correct the option log, or start with a new checkpoint"
+            )
         if offset.get(_SCHEMA) != self._streams.schema_hash:
             raise SchemaMismatch(
                 f"stream {self._names()} has another schema than when the checkpoint was written; "

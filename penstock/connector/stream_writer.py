@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.connector.commit import commit_batch, forget_staged
+from penstock.connector.commit import commit_batch
 from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.options import WriteOptions
 from penstock.connector.sinks import ready_stream
@@ -80,11 +80,8 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         commit_batch(client, batch, [options.stream], [one.staged for one in told])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Also called after a commit that raised and may have taken effect: it undoes nothing."""
-        told = _told(messages)
-        if told:
-            note = staging_key(told[0].query, batchId)
-            forget_staged(connected(self._options.where).client, note)
+        """Nothing to do. A commit that raised may have taken effect, or may still; another driver
+        may be about to commit this very batch: the note stays until the batch is decided."""
 
 
 def _told(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

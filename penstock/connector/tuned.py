@@ -1,8 +1,9 @@
 """Settings of Spark for small micro-batches: `penstock.tuned(SparkSession.builder)`.
 
-Owns what is set, and when it is not. Laws: what the user said on the builder stays; no setting here
-gives up a guarantee of Spark's or of ours. docs/spark.md has them as a table, with what each is
-worth, and those that trade something and are left to the user.
+Owns what is set, and when it is not. Law: what the user said on the builder stays. No setting here
+gives up exactly once; without files of checksums, damage to a local checkpoint is not noticed.
+docs/spark.md has them as a table, with what each is worth, and those that trade something and are
+left to the user.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 #: By default Spark starts about twenty processes a batch to keep its checkpoint on a local disk.
+#: Not for clusters, whose checkpoints are elsewhere: their file manager may be chosen with care.
 FILE_MANAGER: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -26,7 +28,6 @@ RAW_FILES: Final = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 UNIX_SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
-FILTER_PUSHDOWN: Final = {"spark.sql.python.filterPushdown.enabled": "true"}
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 _STATE_STORE: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -50,7 +51,8 @@ def tuned(builder: Any) -> Any:
 
 def tuned_settings(said: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """What `tuned` sets on a builder of which this was said so far."""
-    settings = FILE_MANAGER | FILTER_PUSHDOWN
+    master = str(said.get("spark.master", ""))
+    settings = dict(FILE_MANAGER) if master.startswith("local") else {}
     if raw_files_are_safe(said, environment):
         settings |= RAW_FILES
     if hasattr(socket, "AF_UNIX") and "PYSPARK_UDS_MODE" not in environment:
@@ -64,8 +66,9 @@ def tuned_settings(said: Mapping[str, Any], environment: Mapping[str, str]) -> d
 def raw_files_are_safe(said: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
     """Whether nothing will ask Hadoop for its local file system with checksums.
 
-    RocksDB's uploads do, and so do clients of object stores, for their buffers: they fail if there
-    is none. So only on one machine, with Spark's default state store and nothing but local files.
+    RocksDB's uploads do, and fail if there is none; other clients of Hadoop may. So only on one
+    machine, with Spark's default state store and nothing but local files, as far as the builder
+    tells.
     """
     place = str(said.get(_CHECKPOINTS, ""))
     return (

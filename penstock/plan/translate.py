@@ -56,6 +56,7 @@ _NOT_HERE: Final = {
     "streams": "read each stream by itself, and union them",
     "metadata": "put what you need into the rows before they enter the log",
     "startingPosition": "give start= to penstock.start",
+    "endingPosition": "a query without an end has none: leave it out",
 }
 
 
@@ -123,9 +124,9 @@ class _Translator:
         chosen = tree.fields.get("options", ())
         assert isinstance(chosen, tuple)
         pairs = tuple((str(pair[0]), str(pair[1])) for pair in chosen if isinstance(pair, tuple))
-        named = dict(pairs)
+        named = {name.lower(): value for name, value in pairs}
         for option, remedy in _NOT_HERE.items():
-            if option.lower() in {name.lower() for name in named}:
+            if option.lower() in named:
                 self.refusals.add(tree.text, f"option {option} of the source", remedy)
         stream = named.get("stream") or named.get("path") or str(tree.fields["sourceName"])
         return n.Scan(

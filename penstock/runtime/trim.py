@@ -58,7 +58,8 @@ async def find_trim_point(log: AsyncLog) -> Lsn:
             for key, value in (await log.list_metadata(BATCH_PREFIX)).items()
         }
         writers += [[f"T/{batch_writer(id)}"] for id in last]
-        point = _below_staged(point, notes, last)
+        written = {one.task for one in await _batch_writes(log, bounds.trim_point)} if notes else {}
+        point = _below_staged(point, notes, last, {one.removeprefix("spark/") for one in written})
     while point > bounds.trim_point:
         markers = [one for tags in writers for one in await _first_markers(log, tags, point)]
         markers += await _batch_writes(log, point)
@@ -92,15 +93,19 @@ async def _markers(log: AsyncLog, tags: list[str], start: Lsn) -> AsyncIterator[
                 yield decode_marker(entry.payload)
 
 
-def _below_staged(point: Lsn, notes: Mapping[str, Value], last: Mapping[str, int]) -> Lsn:
+def _below_staged(
+    point: Lsn, notes: Mapping[str, Value], last: Mapping[str, int], written: set[str]
+) -> Lsn:
     """A trim point that spares what was staged and has no marker yet.
 
-    A task that lost against another attempt may leave its note after the commit of its batch.
+    A task that lost against another attempt may leave its note after the commit of its batch: by
+    the last batch of its query, or by the batch writes that have a marker.
     """
     for key, note in notes.items():
         first = staged_from(note)
         id, _, batch = key.removeprefix(STAGING_PREFIX).rpartition(".")
-        if first < point and last.get(id, -1) < int(batch):
+        is_decided = batch.isdecimal() and last.get(id, -1) >= int(batch)
+        if first < point and not is_decided and id not in written:
             logger.warning(
                 "trimming stops at lsn=%d: writer=%s batch=%s is not committed", first, id, batch
             )

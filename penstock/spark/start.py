@@ -195,7 +195,7 @@ def _ms(name: str, seconds: float) -> int:
 def _log_of(query: Query) -> Log:
     """The log that the DataFrame's streams were made with."""
     found = {
-        tuple(dict(leaf.options).get(name) for name in ("log", "tokenFile", "tlsCa"))
+        tuple(_options_of(leaf).get(name) for name in ("log", "tokenfile", "tlsca"))
         for stage in query.stages
         for leaf in stage.inputs
         if isinstance(leaf, n.Scan)
@@ -209,6 +209,11 @@ def _log_of(query: Query) -> Log:
         target, token_file, tls_ca = where
         known = _LOGS[where] = connect(target, token_file=token_file, tls_ca=tls_ca)
     return known
+
+
+def _options_of(leaf: n.Scan) -> dict[str, str]:
+    """Spark takes their names in any case."""
+    return {name.lower(): value for name, value in leaf.options}
 
 
 def _count_workers(spark: Any, asked: int | None) -> int:

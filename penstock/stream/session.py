@@ -138,6 +138,11 @@ class Log:
         ]
 
     @property
+    def id(self) -> str:
+        """Which log it is: positions of one mean nothing in another."""
+        return self._client.log_id
+
+    @property
     def default_checkpoints(self) -> str | None:
         """Where queries put checkpoints if they are not told: beside a log of this machine."""
         return None if "://" in self.target else os.path.join(self.target, "checkpoints")

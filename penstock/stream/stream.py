@@ -120,7 +120,7 @@ class Stream:
     def resolve(self, position: Position) -> Lsn:
         """The LSN that a position means in this stream now: none is before its beginning."""
         lsn = resolve_position(self._client, position)
-        return Lsn(max(lsn, self._registration.start_lsn)) if position == EARLIEST else lsn
+        return Lsn(max(lsn, self._registration.start_lsn))
 
     def df(self, spark: Any) -> Any:
         """The stream as a streaming DataFrame: for `penstock.start`, and for Spark's own engine.

@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.connector import connections
 from penstock.connector.batch_writer import PenstockBatchWriter
-from penstock.connector.commit import commit_batch, forget_staged
+from penstock.connector.commit import commit_batch
 from penstock.connector.options import Where, WriteOptions
 from penstock.connector.staging import Staged, Staging
 from penstock.connector.stream_writer import PenstockStreamWriter
@@ -77,6 +77,7 @@ class MemoryClient:
 
     def __init__(self) -> None:
         self._log = MemoryLog()
+        self.log_id = "memory"
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._log, name)
@@ -183,7 +184,7 @@ class Between:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._client, name)
         process: Process | None = getattr(self._who, "process", None)
-        if process is None:
+        if process is None or not callable(found):
             return found
         if name == "append_nowait":
 
@@ -315,12 +316,8 @@ class ThreeStreams(Query):
     def commit(self, number: int, messages: list[Any]) -> None:
         client = connections.connected(self.options.where).client
         staged = [one for message in messages for one in message]
-        try:
-            batch = Batch(self.id, number, self.options.checkpoint)
-            commit_batch(client, batch, self.streams, staged)
-        except PenstockError:
-            forget_staged(client, staging_key(self.id, number))
-            raise
+        batch = Batch(self.id, number, self.options.checkpoint)
+        commit_batch(client, batch, self.streams, staged)
 
     def staged_of(self, message: Any) -> list[Staged]:
         return [*message]

@@ -18,7 +18,6 @@ from small_queries import BIDS, append_bids, by_batch, running
 import penstock
 from penstock.connector.tuned import (
     FILE_MANAGER,
-    FILTER_PUSHDOWN,
     RAW_FILES,
     SHUFFLE_PARTITIONS,
     UNIX_SOCKETS,
@@ -301,7 +300,7 @@ def test_spark_s_own_sources_and_sinks_with_ours(
 
 def test_every_setting_of_tuned_is_one_that_spark_knows(spark: Any) -> None:
     known: Callable[[str], Any] = spark._jvm.org.apache.spark.internal.config.ConfigEntry.findEntry
-    settings = FILTER_PUSHDOWN | RAW_FILES | UNIX_SOCKETS | {SHUFFLE_PARTITIONS: "2"}
+    settings = RAW_FILES | UNIX_SOCKETS | {SHUFFLE_PARTITIONS: "2"}
     hadoop = "spark.hadoop.fs.file.impl"
 
     unknown = [name for name in settings if name != hadoop and known(name) is None]

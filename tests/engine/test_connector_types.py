@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -203,8 +202,10 @@ def compiled(spark: Any) -> Iterator[None]:
 
 
 def test_a_million_rows(spark: Any, log: penstock.Log, tmp_path: Path) -> None:
-    """Written, copied by a streaming query and read twice, within 10 seconds; every value counts in
-    the sum of hashes."""
+    """Written, copied by a streaming query and read twice; every value counts in the sum of hashes.
+
+    How fast: `penstock bench connector`.
+    """
     count = 1_000_000
     frame = spark.range(count).selectExpr("id", "id % 97 AS k", "concat('row ', id) AS text")
 
@@ -213,17 +214,13 @@ def test_a_million_rows(spark: Any, log: penstock.Log, tmp_path: Path) -> None:
         return rows.selectExpr("count(*)", "sum(id)", hashes).collect()
 
     expected = told(frame)
-    began = time.monotonic()
     with compiled(spark):
         write(frame, log, "million")
         copy(spark, log, "million", "million_copy", tmp_path / "checkpoint")
-        copied = time.monotonic()
         found = [told(read(spark, log, stream)) for stream in ("million", "million_copy")]
-    seconds = time.monotonic() - began
 
     assert found == [expected, expected]
     assert expected[0][0] == count
-    assert seconds < 10, f"{seconds:.1f} s, {copied - began:.1f} s until it was copied"
 
 
 @pytest.mark.parametrize(

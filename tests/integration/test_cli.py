@@ -23,6 +23,8 @@ from penstock.cli.main import cli
 from penstock.cli.output import bytes_text, error_text, exit_code, time_text
 from penstock.config import ServerConfig
 from penstock.log.records import NewEntry
+from penstock.protocol.names import staging_key
+from penstock.protocol.staged import encode_note
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 DDL = "n long NOT NULL, s string, d decimal(10,2), ts timestamp, m map<string,int>, b binary"
@@ -384,6 +386,20 @@ def test_sizes_and_times_read_well() -> None:
         *("0 B", "999 B", "1.5 kB", "64.0 MB", "5.0 TB")
     ]
     assert time_text(1_763_193_600_007) == "2025-11-15T08:00:00.007Z"
+
+
+def test_writers_that_staged_rows_and_died_are_listed_and_forgotten(data_dir: Path) -> None:
+    with penstock.connect(data_dir) as log:
+        log.client.compare_and_set(
+            staging_key("dead", 7), expected=None, value=encode_note(0, "token")
+        )
+    listed = run("log", "forget", "--dir", data_dir)
+    assert "dead.7" in listed.stdout
+    assert run_json("log", "forget", "dead.7", "--dir", data_dir)["forgotten"] == "dead.7"
+    assert run_json("log", "forget", "--dir", data_dir)["writers"] == {}
+    again = run("log", "forget", "dead.7", "--dir", data_dir)
+    assert again.exit_code == 3
+    assert "no writer dead.7" in again.stderr
 
 
 # ---- real processes

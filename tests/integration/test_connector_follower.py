@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +15,16 @@ from embedded_server import kill_server, stop_server, wait_until
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import penstock
+from penstock.connector import follower as follower_module
 from penstock.connector import items as items_module
 from penstock.connector import stream_reader as stream_reader_module
 from penstock.connector.arrow import schema_hash, stream_struct
+from penstock.connector.batch_reader import PenstockBatchReader
 from penstock.connector.follower import Follower, Limits
 from penstock.connector.items import Source
-from penstock.connector.options import STREAM_READ, read_options
+from penstock.connector.options import BATCH_READ, STREAM_READ, read_options
 from penstock.connector.stream_reader import PenstockStreamReader
-from penstock.errors import BadFormat, BadRequest, NotFound, SchemaMismatch, Trimmed
+from penstock.errors import BadFormat, BadRequest, NotFound, SchemaMismatch, Trimmed, Unavailable
 from penstock.ids import Lsn
 from penstock.log.records import Appended, Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, encode_marker
@@ -94,6 +98,23 @@ def take(source: Any, start: Any, end: Any) -> list[dict[str, Any]]:
             batch.validate(full=True)
             found += batch.to_pylist()
     return found
+
+
+def read_now(log: penstock.Log, stream: str, **said: Any) -> list[dict[str, Any]]:
+    """What `spark.read` gives."""
+    options = {"log": log.target, "stream": stream}
+    options |= {name: str(value) for name, value in said.items()}
+    found = read_options(options, BATCH_READ)
+    planned = PenstockBatchReader(found, stream_struct(found))
+    task = PenstockBatchReader(found, planned._columns)
+    return [
+        row for part in planned.partitions() for got in task.read(part) for row in got.to_pylist()
+    ]
+
+
+def large_row(k: int) -> list[dict[str, Any]]:
+    """A delivery of the log holds few of them."""
+    return [{"k": k, "v": "x" * 500_000}]
 
 
 def keys(found: list[dict[str, Any]]) -> list[int]:
@@ -333,6 +354,51 @@ def test_it_does_not_run_ahead_without_bound_nor_stops_before_a_large_commit(
     follower.close()
 
 
+def test_it_makes_room_for_what_comes_after_a_batch_that_others_planned(
+    module_log: penstock.Log, name: str
+) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    for n in range(20):
+        stream.append(large_row(n))
+    tail = module_log.bounds().tail
+    follower = Follower(module_log.client, (Source(name),), 0, ahead_max=1)
+    at = 0
+    while (end := follower.cut(at, NO_LIMITS)) != at:
+        at = end
+    assert at == tail
+    follower.close()
+
+
+@pytest.mark.parametrize("why", ["trimmed", "restarted"])
+def test_a_checkpoint_below_what_can_be_read_is_followed_by_one_thread(
+    own_log: penstock.Log, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trimmed, or before the stream was restarted: no stall, and no thread for each trigger."""
+    monkeypatch.setattr(stream_reader_module, "AHEAD_BYTES_MAX", 1)
+    stream = own_log.create_stream("s", SCHEMA)
+    stream.append(rows(100, 3))
+    start = reader(own_log, "s").initialOffset()
+    if why == "trimmed":
+        own_log.trim(own_log.bounds().tail)
+    else:
+        own_log.restart_stream("s")
+
+    source = reader(own_log, "s", failOnDataLoss=why == "restarted", maxBytesPerTrigger=1)
+    followers = []
+    for _ in range(3):
+        assert source.latestOffset(start, source.getDefaultReadLimit()) is start
+        followers.append(source._driver._follower)
+    assert followers[0] is followers[1] is followers[2]
+    source.stop()
+
+    for n in range(20):
+        stream.append(large_row(n))
+    source = reader(own_log, "s", failOnDataLoss=why == "restarted", maxBytesPerTrigger=1)
+    batches, _ = run_through(source, start)
+    assert [keys(batch) for batch in batches] == [[n] for n in range(20)]
+    source.stop()
+
+
 def test_what_it_does_not_know_it_does_not_tell(module_log: penstock.Log, name: str) -> None:
     stream = module_log.create_stream(name, SCHEMA)
     first = stream.append(rows(0, 1)).first_lsn
@@ -390,6 +456,53 @@ def test_what_ends_the_thread_is_raised_by_the_next_trigger(
     wait_until(lambda: source._driver._follower._error is not None, "it did not notice")
     with pytest.raises(BadFormat, match="no marker"):
         source.latestOffset(at, None)
+
+
+def test_a_server_that_is_gone_is_told(
+    own_log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_log.create_stream("s", SCHEMA).append(rows(0, 1))
+    directory = Path(own_log.target)
+    told = json.loads((directory / "server.json").read_text())
+    address = f"penstock://{told['host']}:{told['port']}"
+    monkeypatch.setattr(follower_module, "QUIET_SECONDS", 0.2)
+    with penstock.connect(address, token_file=directory / "token", timeout=1.0) as log:
+        own_log.close()  # it would start the server again
+        follower = Follower(log.client, (Source("s"),), 0)
+        at = follower.cut(0, NO_LIMITS)
+        assert follower.cut(at, NO_LIMITS) == at
+        kill_server(directory)
+        wait_until(lambda: follower._error is not None, "it did not notice")
+        with pytest.raises(Unavailable):
+            follower.cut(at, NO_LIMITS)
+
+
+def test_a_thread_that_was_cancelled_does_not_leave_triggers_waiting(
+    module_log: penstock.Log, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module_log.create_stream(name, SCHEMA).append(rows(0, 1))
+
+    def cancelled(*_: Any, **__: Any) -> Any:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(module_log.client, "tail", cancelled)
+    follower = Follower(module_log.client, (Source(name),), 0)
+    wait_until(lambda: not follower._thread.is_alive(), "it did not end")
+    assert follower._error is not None
+    with pytest.raises(Unavailable, match="Cancelled"):
+        follower.cut(0, NO_LIMITS)
+
+
+def test_it_can_be_closed_while_it_fetches(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    begin = stage(module_log, stream, 0, 1).first_lsn
+    marked = mark(module_log, [stream], Range(begin, 1_000_000))  # most of it is not there
+    follower = Follower(module_log.client, (Source(name),), marked.first_lsn)
+    threading.Event().wait(0.3)
+    assert follower._thread.is_alive()
+    follower.close()
+    wait_until(lambda: not follower._thread.is_alive(), "the thread goes on for ever")
+    assert follower._error is None
 
 
 def test_its_thread_ends_when_it_is_closed(module_log: penstock.Log, name: str) -> None:
@@ -460,6 +573,173 @@ def test_rows_of_a_commit_that_are_trimmed_are_told_or_passed_over(own_log: pens
         run_through(reader(own_log, "s"))
     batches, _ = run_through(reader(own_log, "s", failOnDataLoss="false"))
     assert [keys(batch) for batch in batches] == [[1]]
+
+
+def test_a_commit_that_a_trim_cut_off_is_told_with_where_to_go_on(own_log: penstock.Log) -> None:
+    """By the follower, by a task of a query, by a batch; and what they say helps."""
+    stream = own_log.create_stream("s", SCHEMA)
+    gone, kept = stage(own_log, stream, 0, 1), stage(own_log, stream, 1, 1)
+    after = mark(own_log, [stream], gone, kept).first_lsn + 1
+    stream.append(rows(2, 1))
+    own_log.trim(kept.first_lsn)
+
+    source = reader(own_log, "s")
+    start = source.initialOffset()
+    calls = {
+        "follower": lambda: run_through(source),
+        "task": lambda: take(reader(own_log, "s"), start, start | {"lsn": after + 1}),
+        "batch": lambda: read_now(own_log, "s"),
+    }
+    for who, call in calls.items():
+        with pytest.raises(Trimmed) as told:
+            call()
+        text = str(told.value)
+        trimmed_at = f"trimmed at {kept.first_lsn}"
+        for word in ("stream s", f"commit at LSN {after - 1}", trimmed_at, "startingPosition"):
+            assert word in text, who
+        assert str(after) in text, who
+        assert ("failOnDataLoss" in text) == (who != "batch"), who
+        assert ("checkpoint" in text) == (who != "batch"), who
+
+    assert keys(read_now(own_log, "s", startingPosition=after)) == [2]
+    batches, _ = run_through(reader(own_log, "s", startingPosition=after))
+    assert [keys(batch) for batch in batches] == [[2]]
+
+
+def test_a_trim_between_planning_a_batch_and_reading_it_is_told(own_log: penstock.Log) -> None:
+    stream = own_log.create_stream("s", SCHEMA)
+    for n in range(3):
+        stream.append(rows(n, 1))
+    found = read_options({"log": own_log.target, "stream": "s", "partitions": "1"}, BATCH_READ)
+    planned = PenstockBatchReader(found, stream_struct(found))
+    (part,) = planned.partitions()
+    own_log.trim(own_log.bounds().tail)
+    with pytest.raises(Trimmed) as told:
+        list(planned.read(part))
+    assert "startingPosition" in str(told.value) and "failOnDataLoss" not in str(told.value)
+
+
+def test_a_trim_while_it_fetches_repeats_nothing(
+    own_log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = own_log.create_stream("s", SCHEMA)
+    before = stage(own_log, stream, 90, 1)
+    one, two = stage(own_log, stream, 1, 1), stage(own_log, stream, 2, 1)
+    stream.append(rows(5, 1))
+    mark(own_log, [stream], before)
+    mark(own_log, [stream], one, two)
+    source = reader(own_log, "s", failOnDataLoss="false", startingPosition=one.first_lsn)
+    start = source.initialOffset()
+    client = source._driver._log.client
+    tail = client.tail
+
+    def racing(tags: Any, *, start: int, end: int | None = None) -> Any:
+        if end is not None:
+            own_log.trim(two.first_lsn)
+        return tail(tags, start=start, end=end)
+
+    monkeypatch.setattr(client, "tail", racing)
+    batches, _ = run_through(source, start)
+    assert own_log.bounds().trim_point == two.first_lsn, "it did fetch"
+    # Of the rows that are trimmed, it had been shown one.
+    assert [keys(batch) for batch in batches] == [[1, 2, 5]]
+    source.stop()
+
+
+# ---- offsets
+
+
+def test_the_first_batch_is_the_same_after_a_restart(own_log: penstock.Log) -> None:
+    """Spark stores where it ended only, and asks again where it began."""
+    stream = own_log.create_stream("s", SCHEMA)
+    stream.append(rows(0, 3))
+    source = reader(own_log, "s", startingPosition="latest")
+    start = source.initialOffset()
+    stream.append(rows(3, 4))
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    assert keys(take(source, start, end)) == [3, 4, 5, 6]
+    stream.append(rows(7, 1))
+
+    again = reader(own_log, "s", startingPosition="latest")
+    later = again.initialOffset()
+    assert later["lsn"] > end["lsn"]
+    assert keys(take(again, later, json.loads(json.dumps(end)))) == [3, 4, 5, 6]
+    batches, _ = run_through(again, end)
+    assert [keys(batch) for batch in batches] == [[7]]
+
+    # A batch in which another source of the query had news.
+    assert list(again.partitions(later, start)) == []
+
+    # "earliest" moves with the trim point.
+    first = reader(own_log, "s")
+    start = first.initialOffset()
+    end = first.latestOffset(start, first.getDefaultReadLimit())
+    own_log.trim(end["lsn"] - 1)
+    later = reader(own_log, "s").initialOffset()
+    with pytest.raises(Trimmed, match=f"from LSN {start['lsn']}"):
+        reader(own_log, "s").partitions(later, end)
+    assert keys(take(reader(own_log, "s", failOnDataLoss="false"), later, end)) == [7]
+
+
+def test_every_offset_says_where_the_query_began(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    for n in range(4):
+        stream.append(rows(n, 1))
+    source = reader(module_log, name, maxRowsPerTrigger=1)
+    start = at = source.initialOffset()
+    assert start["from"] == start["lsn"]
+    for _ in range(2):
+        at = source.latestOffset(at, source.getDefaultReadLimit())
+    # As Spark gives it back after a restart.
+    at = json.loads(json.dumps(at))
+    restarted = reader(module_log, name, maxRowsPerTrigger=1)
+    end = restarted.latestOffset(at, restarted.getDefaultReadLimit())
+    assert list(start) == list(end) == ["lsn", "from", "schema", "log"]
+    assert end == start | {"lsn": end["lsn"]}
+    assert restarted.reportLatestOffset()["from"] == start["from"]
+    assert restarted.reportLatestOffset().keys() == end.keys()
+
+
+def test_offsets_that_are_not_of_one_query_are_told(module_log: penstock.Log, name: str) -> None:
+    stream = module_log.create_stream(name, SCHEMA)
+    stream.append(rows(0, 1))
+    source = reader(module_log, name)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    with pytest.raises(BadRequest, match="new checkpoint"):
+        source.partitions(end, start)
+
+    def without(offset: Any) -> Any:
+        return {key: value for key, value in offset.items() if key != "from"}
+
+    with pytest.raises(BadRequest, match="where the query began"):
+        source.partitions(without(start), without(end))
+    with pytest.raises(BadRequest, match="where the query began"):
+        source.partitions(start, without(end))
+    # One that does not say it began there.
+    found = source.latestOffset(without(start), source.getDefaultReadLimit())
+    assert found["from"] == start["lsn"]
+    assert keys(take(source, without(start), found)) == [0]
+
+
+def test_a_checkpoint_of_another_log_is_told(own_log: penstock.Log, tmp_path: Path) -> None:
+    own_log.create_stream("s", SCHEMA).append(rows(0, 1))
+    offset = run_through(reader(own_log, "s"))[1]
+    with penstock.connect(tmp_path / "other") as other:
+        stream = other.create_stream("s", SCHEMA)
+        for n in range(10):
+            stream.append(rows(n, 1))
+        source = reader(other, "s")
+        nothing = {key: value for key, value in offset.items() if key != "log"}
+        for call in (
+            lambda: source.latestOffset(offset, None),
+            lambda: source.partitions(offset, offset),
+            lambda: source.latestOffset(nothing, None),
+        ):
+            with pytest.raises(BadRequest, match=r"another log.*option log.*new checkpoint"):
+                call()
+        source.stop()
+    stop_server(tmp_path / "other")
 
 
 def test_an_offset_beyond_the_tail_is_of_another_log(module_log: penstock.Log, name: str) -> None:

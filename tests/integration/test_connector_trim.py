@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,7 @@ from embedded_server import stop_server
 import penstock
 from penstock.connector.commit import commit_batch, commit_write, forget_staged
 from penstock.connector.staging import Staged, Staging
-from penstock.errors import Trimmed
+from penstock.errors import BadRequest, Trimmed
 from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.batch_commit import Batch
@@ -122,22 +121,36 @@ def test_a_commit_of_rows_that_a_user_trimmed_is_refused(log: penstock.Log) -> N
     assert read(log) == [1, 2, 3]
 
 
-def test_a_commit_on_its_way_is_refused_by_an_abort(
-    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it names may be trimmed from there on. Its driver looks again, and is told."""
-    staged = stage(log, "a")
-    append = log.client.append
-    gone: list[bool] = []
-
-    def abort_first(*args: Any, **options: Any) -> Any:
-        if not gone:
-            gone.append(True)
-            forget_staged(log.client, staging_key("a"))
-            log.trim("latest")
-        return append(*args, **options)
-
-    monkeypatch.setattr(log.client, "append", abort_first)
-    with pytest.raises(Trimmed):
+def test_a_commit_whose_note_is_gone_is_refused(log: penstock.Log) -> None:
+    """Nothing held trimming back since: what it names may be gone."""
+    staged, written = stage(log, "a"), stage(log, "w")
+    forget_staged(log.client, staging_key("a"))
+    forget_staged(log.client, staging_key("w"))
+    with pytest.raises(Trimmed, match="the note"):
         commit(log, 0, staged)
+    with pytest.raises(Trimmed, match="the note"):
+        commit_write(log.client, "w", ["s"], [written])
     assert read(log) == []
+
+
+def test_what_tasks_wrote_to_another_log_is_not_named_in_this_one(
+    log: penstock.Log, tmp_path: Path
+) -> None:
+    """A directory that means another place on their machine: the LSNs mean other rows here."""
+    stage(log, "somebody else")
+    with penstock.connect(tmp_path / "other") as other:
+        other.create_stream("s", "n long")
+        staged = stage(other, "a")
+    with pytest.raises(BadRequest, match="the tasks wrote to log"):
+        commit(log, 0, staged)
+    with pytest.raises(BadRequest, match="the tasks wrote to log"):
+        commit_write(log.client, "a", ["s"], [staged])
+    assert read(log) == []
+    stop_server(tmp_path / "other")
+
+
+def test_a_note_that_is_late_after_a_batch_write_holds_nothing_back(log: penstock.Log) -> None:
+    commit_write(log.client, "w", ["s"], [stage(log, "w")])
+    stage(log, "w")
+    before = log.bounds().tail
+    assert trim_after_all_is_consumed(log) == before

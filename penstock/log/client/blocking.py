@@ -51,32 +51,34 @@ class Asked(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._box: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        self._given: tuple[T | None, BaseException | None] | None = None
+        self._told: SimpleQueue[None] = SimpleQueue()
 
     def give(self, done: asyncio.Task[T]) -> None:
         # Not the task itself: its end runs callbacks of weak references, and an interrupt of the
         # one who asked would be lost in them.
         if done.cancelled():
-            self._box.put((None, asyncio.CancelledError()))
+            self._given = (None, asyncio.CancelledError())
         elif (error := done.exception()) is not None:
-            self._box.put((None, error))
+            self._given = (None, error)
         else:
-            self._box.put((done.result(), None))
+            self._given = (done.result(), None)
+        self._told.put(None)
 
     def wait(self, timeout: float | None = None) -> T:
-        """Once. Raises TimeoutError; then it can be waited for again."""
+        """Raises TimeoutError; then, and after an interrupt, it can be waited for again."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
+        while self._given is None:
             left = _ASLEEP_SECONDS_MAX if deadline is None else max(deadline - time.monotonic(), 0)
             try:
-                result, error = self._box.get(timeout=min(left, _ASLEEP_SECONDS_MAX))
+                self._told.get(timeout=min(left, _ASLEEP_SECONDS_MAX))
             except Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError from None
-            else:
-                if error is not None:
-                    raise error
-                return cast(T, result)
+        result, error = self._given
+        if error is not None:
+            raise error
+        return cast(T, result)
 
 
 class LoopThread:
@@ -155,6 +157,13 @@ class BlockingLog:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def log_id(self) -> str:
+        """Which log it is: positions of one mean nothing in another."""
+        welcome = self._open().welcome
+        assert welcome is not None, "a client that is open was welcomed"
+        return welcome.log_id.hex()
 
     def run(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
         """Run `call(log)` on the client's loop and wait."""

@@ -14,6 +14,7 @@ from penstock.connector.items import (
     CARRIED_BYTES_MAX,
     GAP_LSNS_MAX,
     ITEM_OVERHEAD_BYTES,
+    PART_LSNS_MAX,
     Finder,
     Item,
     Ledger,
@@ -302,14 +303,14 @@ def test_as_many_parts_as_were_asked_for() -> None:
 def test_a_range_below_the_start_is_read_for_what_is_named_in_it_only() -> None:
     """Between the named entries and the start nothing is read: it may be long."""
     parts = plan_range(
-        Span(1000, 1010),
-        [marker(1005, [(100, 4)])],
+        Span(5000, 5010),
+        [marker(5005, [(100, 4)])],
         (A,),
         partitions=None,
         processors=1,
         by_node=False,
     )
-    assert [intervals_of(part) for part in parts] == [[Span(100, 104), Span(1000, 1010)]]
+    assert [intervals_of(part) for part in parts] == [[Span(100, 104), Span(5000, 5010)]]
 
 
 def test_each_lsn_is_read_by_one_part() -> None:
@@ -325,10 +326,27 @@ def test_each_lsn_is_read_by_one_part() -> None:
     assert max(lsns.values()) == 1 and len(lsns) == 250
 
 
+def test_a_large_range_has_more_parts_than_processors_unless_the_user_says() -> None:
+    named = [marker(9000 + at, [(100 + 20 * at, 10)]) for at in range(5)]
+
+    def sizes(partitions: int | None) -> list[int]:
+        parts = plan_range(
+            Span(5000, 15_001), named, (A,), partitions=partitions, processors=2, by_node=False
+        )
+        spans = [(*part.data, *part.named) for part in parts]
+        return [sum(one.end - one.first for one in found) for found in spans]
+
+    assert sum(sizes(None)) == 10_051 and len(sizes(None)) == 6
+    assert max(sizes(None)) <= PART_LSNS_MAX
+    assert len(sizes(3)) == 3
+
+
 def test_near_spans_are_read_at_once_and_far_ones_apart() -> None:
+    """What lies between is mostly of other streams: the server does not send it."""
+    assert GAP_LSNS_MAX >= 1000
     near, far = GAP_LSNS_MAX, GAP_LSNS_MAX + 1
-    spans = (Span(0, 2), Span(2 + near, 50), Span(50 + far, 80))
-    assert intervals_of(Part((A,), spans)) == [Span(0, 50), Span(50 + far, 80)]
+    spans = (Span(0, 2), Span(2 + near, 5000), Span(5000 + far, 8000))
+    assert intervals_of(Part((A,), spans)) == [Span(0, 5000), Span(5000 + far, 8000)]
 
 
 def test_what_two_markers_name_counts_at_both() -> None:

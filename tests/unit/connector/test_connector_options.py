@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +21,13 @@ from penstock.connector.options import (
     write_options,
 )
 from penstock.errors import BadRequest
+from penstock.log.embedded import default_data_dir
 
 
 def test_a_stream_alone_is_enough() -> None:
     found = read_options({"stream": "bids"}, STREAM_READ)
     assert found.streams == ("bids",)
-    assert found.where == Where(None, None, None)
+    assert found.where == Where(str(default_data_dir()))
     assert (found.start, found.end) == ("earliest", "latest")
     assert (found.rows_max, found.bytes_max) == (None, BYTES_PER_TRIGGER)
     assert found.fail_on_data_loss and not found.push_filters and not found.by_virtual_node
@@ -132,9 +133,24 @@ def test_a_bad_option_of_a_sink_is_named(
 def test_a_checkpoint_has_one_name_however_it_is_written() -> None:
     places = ["/c/d", "/c/d/", "file:/c/d", "file:///c/d/", "/c/x/../d"]
     assert {checkpoint_place(place) for place in places} == {"/c/d"}
-    assert checkpoint_place("d") == os.path.abspath("d")
     assert checkpoint_place("s3://bucket/c/") == "s3://bucket/c"
+    for place in ("d", "dbfs:/c", "hdfs:/c"):
+        assert checkpoint_place(place) == place, "not of this driver's working directory"
     assert checkpoint_place(None) is None
+
+
+def test_a_log_is_one_place_for_processes_with_other_directories_and_environments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = {"stream": "a", "log": "log", "tokenFile": "t", "tlsCa": "ca"}
+    where = write_options(said, WRITE).where
+    assert where == Where(f"{tmp_path}/log", f"{tmp_path}/t", f"{tmp_path}/ca")
+    monkeypatch.setenv("PENSTOCK_DIR", "other")
+    assert write_options({"stream": "a"}, WRITE).where == Where(f"{tmp_path}/other")
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", "token")
+    there = read_options({"stream": "a", "log": "penstock://h:1"}, STREAM_READ).where
+    assert there == Where("penstock://h:1", f"{tmp_path}/token")
 
 
 @pytest.mark.parametrize("make", [read_options, write_options])
