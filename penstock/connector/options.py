@@ -64,7 +64,7 @@ class ReadOptions:
     start: Position
     #: Of a batch.
     end: Position
-    #: None: by size, at most as many as the driver has processors.
+    #: None: by size.
     partitions: int | None
     by_virtual_node: bool
     #: Of a trigger; None: no limit.

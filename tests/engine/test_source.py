@@ -99,6 +99,23 @@ def test_a_query_takes_what_counts_in_several_triggers_and_goes_on_where_it_was(
     assert run_now(frame, tmp_path / "c") == []
 
 
+def test_a_first_batch_that_was_not_finished_is_the_same_after_a_restart(
+    spark: Any, log: penstock.Log, tmp_path: Path
+) -> None:
+    """Spark asks again where the query begins, and by then "latest" is beyond the batch's end."""
+    stream = log.create_stream("first_batch", ROWS)
+    stream.append(rows(0, 3))
+    checkpoint = tmp_path / "c"
+    frame = source(spark.readStream, log, "first_batch").load()
+    assert [keys(batch) for batch in run_now(frame, checkpoint)] == [[0, 1, 2]]
+    for path in (checkpoint / "commits").glob("*0*"):
+        path.unlink()  # as if it had been killed before it was done
+    stream.append(rows(3, 2))
+
+    later = source(spark.readStream, log, "first_batch", startingPosition="latest").load()
+    assert [keys(batch) for batch in run_now(later, checkpoint)] == [[0, 1, 2], [3, 4]]
+
+
 def test_rows_arrive_while_a_query_runs_and_progress_is_told(
     spark: Any, log: penstock.Log, tmp_path: Path
 ) -> None:

@@ -15,8 +15,15 @@ from penstock.protocol.batch_commit import (
 )
 
 
-def batch(number: int, checkpoint: str | None = "/a", **more: object) -> Batch:
-    return Batch("q", number, checkpoint, **{"streams": ("s",), "rows": 9, **more})  # type: ignore[arg-type]
+def batch(
+    number: int,
+    checkpoint: str | None = "/a",
+    *,
+    take_over: bool = False,
+    streams: tuple[str, ...] = ("s",),
+    rows: int | None = 9,
+) -> Batch:
+    return Batch("q", number, checkpoint, take_over, streams, rows)
 
 
 LAST = Committed(4, "/a", ("s",), 9)
