@@ -40,10 +40,12 @@ types: $(BIN)/.installed
 PYTEST := $(BIN)/pytest -p no:cacheprovider
 # Some of these are tests of Ctrl-C. A shell makes what it starts in the background deaf to it, so
 # the first lane is in the foreground. It is two runs: tests/engine has a Spark of its own.
-WAITING := tests/integration --ignore=tests/integration/storage --ignore=tests/integration/test_bench_ops.py
+ELSEWHERE := tests/integration/storage tests/integration/test_bench_ops.py \
+	tests/integration/faults/test_kill_under_load.py
+WAITING := tests/integration $(addprefix --ignore=,$(ELSEWHERE))
 # One run, so that all of them share one Spark.
 COMPUTING := tests/test_tidy.py tests/unit tests/property tests/transcripts tests/conformance \
-	tests/integration/storage tests/sim tests/nexmark tests/integration/test_bench_ops.py tests/oracle
+	$(ELSEWHERE) tests/sim tests/nexmark tests/oracle
 
 test: $(BIN)/.installed java lint types
 	@mkdir -p .pytest_cache
@@ -62,6 +64,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench ops
 	$(BIN)/penstock bench realtime
 	$(BIN)/penstock bench recovery
+	$(BIN)/penstock bench connector
 
 # A bar that is missed is a figure, too: the rest is measured all the same.
 RESULTS ?= nexmark-results

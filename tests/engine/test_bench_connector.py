@@ -25,6 +25,7 @@ from penstock.bench.connector_queries import count_triggers
 PLAN = Plan(rounds=1, rows=2_000, warm_triggers=0, triggers=2, warm_round=False)
 
 
+@pytest.mark.soak  # every pair of sources and sinks once: half a minute
 def test_a_tiny_run_measures_every_pair_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
     said: list[str] = []
     report = run_connector_bench(directory=tmp_path, plan=PLAN, say=said.append)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -185,43 +184,6 @@ def test_only_the_columns_of_the_given_schema(
     assert source(spark.read, log, "pruned").schema("b string").load().collect() == [("x",)]
     told = failure_of(source(spark.read, log, "pruned").schema("b int").load().collect)
     assert "SchemaMismatch" in told and "column b: expected string, got int" in told
-
-
-# ---- batch
-
-_T = datetime(2026, 11, 15, 8, 30, 0, 123456, UTC)
-EVERY_TYPE = (
-    ("b boolean", True),
-    ("i8 tinyint", -5),
-    ("i16 smallint", 300),
-    ("i32 int", -70000),
-    ("i64 bigint", 1 << 40),
-    ("f real", 0.5),
-    ("d double", -2.25),
-    ("n decimal(20, 3)", Decimal("12345.678")),
-    ("s string", "text \u00e9"),
-    ("x binary", b"\x00\xff"),
-    ("day date", date(2026, 11, 15)),
-    ("t timestamp", _T),
-    ("u timestamp_ntz", _T.replace(tzinfo=None)),
-    ("v interval day to second", timedelta(days=1, seconds=2)),
-    ("l array<int>", [1, None]),
-    ("m map<string, double>", {"k": 1.5}),
-    ("o struct<p: int, q: array<string>>", {"p": 1, "q": ["z"]}),
-)
-
-
-def test_every_type_and_its_null(spark: Any, log: penstock.Log, tmp_path: Path) -> None:
-    stream = log.create_stream("types", ", ".join(ddl for ddl, _ in EVERY_TYPE))
-    names = [ddl.split()[0] for ddl, _ in EVERY_TYPE]
-    stream.append([dict(zip(names, [value for _, value in EVERY_TYPE], strict=True)), {}])
-
-    table = source(spark.read, log, "types").load().toArrow()
-    assert table.to_pylist() == stream.read().to_pylist()
-    frame = source(spark.readStream, log, "types").load()
-    ((full, empty),) = run_now(frame, tmp_path / "c")
-    assert set(empty.asDict().values()) == {None}
-    assert full["n"] == Decimal("12345.678") and full["o"]["q"] == ["z"]
 
 
 def test_a_batch_reads_a_range_and_what_was_committed_in_it(spark: Any, log: penstock.Log) -> None:
