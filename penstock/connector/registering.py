@@ -31,11 +31,11 @@ def choose_python(sc: Any) -> None:
     """Let a Spark of this machine run workers with the Python that runs the driver.
 
     Spark would take whatever `python3` is first on the path, which may not know Penstock. Who sets
-    PYSPARK_PYTHON, or has a cluster, has chosen.
+    PYSPARK_PYTHON, also after Spark was started, or has a cluster, has chosen.
     """
-    if os.environ.get("PYSPARK_PYTHON"):
-        return
-    if chosen := sc.getConf().get("spark.pyspark.python"):
-        sc.pythonExec = chosen  # which only spark-submit obeys by itself
+    # Of the settings, Spark reads the first when it starts, the second only with spark-submit.
+    chosen = os.environ.get("PYSPARK_PYTHON") or sc.getConf().get("spark.pyspark.python")
+    if chosen:
+        sc.pythonExec = chosen
     elif sc.master.startswith("local"):
         sc.pythonExec = sys.executable

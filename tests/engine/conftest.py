@@ -30,8 +30,9 @@ def spark() -> Iterator[SparkSession]:
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     # Sources and sinks in Python run with what Spark's own process was told: not `python3`.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    session = (
+    builder = (
         SparkSession.builder.master("local[3]")
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
@@ -41,8 +42,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
     )
+    session = penstock.tuned(builder).getOrCreate()
     yield session
     session.stop()
 

@@ -22,7 +22,7 @@ def test_an_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", text],
         cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+        env={name: value for name, value in os.environ.items() if "PYSPARK" not in name},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
