@@ -234,6 +234,7 @@ def test_a_log_in_which_something_is_named_twice_is_noticed() -> None:
 # ---- the fire
 
 
+@pytest.mark.soak  # in `make test`: each step of a commit, test_connector_commit_steps.py
 @pytest.mark.timeout(300)
 def test_each_row_counts_once_whatever_is_killed(tmp_path: Path, tables: list[str]) -> None:
     report = run_under_fire(tmp_path, SEED, Plan())
