@@ -39,8 +39,9 @@ types: $(BIN)/.installed
 # processes that they started or killed. Each lane with Spark has one session. What must not be
 # disturbed comes last in its lane, when the lane of the oracle has ended.
 PYTEST := $(BIN)/pytest -p no:cacheprovider
-PLANNING := tests/integration/test_bench_ops.py tests/nexmark tests/oracle
-COMPUTING := tests/test_tidy.py tests/unit tests/property tests/transcripts tests/sim tests/conformance
+PLANNING := tests/unit tests/property tests/transcripts tests/conformance \
+	tests/integration/test_bench_ops.py tests/nexmark tests/oracle
+COMPUTING := tests/test_tidy.py tests/sim
 # Some of these are tests of Ctrl-C. A shell makes what it starts in the background deaf to it: the
 # lane is in the foreground.
 WAITING := tests/integration --ignore=tests/integration/test_bench_ops.py
