@@ -36,8 +36,8 @@ types: $(BIN)/.installed
 	$(BIN)/mypy
 
 # Three lanes at a time: on two cores that leaves few of them idle, since many tests wait for
-# processes that they started or killed. Each lane with Spark has one session. What must not be
-# disturbed comes last in its lane, when the lane of the oracle has ended.
+# processes that they started or killed. Each lane with Spark has one session. The queries under
+# fire, which have bars of time, come last and alone.
 PYTEST := $(BIN)/pytest -p no:cacheprovider
 PLANNING := tests/unit tests/property tests/transcripts tests/conformance \
 	tests/integration/test_bench_ops.py tests/nexmark tests/oracle
@@ -45,16 +45,18 @@ COMPUTING := tests/test_tidy.py tests/sim
 # Some of these are tests of Ctrl-C. A shell makes what it starts in the background deaf to it: the
 # lane is in the foreground.
 WAITING := tests/integration --ignore=tests/integration/test_bench_ops.py
+ALONE := tests/engine/test_under_fire.py
 
 test: $(BIN)/.installed java lint types
 	@mkdir -p .pytest_cache
-	@$(PYTEST) tests/engine > .pytest_cache/engine.txt 2>&1 & engine=$$!; \
+	@$(PYTEST) tests/engine --ignore=$(ALONE) > .pytest_cache/engine.txt 2>&1 & engine=$$!; \
 	  $(PYTEST) $(PLANNING) > .pytest_cache/planning.txt 2>&1 & planning=$$!; \
 	  $(PYTEST) $(COMPUTING); first=$$?; \
 	  $(PYTEST) $(WAITING); second=$$?; \
 	  wait $$planning; third=$$?; cat .pytest_cache/planning.txt; \
 	  wait $$engine; fourth=$$?; cat .pytest_cache/engine.txt; \
-	  exit $$((first | second | third | fourth))
+	  $(PYTEST) $(ALONE); fifth=$$?; \
+	  exit $$((first | second | third | fourth | fifth))
 
 soak: $(BIN)/.installed java
 	PENSTOCK_SOAK=1 $(BIN)/pytest tests/property --timeout 0
