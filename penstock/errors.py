@@ -3,6 +3,7 @@
 PenstockError
 ├─ Retryable            try again, same request
 │  ├─ Unavailable       no server answers, or it is stopping
+│  │  └─ NotOwner       another proxy owns this log: its address is in the message
 │  ├─ Overloaded        a limit on connections or in-flight bytes is reached
 │  └─ DeadlineExceeded  no answer in time; nothing was sent that changes the log
 ├─ Unknown              an append may or may not have taken effect: retry with the same seq
@@ -18,6 +19,8 @@ PenstockError
 │  ├─ SeqMismatch       the sequence number was used for a group of another shape
 │  ├─ Trimmed           the position lies below the trim point
 │  ├─ NotFound          no such stream, tag, entry or key
+│  ├─ VersionConflict   the cluster's metadata was changed by somebody else meanwhile
+│  ├─ AlreadyExists     the cluster's metadata has this path already
 │  ├─ TooLarge          beyond a limit of limits.py
 │  ├─ BadRequest        the request makes no sense
 │  ├─ BadConfig         a setting is wrong: lists every problem
@@ -51,6 +54,10 @@ class Retryable(PenstockError):
 
 class Unavailable(Retryable):
     """No server answers at this address, or it is shutting down."""
+
+
+class NotOwner(Unavailable):
+    """This proxy does not own the log; the message is the owner's address, empty if unknown."""
 
 
 class Overloaded(Retryable):
@@ -111,6 +118,14 @@ class Trimmed(Refused):
 
 class NotFound(Refused):
     """The named thing does not exist."""
+
+
+class VersionConflict(Refused):
+    """Somebody else changed this metadata first: read it again and decide again."""
+
+
+class AlreadyExists(Refused):
+    """The metadata path exists; nothing was changed."""
 
 
 class TooLarge(Refused):

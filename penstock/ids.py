@@ -14,6 +14,12 @@ Epoch = NewType("Epoch", int)
 #: Number of a segment within its log, from 0, never reused.
 SegmentId = NewType("SegmentId", int)
 
+#: Number of a block within its segment: dense, from 0. A block is what one replicated write makes.
+BlockId = NewType("BlockId", int)
+
+#: One life of a storage node, `name:cookie`. A node that lost its disk comes back as another one.
+NodeId = NewType("NodeId", str)
+
 #: Selector of entries; at most TAG_BYTES_MAX bytes of UTF-8.
 Tag = NewType("Tag", str)
 

@@ -71,6 +71,9 @@ CREDIT_BYTES_DEFAULT: Final = 4 * MIB
 PRODUCER_INFLIGHT_GROUPS_MAX: Final = 32
 PRODUCER_RECENT_GROUPS: Final = 32
 
+#: One block: the groups of one write, up to the first that brings it beyond DELIVERY_BYTES.
+BLOCK_BYTES_MAX: Final = DELIVERY_BYTES + GROUP_BYTES_MAX + 32 * KIB
+
 #: Positions inside a segment file are stored as u32 in its index.
 SEGMENT_BYTES_MAX: Final = 2_000 * MIB
 SEGMENT_BYTES_MIN: Final = 64 * KIB
@@ -82,6 +85,8 @@ assert PAYLOAD_BYTES_MAX * 2 <= GROUP_BYTES_MAX
 assert GROUP_BYTES_MAX < FRAME_BODY_BYTES_MAX < CONNECTION_INFLIGHT_BYTES_MAX
 # A delivery that had nearly DELIVERY_BYTES takes one more slice, with its record header.
 assert DELIVERY_BYTES + SLICE_BYTES_MAX + KIB <= FRAME_BODY_BYTES_MAX
+# A block travels in one frame.
+assert BLOCK_BYTES_MAX <= FRAME_BODY_BYTES_MAX
 # Tag references in a group are u16.
 assert GROUP_TAGS_MAX < 2**16
 assert ENTRY_TAGS_MAX < 2**16

@@ -40,6 +40,9 @@ _CLASSES: tuple[type[PenstockError], ...] = (
     errors.EvaluationFailed,
     errors.PlanChanged,
     errors.QueryFailed,
+    errors.NotOwner,
+    errors.VersionConflict,
+    errors.AlreadyExists,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
 

@@ -236,23 +236,31 @@ MESSAGES: dict[int, type[Message]] = {cls.KIND: cls for cls in typing.get_args(M
 
 
 def encode_message(message: Message) -> bytes:
+    return encode_as(type(message), message)
+
+
+def decode_message(kind: int, head: bytes) -> Message:
+    cls = MESSAGES.get(kind)
+    if cls is None:
+        raise BadFormat(f"message kind {kind} is not known")
+    return typing.cast(Message, decode_as(cls, head))
+
+
+def encode_as(kind: Any, message: object) -> bytes:
+    """The bytes of a message of this class, whichever protocol it belongs to."""
     parts: list[bytes] = []
-    kind: Any = type(message)
     _codec(kind)[0](message, parts)
     return b"".join(parts)
 
 
-def decode_message(kind: int, head: bytes) -> Message:
-    cls: Any = MESSAGES.get(kind)
-    if cls is None:
-        raise BadFormat(f"message kind {kind} is not known")
+def decode_as(cls: Any, head: bytes) -> object:
     try:
         message, at = _codec(cls)[1](head, 0)
     except (struct.error, UnicodeDecodeError, IndexError):
         raise BadFormat(f"message {cls.__name__} is cut or holds no UTF-8") from None
     if at != len(head):
         raise BadFormat(f"message {cls.__name__} has {len(head) - at} bytes too many")
-    return typing.cast(Message, message)
+    return message
 
 
 @cache

@@ -1,0 +1,165 @@
+"""What the cluster knows of one log: who owns it and on which nodes its segments lie.
+
+One versioned value per log in the metadata store, replaced as a whole, so that closing a segment
+and opening the next is one step. Law: segments follow each other without a gap; all that are not
+sealed stand at the end, in order (R14: the next may open before the last is closed); a segment
+below `first_segment` was given up for good, which is the only reason to delete one (R40).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from penstock.errors import BadFormat, BadRequest
+from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
+
+#: Above it a value does not fit ZooKeeper's default limit of 1 MiB.
+MANIFEST_BYTES_MAX = 900_000
+_LOG_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+def check_log_name(name: str) -> str:
+    if not _LOG_NAME.fullmatch(name):
+        raise BadRequest(
+            f"{name!r} is not the name of a log: lower-case letters, digits, - and _, at most 64"
+        )
+    return name
+
+
+class SegmentKey(NamedTuple):
+    """A segment on a node; part 0 is its blocks, part 1 its tag index."""
+
+    log: str
+    segment: int
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """The nodes of a segment's blocks from `first_block` on, up to the next ensemble's."""
+
+    first_block: BlockId
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment. Until it is sealed, end_lsn, blocks, bytes and last_ms mean nothing."""
+
+    id: SegmentId
+    #: Of the owner that opened it, the only one that writes new blocks.
+    epoch: Epoch
+    base_lsn: Lsn
+    ensembles: tuple[Ensemble, ...]
+    #: Each block goes to so many nodes, and is acknowledged after so many fsyncs.
+    write_quorum: int
+    ack_quorum: int
+    first_ms: int = 0
+    sealed: bool = False
+    end_lsn: Lsn = Lsn(0)
+    #: Number of its blocks.
+    blocks: int = 0
+    #: Bytes of its records.
+    bytes: int = 0
+    last_ms: int = 0
+    #: Number of blocks of its index part; 0 if it has none.
+    index_blocks: int = 0
+    #: A copy is in the cold store.
+    cold: bool = False
+
+    def ensemble_of(self, block: int) -> Ensemble:
+        """The ensemble that a block was or will be written to."""
+        found = self.ensembles[0]
+        for ensemble in self.ensembles:
+            if ensemble.first_block > block:
+                break
+            found = ensemble
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LogManifest:
+    """See the module's docstring."""
+
+    log_id: bytes
+    #: Of the newest owner, or of who is about to be it.
+    epoch: Epoch
+    #: The proxy that took that epoch; each life of a proxy has another id (R16).
+    owner: str
+    trim_point: Lsn
+    first_segment: SegmentId
+    segments: tuple[Segment, ...]
+
+    @property
+    def log_mark(self) -> int:
+        """Eight bytes of the id, stamped on every block and record of this log."""
+        return int.from_bytes(self.log_id[:8], "little")
+
+    @property
+    def open_segments(self) -> tuple[Segment, ...]:
+        return tuple(segment for segment in self.segments if not segment.sealed)
+
+    def with_segment(self, changed: Segment) -> LogManifest:
+        """The same with one segment replaced."""
+        segments = tuple(changed if s.id == changed.id else s for s in self.segments)
+        return replace(self, segments=segments)
+
+    def find(self, segment: int) -> Segment | None:
+        return next((found for found in self.segments if found.id == segment), None)
+
+    def check(self) -> None:
+        """Raise BadFormat unless the law holds."""
+        segments = self.segments
+        for left, right in pairwise(segments):
+            if left.id >= right.id or (right.sealed and not left.sealed):
+                raise BadFormat(f"segment {right.id} does not follow segment {left.id}")
+            if left.sealed and left.end_lsn != right.base_lsn:
+                raise BadFormat(f"segment {right.id} leaves a gap after segment {left.id}")
+        for segment in segments:
+            starts = [ensemble.first_block for ensemble in segment.ensembles]
+            if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+                raise BadFormat(f"segment {segment.id} has ensembles that overlap")
+        if segments and segments[0].id < self.first_segment:
+            raise BadFormat(f"segment {segments[0].id} was given up")
+
+
+def encode_log_manifest(manifest: LogManifest) -> bytes:
+    manifest.check()
+    fields = asdict(manifest) | {"log_id": manifest.log_id.hex()}
+    data = zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 6)
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise BadRequest(
+            f"the log has {len(manifest.segments)} segments, more than its metadata can hold: "
+            "trim it, or let segments be larger"
+        )
+    return data
+
+
+def decode_log_manifest(data: bytes) -> LogManifest:
+    """Raises BadFormat; whatever it is, it is never read as an empty log (R40)."""
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(data, 64 * MANIFEST_BYTES_MAX)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise BadFormat("the manifest of a log is cut or too large")
+        fields: dict[str, Any] = json.loads(text)
+        fields["log_id"] = bytes.fromhex(fields["log_id"])
+        fields["segments"] = tuple(map(_segment, fields["segments"]))
+        manifest = LogManifest(**fields)
+        manifest.check()
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise BadFormat(f"the manifest of a log cannot be read: {error}") from error
+    return manifest
+
+
+def _segment(fields: dict[str, Any]) -> Segment:
+    fields["ensembles"] = tuple(
+        Ensemble(BlockId(found["first_block"]), tuple(map(NodeId, found["nodes"])))
+        for found in fields["ensembles"]
+    )
+    return Segment(**fields)
