@@ -31,12 +31,16 @@ class Hello:
     """First on every connection. The token is compared in constant time.
 
     `session` is the same on all connections of one client object: the newest silences the others.
+    `log` names one of a proxy's logs; a server of one log has no names. `reads`: only reads will
+    follow, so that a proxy which does not own the log can serve them.
     """
 
     KIND: ClassVar = 1
     token: str
     client: str
     session: str = ""
+    log: str = ""
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Owns guards, idempotence, fencing of producers, group commit and the order of answers. Knows no
 sockets, no files, no clock: the shell passes `now_ms`, performs the `Write` that `take_write`
-returns (write all records, fsync once), and calls `written`. One write is in flight at a time;
-meanwhile the next collects.
+returns (write all records, fsync once), and calls `written`, in order. One write is in flight at a
+time (`writes_max`; a replicated log has more, its nodes are far away); meanwhile the next collects.
 
     append ──decide──► ordered ──take_write──► in flight ──written──► durable: answered and visible
                 │
@@ -50,6 +50,8 @@ class SegmentLimits:
 
     bytes: int
     ms: int
+    #: Bytes after which the state is wanted again inside a segment; 0: only where it starts.
+    snapshot_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,10 @@ class OrderedGroup:
     first_lsn: Lsn
     time_ms: int
     body: Body
-    #: If this group starts a new segment: the state below it, for the segment's snapshot.
-    roll: LogState | None = None
+    #: The state below it, if a snapshot is due here.
+    snapshot: LogState | None = None
+    #: It starts a new segment, which begins with that snapshot.
+    rolls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,12 @@ class Write:
     @property
     def roll(self) -> LogState | None:
         """Not None: seal the segment, open the next one, and write there."""
-        return self.groups[0].roll
+        return self.groups[0].snapshot if self.groups[0].rolls else None
+
+    @property
+    def snapshot(self) -> LogState | None:
+        """Not None: write this state down before the groups, whether the segment rolls or not."""
+        return self.groups[0].snapshot
 
     @property
     def end_lsn(self) -> Lsn:
@@ -111,6 +120,7 @@ class Sequencer:
         segment_bytes: int = 0,
         segment_ms: int = 0,
         write_bytes_max: int = WRITE_BYTES_MAX,
+        writes_max: int = 1,
     ) -> None:
         #: State after everything ordered, durable or not.
         self.state = state
@@ -121,6 +131,10 @@ class Sequencer:
         #: First LSN that is not durable. Readers never see it or anything above.
         self.durable_lsn = state.next_lsn
         self._write_bytes_max = write_bytes_max
+        self._writes_max = writes_max
+        #: Bytes ordered since the last snapshot, and after how many the next is due (0: never).
+        self._unsaved_bytes = 0
+        self.snapshot_bytes = limits.snapshot_bytes
         #: Ordered groups that no write has taken yet, and their bytes.
         self._waiting: deque[OrderedGroup] = deque()
         self._waiting_bytes = 0
@@ -128,7 +142,7 @@ class Sequencer:
         self._due_ms: int | None = None
         #: The latest time at which a waiting group was asked for.
         self._asked_ms = 0
-        self._in_flight: Write | None = None
+        self._in_flight: deque[Write] = deque()
         #: Answers in order, each with the LSN that must be durable first.
         self._answers: deque[tuple[Lsn, Answer]] = deque()
         self.poisoned = False
@@ -155,9 +169,10 @@ class Sequencer:
             return
         first_lsn = self.state.next_lsn
         time_ms = max(now_ms, self.state.time_ms)
-        roll = self._roll(len(body.data), time_ms)
+        rolls = self._is_rolled_by(len(body.data), time_ms)
+        snapshot = self.state.copy() if self._is_snapshot_due(len(body.data), rolls) else None
         self.state.apply(body, first_lsn=first_lsn, time_ms=time_ms)
-        self._waiting.append(OrderedGroup(first_lsn, time_ms, body, roll))
+        self._waiting.append(OrderedGroup(first_lsn, time_ms, body, snapshot, rolls))
         self._waiting_bytes += RECORD_HEADER_BYTES + len(body.data)
         due_ms = now_ms + flush.delay_ms
         if self._due_ms is None:
@@ -172,8 +187,8 @@ class Sequencer:
         self._answer_soon(cause, Appended(self.state.next_lsn, 0))
 
     def take_write(self, now_ms: int) -> Write | None:
-        """The next write to perform now, if one is due and none is in flight."""
-        if self._in_flight is not None or not self._waiting or self.poisoned:
+        """The next write to perform now, if one is due and not too many are in flight."""
+        if len(self._in_flight) >= self._writes_max or not self._waiting or self.poisoned:
             return None
         assert self._due_ms is not None
         # Before it was asked for: the clock was set back, and nobody may wait until it catches up.
@@ -183,7 +198,7 @@ class Sequencer:
         groups: list[OrderedGroup] = []
         size = 0
         while self._waiting and (not groups or size < self._write_bytes_max):
-            if groups and self._waiting[0].roll is not None:
+            if groups and self._waiting[0].snapshot is not None:
                 break
             group = self._waiting.popleft()
             groups.append(group)
@@ -192,13 +207,14 @@ class Sequencer:
         # What stays behind was due no later than what was taken: write it as soon as possible.
         self._asked_ms = now_ms
         self._due_ms = now_ms if self._waiting else None
-        self._in_flight = Write(tuple(groups), self.durable_lsn, size)
-        return self._in_flight
+        write = Write(tuple(groups), self.durable_lsn, size)
+        self._in_flight.append(write)
+        return write
 
     def written(self, write: Write) -> None:
         """The write is durable: its groups are visible from now on."""
-        assert write is self._in_flight
-        self._in_flight = None
+        assert write is self._in_flight[0]
+        self._in_flight.popleft()
         self.durable_lsn = write.end_lsn
 
     def write_failed(self) -> None:
@@ -214,18 +230,18 @@ class Sequencer:
 
     def due_ms(self) -> int | None:
         """When `take_write` should be called again, if nothing happens before."""
-        return self._due_ms if self._in_flight is None else None
+        return self._due_ms if len(self._in_flight) < self._writes_max else None
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and self._in_flight is None
+        return not self._waiting and not self._in_flight
 
     def check(self) -> None:
         """Assert every invariant that can be seen from here."""
         lsn = self.durable_lsn
-        if self._in_flight is not None:
-            assert self._in_flight.groups[0].first_lsn == lsn
-            lsn = self._in_flight.end_lsn
+        for write in self._in_flight:
+            assert write.groups[0].first_lsn == lsn
+            lsn = write.end_lsn
         for group in self._waiting:
             assert group.first_lsn == lsn
             lsn = Lsn(lsn + group.body.count)
@@ -237,7 +253,7 @@ class Sequencer:
 
     # ---- decisions
 
-    def _roll(self, size: int, time_ms: int) -> LogState | None:
+    def _is_rolled_by(self, size: int, time_ms: int) -> bool:
         """Segments roll by size and by time; the state is copied where the new one starts."""
         limits = self._limits
         full = self._segment_bytes and self._segment_bytes + size > limits.bytes
@@ -247,7 +263,15 @@ class Sequencer:
         if not self._segment_bytes:
             self._segment_ms = time_ms
         self._segment_bytes += RECORD_HEADER_BYTES + size
-        return self.state.copy() if full or old else None
+        return bool(full or old)
+
+    def _is_snapshot_due(self, size: int, rolls: bool) -> bool:
+        """Where a segment starts there always is a snapshot."""
+        self._unsaved_bytes += RECORD_HEADER_BYTES + size
+        due = rolls or 0 < self.snapshot_bytes < self._unsaved_bytes
+        if due:
+            self._unsaved_bytes = 0
+        return due
 
     def _answer(self, cause: Cause, outcome: Appended | OldDuplicate | PenstockError) -> None:
         self._answers.append((self.state.next_lsn, Answer(cause, outcome)))

@@ -46,13 +46,14 @@ from penstock.limits import (
 from penstock.log.core.tails import Deliver
 from penstock.log.group_format import check_new_body, decode_body
 from penstock.log.records import Flush, Value, check_tag
-from penstock.log.server.owner import Outcome
+from penstock.log.server.served_log import Outcome
 from penstock.wire import messages as m
 from penstock.wire.errors import error_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
 
 if TYPE_CHECKING:
-    from penstock.log.server.server import LogServer
+    from penstock.log.server.listener import Listener
+    from penstock.log.server.served_log import ServedLog
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +61,12 @@ logger = logging.getLogger(__name__)
 class ServerConnection(asyncio.BufferedProtocol):
     """See the module's docstring. Output collects in `out` and goes out once per event."""
 
-    def __init__(self, server: LogServer) -> None:
+    def __init__(self, server: Listener) -> None:
         self._server = server
         self._reader = FrameReader(authenticated=False)
         self.authenticated = False
+        #: What this connection is about, from the welcome on.
+        self.log: ServedLog | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.out: list[bytes | bytearray | memoryview] = []
@@ -115,22 +118,21 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.metrics.bad_frames += 1
             self._fail(0, error)
             self._close(str(error))
-        self._server.after_event()
+        self._server.after_event(self.log)
 
     def pause_writing(self) -> None:
         """The peer does not read what it asked for: it need not ask for more, nor be given more."""
         self._writable.clear()
         self._halt("unread answers")
         for number in self.subscriptions:
-            self._server.owner.tails.pause((self, number))
+            self._served.tails.pause((self, number))
 
     def resume_writing(self) -> None:
         self._writable.set()
         self._go_on("unread answers")
-        owner = self._server.owner
         for number in list(self.subscriptions):
-            owner.perform(owner.tails.resume((self, number)))
-        self._server.after_event()
+            self._served.perform(self._served.tails.resume((self, number)))
+        self._server.after_event(self.log)
 
     def _halt(self, cause: str) -> None:
         transport = self._transport
@@ -204,18 +206,27 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
         self.session = message.session
         self._server.authenticated(self)
-        owner = self._server.owner
-        manifest = owner.storage.manifest
-        self.send(
-            request,
-            m.Welcome(
-                manifest.log_id, manifest.epoch, owner.sequencer.durable_lsn, manifest.trim_point
-            ),
-        )
+
+        def opened(found: ServedLog | PenstockError) -> None:
+            if isinstance(found, PenstockError):
+                self._fail(request, found)
+                self._close(f"no log: {found}")
+            else:
+                self.log = found
+                self.send(request, found.welcome())
+            self._server.after_event(self.log)
+
+        self._server.open_log(message, self, opened)
+
+    @property
+    def _served(self) -> ServedLog:
+        if self.log is None:
+            raise BadRequest("nothing may be asked before the welcome")
+        return self.log
 
     def _dispatch(self, frame: Frame, message: m.Message) -> None:
         request = frame.request
-        owner = self._server.owner
+        owner = self._served
         match message:
             case m.Append():
                 self._append(frame, message)
@@ -244,8 +255,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             case m.GetProducer():
                 self._later(request, lambda: self._producer(request, message.producer))
             case m.GetBounds():
-                point = owner.storage.manifest.trim_point
-                self.send(request, m.LogBounds(point, owner.sequencer.durable_lsn))
+                self.send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
             case m.GetStatus():
                 self._later(request, lambda: self._status(request))
             case _:
@@ -279,12 +289,12 @@ class ServerConnection(asyncio.BufferedProtocol):
                     request, m.AppendDone(outcome.first_lsn, outcome.count, outcome.duplicate)
                 )
 
-        server.owner.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
+        self._served.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
         if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX:
             self._halt("unanswered appends")
 
     def _subscribe(self, message: m.Subscribe) -> None:
-        owner = self._server.owner
+        owner = self._served
         number = message.subscription
         if number >= 2**32:
             # Its failure is told under this number, as that of a request.
@@ -300,7 +310,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 check_tag(tag)
             if not 0 < message.credit <= CREDIT_BYTES_MAX or message.start > message.end:
                 raise BadRequest("credit or range makes no sense")
-            point = owner.storage.manifest.trim_point
+            point = owner.trim_point
             if message.start < point:
                 raise Trimmed(f"lsn {message.start} is below the trim point {point}")
         except PenstockError as error:
@@ -348,7 +358,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             except OSError as error:
                 logger.error("a request failed peer=%s cause=%r", self.peer, error)
                 self._fail(request, Unavailable(f"the request failed: {error}"))
-            self._server.after_event()
+            self._server.after_event(self.log)
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
@@ -362,7 +372,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._go_on("waiting requests")
 
     async def _read_last(self, request: int, message: m.ReadLast) -> None:
-        record = await self._server.owner.read_last(message.tag, message.end)
+        record = await self._served.read_last(message.tag, message.end)
         body = record or b""
         head = m.encode_message(m.LastEntry())
         self.out += (encode_frame(m.LastEntry.KIND, request, head, len(body)), body)
@@ -375,7 +385,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.send(request, m.Status(self._server.status_json()))
 
     async def _metadata(self, request: int, message: m.GetMetadata) -> None:
-        found = await self._server.owner.get_metadata(lambda known: choose_values(known, message))
+        found = await self._served.get_metadata(lambda known: choose_values(known, message))
         size, count = 0, 0
         while count < len(found) and (not count or size < DELIVERY_BYTES):
             size += len(found[count][0]) + len(found[count][1].data)
@@ -384,10 +394,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.send(request, m.Metadata(values, more=count < len(found)))
 
     async def _producer(self, request: int, producer: str) -> None:
-        known = self._server.owner.sequencer.state.producers.get(producer)
-        answer = m.Producer(known.instance, known.next_seq) if known else m.Producer(0, 0)
-        await self._server.owner.get_metadata(lambda _: [])  # told once it is durable
-        self.send(request, answer)
+        self.send(request, await self._served.get_producer(producer))
 
     # ---- metrics over HTTP
 

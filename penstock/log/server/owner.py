@@ -1,4 +1,4 @@
-"""The owner of one log: runs the pure cores on real time, real files and real readers.
+"""The owner of one log's files: runs the pure cores on real time, real files and real readers.
 
 Owns the threads: the event loop (all decisions), one writer thread (write + fsync, one at a time,
 so that the next group collects meanwhile), and a small pool for reads and housekeeping. A small
@@ -15,36 +15,23 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from penstock.errors import (
-    BadRequest,
-    Damaged,
-    NotFound,
-    PenstockError,
-    StaleInstance,
-    Trimmed,
-    Unavailable,
-    Unknown,
-)
+from penstock.errors import BadRequest, Damaged, PenstockError
 from penstock.ids import Lsn
 from penstock.limits import KIB
-from penstock.log.core.sequencer import OldDuplicate, Sequencer, Write, decide_duplicate
-from penstock.log.core.tails import Deliver, DurableGroup, Effect, ReadBehind, SubscriptionId, Tails
-from penstock.log.group_format import Body
-from penstock.log.records import Appended, Flush, Guard, Value
-from penstock.log.server.metrics import ServerMetrics
+from penstock.log.core.sequencer import Sequencer, Write
+from penstock.log.core.tails import DurableGroup
+from penstock.log.server.served_log import PROGRESS_MS, SequencedLog, Surroundings, wall_ms
 from penstock.log.storage.log_storage import LogStorage
-from penstock.log.storage.reader import ReadPiece, find_group, find_time, read_last, read_piece
+from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
 
 #: After this much quiet, a note vouches for the last write (see segment_file.py).
 NOTE_DELAY_MS = 100
-#: How often quiet readers are told how far was looked.
-PROGRESS_MS = 10
 #: How often sealed segments are finished, TTL is applied and local copies are dropped.
 HOUSEKEEPING_SECONDS = 0.5
 READ_THREADS = 4
@@ -54,59 +41,31 @@ INLINE_BYTES = 32 * KIB
 INLINE_SECONDS = 0.0005
 
 T = TypeVar("T")
-Outcome = Appended | PenstockError
-#: Called once with the outcome, on the event loop.
-Reply = Callable[[Outcome], None]
 
 
-def wall_ms() -> int:
-    """It may jump: append times never follow it back, and nothing waits for it to catch up."""
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-class LogOwner:
+class LogOwner(SequencedLog):
     """Appends, reads and housekeeping of one open log. All methods are for the event loop."""
 
     def __init__(
         self,
         storage: LogStorage,
         sequencer: Sequencer,
+        around: Surroundings,
         *,
-        metrics: ServerMetrics,
-        deliver: Callable[[Deliver], None],
-        fail_subscription: Callable[[SubscriptionId, PenstockError], None],
-        after_event: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
         ttl_seconds: float = 0.0,
         local_bytes_max: int | None = None,
     ) -> None:
+        super().__init__(around, sequencer)
         self.storage = storage
-        self.sequencer = sequencer
-        self.tails = Tails(sequencer.durable_lsn, progress_ms=PROGRESS_MS)
-        self.metrics = metrics
-        self._deliver = deliver
-        self._fail_subscription = fail_subscription
-        self._after_event = after_event
-        self._on_fatal = on_fatal
         self._ttl_seconds = ttl_seconds
         self._local_bytes_max = local_bytes_max
-        self._loop = asyncio.get_running_loop()
         self._writes: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_loop, name="log-writer", daemon=True)
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
-        #: Fires at `_timer_at` of the loop's clock, when a write that waits for company is due.
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
         self._quiet_since = time.monotonic()
         #: Recent duration of a write with its fsync, smoothed.
         self._fsync_seconds = 0.0
-        self._stopping = False
         self._note_lock = threading.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         self._writer.start()
@@ -114,26 +73,9 @@ class LogOwner:
         self._spawn(self._note_loop())
         self._spawn(self._housekeeping_loop())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that nobody foresaw to fail ends the owner: half of one must not go on."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            logger.critical("a task failed, the log stops cause=%r", error, exc_info=error)
-            self._on_fatal(error)
-
     async def stop(self, *, clean: bool) -> None:
         """Finish what is in flight and close the files; or, if not clean, just let go."""
-        self._stopping = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._cancel_tasks()
         while clean and not self.sequencer.poisoned and not self.sequencer.is_idle:
             self.pump(flush=True)
             await asyncio.sleep(0.001)
@@ -145,35 +87,15 @@ class LogOwner:
         else:
             self.storage.abandon()
 
-    # ---- appends
+    def welcome(self) -> m.Welcome:
+        manifest = self.storage.manifest
+        return m.Welcome(manifest.log_id, manifest.epoch, self.durable_lsn, manifest.trim_point)
 
-    def append(self, reply: Reply, body: Body, guards: tuple[Guard, ...], flush: Flush) -> None:
-        """Order a group; `pump` must follow once all that arrived together is in."""
-        if self._stopping:
-            reply(Unavailable("the server is stopping"))
-            return
-        started = time.monotonic()
+    @property
+    def trim_point(self) -> Lsn:
+        return self.storage.manifest.trim_point
 
-        def answered(outcome: Outcome) -> None:
-            self.metrics.append_duration.observe(time.monotonic() - started)
-            reply(outcome)
-
-        self.sequencer.append(answered, body, guards=guards, flush=flush, now_ms=wall_ms())
-
-    def get_metadata(
-        self, keys: Callable[[dict[str, Value]], list[tuple[str, Value]]]
-    ) -> asyncio.Future[list[tuple[str, Value]]]:
-        """A linearizable read: chosen now, told once everything it rests on is durable."""
-        found = keys(self.sequencer.state.metadata)
-        future: asyncio.Future[list[tuple[str, Value]]] = self._loop.create_future()
-
-        def answered(_: Outcome) -> None:
-            if not future.done():
-                future.set_result(found)
-
-        self.sequencer.ask(answered)
-        self.pump()
-        return future
+    # ---- writes
 
     def pump(self, *, flush: bool = False, inline: bool = True) -> None:
         """Start the next write if one is due, and give the answers that are ready."""
@@ -186,60 +108,12 @@ class LogOwner:
                 break
             self._write_inline(write)
             write = self.sequencer.take_write(2**62 if flush else now_ms)
-        due_ms = self.sequencer.due_ms()
-        if due_ms is not None and write is None:
-            self._wake_at(due_ms, now_ms)
+        if write is None:
+            self._wake_when_due()
         self._give_answers()
 
-    def _wake_at(self, due_ms: int, now_ms: int) -> None:
-        """Pump again when the next write is due; a shorter delay does not wait for a longer one."""
-        due_at = self._loop.time() + max(due_ms - now_ms, 0) / 1000
-        if self._timer is not None:
-            if self._timer_at <= due_at:
-                return
-            self._timer.cancel()
-        self._timer_at = due_at
-        self._timer = self._loop.call_at(due_at, self._timer_fired)
-
-    def _give_answers(self) -> None:
-        for answer in self.sequencer.take_answers():
-            outcome = answer.outcome
-            reply = answer.cause
-            assert callable(reply)
-            if isinstance(outcome, OldDuplicate):
-                self._spawn(self._answer_old(reply, outcome))
-                continue
-            self._count(outcome)
-            reply(outcome)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self.pump()
-        self._after_event()
-
-    def _count(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Appended):
-            self.metrics.duplicates_dropped += outcome.duplicate
-        elif isinstance(outcome, StaleInstance):
-            self.metrics.fenced_appends += 1
-        else:
-            self.metrics.refused_appends += 1
-
-    async def _answer_old(self, reply: Reply, old: OldDuplicate) -> None:
-        """A retry of a group that the producer table has forgotten: find it in the log."""
-        try:
-            group = await self._run(find_group, self.storage, old.producer, old.first_seq)
-            outcome: Outcome = decide_duplicate(old.instance, old.count, group)
-        except (NotFound, Trimmed, Damaged) as error:
-            # It was durable once, so no refusal: readers may have seen it.
-            outcome = Unknown(f"{error}; it may have been trimmed")
-        except PenstockError as error:
-            outcome = error
-        except OSError as error:
-            outcome = Unavailable(f"the request failed: {error}")
-        self._count(outcome)
-        reply(outcome)
-        self._after_event()
+    def after_turn(self) -> None:
+        self.storage.index_written()
 
     def _write_loop(self) -> None:
         while (write := self._writes.get()) is not None:
@@ -263,7 +137,7 @@ class LogOwner:
             return
         self._take_in(write, groups, time.monotonic() - started)
         self._give_answers()
-        self.perform(self.tails.durable(groups, monotonic_ms()))
+        self.perform(self.tails.durable(groups, self.now_ms()))
 
     def _written(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
         """The writer thread is done."""
@@ -271,8 +145,8 @@ class LogOwner:
         # The next write starts before the answers go out; on its thread, for done here it would
         # reach the readers before this one does.
         self.pump(inline=False)
-        self.perform(self.tails.durable(groups, monotonic_ms()))
-        self._after_event()
+        self.perform(self.tails.durable(groups, self.now_ms()))
+        self.around.after_event()
 
     def _take_in(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
         metrics = self.metrics
@@ -287,56 +161,15 @@ class LogOwner:
     def _failed(self, error: BaseException) -> None:
         logger.critical("a write failed, the log stops cause=%r", error)
         self.sequencer.write_failed()
-        self._on_fatal(error)
+        self.around.on_fatal(error)
 
     # ---- reads
 
-    def perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                self.metrics.delivered_bytes += sum(map(len, effect.records))
-                self._deliver(effect)
-            else:
-                self._read_behind(effect)
-
-    def _read_behind(self, effect: ReadBehind) -> None:
-        if self._stopping:
-            return  # the pool takes nothing more
-        future = self._loop.run_in_executor(
-            self._pool,
-            read_piece,
-            self.storage,
-            effect.tags,
-            effect.start,
-            effect.end,
-            effect.bytes_max,
-        )
-        future.add_done_callback(lambda done: self._piece_read(effect.id, done))
-
-    def _piece_read(self, id: SubscriptionId, done: asyncio.Future[ReadPiece]) -> None:
-        if done.cancelled() or self._stopping:
-            return
-        error = done.exception()
-        if error is not None:
-            self.tails.unsubscribe(id)
-            if not isinstance(error, PenstockError):
-                logger.error("a read failed cause=%r", error)
-                error = Unavailable(f"the read failed: {error}")
-            self._fail_subscription(id, error)
-        else:
-            piece = done.result()
-            effects = self.tails.piece_read(id, piece.records, piece.looked_up_to, monotonic_ms())
-            self.perform(effects)
-        self._after_event()
+    def _read(self, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._pool, function, self.storage, *arguments)
 
     async def _run(self, function: Callable[..., T], *arguments: object) -> T:
         return await self._loop.run_in_executor(self._pool, function, *arguments)
-
-    async def read_last(self, tag: str, end: int) -> bytes | None:
-        return await self._run(read_last, self.storage, tag, end)
-
-    async def find_time(self, time_ms: int) -> Lsn:
-        return await self._run(find_time, self.storage, time_ms)
 
     async def trim(self, lsn: int) -> Lsn:
         if lsn > self.sequencer.durable_lsn:
@@ -350,9 +183,7 @@ class LogOwner:
     async def _progress_loop(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_MS / 1000)
-            if self.tails.count:
-                self.perform(self.tails.tick(monotonic_ms()))
-                self._after_event()
+            self.tick()
 
     async def _note_loop(self) -> None:
         while True:

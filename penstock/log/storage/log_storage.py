@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from penstock.log.storage.recover import (
     walk_sealed,
 )
 from penstock.log.storage.segment_file import index_name, segment_name
+from penstock.log.storage.views import SegmentView
 
 if TYPE_CHECKING:
     from penstock.log.storage.cold import ColdStore  # imports pyarrow, which few servers need
@@ -51,17 +52,6 @@ INDEX_CACHE_BYTES = 64 * MIB
 FILE_CACHE_COUNT = 64
 #: Snapshots kept: if the newest is damaged, the one before it and one segment give the state.
 SNAPSHOTS_KEPT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentView:
-    """What a reader needs of one segment: where it is, and its index."""
-
-    info: SegmentInfo
-    end_lsn: Lsn
-    file: File
-    index: TagIndex
-    log_mark: int
 
 
 class LogStorage:
@@ -467,8 +457,13 @@ class LogStorage:
                 )
         raise MissingFile(f"no segment holds lsn {lsn}")
 
-    def segments_newest_first(self) -> list[SegmentInfo]:
-        return list(reversed(self.manifest.segments))
+    @property
+    def trim_point(self) -> Lsn:
+        return self.manifest.trim_point
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return self.manifest.segments
 
     def _info(self, segment: SegmentId) -> SegmentInfo | None:
         return next((info for info in self.manifest.segments if info.id == segment), None)

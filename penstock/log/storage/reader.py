@@ -1,4 +1,4 @@
-"""Read records by tag from a log's files, in pieces, at a cost that follows the matches.
+"""Read records by tag from a log's segments, in pieces, at a cost that follows the matches.
 
 Owns how matches become records: a run of groups that all match is copied as it lies on disk; a
 group of which some entries match becomes a slice. Law: every entry in [start, looked_up_to) with
@@ -25,7 +25,7 @@ from penstock.log.record_format import (
     slice_record,
     slice_rows,
 )
-from penstock.log.storage.log_storage import LogStorage, SegmentView
+from penstock.log.storage.views import ReadableLog, SegmentView
 
 #: Bytes read at once when all entries are wanted.
 SCAN_BYTES = 1 * MIB
@@ -48,7 +48,7 @@ class ReadPiece:
 
 
 def read_piece(
-    storage: LogStorage, tags: frozenset[str] | None, start: int, end: int, bytes_max: int
+    storage: ReadableLog, tags: frozenset[str] | None, start: int, end: int, bytes_max: int
 ) -> ReadPiece:
     """About `bytes_max` bytes of records with entries in [start, end); None as tags means all."""
     end = min(end, storage.durable_lsn)
@@ -192,11 +192,11 @@ def _entries(
     return slice_rows(header, body, keep, picked, payloads)
 
 
-def read_last(storage: LogStorage, tag: str, end: int) -> bytes | None:
+def read_last(storage: ReadableLog, tag: str, end: int) -> bytes | None:
     """The newest record with the tag below `end`, cut to that entry; None if there is none."""
     end = min(end, storage.durable_lsn)
-    point = storage.manifest.trim_point
-    for info in storage.segments_newest_first():
+    point = storage.trim_point
+    for info in reversed(storage.segments):
         if info.base_lsn >= end:
             continue
         if info.sealed and info.end_lsn <= point:
@@ -212,10 +212,10 @@ def read_last(storage: LogStorage, tag: str, end: int) -> bytes | None:
     return None
 
 
-def find_time(storage: LogStorage, time_ms: int) -> Lsn:
+def find_time(storage: ReadableLog, time_ms: int) -> Lsn:
     """First LSN appended at or after `time_ms`; the tail if everything is older."""
-    point = storage.manifest.trim_point
-    for info in storage.manifest.segments:
+    point = storage.trim_point
+    for info in storage.segments:
         if info.sealed and (info.last_ms < time_ms or info.end_lsn <= point):
             continue
         if info.base_lsn >= storage.durable_lsn:
@@ -226,14 +226,14 @@ def find_time(storage: LogStorage, time_ms: int) -> Lsn:
     return storage.durable_lsn
 
 
-def find_group(storage: LogStorage, producer: str, first_seq: int) -> AppendedGroup:
+def find_group(storage: ReadableLog, producer: str, first_seq: int) -> AppendedGroup:
     """The group of a producer that starts at a seq, however old; for retries that come very late.
 
     A producer's seqs grow with LSNs, so each segment is searched by halving.
     """
     tag = producer_tag(producer)
-    point = storage.manifest.trim_point
-    for info in storage.segments_newest_first():
+    point = storage.trim_point
+    for info in reversed(storage.segments):
         if info.sealed and info.end_lsn <= point:
             break
         if info.base_lsn >= storage.durable_lsn:

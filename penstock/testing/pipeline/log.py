@@ -219,8 +219,7 @@ class SimLog:
             return
         self.is_up = False
         self._life += 1
-        flight = self._sequencer._in_flight
-        if flight is not None:
+        for flight in self._sequencer._in_flight:
             self._keep(flight.groups[: round(len(flight.groups) * keeps)])
         self._polls.clear()
         self._loop.after(away_us, self._come_back)

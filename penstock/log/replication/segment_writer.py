@@ -1,0 +1,155 @@
+"""Write the blocks of one segment to their nodes and acknowledge them in order.
+
+Owns which node gets which block and which blocks count as durable. Knows no sockets and no clock:
+the shell performs each `Send` and reports `added`, `lost`, `back`, and, after a versioned update of
+the manifest, `replaced`.
+
+    add ──► Send to the write set ──► acknowledged by ack_quorum of it, and all before it: durable
+
+Laws: (I1) a block is durable only when `ack_quorum` nodes of its write set, each in good standing,
+have fsynced it; (I2) blocks become durable in order. A node that was lost takes back its
+acknowledgements of all blocks that are not durable yet: the manifest may name another in its place
+from the first of them on, and then they must count without it (R06, R09). (I5) After one node has
+answered that the segment is fenced nothing becomes durable any more.
+DistributedLog III-A, III-B.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import InvariantBroken
+from penstock.ids import BlockId, NodeId
+from penstock.log.group_format import Buffer
+from penstock.log.replication.manifest import Ensemble, Segment
+from penstock.log.replication.quorum import write_set
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the block to the node; the buffers never change (R20)."""
+
+    node: NodeId
+    block: BlockId
+    data: Sequence[Buffer]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A block that is not durable yet."""
+
+    block: BlockId
+    data: Sequence[Buffer]
+    nodes: tuple[NodeId, ...]
+    #: Nodes of the write set, in good standing, that have fsynced it.
+    acks: set[NodeId] = field(default_factory=set)
+
+
+class SegmentWriter:
+    """See the module's docstring."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        #: First block that is not durable; what headers carry as the LAC.
+        self.durable_block = BlockId(0)
+        self.next_block = BlockId(0)
+        self.fenced = False
+        self._pending: deque[_Pending] = deque()
+        #: Nodes of the newest ensemble that cannot be reached.
+        self.lost_nodes: set[NodeId] = set()
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The newest ensemble."""
+        return self.segment.ensembles[-1].nodes
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    def add(self, data: Sequence[Buffer]) -> list[Send]:
+        """The next block, `next_block`, whose header the caller has made."""
+        block = self.next_block
+        pending = _Pending(block, data, self._write_set(block))
+        self.next_block = BlockId(block + 1)
+        self._pending.append(pending)
+        return [Send(node, block, data) for node in pending.nodes if node not in self.lost_nodes]
+
+    def added(self, node: NodeId, block: int) -> int:
+        """The node has fsynced the block; returns how many blocks became durable by it."""
+        if self.fenced or node in self.lost_nodes or not self._pending:
+            return 0
+        at = block - self._pending[0].block
+        if not 0 <= at < len(self._pending) or node not in self._pending[at].nodes:
+            return 0  # late: durable without it, or the node was replaced
+        self._pending[at].acks.add(node)
+        return self._advance()
+
+    def refused(self) -> None:
+        """A node answered that a newer owner has fenced the segment."""
+        self.fenced = True
+
+    def lost(self, node: NodeId) -> None:
+        """The node does not answer. What it acknowledged does not count until it is back."""
+        if node in self.nodes:
+            self.lost_nodes.add(node)
+            for pending in self._pending:
+                pending.acks.discard(node)
+
+    def back(self, node: NodeId) -> list[Send]:
+        """The node, in the same life, can be reached again: it gets all that is not durable."""
+        if node not in self.lost_nodes:
+            return []
+        self.lost_nodes.discard(node)
+        return [
+            Send(node, pending.block, pending.data)
+            for pending in self._pending
+            if node in pending.nodes
+        ]
+
+    def replacement(self, old: NodeId, new: NodeId) -> Segment:
+        """The segment as the manifest must name it before `replaced` is called.
+
+        The new ensemble starts at the first block that is not durable. If that is where the newest
+        one started, it takes its place: ensembles never overlap.
+        """
+        if old not in self.lost_nodes or new in self.nodes:
+            raise InvariantBroken(f"{new} cannot replace {old}: {self.nodes}")
+        nodes = tuple(new if node == old else node for node in self.nodes)
+        first = self.durable_block
+        kept = tuple(e for e in self.segment.ensembles if e.first_block < first)
+        return replace(self.segment, ensembles=(*kept, Ensemble(first, nodes)))
+
+    def replaced(self, segment: Segment) -> list[Send]:
+        """The manifest names these ensembles now. Sends to the new node what is not durable."""
+        old, self.segment = set(self.nodes), segment
+        self.lost_nodes &= set(self.nodes)
+        sends = []
+        for pending in self._pending:
+            pending.nodes = self._write_set(pending.block)
+            pending.acks &= set(pending.nodes)
+            sends += [
+                Send(node, pending.block, pending.data) for node in pending.nodes if node not in old
+            ]
+        return sends
+
+    def _write_set(self, block: int) -> tuple[NodeId, ...]:
+        return write_set(self.nodes, block, self.segment.write_quorum)
+
+    def _advance(self) -> int:
+        before = self.durable_block
+        while self._pending and len(self._pending[0].acks) >= self.segment.ack_quorum:
+            self.durable_block = BlockId(self._pending.popleft().block + 1)
+        return self.durable_block - before
+
+    def check(self) -> None:
+        """Assert every invariant that can be seen from here."""
+        block = self.durable_block
+        for pending in self._pending:
+            assert pending.block == block
+            assert pending.acks <= set(pending.nodes) - self.lost_nodes
+            block = BlockId(block + 1)
+        assert block == self.next_block
+        assert self.lost_nodes <= set(self.nodes)
