@@ -59,6 +59,8 @@ class SegmentWriter:
         self._pending: deque[_Pending] = deque()
         #: Nodes of the newest ensemble that cannot be reached.
         self.lost_nodes: set[NodeId] = set()
+        #: Of those, the one whose place is about to be another's: it is not taken back.
+        self._leaving: NodeId | None = None
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -100,7 +102,7 @@ class SegmentWriter:
 
     def back(self, node: NodeId) -> list[Send]:
         """The node, in the same life, can be reached again: it gets all that is not durable."""
-        if node not in self.lost_nodes:
+        if node not in self.lost_nodes or node == self._leaving:
             return []
         self.lost_nodes.discard(node)
         return [
@@ -112,11 +114,13 @@ class SegmentWriter:
     def replacement(self, old: NodeId, new: NodeId) -> Segment:
         """The segment as the manifest must name it before `replaced` is called.
 
-        The new ensemble starts at the first block that is not durable. If that is where the newest
+        From here on what counts must count under the old ensemble and the new one, whatever becomes
+        of the manifest: the old node is not heard any more. The new ensemble starts at the first block that is not durable. If that is where the newest
         one started, it takes its place: ensembles never overlap.
         """
         if old not in self.lost_nodes or new in self.nodes:
             raise InvariantBroken(f"{new} cannot replace {old}: {self.nodes}")
+        self._leaving = old
         nodes = tuple(new if node == old else node for node in self.nodes)
         first = self.durable_block
         kept = tuple(e for e in self.segment.ensembles if e.first_block < first)
@@ -125,6 +129,7 @@ class SegmentWriter:
     def replaced(self, segment: Segment) -> list[Send]:
         """The manifest names these ensembles now. Sends to the new node what is not durable."""
         old, self.segment = set(self.nodes), segment
+        self._leaving = None
         self.lost_nodes &= set(self.nodes)
         sends = []
         for pending in self._pending:

@@ -255,7 +255,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             case m.GetProducer():
                 self._later(request, lambda: self._producer(request, message.producer))
             case m.GetBounds():
-                self.send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
+                if owner.is_sure:
+                    self.send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
+                else:
+                    self._later(request, lambda: self._bounds(request))
             case m.GetStatus():
                 self._later(request, lambda: self._status(request))
             case _:
@@ -372,6 +375,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._go_on("waiting requests")
 
     async def _read_last(self, request: int, message: m.ReadLast) -> None:
+        await self._served.make_sure()
         record = await self._served.read_last(message.tag, message.end)
         body = record or b""
         head = m.encode_message(m.LastEntry())
@@ -380,6 +384,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     async def _position(self, request: int, found: Coroutine[Any, Any, Lsn]) -> None:
         self.send(request, m.Position(await found))
+
+    async def _bounds(self, request: int) -> None:
+        log = self._served
+        await log.make_sure()
+        self.send(request, m.LogBounds(log.trim_point, log.durable_lsn))
 
     async def _status(self, request: int) -> None:
         self.send(request, m.Status(self._server.status_json()))

@@ -91,6 +91,15 @@ class ServedLog(ABC):
     @abstractmethod
     def append(self, reply: Reply, body: Body, guards: tuple[Guard, ...], flush: Flush) -> None: ...
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether what is known here is surely the newest: nobody else can have gone on."""
+        return True
+
+    async def make_sure(self) -> None:
+        """Returns when it is; raises Fenced or Unavailable if it never will be."""
+        return None
+
     @abstractmethod
     async def get_metadata(
         self, keys: Callable[[dict[str, Value]], list[tuple[str, Value]]]
@@ -216,6 +225,8 @@ class SequencedLog(ServedLog):
         self, keys: Callable[[dict[str, Value]], list[tuple[str, Value]]]
     ) -> list[tuple[str, Value]]:
         """A linearizable read: chosen now, told once everything it rests on is durable."""
+        if not self.is_sure:
+            await self.make_sure()
         found = keys(self.sequencer.state.metadata)
         future: asyncio.Future[None] = self._loop.create_future()
 

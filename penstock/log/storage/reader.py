@@ -25,7 +25,7 @@ from penstock.log.record_format import (
     slice_record,
     slice_rows,
 )
-from penstock.log.storage.views import ReadableLog, SegmentView
+from penstock.log.storage.views import NotHere, ReadableLog, SegmentView
 
 #: Bytes read at once when all entries are wanted.
 SCAN_BYTES = 1 * MIB
@@ -127,9 +127,14 @@ def _select(
     while at < len(lsns) and size < bytes_max:
         first, position = firsts[at], starts[at]
         end = bisect_right(firsts, first, at)
-        header, body, data = _read_table(view, first, position)
-        keep = [lsn - first for lsn in lsns[at:end]]
-        record = _entries(view, position, header, body, data, keep)
+        try:
+            header, body, data = _read_table(view, first, position)
+            keep = [lsn - first for lsn in lsns[at:end]]
+            record = _entries(view, position, header, body, data, keep)
+        except NotHere:
+            if not records:
+                raise
+            break
         records.append(record)
         size += len(record)
         at = end

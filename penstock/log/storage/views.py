@@ -33,8 +33,12 @@ class SegmentPlace(Protocol):
     def last_ms(self) -> int: ...
 
 
+class NotHere(Exception):
+    """A read needs what must be fetched first; what it found before that may be handed out."""
+
+
 class Bytes(Protocol):
-    """The records of a segment, one after the other."""
+    """The records of a segment, one after the other. May raise NotHere."""
 
     def read_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes; fewer only at the end, or where a piece of it ends."""

@@ -1,0 +1,212 @@
+"""The segment that is being written: segment_writer.py on real nodes.
+
+Owns the headers of its blocks, sending, and the replacement of nodes that are gone. Law: a node's
+place is given to another by a versioned change of the manifest before the other's answers count; a
+node that is being replaced is not heard any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from crc32c import crc32c
+
+from penstock.errors import Fenced, PenstockError
+from penstock.ids import BlockId, Lsn, NodeId
+from penstock.log.block_format import (
+    BLOCK_HEADER_BYTES,
+    BlockHeader,
+    BlockKind,
+    encode_block_header,
+)
+from penstock.log.group_format import Buffer
+from penstock.log.replication.manifest import Segment, SegmentKey
+from penstock.log.replication.node_api import Nodes
+from penstock.log.replication.segment_writer import SegmentWriter, Send
+
+logger = logging.getLogger(__name__)
+
+#: A node that does not answer is tried again this often, and replaced if it is gone for longer.
+RETRY_SECONDS = 0.2
+REPLACE_SECONDS = 1.0
+
+#: Who could take a node's place; None: nobody now. Raises Unavailable if nobody may.
+ChooseReplacement = Callable[[tuple[NodeId, ...], NodeId], NodeId | None]
+
+
+class OpenSegment:
+    """See the module's docstring. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        log: str,
+        log_mark: int,
+        segment: Segment,
+        nodes: Nodes,
+        *,
+        on_durable: Callable[[OpenSegment], None],
+        on_fenced: Callable[[PenstockError], None],
+        choose: ChooseReplacement,
+        publish: Callable[[Segment], Awaitable[None]],
+    ) -> None:
+        self.core = SegmentWriter(segment)
+        self.key = SegmentKey(log, segment.id)
+        self._log_mark = log_mark
+        self._nodes = nodes
+        self._on_durable = on_durable
+        self._on_fenced = on_fenced
+        self._choose = choose
+        self._publish = publish
+        #: Bytes of records so far.
+        self.bytes = 0
+        self.last_ms = segment.first_ms
+        #: First block of the newest snapshot whose pieces were all sent.
+        self._snapshot_block = BlockId(0)
+        #: The largest durable block that a header has told.
+        self._told_block = BlockId(0)
+        self._loop = asyncio.get_running_loop()
+        self._mender: asyncio.Task[None] | None = None
+        self._lost_at: dict[NodeId, float] = {}
+        self._closed = False
+
+    @property
+    def segment(self) -> Segment:
+        return self.core.segment
+
+    @property
+    def durable_block(self) -> BlockId:
+        return self.core.durable_block
+
+    @property
+    def wants_control(self) -> bool:
+        """Everything is durable, and no header has told that yet."""
+        core = self.core
+        return core.durable_block == core.next_block > self._told_block and not core.fenced
+
+    def write(
+        self,
+        kind: BlockKind,
+        body: Sequence[Buffer],
+        *,
+        base_lsn: Lsn,
+        end_lsn: Lsn,
+        time_ms: int,
+        part: int = 0,
+        parts: int = 1,
+    ) -> tuple[Buffer, ...]:
+        """Send the next block, and return its bytes; `on_durable` follows, in order."""
+        core = self.core
+        block = core.next_block
+        body_bytes, body_crc = 0, 0
+        for piece in body:
+            body_bytes += len(piece)
+            body_crc = crc32c(piece, body_crc)
+        header = BlockHeader(
+            BLOCK_HEADER_BYTES + body_bytes,
+            body_crc,
+            kind,
+            part,
+            parts,
+            self._log_mark,
+            core.segment.id,
+            block,
+            core.segment.epoch,
+            core.durable_block,
+            self.bytes,
+            base_lsn,
+            end_lsn,
+            time_ms,
+            self._snapshot_block,
+        )
+        self._told_block = core.durable_block
+        if kind == BlockKind.CONTROL:
+            self._told_block = core.next_block  # it need not be told of itself
+        if kind == BlockKind.DATA:
+            self.bytes += body_bytes
+        if kind == BlockKind.SNAPSHOT and part == parts - 1:
+            self._snapshot_block = BlockId(block - part)
+        self.last_ms = max(self.last_ms, time_ms)
+        data = (encode_block_header(header), *body)
+        self._send(core.add(data))
+        return data
+
+    def _send(self, sends: list[Send]) -> None:
+        epoch = self.core.segment.epoch
+        for send in sends:
+            client = self._nodes.client(send.node)
+            if client is None:
+                self._lost(send.node)
+            else:
+                client.add(self.key, epoch, send.data, partial(self._added, send.node, send.block))
+
+    def _added(self, node: NodeId, block: BlockId, error: PenstockError | None) -> None:
+        if self._closed:
+            return
+        if error is None:
+            if self._lost_at:
+                self._lost_at.pop(node, None)
+            if self.core.added(node, block):
+                self._on_durable(self)
+        elif isinstance(error, Fenced):
+            self.core.refused()
+            self._on_fenced(error)
+        else:
+            logger.warning("a node did not take a block node=%s cause=%s", node, error)
+            self._lost(node)
+
+    def close(self) -> None:
+        """Nothing is sent or heard any more."""
+        self._closed = True
+        if self._mender is not None:
+            self._mender.cancel()
+            self._mender = None
+
+    # ---- lost nodes
+
+    def _lost(self, node: NodeId) -> None:
+        self.core.lost(node)
+        if node in self.core.lost_nodes:
+            self._lost_at.setdefault(node, self._loop.time())
+            if self._mender is None and not self._closed:
+                self._mender = self._loop.create_task(self._mend())
+
+    async def _mend(self) -> None:
+        """Until no node is lost: try each again, or find another in its place."""
+        try:
+            while self.core.lost_nodes and not self.core.fenced:
+                await asyncio.sleep(RETRY_SECONDS)
+                for node in sorted(self.core.lost_nodes):
+                    await self._mend_node(node)
+        except Fenced as error:
+            self.core.refused()
+            self._on_fenced(error)
+        finally:
+            self._mender = None
+
+    async def _mend_node(self, node: NodeId) -> None:
+        gone_seconds = self._loop.time() - self._lost_at.get(node, self._loop.time())
+        if node in self._nodes.alive() and gone_seconds < REPLACE_SECONDS:
+            self._back(node)
+            return
+        try:
+            new = self._choose(self.core.nodes, node)
+        except PenstockError as error:
+            logger.warning("no node can replace node=%s cause=%s", node, error)
+            new = None
+        if new is None:
+            self._back(node)
+            return
+        segment = self.core.replacement(node, new)
+        await self._publish(segment)
+        logger.info("replaced a node log=%s old=%s new=%s", self.key.log, node, new)
+        self._lost_at.pop(node, None)
+        self._send(self.core.replaced(segment))
+
+    def _back(self, node: NodeId) -> None:
+        """Send it what it lacks; if it is still away, it is lost again at once."""
+        if node not in self._nodes.alive():
+            return
+        self._send(self.core.back(node))

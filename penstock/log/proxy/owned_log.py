@@ -1,0 +1,428 @@
+"""A log that this proxy owns: its sequencer, on segments that are written to quorums of nodes.
+
+    append ─► sequencer ─► Write ─► one block ─► open_segment.py ─► nodes
+                                                     │ durable, in order over all segments
+              answers, readers, index ◄──────────────┘
+
+Owns rolling: the next segment is opened in the manifest and written to while the last blocks of the
+old one are still on their way; nothing of it is acknowledged before all of the old one is, and the
+old one is closed when all of it is durable (R14). A *control* block tells readers on other proxies
+how far they may read when no further data comes (DistributedLog III-A).
+Law: (I5) once fenced, nothing is answered any more: what was in flight is unknown to its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from penstock.errors import BadRequest, Fenced, PenstockError, Unavailable
+from penstock.ids import BlockId, Lsn, SegmentId
+from penstock.limits import MIB
+from penstock.log.block_format import BLOCK_HEADER_BYTES, BlockKind, decode_block_header
+from penstock.log.core.sequencer import Sequencer, Write
+from penstock.log.core.state import LogState, encode_snapshot
+from penstock.log.core.tails import DurableGroup
+from penstock.log.group_format import Buffer
+from penstock.log.proxy.block_source import Block
+from penstock.log.proxy.log_view import LogView, SegmentMap
+from penstock.log.proxy.manifest_register import ManifestRegister
+from penstock.log.proxy.open_segment import OpenSegment
+from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header
+from penstock.log.replication.manifest import LogManifest, Segment
+from penstock.log.server.served_log import SequencedLog, Surroundings
+from penstock.wire import messages as m
+
+logger = logging.getLogger(__name__)
+
+#: Writes on their way to nodes at once; beyond it, groups collect into larger blocks.
+WRITES_MAX = 16
+#: A piece of a snapshot or of an index.
+PIECE_BYTES = 1 * MIB
+#: The state is written down again after this many bytes, or some times its own size.
+SNAPSHOT_BYTES = 8 * MIB
+SNAPSHOT_FACTOR = 4
+#: How long a durable block waits for the next one to tell of it, before a control block does.
+CONTROL_SECONDS = 0.002
+ROLL_RETRY_SECONDS = 0.2
+#: For so long after a quorum answered, nobody else can have taken the log: shorter than the
+#: shortest session. After it, a question is answered only when a quorum has answered again.
+SURE_SECONDS = 0.25
+
+T = TypeVar("T")
+
+#: Places a new segment: (id, base LSN, time) → the segment, not yet in any manifest.
+NewSegment = Callable[[SegmentId, Lsn, int], Segment]
+#: Makes what writes a segment.
+OpenFor = Callable[[Segment, "OwnedLog"], OpenSegment]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A block on its way, in the order of the log; `write` is None for all but data."""
+
+    open: OpenSegment
+    block: BlockId
+    write: Write | None
+    groups: list[DurableGroup]
+    sent_at: float
+    data: tuple[Buffer, ...] = ()
+
+
+class OwnedLog(SequencedLog):
+    """See the module's docstring. Made by open_log.py once the log was recovered."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        sequencer: Sequencer,
+        register: ManifestRegister,
+        view: LogView,
+        *,
+        new_segment: NewSegment,
+        open_for: OpenFor,
+    ) -> None:
+        super().__init__(around, sequencer)
+        self.register = register
+        self.view = view
+        self._new_segment = new_segment
+        self._open_for = open_for
+        #: Segments that are written to; the last one takes new blocks.
+        self._opens: deque[OpenSegment] = deque()
+        self._sent: deque[_Sent] = deque()
+        #: Writes that wait for the next segment to be opened.
+        self._held: deque[Write] = deque()
+        self._rolling = False
+        #: Where the last block that was sent ended.
+        self._ordered_lsn = sequencer.durable_lsn
+        self._control: asyncio.TimerHandle | None = None
+        #: Who waits for the next durable block that is sent from now on.
+        self._unsure: list[asyncio.Future[None]] = []
+        #: The open segment's snapshot is durable: older segments are not needed to recover.
+        self._snapshot_durable = False
+        self.fenced = False
+        #: When the newest durable block was sent: until then this was the owner.
+        self._sure_at = self._loop.time()
+        view.durable_lsn = sequencer.durable_lsn
+
+    @property
+    def manifest(self) -> LogManifest:
+        return self.register.manifest
+
+    def welcome(self) -> m.Welcome:
+        manifest = self.manifest
+        return m.Welcome(manifest.log_id, manifest.epoch, self.durable_lsn, manifest.trim_point)
+
+    @property
+    def trim_point(self) -> Lsn:
+        return self.manifest.trim_point
+
+    @property
+    def segment(self) -> OpenSegment:
+        """The one that takes new blocks."""
+        return self._opens[-1]
+
+    @property
+    def is_sure(self) -> bool:
+        return self._loop.time() < self._sure_at + SURE_SECONDS
+
+    async def make_sure(self) -> None:
+        """A control block that a quorum takes proves that nobody has fenced the log before it."""
+        if self.is_sure:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._unsure.append(future)
+        if len(self._unsure) == 1 and not self._rolling:
+            self._write_control()
+        await future
+
+    def begin(self, segment: Segment, state: LogState) -> None:
+        """Write to this segment from now on; it stands in the manifest."""
+        self._opens.append(self._open_for(segment, self))
+        self.view.maps[segment.id] = SegmentMap(segment.base_lsn)
+        self.view.manifest = self.manifest
+        self._snapshot_durable = False
+        self._write_snapshot(state)
+
+    # ---- writes
+
+    def pump(self) -> None:
+        if self.fenced:
+            return
+        now_ms = self.around.wall_ms()
+        while (write := self.sequencer.take_write(now_ms)) is not None:
+            if write.roll is not None or self._rolling:
+                self._held.append(write)
+                self._roll_next()
+            else:
+                self._write(write)
+        self._wake_when_due()
+        self._give_answers()
+
+    def _write(self, write: Write) -> None:
+        if write.snapshot is not None and write.roll is None:
+            self._write_snapshot(write.snapshot)
+        segment = self.segment
+        manifest = self.manifest
+        groups: list[DurableGroup] = []
+        body: list[Buffer] = []
+        for group in write.groups:
+            header = RecordHeader(
+                RECORD_HEADER_BYTES + len(group.body.data),
+                group.body.table_crc,
+                group.first_lsn,
+                segment.segment.epoch,
+                segment.segment.id,
+                group.time_ms,
+                write.durable_lsn,
+                manifest.log_mark,
+            )
+            record = (encode_header(header), group.body.data)
+            body += record
+            groups.append(DurableGroup(header, group.body, record))
+        self._send(
+            BlockKind.DATA,
+            body,
+            base_lsn=write.groups[0].first_lsn,
+            end_lsn=write.end_lsn,
+            time_ms=write.groups[-1].time_ms,
+            write=write,
+            groups=groups,
+        )
+
+    def _write_snapshot(self, state: LogState) -> None:
+        data = encode_snapshot(state, log_mark=self.manifest.log_mark)
+        self.sequencer.snapshot_bytes = max(SNAPSHOT_BYTES, SNAPSHOT_FACTOR * len(data))
+        starts = range(0, len(data), PIECE_BYTES)
+        for part, start in enumerate(starts):
+            self._send(
+                BlockKind.SNAPSHOT,
+                [data[start : start + PIECE_BYTES]],
+                base_lsn=state.next_lsn,
+                end_lsn=state.next_lsn,
+                time_ms=state.time_ms,
+                part=part,
+                parts=len(starts),
+            )
+
+    def _send(
+        self,
+        kind: BlockKind,
+        body: list[Buffer],
+        *,
+        base_lsn: Lsn,
+        end_lsn: Lsn,
+        time_ms: int,
+        part: int = 0,
+        parts: int = 1,
+        write: Write | None = None,
+        groups: list[DurableGroup] | None = None,
+    ) -> None:
+        segment = self.segment
+        self._ordered_lsn = end_lsn
+        # Before it is sent: a node may answer at once.
+        sent = _Sent(segment, segment.core.next_block, write, groups or [], self._loop.time())
+        self._sent.append(sent)
+        sent.data = segment.write(
+            kind,
+            body,
+            base_lsn=base_lsn,
+            end_lsn=end_lsn,
+            time_ms=time_ms,
+            part=part,
+            parts=parts,
+        )
+
+    def on_durable(self, _: OpenSegment) -> None:
+        """Some segment got further: all that is durable in the order of the log is told."""
+        while self._sent and self._sent[0].block < self._sent[0].open.durable_block:
+            self._took(self._sent.popleft())
+        while len(self._opens) > 1 and not self._has_pending(self._opens[0]):
+            self._spawn(self._seal(self._opens.popleft()))
+        self._tell_durable()
+        self.around.after_event()
+
+    def _took(self, sent: _Sent) -> None:
+        """A block is durable, and all before it."""
+        block = _block(sent.data)
+        self._sure_at = sent.sent_at
+        if self._unsure and self.is_sure:
+            waiting, self._unsure = self._unsure, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+        self.view.maps[sent.open.segment.id].add(block, sent.groups)
+        self.view.source.keep(sent.open.key, block)
+        if block.header.kind == BlockKind.SNAPSHOT and sent.open is self.segment:
+            if block.header.part == block.header.parts - 1:
+                self._snapshot_durable = True
+        write = sent.write
+        if write is None:
+            return
+        metrics = self.metrics
+        metrics.appended_groups += len(sent.groups)
+        metrics.appended_bytes += write.bytes
+        metrics.appended_entries += write.end_lsn - write.groups[0].first_lsn
+        self.sequencer.written(write)
+        self.view.durable_lsn = self.sequencer.durable_lsn
+        self._give_answers()
+        self.perform(self.tails.durable(sent.groups, self.now_ms()))
+
+    def _has_pending(self, segment: OpenSegment) -> bool:
+        return segment.durable_block < segment.core.next_block
+
+    def on_fenced(self, error: BaseException) -> None:
+        """A newer owner exists: stop here, and answer nobody."""
+        if self.fenced:
+            return
+        logger.warning("lost the log log=%s cause=%s", self.view.log, error)
+        self.fenced = True
+        self.sequencer.write_failed()
+        for future in self._unsure:
+            if not future.done():
+                future.set_exception(Unavailable("the log has another owner now"))
+        self._unsure.clear()
+        self.around.on_fatal(error)
+
+    # ---- control blocks
+
+    def _tell_durable(self) -> None:
+        if self._control is None and self.segment.wants_control:
+            self._control = self._loop.call_later(CONTROL_SECONDS, self._send_control)
+
+    def _send_control(self) -> None:
+        self._control = None
+        if not self._stopping and not self.fenced and self.segment.wants_control:
+            self._write_control()
+
+    def _write_control(self) -> None:
+        lsn = self._ordered_lsn
+        time_ms = self.segment.last_ms
+        self._send(BlockKind.CONTROL, [], base_lsn=lsn, end_lsn=lsn, time_ms=time_ms)
+
+    # ---- segments
+
+    def _roll_next(self) -> None:
+        if not self._rolling:
+            self._rolling = True
+            self._spawn(self._roll())
+
+    async def _roll(self) -> None:
+        """Open the next segment for the first of the held writes, then go on with all."""
+        try:
+            while self._held:
+                first = self._held[0]
+                if first.roll is not None:
+                    await self._open_next(first, first.roll)
+                self._held.popleft()
+                self._write(first)
+            self._rolling = False
+        except Fenced as error:
+            self.on_fenced(error)
+
+    async def _open_next(self, write: Write, state: LogState) -> None:
+        # Two open segments are enough: the one before must be closed first.
+        while len(self.manifest.open_segments) > 1:
+            await asyncio.sleep(0.001)
+        first = write.groups[0]
+        while True:
+            try:
+                number = SegmentId(self.manifest.segments[-1].id + 1)
+                segment = self._new_segment(number, first.first_lsn, first.time_ms)
+                break
+            except PenstockError as error:
+                logger.warning("no segment can be opened log=%s cause=%s", self.view.log, error)
+                await asyncio.sleep(ROLL_RETRY_SECONDS)
+        await self.register.update(lambda known: with_new(known, segment))
+        self.begin(segment, state)
+
+    async def _seal(self, open: OpenSegment) -> None:
+        """Close a segment all of whose blocks are durable."""
+        try:
+            following = self.manifest.segments
+            place = next(i for i, s in enumerate(following) if s.id == open.segment.id)
+            sealed = replace(
+                open.segment,
+                sealed=True,
+                end_lsn=following[place + 1].base_lsn,
+                blocks=int(open.core.next_block),
+                bytes=open.bytes,
+                last_ms=open.last_ms,
+            )
+            await self.publish(sealed)
+            open.close()
+        except Fenced as error:
+            self.on_fenced(error)
+
+    async def publish(self, segment: Segment) -> None:
+        """Put a changed segment into the manifest."""
+        await self.register.update(lambda known: known.with_segment(segment))
+        self.view.manifest = self.manifest
+
+    async def trim(self, lsn: int) -> Lsn:
+        if lsn > self.sequencer.durable_lsn:
+            raise BadRequest(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
+        spare = self._snapshot_durable
+        await self.register.update(lambda known: trimmed(known, Lsn(lsn), spare))
+        self.view.manifest = self.manifest
+        self.view.forget_below(self.manifest.first_segment)
+        logger.info("trimmed log=%s trim_point=%d", self.view.log, self.trim_point)
+        return self.trim_point
+
+    # ---- reads, end
+
+    def _read(self, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        return self._loop.create_task(self.view.read(function, *arguments))
+
+    async def stop(self, *, clean: bool) -> None:
+        """Finish what is in flight; or, if not clean, just let go."""
+        await self._finish(clean and not self.fenced)
+        await self._cancel_tasks()
+        if self._control is not None:
+            self._control.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for segment in self._opens:
+            segment.close()
+
+    async def _finish(self, clean: bool) -> None:
+        self._stopping = True
+        deadline = self._loop.time() + 5.0
+        while clean and not self.fenced and self._loop.time() < deadline:
+            self.pump()
+            if self.sequencer.is_idle:
+                return
+            await asyncio.sleep(0.002)
+
+
+def _block(data: tuple[Buffer, ...]) -> Block:
+    """The block as a reader would see it; its bytes were just made, not received."""
+    header = decode_block_header(data[0])
+    body = data[1] if len(data) == 2 else b"".join(data[1:])
+    assert BLOCK_HEADER_BYTES + len(body) == header.block_bytes
+    return Block(header, memoryview(body))
+
+
+def with_new(manifest: LogManifest, segment: Segment) -> LogManifest:
+    """The manifest with one more segment; the same if it is there."""
+    if manifest.find(segment.id) is not None:
+        return manifest
+    return replace(manifest, segments=(*manifest.segments, segment))
+
+
+def trimmed(manifest: LogManifest, lsn: Lsn, spare: bool) -> LogManifest:
+    """The manifest without what lies below `lsn`. The newest sealed segment stays, unless it can be
+    spared: until the open one has its snapshot, it is what the state is recovered from.
+    """
+    point = max(manifest.trim_point, lsn)
+    sealed = [segment for segment in manifest.segments if segment.sealed]
+    gone = [segment for segment in sealed if segment.end_lsn <= point]
+    if not spare and gone and gone[-1] is sealed[-1]:
+        gone.pop()
+    kept = manifest.segments[len(gone) :]
+    first = kept[0].id if kept else manifest.first_segment
+    return replace(manifest, trim_point=point, first_segment=first, segments=kept)
