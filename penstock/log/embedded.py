@@ -57,7 +57,12 @@ def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
 
 
 def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
-    """Clients of `penstock://host:port`. Beyond loopback the token travels under TLS only."""
+    """Clients of `penstock://host:port`, or of a cluster, whose address has a path.
+
+    Beyond loopback the token travels under TLS only.
+    """
+    if url.startswith("penstock+dir://") or url.removeprefix("penstock://").strip("/").count("/"):
+        return _cluster_endpoint(url, token_file=token_file, tls_ca=tls_ca)
     parts = urlsplit(url)
     if parts.scheme != "penstock" or not parts.hostname or parts.path not in ("", "/"):
         raise BadConfig(f"{url} is not an address like penstock://host:7070")
@@ -68,18 +73,35 @@ def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) 
         raise BadConfig(
             f"{host} is not this machine: give tls_ca, the token must not travel openly"
         )
-    named = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
-    if named is None:
-        raise BadConfig(f"give the token file of {url} as token_file or in PENSTOCK_TOKEN_FILE")
-    token = read_token(Path(named))
-    tls = ssl.create_default_context(cafile=str(tls_ca)) if tls_ca is not None else None
-    if tls is not None:
-        tls.hostname_checks_common_name = False  # names are in the SAN, or nowhere
+    token, tls = _token(url, token_file), _client_tls(tls_ca)
 
     async def resolve() -> Endpoint:
         return Endpoint(host, port, token, tls)
 
     return resolve
+
+
+def _cluster_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
+    from penstock.log.client.cluster import cluster_route  # kazoo, which few clients need
+    from penstock.log.meta.open import parse_cluster_address
+
+    address = parse_cluster_address(url)
+    return cluster_route(address, token=_token(url, token_file), tls=_client_tls(tls_ca))
+
+
+def _token(url: str, token_file: Path | None) -> str:
+    named = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
+    if named is None:
+        raise BadConfig(f"give the token file of {url} as token_file or in PENSTOCK_TOKEN_FILE")
+    return read_token(Path(named))
+
+
+def _client_tls(tls_ca: Path | None) -> ssl.SSLContext | None:
+    if tls_ca is None:
+        return None
+    tls = ssl.create_default_context(cafile=str(tls_ca))
+    tls.hostname_checks_common_name = False  # names are in the SAN, or nowhere
+    return tls
 
 
 def endpoint(
@@ -89,7 +111,7 @@ def endpoint(
     tls_ca: str | os.PathLike[str] | None = None,
     start: bool = True,
 ) -> Resolve:
-    """What `penstock.connect` accepts: nothing, a directory, or an address."""
+    """What `penstock.connect` accepts: nothing, a directory, a server's address, a cluster's."""
     if isinstance(target, str) and "://" in target:
         return address_endpoint(
             target,

@@ -1,4 +1,4 @@
-"""Every log that must behave alike. The replicated log becomes one more line here."""
+"""Every log that must behave alike."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from penstock.config import ServerConfig
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.server.server import LogServer
+from penstock.testing.in_process_cluster import in_process_cluster
 from penstock.testing.memory_log import MemoryLog
 
 #: Opens a log in an empty directory.
@@ -41,4 +42,24 @@ async def served(directory: Path) -> AsyncIterator[AsyncLog]:
         await running
 
 
-IMPLEMENTATIONS: dict[str, Opener] = {"memory": memory, "served": served}
+@asynccontextmanager
+async def replicated(directory: Path) -> AsyncIterator[AsyncLog]:
+    async with in_process_cluster(directory) as cluster, await cluster.connect() as log:
+        yield log
+
+
+@asynccontextmanager
+async def followed(directory: Path) -> AsyncIterator[AsyncLog]:
+    """Readers have a proxy of their own, which does not own the log."""
+    async with in_process_cluster(directory) as cluster:
+        await cluster.start_proxy(role="read")
+        async with await cluster.connect() as log:
+            yield log
+
+
+IMPLEMENTATIONS: dict[str, Opener] = {
+    "memory": memory,
+    "served": served,
+    "replicated": replicated,
+    "followed": followed,
+}

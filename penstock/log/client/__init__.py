@@ -5,5 +5,6 @@ appender.py       an open producer
 appender_core.py  pure: seqs, coalescing, window, resending
 reader.py         a subscription that resumes
 connection.py     requests paired with answers
+cluster.py        which proxy of a cluster: candidates, redirects
 blocking.py       the same for ordinary code, safe over forks
 """

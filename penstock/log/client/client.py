@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from penstock.errors import (
     DeadlineExceeded,
+    NotOwner,
     PenstockError,
     Retryable,
     Trimmed,
@@ -55,6 +56,8 @@ BACKOFF_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 #: How long a request may wait for an answer, reconnections included.
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+#: Redirects that are followed at once; after them the owners of a log seem to be changing.
+REDIRECTS_MAX = 3
 
 T = TypeVar("T", bound=m.Message)
 
@@ -67,6 +70,12 @@ class Endpoint:
     port: int
     token: str
     tls: ssl.SSLContext | None = None
+    #: Which of a proxy's logs, and whether only reads will follow; see `messages.Hello`.
+    log: str = ""
+    reads: bool = False
+    #: Told what came of it, so that the next attempt can go elsewhere.
+    failed: Callable[[PenstockError], None] | None = None
+    welcomed: Callable[[], None] | None = None
 
 
 #: Called before every attempt, so that a server that moved is found again.
@@ -92,6 +101,8 @@ class AsyncLog:
         self._fatal: PenstockError | None = None
         self._last_error: PenstockError = Unavailable("not connected yet")
         self.welcome: m.Welcome | None = None
+        #: Readers of a cluster have a connection of their own, to the proxy that is best for them.
+        self._reads: AsyncLog | None = None
 
     @classmethod
     async def connect(
@@ -99,7 +110,7 @@ class AsyncLog:
     ) -> AsyncLog:
         """Connect; raises Unavailable or Unauthorized if that fails within the timeout."""
         log = cls(resolve, name=name or f"pid-{os.getpid()}", timeout=timeout)
-        log._keeper = asyncio.get_running_loop().create_task(log._keep_connected())
+        log._start()
         try:
             await log._wait_connected(timeout)
         except BaseException:
@@ -109,9 +120,13 @@ class AsyncLog:
 
     # ---- connection
 
+    def _start(self) -> None:
+        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+
     async def _keep_connected(self) -> None:
         attempt = 0
         while True:
+            endpoint: Endpoint | None = None
             try:
                 endpoint = await self._resolve()
                 connection, welcome = await open_connection(
@@ -121,18 +136,27 @@ class AsyncLog:
                     name=self._name,
                     session=self._session,
                     tls=endpoint.tls,
+                    log=endpoint.log,
+                    reads=endpoint.reads,
                     timeout=CONNECT_SECONDS,
                     on_delivery=self._delivered,
                 )
                 self._check_identity(welcome)
             except Retryable as error:
                 self._last_error = error
+                if endpoint is not None and endpoint.failed is not None:
+                    endpoint.failed(error)
+                if isinstance(error, NotOwner) and str(error) and attempt < REDIRECTS_MAX:
+                    attempt += 1
+                    continue
                 await asyncio.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
                 attempt += 1
                 continue
             except PenstockError as error:
                 self._fail(error)
                 return
+            if endpoint.welcomed is not None:
+                endpoint.welcomed()
             connected_at = asyncio.get_running_loop().time()
             self._connection = connection
             self._connected.set()
@@ -144,6 +168,8 @@ class AsyncLog:
             self._connected.clear()
             self._connection = None
             self._last_error = ended
+            if endpoint.failed is not None:
+                endpoint.failed(ended)
             if asyncio.get_running_loop().time() - connected_at > 1.0:
                 attempt = 0
             else:
@@ -258,6 +284,8 @@ class AsyncLog:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
+        if self._reads is not None:
+            await self._reads.close()
         for reader in list(self._readers.values()):
             reader.fail(Unavailable("the client was closed"))
         if self._connection is not None:
@@ -269,6 +297,8 @@ class AsyncLog:
     def abandon(self) -> None:
         """Close at once: what was submitted and not answered is unknown."""
         self._fail(Unavailable("the client was abandoned"))
+        if self._reads is not None:
+            self._reads.abandon()
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
@@ -338,6 +368,9 @@ class AsyncLog:
         end: int | None = None,
     ) -> AsyncReader:
         """Follow entries; iterate over it, and close it (or leave `async with`) when done."""
+        reads = self._reading()
+        if reads is not self:
+            return reads.tail(tags, start=start, end=end)
         stop = FOREVER if end is None else Lsn(end)
         check_position(start)
         check_position(stop)
@@ -354,6 +387,16 @@ class AsyncLog:
         elif self._connection is not None:
             reader.resume(self._connection)
         return reader
+
+    def _reading(self) -> AsyncLog:
+        """Whose connection readers use."""
+        route: Resolve | None = getattr(self._resolve, "reads", None)
+        if route is None or self._fatal is not None:
+            return self
+        if self._reads is None:
+            self._reads = AsyncLog(route, name=self._name, timeout=self.timeout)
+            self._reads._start()
+        return self._reads
 
     def forget_reader(self, number: int) -> None:
         self._readers.pop(number, None)

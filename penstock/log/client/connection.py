@@ -127,6 +127,8 @@ async def open_connection(
     tls: ssl.SSLContext | None,
     timeout: float,
     on_delivery: Callable[[m.Delivery, memoryview], None],
+    log: str = "",
+    reads: bool = False,
 ) -> tuple[ClientConnection, m.Welcome]:
     """Connect and show the token. Raises Unavailable, Unauthorized."""
     loop = asyncio.get_running_loop()
@@ -145,7 +147,7 @@ async def open_connection(
                 else:
                     welcome.set_result(message)
 
-            protocol.send(1, m.Hello(token, name, session), answer)
+            protocol.send(1, m.Hello(token, name, session, log, reads), answer)
             try:
                 message = await welcome
             except BaseException:

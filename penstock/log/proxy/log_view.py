@@ -16,11 +16,11 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from penstock.errors import BadFormat, Damaged, MissingFile, PenstockError, Trimmed
+from penstock.errors import BadFormat, Damaged, MissingFile, PenstockError, Trimmed, Unavailable
 from penstock.ids import Lsn, SegmentId
 from penstock.limits import MIB
 from penstock.log.block_format import BlockKind
@@ -84,6 +84,11 @@ class SegmentMap:
             at = end
         self.end_lsn = header.end_lsn
 
+    @property
+    def can_encode(self) -> bool:
+        """One that was read from its index part need not be written again."""
+        return isinstance(self.index, OpenIndex)
+
     def find(self, position: int) -> int:
         """Which place of `starts` holds a byte of the records."""
         return bisect_right(self.starts, position) - 1
@@ -138,11 +143,25 @@ def groups_of(block: Block) -> list[DurableGroup]:
     return groups
 
 
+class ColdCopies(Protocol):
+    """Where segments can be read when no node has them."""
+
+    async def load(self, log: str, manifest: LogManifest, segment: Segment) -> list[Block]:
+        """All blocks of a sealed segment; raises PenstockError, OSError."""
+
+
 class LogView:
     """What can be read of one log. The owner or follower of the log keeps it up to date."""
 
-    def __init__(self, log: str, source: BlockSource, manifest: LogManifest) -> None:
+    def __init__(
+        self,
+        log: str,
+        source: BlockSource,
+        manifest: LogManifest,
+        cold: ColdCopies | None = None,
+    ) -> None:
         self.log = log
+        self._cold = cold
         self.source = source
         self.manifest = manifest
         self.durable_lsn = Lsn(manifest.segments[-1].base_lsn if manifest.segments else 0)
@@ -170,11 +189,21 @@ class LogView:
         if missing.blocks == (-1,):
             await self._load_map(segment)
             return
-        found = await asyncio.gather(
-            *(self.source.get(self.log, self.mark, segment, block) for block in missing.blocks)
-        )
-        for block in found:
-            pinned[segment.id, block.header.block] = block
+        for number in missing.blocks:
+            block = await self._get(segment, number)
+            pinned[segment.id, number] = block
+
+    async def _get(self, segment: Segment, number: int) -> Block:
+        try:
+            return await self.source.get(self.log, self.mark, segment, number)
+        except Unavailable:
+            if self._cold is None or not segment.cold:
+                raise
+        logger.warning("reading a cold copy log=%s segment=%d", self.log, segment.id)
+        blocks = await self._cold.load(self.log, self.manifest, segment)
+        for block in blocks:
+            self.source.keep(SegmentKey(self.log, segment.id), block)
+        return blocks[number]
 
     # ---- maps of sealed segments
 
@@ -226,7 +255,7 @@ class LogView:
         """The map of a sealed segment, from its blocks."""
         found = SegmentMap(segment.base_lsn)
         for number in range(segment.blocks):
-            block = await self.source.get(self.log, self.mark, segment, number)
+            block = await self._get(segment, number)
             found.add(block, groups_of(block))
             await asyncio.sleep(0)  # it may be long: others have their turns
         if found.end_lsn != segment.end_lsn:

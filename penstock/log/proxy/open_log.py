@@ -22,7 +22,7 @@ from penstock.log.core.sequencer import SegmentLimits, Sequencer
 from penstock.log.core.state import LogState, decode_snapshot
 from penstock.log.meta.api import MetadataStore
 from penstock.log.proxy.block_source import BlockSource
-from penstock.log.proxy.log_view import LogView, groups_of
+from penstock.log.proxy.log_view import ColdCopies, LogView, groups_of
 from penstock.log.proxy.manifest_register import ManifestRegister
 from penstock.log.proxy.open_segment import OpenSegment
 from penstock.log.proxy.owned_log import SNAPSHOT_BYTES, WRITES_MAX, OwnedLog
@@ -176,6 +176,7 @@ class LogOpener:
         *,
         proxy: str,
         new_id: Callable[[], bytes],
+        cold: ColdCopies | None = None,
     ) -> None:
         self._store = store
         self._nodes = nodes
@@ -183,6 +184,7 @@ class LogOpener:
         self._replication = replication
         self._proxy = proxy
         self._new_id = new_id
+        self._cold = cold
         self._opened = 0
         #: What was known of nodes that are not registered now: in need, they keep their places.
         self._seen: dict[NodeId, NodeInfo] = {}
@@ -208,7 +210,7 @@ class LogOpener:
             around,
             sequencer,
             register,
-            LogView(log, self._source, register.manifest),
+            LogView(log, self._source, register.manifest, self._cold),
             new_segment=new_segment,
             open_for=self._open_segment,
         )

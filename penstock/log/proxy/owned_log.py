@@ -105,6 +105,8 @@ class OwnedLog(SequencedLog):
         #: The open segment's snapshot is durable: older segments are not needed to recover.
         self._snapshot_durable = False
         self.fenced = False
+        #: Segments that were given up and have a cold copy to be removed.
+        self.given_up: list[SegmentId] = []
         #: When the newest durable block was sent: until then this was the owner.
         self._sure_at = self._loop.time()
         view.durable_lsn = sequencer.durable_lsn
@@ -366,8 +368,10 @@ class OwnedLog(SequencedLog):
     async def trim(self, lsn: int) -> Lsn:
         if lsn > self.sequencer.durable_lsn:
             raise BadRequest(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
-        spare = self._snapshot_durable
+        spare, before = self._snapshot_durable, self.manifest.segments
         await self.register.update(lambda known: trimmed(known, Lsn(lsn), spare))
+        first = self.manifest.first_segment
+        self.given_up += [segment.id for segment in before if segment.cold and segment.id < first]
         self.view.manifest = self.manifest
         self.view.forget_below(self.manifest.first_segment)
         logger.info("trimmed log=%s trim_point=%d", self.view.log, self.trim_point)

@@ -1,0 +1,63 @@
+"""`python -m penstock.log.node`: one storage node of a replicated log."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.limits import MIB
+from penstock.log.meta.api import MetadataStore
+from penstock.log.meta.open import open_metadata, read_auth
+from penstock.log.node.config import NodeConfig
+from penstock.log.node.server import EXIT_FATAL, run_node
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m penstock.log.node", description=__doc__)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--metadata", required=True, help="address of the cluster's metadata")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--advertised-host", default="")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--tls-cert", type=Path)
+    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--region", default="default")
+    parser.add_argument("--rack", default="default")
+    parser.add_argument("--journal-bytes", type=int, default=64 * MIB)
+    parser.add_argument("--trim-seconds", type=float, default=5.0)
+    parser.add_argument("--fsync-delay-ms", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--metadata-auth-file", type=Path, help="file with user:password")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = vars(_options())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    auth_file: Path | None = options.pop("metadata_auth_file")
+    config = NodeConfig(**options)
+
+    async def open_store() -> MetadataStore:
+        auth = None if auth_file is None else read_auth(auth_file)
+        return await open_metadata(config.metadata, auth=auth)
+
+    try:
+        run_node(config, open_store)
+    except (PenstockError, OSError) as error:
+        try:
+            print(f"penstock: {error}", file=sys.stderr, flush=True)
+        except OSError:
+            # Our output is often a file on the very disk that is full. Python would try once more
+            # to write it at exit, and end with a code of its own.
+            os._exit(EXIT_FATAL)
+        return EXIT_FATAL
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

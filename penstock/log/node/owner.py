@@ -1,0 +1,466 @@
+"""Runs a storage node's core on real time and real files.
+
+Owns the threads: the event loop (all decisions), one writer thread (journal: write + fsync, one at
+a time, so that the next group collects meanwhile), and a small pool for reads, indexes and flushes.
+A small write on a fast disk is done on the loop itself, as in server/owner.py. What is decided is
+node_core.py's, what is durable journal.py's, where blocks lie segment_store.py's.
+Law: a failed write or flush ends the owner (R48): what was in flight is never answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.ids import BlockId
+from penstock.limits import KIB
+from penstock.log.group_format import Buffer
+from penstock.log.node.journal import Journal, LengthRecord, RecoveredJournal
+from penstock.log.node.metrics import NodeMetrics
+from penstock.log.node.segment_store import Extent, LoadedIndex, SegmentStore
+from penstock.log.replication.manifest import SegmentKey
+from penstock.log.replication.node_api import Fence, Found
+from penstock.log.replication.node_core import NodeCore, ReadPlan, ReadRequest, Write
+from penstock.log.storage.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+#: After this much quiet, a note vouches for the last write (see journal.py).
+NOTE_DELAY_MS = 100
+READ_THREADS = 4
+#: Parts that are flushed together: one sync of the directory for all of them.
+FLUSH_PARTS = 64
+#: Writes up to this size are done on the event loop while fsyncs take less than INLINE_SECONDS
+#: (docs/decisions/0003).
+INLINE_BYTES = 32 * KIB
+INLINE_SECONDS = 0.0005
+#: So many journals' worth of blocks may wait in memory for their flush; then adds must wait.
+UNFLUSHED_JOURNALS_MAX = 4
+
+T = TypeVar("T")
+
+
+class BlocksFound(NamedTuple):
+    """The answer to a read, with the bytes of its blocks."""
+
+    found: Found
+    durable_block: BlockId
+    data: list[Buffer]
+
+
+#: Called once with the outcome, on the event loop. None: added.
+AddReply = Callable[[PenstockError | None], None]
+_Call = Callable[[], None]
+FenceReply = Callable[[Fence | PenstockError], None]
+ReadReply = Callable[[BlocksFound | PenstockError], None]
+
+
+class _ReadCause(NamedTuple):
+    """Marks the cause of a read, whose blocks have to be fetched."""
+
+    reply: ReadReply
+
+
+class _Job(NamedTuple):
+    """One write of the journal."""
+
+    write: Write | None
+    buffers: list[Buffer]
+    is_new: bool
+    #: Told once it is durable.
+    done: list[asyncio.Future[None]]
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class NodeOwner:
+    """Blocks, fences and flushes of one node. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        journal_disk: Disk,
+        store: SegmentStore,
+        core: NodeCore,
+        recovered: RecoveredJournal,
+        *,
+        metrics: NodeMetrics,
+        after_event: Callable[[], None],
+        on_drained: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+        journal_bytes: int,
+        fsync_delay_ms: float = 0.0,
+    ) -> None:
+        self.core = core
+        self.store = store
+        self.journal = Journal(journal_disk, recovered, bytes_max=journal_bytes)
+        self.metrics = metrics
+        self._after_event = after_event
+        self._on_drained = on_drained
+        self._on_fatal = on_fatal
+        self._unflushed_bytes_max = UNFLUSHED_JOURNALS_MAX * journal_bytes
+        self._fsync_delay = fsync_delay_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_loop, name="node-writer", daemon=True)
+        self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="node-reader")
+        #: A job is being written.
+        self._busy = False
+        #: Lengths for the next write, and who waits for it.
+        self._lengths: list[LengthRecord] = []
+        self._durable: list[asyncio.Future[None]] = []
+        #: What waits for the index of a part.
+        self._loading: dict[SegmentKey, list[tuple[Callable[[PenstockError], None], _Call]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._fsync_seconds = 0.0
+        self._quiet_since = time.monotonic()
+        self._flush_due = asyncio.Event()
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._writer.start()
+        if self.journal.numbers:
+            self._flush_due.set()
+        self._spawn(self._flush_loop())
+        self._spawn(self._note_loop())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that nobody foresaw to fail ends the owner: half of one must not go on."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+
+    async def stop(self, *, clean: bool) -> None:
+        """Finish what is in flight and close the files; or, if not clean, just let go."""
+        self._stopping = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while clean and not self.core.poisoned and (self._busy or not self.core.is_idle):
+            self.pump()
+            await asyncio.sleep(0.001)
+        self._jobs.put(None)
+        await asyncio.to_thread(self._writer.join)
+        await asyncio.to_thread(self._pool.shutdown, wait=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        if clean and not self.core.poisoned:
+            await asyncio.to_thread(self._close)
+        else:
+            self.journal.abandon()
+        self.store.close()
+
+    def _close(self) -> None:
+        note = self.journal.encode_note()
+        if note is not None:
+            self.journal.write(note, False)
+        self.journal.close()
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Do something slow in the pool."""
+        return await self._loop.run_in_executor(self._pool, function, *arguments)
+
+    @property
+    def is_full(self) -> bool:
+        """Too much waits for its flush: `on_drained` tells when that is over."""
+        return self.store.memory_bytes > self._unflushed_bytes_max
+
+    # ---- requests; `pump` must follow once all that arrived together is in
+
+    def add(
+        self, reply: AddReply, key: SegmentKey, epoch: int, data: Buffer, trusted: bool
+    ) -> None:
+        if self.core.is_open(key) and not self._stopping:
+            self.core.add(reply, key, epoch, data, trusted=trusted)
+        else:
+            self._when_loaded(
+                key, reply, lambda: self.core.add(reply, key, epoch, data, trusted=trusted)
+            )
+
+    def fence(self, reply: FenceReply, key: SegmentKey, epoch: int, trusted: bool) -> None:
+        log, segment, _ = key
+        self._when_loaded(
+            key, reply, lambda: self.core.fence(reply, log, segment, epoch, trusted=trusted)
+        )
+
+    def read(self, reply: ReadReply, read: ReadRequest, trusted: bool) -> None:
+        self._when_loaded(
+            read.key,
+            reply,
+            lambda: self.core.read(_ReadCause(reply), read, trusted=trusted, now_ms=monotonic_ms()),
+        )
+
+    def list_blocks(
+        self,
+        reply: Callable[[list[tuple[int, int]] | PenstockError], None],
+        key: SegmentKey,
+        first: int,
+        end: int,
+    ) -> None:
+        self._when_loaded(key, reply, lambda: reply(self.core.list_blocks(key, first, end)))
+
+    def trim(self, log: str, first_segment: int) -> asyncio.Future[None]:
+        """Give up the segments below, which the log's manifest positively says."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def reply(_: PenstockError | None) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.core.trim(reply, log, first_segment)
+        self.pump()
+        return future
+
+    def _when_loaded(
+        self, key: SegmentKey, failed: Callable[[PenstockError], None], call: _Call
+    ) -> None:
+        """Requests for a part whose index is read first keep their order."""
+        if self._stopping:
+            failed(Unavailable("the node is stopping"))
+            return
+        waiting = self._loading.get(key)
+        if waiting is not None:
+            waiting.append((failed, call))
+        elif self.core.is_open(key) or self.store.is_loaded(key):
+            call()
+        else:
+            self._loading[key] = [(failed, call)]
+            self._spawn(self._load(key))
+
+    async def _load(self, key: SegmentKey) -> None:
+        problem: PenstockError | None = None
+        try:
+            self._take_index(key, await self.run(self.store.load_index, key))
+        except OSError as error:
+            logger.error("cannot read a file segment=%s cause=%r", key, error)
+            problem = Unavailable(f"the file cannot be read: {error}")
+        for failed, call in self._loading.pop(key):
+            if problem is None:
+                call()
+            else:
+                failed(problem)
+        self.pump()
+        self._after_event()
+
+    def _take_index(self, key: SegmentKey, found: LoadedIndex) -> None:
+        if found.damaged:
+            logger.error("a file is damaged, what is not in it is unknown segment=%s", key)
+            self.metrics.damaged_parts += 1
+        self.store.loaded(key, found)
+
+    def _close_surplus(self) -> None:
+        for old in self.store.surplus():
+            if old not in self._loading and self.core.close_part(old):
+                self.store.close_part(old)
+
+    # ---- writes
+
+    def pump(self, *, inline: bool = True) -> None:
+        """Start the next write if one is due, and give the answers that are ready."""
+        while not self._busy:
+            job = self._next_job()
+            if job is None:
+                break
+            self._busy = True
+            size = job.write.bytes if job.write is not None else 0
+            slow = size > INLINE_BYTES or self._fsync_seconds > INLINE_SECONDS
+            if slow or job.is_new or not inline:
+                self._jobs.put(job)
+                break
+            started = time.monotonic()
+            try:
+                self._perform(job)
+            except BaseException as error:
+                self._failed(error)
+                return
+            self._take_in(job, time.monotonic() - started)
+        self._give_answers()
+
+    def _next_job(self) -> _Job | None:
+        write = self.core.take_write()
+        if self.core.poisoned or (write is None and not self._lengths and not self._durable):
+            return None
+        records = chain(write.records if write is not None else (), self._lengths)
+        buffers, is_new = self.journal.encode(records, self.store.length)
+        job = _Job(write, buffers, is_new, self._durable)
+        self._lengths, self._durable = [], []
+        return job
+
+    def _perform(self, job: _Job) -> None:
+        if self._fsync_delay:
+            time.sleep(self._fsync_delay)
+        self.journal.write(job.buffers, job.is_new)
+
+    def _write_loop(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            started = time.monotonic()
+            try:
+                self._perform(job)
+            except BaseException as error:
+                self._loop.call_soon_threadsafe(self._failed, error)
+                return
+            seconds = time.monotonic() - started
+            self._loop.call_soon_threadsafe(self._written, job, seconds)
+
+    def _written(self, job: _Job, seconds: float) -> None:
+        """The writer thread is done. The next write starts before the answers go out."""
+        self._take_in(job, seconds)
+        self.pump(inline=False)
+        self._after_event()
+
+    def _take_in(self, job: _Job, seconds: float) -> None:
+        self._busy = False
+        metrics = self.metrics
+        metrics.fsync_duration.observe(seconds)
+        self._fsync_seconds = 0.8 * self._fsync_seconds + 0.2 * seconds
+        self._quiet_since = time.monotonic()
+        if job.write is not None:
+            metrics.writes += 1
+            metrics.written_records += len(job.write.records)
+            metrics.written_bytes += job.write.bytes
+            self.core.written(job.write)
+            if self.store.has_removals or self.store.memory_bytes > self._unflushed_bytes_max // 2:
+                self._flush_due.set()
+        for future in job.done:
+            if not future.done():
+                future.set_result(None)
+        if job.is_new and len(self.journal.numbers) > 1:
+            self._flush_due.set()
+
+    def _failed(self, error: BaseException) -> None:
+        if not self.core.poisoned:
+            logger.critical("a write failed, the node stops cause=%r", error, exc_info=error)
+        self.core.write_failed()
+        self._on_fatal(error)
+
+    def _give_answers(self) -> None:
+        for cause, outcome in self.core.take_answers():
+            if isinstance(outcome, ReadPlan):
+                assert isinstance(cause, _ReadCause)
+                self._fetch(cause.reply, outcome)
+            else:
+                reply = cause.reply if isinstance(cause, _ReadCause) else cause
+                assert callable(reply)
+                reply(outcome)
+        due_ms = self.core.due_ms()
+        if due_ms is not None and (self._timer is None or due_ms < self._timer_ms):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = due_ms
+            delay = max(due_ms - monotonic_ms(), 0) / 1000
+            self._timer = self._loop.call_later(delay, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.core.expire(monotonic_ms())
+        self._give_answers()
+        self._after_event()
+
+    # ---- reads
+
+    def _fetch(self, reply: ReadReply, plan: ReadPlan) -> None:
+        if plan.found is not Found.HERE:
+            reply(BlocksFound(plan.found, plan.durable_block, []))
+            return
+        pieces = self.store.collect(plan.key, plan.first, plan.end, plan.bytes_max)
+        data = [piece for piece in pieces if not isinstance(piece, Extent)]
+        if len(data) == len(pieces):
+            self.metrics.read_bytes += sum(map(len, data))
+            reply(BlocksFound(Found.HERE, plan.durable_block, data))
+        elif not self._stopping:
+            self._spawn(self._fetch_files(reply, plan, pieces))
+
+    async def _fetch_files(
+        self, reply: ReadReply, plan: ReadPlan, pieces: list[Buffer | Extent]
+    ) -> None:
+        extents = [piece for piece in pieces if isinstance(piece, Extent)]
+        try:
+            read = iter(await self.run(self.store.read_extents, plan.key, extents))
+        except OSError as error:
+            logger.error("a read failed segment=%s cause=%r", plan.key, error)
+            read = iter([None] * len(extents))
+        data: list[Buffer] = []
+        for piece in pieces:
+            found = next(read) if isinstance(piece, Extent) else piece
+            if found is None:
+                assert isinstance(piece, Extent)
+                self._lost(plan.key, piece.block)
+                break
+            data.append(found)
+        self.metrics.read_bytes += sum(map(len, data))
+        outcome = Found.HERE if data else Found.UNKNOWN
+        reply(BlocksFound(outcome, plan.durable_block, data))
+        self._after_event()
+
+    def _lost(self, key: SegmentKey, block: int) -> None:
+        logger.error("a block is damaged segment=%s block=%d", key, block)
+        self.metrics.damaged_blocks += 1
+        if self.store.is_here(key):
+            self.store.lost(key, block)
+            self.core.lost(key, block)
+
+    # ---- flushes
+
+    async def _flush_loop(self) -> None:
+        while True:
+            await self._flush_due.wait()
+            self._flush_due.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Bring all blocks into files, then drop the journals that held them."""
+        below = self.journal.number
+        waiting = self.store.unflushed()
+        for first in range(0, len(waiting), FLUSH_PARTS):
+            work = []
+            for key in waiting[first : first + FLUSH_PARTS]:
+                if not self.store.is_here(key):
+                    self._take_index(key, await self.run(self.store.load_index, key))
+                taken = self.store.take_flush(key)
+                if taken is not None:
+                    work.append((key, *taken))
+            for done in await self.run(self.store.flush_all, work):
+                length = self.store.flushed(done)
+                if length is not None:
+                    self._lengths.append(length)
+            if not self.is_full:
+                self._on_drained()
+        if any(number < below for number in self.journal.numbers):
+            durable: asyncio.Future[None] = self._loop.create_future()
+            self._durable.append(durable)
+            self.pump()
+            self._after_event()
+            await durable
+            await self.run(self.journal.drop_below, below, self.core.snapshot())
+        if self.store.has_removals:
+            self.metrics.removed_files += await self.run(self.store.remove_dropped)
+
+    async def _note_loop(self) -> None:
+        while True:
+            await asyncio.sleep(NOTE_DELAY_MS / 2000)
+            self._close_surplus()
+            quiet = time.monotonic() - self._quiet_since
+            if quiet * 1000 < NOTE_DELAY_MS or self._busy or not self.core.is_idle:
+                continue
+            note = self.journal.encode_note()
+            if note is not None and not self.core.poisoned:
+                self._busy = True
+                self._jobs.put(_Job(None, note, False, []))

@@ -1,0 +1,453 @@
+"""The storage node process: find out who it is, recover, listen, register, stop cleanly.
+
+Owns the listening socket, the admission of connections, and the way up and down. What connections
+do is in connection.py, what the node does in owner.py, its place in the cluster in registration.py.
+Law: the directory lock is held from before recovery until after the files are closed; nothing is
+answered before the cookie is right in the metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from penstock.errors import BadConfig, BadFormat, Defect, Unavailable
+from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
+from penstock.log.meta.api import MetadataStore
+from penstock.log.node.config import NodeConfig
+from penstock.log.node.connection import UNFLUSHED, NodeConnection
+from penstock.log.node.cookie import (
+    Identity,
+    decide_identity,
+    fetch_cookie,
+    read_identity,
+    register_cookie,
+    write_identity,
+)
+from penstock.log.node.data_dir import (
+    DirectoryLock,
+    ensure_token,
+    read_token,
+    remove_address,
+    write_address,
+)
+from penstock.log.node.journal import (
+    STATE_NAME,
+    RecoveredJournal,
+    recover_journal,
+    write_state,
+)
+from penstock.log.node.metrics import NodeMetrics
+from penstock.log.node.owner import NodeOwner
+from penstock.log.node.peer import Peer
+from penstock.log.node.registration import RETRY_SECONDS, OpenStore, Registration
+from penstock.log.node.segment_store import FILE_CACHE_COUNT, SegmentStore
+from penstock.log.replication.node_api import NodeInfo
+from penstock.log.replication.node_core import NodeCore, TrimRecord
+from penstock.log.storage.disk import Disk, RealDisk
+
+logger = logging.getLogger(__name__)
+
+#: Descriptors kept for the node's own files: those cached for readers, and some to work with.
+RESERVED_DESCRIPTORS = FILE_CACHE_COUNT + 64
+#: Exit code after a failed write, so that a supervisor can tell it from a crash.
+EXIT_FATAL = 70
+#: Until the metadata can be reached for the first time.
+START_SECONDS = 60.0
+
+
+class NodeDisks:
+    """The three directories of a node."""
+
+    def __init__(self, main: Disk, journal: Disk, segments: Disk) -> None:
+        self.main, self.journal, self.segments = main, journal, segments
+
+    @classmethod
+    def real(cls, data_dir: Path) -> NodeDisks:
+        names = ("", "journal", "segments")
+        return cls(*(RealDisk(data_dir / name) for name in names))
+
+    @property
+    def all(self) -> tuple[Disk, Disk, Disk]:
+        return self.main, self.journal, self.segments
+
+    def identities(self) -> list[Identity | None]:
+        """One that cannot be read counts as none: the disk has lost something."""
+        found: list[Identity | None] = []
+        for disk in self.all:
+            try:
+                found.append(read_identity(disk))
+            except BadFormat as error:
+                logger.error("%s", error)
+                found.append(None)
+        return found
+
+
+def recover_node(disks: NodeDisks) -> tuple[SegmentStore, NodeCore, RecoveredJournal]:
+    """What the disks hold. Damage is in the journal's report; see `mend`."""
+    recovered = recover_journal(disks.journal)
+    store = SegmentStore(disks.segments)
+    core = NodeCore(store)
+    store.restore(recovered.adds, recovered.lengths)
+    for record in recovered.fences:
+        core.restore(record)
+    for record in core.snapshot():
+        if isinstance(record, TrimRecord):
+            store.drop(*record)
+    recovered.adds = []  # the store lets go of each when it is flushed
+    return store, core, recovered
+
+
+def mend(
+    disks: NodeDisks, store: SegmentStore, core: NodeCore, recovered: RecoveredJournal
+) -> RecoveredJournal:
+    """Bring what is intact in a damaged journal into files, so that the next start finds it whole.
+
+    The node must have a new cookie before.
+    """
+    for key in store.unflushed():
+        store.loaded(key, store.load_index(key))
+        taken = store.take_flush(key)
+        if taken is not None:
+            for done in store.flush_all([(key, *taken)]):
+                store.flushed(done)
+    write_state(disks.journal, recovered.next_number, core.snapshot())
+    return recover_journal(disks.journal)
+
+
+class NodeServer:
+    """One running node. `run` returns when it was told to stop, or raises what stopped it."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        open_store: OpenStore,
+        on_ready: Callable[[NodeInfo], None] = lambda info: None,
+    ) -> None:
+        config.validate()
+        self.config = config
+        self._open_store = open_store
+        self._on_ready = on_ready
+        self.metrics = NodeMetrics()
+        self.inflight_bytes = 0
+        #: Connections with output that `after_event` must send.
+        self.dirty: set[Peer] = set()
+        #: Connections that wait for a flush.
+        self.full: set[Peer] = set()
+        self._connections: set[Peer] = set()
+        self._waiting: set[Peer] = set()
+        self._started = time.time()
+        self._fatal: BaseException | None = None
+        self.token = ""
+        self.identity: Identity
+        self.owner: NodeOwner
+        self.info: NodeInfo
+        self._registration: Registration
+        self._turn_due = False
+        self._loop: asyncio.AbstractEventLoop
+        self._stop = asyncio.Event()
+        self.ready = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        config = self.config
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_loop_error)
+        if config.fsync_delay_ms:
+            logger.warning("for a benchmark, fsyncs are slow by %g ms", config.fsync_delay_ms)
+        lock = DirectoryLock(config.data_dir)
+        store: MetadataStore | None = None
+        try:
+            remove_address(config.data_dir)  # a dead node's: nobody may show it the token
+            if config.token_file is None:
+                self.token = ensure_token(config.data_dir / "token")
+            else:
+                self.token = read_token(config.token_file)
+            store = await self._first_store()
+            await self._recover(store)
+            session, store = store, None
+            await self._serve(session)
+        finally:
+            if store is not None:
+                await store.close()
+            remove_address(config.data_dir)
+            lock.release()
+        if self._fatal is not None:
+            raise Unavailable(f"the node stopped: {self._fatal!r}") from self._fatal
+
+    async def _first_store(self) -> MetadataStore:
+        """The metadata must be reached once: only there stands which cookie is the newest."""
+        deadline = self._loop.time() + START_SECONDS
+        while True:
+            try:
+                return await self._open_store()
+            except Unavailable as error:
+                if self._loop.time() > deadline:
+                    raise
+                logger.warning("waiting for the metadata cause=%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _recover(self, metadata: MetadataStore) -> None:
+        """Decide who this node is; the metadata hears of it before anybody is answered."""
+        config = self.config
+        disks = NodeDisks.real(config.data_dir)
+        found = disks.identities()
+        registered = await fetch_cookie(metadata, config.name)
+        identity, cause = decide_identity(config.name, found, registered)
+        is_new = all(one is None for one in found)
+        if is_new and not disks.journal.exists(STATE_NAME):
+            write_state(disks.journal, 0, [])
+        started = time.monotonic()
+        store, core, recovered = await asyncio.to_thread(recover_node, disks)
+        if recovered.damage:
+            for problem in recovered.damage:
+                logger.error("damage: %s", problem)
+            if cause is None:
+                identity, cause = identity.renewed(), "the journal is damaged"
+        if cause is not None:
+            logger.error("taking a new cookie node=%s cookie=%s: %s", *_id(identity), cause)
+        if is_new or cause is not None:
+            write_identity(disks.all, identity)
+        if recovered.damage:
+            recovered = await asyncio.to_thread(mend, disks, store, core, recovered)
+        await register_cookie(metadata, identity)
+        self.identity = identity
+        self.owner = NodeOwner(
+            disks.journal,
+            store,
+            core,
+            recovered,
+            metrics=self.metrics,
+            after_event=self.after_event,
+            on_drained=self._drained,
+            on_fatal=self.on_fatal,
+            journal_bytes=config.journal_bytes,
+            fsync_delay_ms=config.fsync_delay_ms,
+        )
+        logger.info(
+            "recovered node=%s cookie=%s journals=%d torn_bytes=%d unflushed_bytes=%d seconds=%.3f",
+            *_id(identity),
+            len(recovered.numbers),
+            recovered.torn_bytes,
+            store.memory_bytes,
+            time.monotonic() - started,
+        )
+
+    async def _serve(self, metadata: MetadataStore) -> None:
+        self.owner.start()
+        listener: asyncio.Server | None = None
+        registering: asyncio.Task[None] | None = None
+        try:
+            listener = await self._listen()
+            self._announce(listener)
+            self._registration = Registration(
+                self.info, self.owner, self._open_store, trim_seconds=self.config.trim_seconds
+            )
+            registering = self._loop.create_task(self._registration.run(metadata))
+            registering.add_done_callback(self._registration_ended)
+            self._on_ready(self.info)
+            self.ready.set()
+            await self._stop.wait()
+        finally:
+            if listener is not None:
+                listener.close()
+            if registering is None:
+                await metadata.close()
+            else:
+                registering.cancel()
+                await asyncio.gather(registering, return_exceptions=True)
+            await self.owner.stop(clean=self._fatal is None)
+            for peer in [*self._connections, *self._waiting]:
+                peer.close()
+            logger.info("stopped node=%s", self.info.id if listener is not None else "?")
+
+    def _registration_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.on_fatal(task.exception() or Defect("the registration ended"))
+
+    async def wait_registered(self) -> None:
+        await self.ready.wait()
+        await self._registration.is_registered.wait()
+
+    async def _listen(self) -> asyncio.Server:
+        config, tls = self.config, self._tls()
+        # Handshakes come before the deadline for the token and have the same one.
+        deadline = PREAUTH_SECONDS_MAX if tls is not None else None
+        try:
+            return await self._loop.create_server(
+                lambda: NodeConnection(self),
+                config.host,
+                config.port,
+                ssl=tls,
+                backlog=1024,
+                ssl_handshake_timeout=deadline,
+            )
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {config.host}:{config.port}: {error.strerror}"
+            ) from error
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.config.tls_cert is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.config.tls_cert, self.config.tls_key)
+        except OSError as error:
+            raise BadConfig(f"cannot load certificate {self.config.tls_cert}: {error}") from None
+        return context
+
+    def _announce(self, listener: asyncio.Server) -> None:
+        config = self.config
+        host = config.advertised_host or config.host
+        port = int(listener.sockets[0].getsockname()[1])
+        tls = config.tls_cert is not None
+        self.info = NodeInfo(
+            *_id(self.identity), host, port, tls, region=config.region, rack=config.rack
+        )
+        write_address(config.data_dir, host, port, tls)
+        logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)
+
+    def on_fatal(self, error: BaseException) -> None:
+        if self._fatal is None:
+            self._fatal = error
+        self._stop.set()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed: log it; if it was a defect, nothing in memory can be trusted now."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, Defect | AssertionError):
+            self.on_fatal(error)
+
+    # ---- connections
+
+    def admit(self, peer: Peer) -> bool:
+        waiting, connected = len(self._waiting), len(self._connections)
+        descriptors, _ = descriptor_limits()
+        if (
+            waiting >= PREAUTH_CONNECTIONS_MAX
+            or connected >= CONNECTIONS_MAX
+            # A node that cannot open its next file must stop: it comes first.
+            or waiting + connected >= descriptors - RESERVED_DESCRIPTORS
+        ):
+            return False
+        self._waiting.add(peer)
+        return True
+
+    def authenticated(self, peer: Peer) -> None:
+        self._waiting.discard(peer)
+        self._connections.add(peer)
+
+    def dismiss(self, peer: Peer) -> None:
+        for peers in (self._waiting, self._connections, self.dirty, self.full):
+            peers.discard(peer)
+
+    def count_unauthorized(self) -> None:
+        self.metrics.unauthorized += 1
+
+    def count_bad_frame(self) -> None:
+        self.metrics.bad_frames += 1
+
+    def after_event(self) -> None:
+        """Write, answer and send, once everything that arrived together was handled."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self.owner.pump()
+        while self.dirty:
+            self.dirty.pop().flush()
+
+    def _drained(self) -> None:
+        while self.full:
+            self.full.pop().go_on(UNFLUSHED)
+
+    # ---- for people and tools
+
+    def status_json(self) -> str:
+        store = self.owner.store
+        return json.dumps(
+            {
+                "name": self.identity.name,
+                "cookie": self.identity.cookie,
+                "past_cookies": list(self.identity.past_cookies),
+                "logs": len(store.logs()),
+                "parts": store.parts_count,
+                "unflushed_bytes": store.memory_bytes,
+                "journals": len(self.owner.journal.numbers),
+                "connections": len(self._connections),
+                "written_records": self.metrics.written_records,
+                "damaged_blocks": self.metrics.damaged_blocks,
+                "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "uptime_seconds": round(time.time() - self._started, 3),
+                "pid": os.getpid(),
+                "config": self.config.lines(),
+            }
+        )
+
+    def metrics_text(self) -> str:
+        store = self.owner.store
+        return self.metrics.text(
+            {
+                "logs": ("Logs of which something is here.", len(store.logs())),
+                "parts": ("Parts of segments.", store.parts_count),
+                "unflushed_bytes": ("Bytes of blocks not in files yet.", store.memory_bytes),
+                "journals": ("Files of the journal.", len(self.owner.journal.numbers)),
+                "open_files": ("Segment files kept open.", store.open_files),
+                "connections": ("Peers that have shown the token.", len(self._connections)),
+                "inflight_bytes": ("Bytes of unanswered blocks.", self.inflight_bytes),
+            }
+        )
+
+
+def _id(identity: Identity) -> tuple[str, str]:
+    return identity.name, identity.cookie
+
+
+def descriptor_limits() -> tuple[int, int]:
+    """Descriptors that this process may have open, and may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    return (sys.maxsize if soft == endless else soft, sys.maxsize if hard == endless else hard)
+
+
+def run_node(
+    config: NodeConfig,
+    open_store: OpenStore,
+    on_ready: Callable[[NodeInfo], None] = lambda info: None,
+) -> None:
+    """Serve in this process until SIGTERM or SIGINT; `on_ready` is told where, once it listens."""
+    wanted = CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + RESERVED_DESCRIPTORS
+    granted, most = descriptor_limits()
+    if granted < wanted:  # many systems grant 1024 until one asks
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), hard))
+
+    async def main() -> None:
+        server = NodeServer(config, open_store, on_ready)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        for line in config.lines():
+            logger.info("config %s", line)
+        await server.run()
+
+    uvloop.run(main())

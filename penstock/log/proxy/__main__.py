@@ -1,0 +1,83 @@
+"""`python -m penstock.log.proxy`: one proxy of a replicated log."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.limits import MIB
+from penstock.log.meta.api import MetadataStore
+from penstock.log.meta.open import open_metadata, read_auth
+from penstock.log.proxy.config import ProxyConfig
+from penstock.log.proxy.open_log import Replication
+from penstock.log.proxy.server import run_proxy
+
+EXIT_FATAL = 70
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m penstock.log.proxy", description=__doc__)
+    parser.add_argument("--metadata", required=True, help="address of the cluster's metadata")
+    parser.add_argument("--token-file", type=Path, required=True, help="what clients show")
+    parser.add_argument("--node-token-file", type=Path, required=True, help="what nodes are shown")
+    parser.add_argument("--metadata-auth-file", type=Path, help="file with user:password")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--advertised-host", default="")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--tls-cert", type=Path)
+    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument("--tls-ca", type=Path, help="who vouches for the nodes")
+    parser.add_argument("--region", default="default")
+    parser.add_argument("--rack", default="default")
+    parser.add_argument("--role", choices=("write", "read"), default="write")
+    parser.add_argument("--ensemble", type=int, default=3)
+    parser.add_argument("--write-quorum", type=int, default=3)
+    parser.add_argument("--ack-quorum", type=int, default=2)
+    parser.add_argument("--min-regions", type=int, default=1)
+    parser.add_argument("--segment-bytes", type=int, default=64 * MIB)
+    parser.add_argument("--segment-seconds", type=float, default=3600.0)
+    parser.add_argument("--ttl-seconds", type=float, default=0.0)
+    parser.add_argument("--cold-uri")
+    parser.add_argument("--session-seconds", type=float, default=2.0)
+    parser.add_argument("--region-delay-ms", type=float, default=0.0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = vars(_options())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    auth_file: Path | None = options.pop("metadata_auth_file")
+    rule = Replication(
+        **{
+            name: options.pop(name)
+            for name in (
+                "ensemble",
+                "write_quorum",
+                "ack_quorum",
+                "min_regions",
+                "segment_bytes",
+                "segment_seconds",
+            )
+        }
+    )
+    config = ProxyConfig(replication=rule, **options)
+
+    async def open_store() -> MetadataStore:
+        auth = None if auth_file is None else read_auth(auth_file)
+        return await open_metadata(
+            config.metadata, auth=auth, session_seconds=config.session_seconds
+        )
+
+    try:
+        run_proxy(config, open_store)
+    except (PenstockError, OSError) as error:
+        print(f"penstock: {error}", file=sys.stderr, flush=True)
+        return EXIT_FATAL
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

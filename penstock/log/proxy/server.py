@@ -1,0 +1,479 @@
+"""The proxy process: owns logs, follows others, and serves clients of both.
+
+Owns which logs are open here. A client names a log in its Hello; a write proxy that finds no owner
+makes itself the owner, else it says who is (DistributedLog III-C). Law: `/owners/<log>` keeps
+proxies from fighting for a log, nothing more: what an owner may write is decided by fencing. When
+the session is lost, all logs are let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import ssl
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+import uvloop
+
+from penstock.errors import (
+    AlreadyExists,
+    BadRequest,
+    Fenced,
+    NotFound,
+    NotOwner,
+    PenstockError,
+    Unavailable,
+    Unknown,
+    VersionConflict,
+)
+from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
+from penstock.log.meta.api import MetadataStore
+from penstock.log.node.client import NetworkNodes
+from penstock.log.proxy.block_source import BlockSource
+from penstock.log.proxy.config import ProxyConfig
+from penstock.log.proxy.followed_log import FollowedLog
+from penstock.log.proxy.housekeeping import Housekeeper
+from penstock.log.proxy.log_view import LogView
+from penstock.log.proxy.manifest_register import manifest_path
+from penstock.log.proxy.open_log import LogOpener
+from penstock.log.proxy.owned_log import OwnedLog
+from penstock.log.proxy.session import MetadataSession
+from penstock.log.replication.manifest import LogManifest, check_log_name, decode_log_manifest
+from penstock.log.replication.node_api import NodeInfo
+from penstock.log.replication.routing import ProxyInfo
+from penstock.log.server.connection import ServerConnection
+from penstock.log.server.data_dir import read_token
+from penstock.log.server.listener import RESERVED_DESCRIPTORS, Listener, raise_descriptor_limit
+from penstock.log.server.served_log import PROGRESS_MS, ServedLog
+from penstock.wire import messages as m
+
+logger = logging.getLogger(__name__)
+
+#: How long a log is followed after its last reader has gone.
+FOLLOW_SECONDS = 30.0
+#: A log that could not be opened is tried again by its next client, not before.
+OPEN_SECONDS = 60.0
+
+Opened = Callable[[ServedLog | PenstockError], None]
+
+
+class ProxyServer(Listener):
+    """One running proxy. `run` returns when it was told to stop."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        open_store: Callable[[], Awaitable[MetadataStore]],
+        on_ready: Callable[[ProxyInfo], None] = lambda info: None,
+    ) -> None:
+        config.validate()
+        super().__init__()
+        self.config = config
+        self._open_store = open_store
+        self._on_ready = on_ready
+        self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._started = time.time()
+        self._owned: dict[str, OwnedLog] = {}
+        self._opening: dict[str, asyncio.Task[OwnedLog]] = {}
+        self._followed: dict[str, tuple[FollowedLog, Callable[[], None]]] = {}
+        self._idle_since: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.info: ProxyInfo
+        self._nodes: NetworkNodes
+        self._source: BlockSource
+        self._opener: LogOpener
+        self._session: MetadataSession
+        self._housekeeper: Housekeeper
+
+    async def run(self) -> None:
+        config = self.config
+        self.begin()
+        self.token = read_token(config.token_file)
+        listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
+        port = listener.sockets[0].getsockname()[1]
+        self.info = ProxyInfo(
+            self._id,
+            config.advertised_host or config.host,
+            port,
+            config.tls_cert is not None,
+            config.region,
+            config.rack,
+            config.role,
+        )
+        self._session = MetadataSession(
+            self._open_store, opened=self._registered, lost=self._session_lost
+        )
+        try:
+            await self._start()
+            await self._stop.wait()
+        finally:
+            listener.close()
+            await self._end()
+        if self._fatal is not None:
+            raise Unavailable(f"the proxy stopped: {self._fatal!r}") from self._fatal
+
+    async def _start(self) -> None:
+        config = self.config
+        await self._session.start()
+        self._nodes = NetworkNodes(
+            self._session.store,
+            token=read_token(config.node_token_file),
+            tls=_node_tls(config),
+            delay=self._node_delay if config.region_delay_ms else None,
+        )
+        await self._nodes.start()
+        seed = int.from_bytes(secrets.token_bytes(4), "little")
+        self._source = BlockSource(self._nodes, region=config.region, rack=config.rack, seed=seed)
+        self._housekeeper = Housekeeper(
+            self._nodes, ttl_seconds=config.ttl_seconds, cold_uri=config.cold_uri
+        )
+        self._opener = LogOpener(
+            lambda: self._session.store,
+            self._nodes,
+            self._source,
+            config.replication,
+            proxy=self._id,
+            new_id=lambda: uuid.uuid4().bytes,
+            cold=self._housekeeper.cold,
+        )
+        self._spawn(self._tick())
+        self._spawn(self._keep_house())
+        logger.info("serving host=%s port=%d role=%s", self.info.host, self.info.port, config.role)
+        self._on_ready(self.info)
+
+    def _node_delay(self, info: NodeInfo) -> float:
+        """Simulated distance between regions, in seconds."""
+        return self.config.region_delay_ms / 1000 if info.region != self.config.region else 0.0
+
+    async def _end(self) -> None:
+        for task in [*self._tasks, *self._opening.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._opening.values(), return_exceptions=True)
+        for name in list(self._owned):
+            await self._let_go(name, clean=self._fatal is None)
+        for name in list(self._followed):
+            await self._unfollow(name)
+        self.close_connections()
+        if hasattr(self, "_nodes"):
+            await self._nodes.close()
+        await self._session.close()
+        logger.info("stopped")
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("a task failed, the proxy stops", exc_info=error)
+            self.on_fatal(error)
+
+    # ---- the session
+
+    async def _registered(self, store: MetadataStore) -> None:
+        """A session was opened: say where we are."""
+        if hasattr(self, "_nodes"):
+            self._nodes.use(store)
+        data = json.dumps(asdict(self.info)).encode()
+        try:
+            await store.create(f"/proxies/{self._id}", data, ephemeral=True)
+        except AlreadyExists:
+            # Of our own last session, which has not ended yet.
+            await store.delete(f"/proxies/{self._id}")
+            await store.create(f"/proxies/{self._id}", data, ephemeral=True)
+
+    def _session_lost(self) -> None:
+        """Others may take our logs from now on: they are let go, and clients look for the owner."""
+        for name in list(self._owned):
+            self._drop(name, Unavailable("the session with the metadata was lost"))
+        for name in list(self._followed):
+            self._spawn(self._unfollow(name))
+
+    # ---- which log
+
+    def open_log(self, hello: m.Hello, connection: ServerConnection, opened: Opened) -> None:
+        try:
+            name = check_log_name(hello.log)
+        except BadRequest as error:
+            opened(error)
+            return
+        owned = self._owned.get(name)
+        if owned is not None:
+            opened(owned)
+        else:
+            self._spawn(self._open(name, hello.reads, opened))
+
+    async def _open(self, name: str, reads: bool, opened: Opened) -> None:
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                if reads:
+                    found: ServedLog | PenstockError = await self._follow(name)
+                elif self.config.role == "read":
+                    raise NotOwner(await self._owner_address(name))
+                else:
+                    found = await self._own(name)
+        except PenstockError as error:
+            found = error
+        except TimeoutError:
+            found = Unavailable(f"log {name} could not be opened in {OPEN_SECONDS:g} s")
+        opened(found)
+
+    async def _own(self, name: str) -> OwnedLog:
+        owned = self._owned.get(name)
+        if owned is not None:
+            return owned
+        task = self._opening.get(name)
+        if task is None:
+            task = self._loop.create_task(self._become_owner(name))
+            self._opening[name] = task
+            task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _become_owner(self, name: str) -> OwnedLog:
+        store = self._session.store
+        await self._claim(store, name)
+        started = self._loop.time()
+        around = self.surroundings(lambda: self._owned[name], lambda error: self._drop(name, error))
+        try:
+            owned = await self._opener.open(name, around)
+        except BaseException:
+            await self._release(name)
+            raise
+        if self._session.store is not store:
+            await owned.stop(clean=False)
+            raise Unavailable("the session with the metadata was lost")
+        self._owned[name] = owned
+        logger.info(
+            "owner of log=%s epoch=%d tail=%d after_seconds=%.3f",
+            name,
+            owned.manifest.epoch,
+            owned.durable_lsn,
+            self._loop.time() - started,
+        )
+        return owned
+
+    async def _claim(self, store: MetadataStore, name: str) -> None:
+        """Make `/owners/<name>` ours, or raise NotOwner with the owner's address."""
+        mine = {"id": self._id, "host": self.info.host, "port": self.info.port}
+        data = json.dumps(mine | {"tls": self.info.tls}).encode()
+        while True:
+            try:
+                await store.create(f"/owners/{name}", data, ephemeral=True)
+                return
+            except (AlreadyExists, Unknown):
+                pass
+            found = await store.get(f"/owners/{name}")
+            if found is None:
+                continue
+            owner = json.loads(found.data)
+            if owner["id"] != self._id:
+                raise NotOwner(_address(owner))
+            if name not in self._owned:
+                # Of our last session, or a create whose answer was lost: this one's must be new.
+                try:
+                    await store.delete(f"/owners/{name}", found.version)
+                except (NotFound, VersionConflict):
+                    pass
+
+    async def _owner_address(self, name: str) -> str:
+        found = await self._session.store.get(f"/owners/{name}")
+        return "" if found is None else _address(json.loads(found.data))
+
+    async def _release(self, name: str) -> None:
+        """Give `/owners/<name>` back, if it is ours."""
+        try:
+            store = self._session.store
+            found = await store.get(f"/owners/{name}")
+            if found is not None and json.loads(found.data)["id"] == self._id:
+                await store.delete(f"/owners/{name}", found.version)
+        except PenstockError as error:
+            logger.debug("cannot release log=%s cause=%s", name, error)
+
+    def _drop(self, name: str, error: BaseException) -> None:
+        """The log has another owner now, or may have: its clients must look for it."""
+        if not isinstance(error, PenstockError):
+            self.on_fatal(error)
+        elif isinstance(error, Fenced | Unavailable):
+            logger.warning("letting a log go log=%s cause=%s", name, error)
+        else:
+            logger.error("a log failed log=%s cause=%r", name, error, exc_info=error)
+        if name in self._owned:
+            self._spawn(self._let_go(name, clean=False))
+
+    async def _let_go(self, name: str, *, clean: bool) -> None:
+        owned = self._owned.pop(name, None)
+        if owned is None:
+            return
+        await owned.stop(clean=clean)
+        self._close_connections_of(owned)
+        await self._release(name)
+
+    def _close_connections_of(self, log: ServedLog) -> None:
+        for connection in list(self._connections):
+            if connection.log is log:
+                connection.flush()
+                connection.close()
+
+    # ---- followed logs
+
+    async def _follow(self, name: str) -> ServedLog:
+        owned = self._owned.get(name)
+        if owned is not None:
+            return owned
+        known = self._followed.get(name)
+        if known is not None:
+            return known[0]
+        store = self._session.store
+
+        async def load() -> LogManifest:
+            found = await self._session.store.get(manifest_path(name))
+            if found is None:
+                raise NotFound(f"there is no log {name}")
+            return decode_log_manifest(found.data)
+
+        try:
+            manifest = await load()
+        except NotFound:
+            # Its first client comes to read. If we may own logs, we make it.
+            if self.config.role == "write":
+                return await self._own(name)
+            raise Unavailable(f"log {name} does not exist yet") from None
+        if name in self._followed:
+            return self._followed[name][0]
+        changed = asyncio.Event()
+        unwatch = store.watch(manifest_path(name), changed.set)
+        changed.set()
+        around = self.surroundings(
+            lambda: self._followed[name][0], lambda error: self.on_fatal(error)
+        )
+        view = LogView(name, self._source, manifest, self._housekeeper.cold)
+        followed = FollowedLog(around, view, load=load, changed=changed)
+        self._followed[name] = (followed, unwatch)
+        followed.start()
+        return followed
+
+    async def _unfollow(self, name: str) -> None:
+        known = self._followed.pop(name, None)
+        if known is not None:
+            known[1]()
+            await known[0].stop()
+            self._close_connections_of(known[0])
+
+    # ---- time
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_MS / 1000)
+            for owned in list(self._owned.values()):
+                owned.tick()
+            for followed, _ in list(self._followed.values()):
+                followed.tick()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            for name, owned in list(self._owned.items()):
+                if self._owned.get(name) is owned and not owned.fenced:
+                    await self._housekeeper.keep(owned)
+            await self._unfollow_idle()
+
+    async def _unfollow_idle(self) -> None:
+        now = self._loop.time()
+        used = {connection.log for connection in self._connections}
+        for name, (followed, _) in list(self._followed.items()):
+            if followed in used:
+                self._idle_since.pop(name, None)
+            elif now - self._idle_since.setdefault(name, now) > FOLLOW_SECONDS:
+                del self._idle_since[name]
+                await self._unfollow(name)
+
+    # ---- for people and tools
+
+    def status_json(self) -> str:
+        return json.dumps(
+            {
+                "proxy": asdict(self.info),
+                "pid": os.getpid(),
+                "uptime_seconds": round(time.time() - self._started, 3),
+                "connections": len(self._connections),
+                "owned": {name: _owned_status(log) for name, log in self._owned.items()},
+                "followed": {
+                    name: {"tail": log.durable_lsn, "subscriptions": log.tails.count}
+                    for name, (log, _) in self._followed.items()
+                },
+                "fetched_bytes": self._source.fetched_bytes,
+                "config": self.config.lines(),
+            }
+        )
+
+    def metrics_text(self) -> str:
+        logs = [*self._owned.values(), *(log for log, _ in self._followed.values())]
+        return self.metrics.text(
+            {
+                "logs_owned": ("Logs that this proxy owns.", len(self._owned)),
+                "logs_followed": ("Logs that are followed for readers.", len(self._followed)),
+                "connections": ("Clients that have shown the token.", len(self._connections)),
+                "subscriptions": ("Readers.", sum(log.tails.count for log in logs)),
+                "subscriptions_behind": (
+                    "Readers below the tail.",
+                    sum(x.tails.behind for x in logs),
+                ),
+                "inflight_bytes": ("Bytes of unanswered appends.", self.inflight_bytes),
+                "fetched_bytes": ("Bytes read from nodes.", self._source.fetched_bytes),
+                "speculative_reads": ("Reads that asked one more node.", self._source.speculated),
+                "nodes_alive": ("Registered storage nodes.", len(self._nodes.alive())),
+            }
+        )
+
+
+def _owned_status(log: OwnedLog) -> dict[str, Any]:
+    return {
+        "epoch": log.manifest.epoch,
+        "tail": log.durable_lsn,
+        "trim_point": log.trim_point,
+        "segments": len(log.manifest.segments),
+        "subscriptions": log.tails.count,
+        "lost_nodes": sorted(log.segment.core.lost_nodes),
+    }
+
+
+def _address(owner: dict[str, Any]) -> str:
+    return f"{owner['host']}:{owner['port']}" + (" tls" if owner.get("tls") else "")
+
+
+def _node_tls(config: ProxyConfig) -> ssl.SSLContext | None:
+    if config.tls_ca is None:
+        return None
+    context = ssl.create_default_context(cafile=str(config.tls_ca))
+    context.hostname_checks_common_name = False  # names are in the SAN, or nowhere
+    return context
+
+
+def run_proxy(
+    config: ProxyConfig,
+    open_store: Callable[[], Awaitable[MetadataStore]],
+    on_ready: Callable[[ProxyInfo], None] = lambda info: None,
+) -> None:
+    """Serve in this process until SIGTERM or SIGINT."""
+    raise_descriptor_limit(CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + RESERVED_DESCRIPTORS)
+
+    async def main() -> None:
+        server = ProxyServer(config, open_store, on_ready)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        for line in config.lines():
+            logger.info("config %s", line)
+        await server.run()
+
+    uvloop.run(main())

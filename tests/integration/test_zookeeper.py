@@ -1,0 +1,538 @@
+"""ZooKeeper's real failures: cut connections, dead clients, restarts, and who may write.
+
+A real server from PySpark's jars, and a TCP proxy in between where the network is to fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from penstock.errors import (
+    AlreadyExists,
+    BadConfig,
+    Unauthorized,
+    Unavailable,
+    Unknown,
+)
+from penstock.log.meta.api import Versioned
+from penstock.log.meta.zookeeper import ZooKeeperMetadata
+from penstock.log.meta.zookeeper_server import TICK_MS, ZooKeeperServer, find_jars, jar_places
+from penstock.log.server.data_dir import Address
+from penstock.testing.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
+
+SESSION_SECONDS = 1.5
+#: What a busy machine may add to a second or two.
+SLACK_SECONDS = 1.5
+HOLDER = """
+import asyncio, sys
+from penstock.log.meta.open import open_metadata
+
+async def main():
+    store = await open_metadata(sys.argv[1], session_seconds=float(sys.argv[2]))
+    store.on_session_lost(lambda: print("lost", flush=True))
+    await store.create("/held", b"", ephemeral=True)
+    print("held", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as started:
+        yield started
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run it; no thread of kazoo is left behind."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await scenario
+
+    before = threading.active_count()
+    uvloop.run(main())
+    assert threading.active_count() == before
+
+
+async def connect(hosts: str, name: str, **options: Any) -> ZooKeeperMetadata:
+    options.setdefault("session_seconds", SESSION_SECONDS)
+    return await ZooKeeperMetadata.open(hosts, f"/{name}", **options)
+
+
+class Network:
+    """A proxy to the server that can be taken away."""
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self._target: Address | None = Address("127.0.0.1", server.port)
+        self.proxy = TcpProxy(lambda: self._target)
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.proxy.address.port}"
+
+    def cut(self) -> None:
+        """Every connection is reset, and every new one ends at once."""
+        self._kept, self._target = self._target, None
+        self.proxy.cut_all()
+
+    def heal(self) -> None:
+        self._target = self._kept
+
+    def set_faults(self, **faults: Fault) -> None:
+        """For live connections and for new ones."""
+        for way in Way:
+            fault = faults.get(way.name.lower(), NO_FAULT)
+            self.proxy.faults[way] = fault
+            self.proxy.arm(way, fault)
+
+
+@asynccontextmanager
+async def network_to(server: ZooKeeperServer) -> AsyncIterator[Network]:
+    network = Network(server)
+    async with network.proxy:
+        yield network
+
+
+async def until(happened: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> float:
+    """Poll; returns how long it took."""
+    started = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while True:
+            found = happened()
+            if found if isinstance(found, bool) else await found:
+                return time.monotonic() - started
+            await asyncio.sleep(0.01)
+
+
+# ---- the network
+
+
+def test_a_client_that_is_cut_off_loses_its_session_and_learns_it_once(
+    server: ZooKeeperServer,
+) -> None:
+    async def scenario() -> None:
+        async with network_to(server) as network:
+            other = await connect(server.hosts, "cut-off")
+            store = await connect(network.hosts, "cut-off")
+            told: list[float] = []
+            store.on_session_lost(lambda: told.append(time.monotonic()))
+            await store.create("/e", b"", ephemeral=True)
+
+            network.cut()
+            started = time.monotonic()
+            with pytest.raises(Unavailable):
+                await store.get("/e")
+            with pytest.raises(Unavailable):
+                await store.create("/x", b"")
+            took = await until(lambda: bool(told))
+            gone = await until(lambda: absent(other, "/e"))
+
+            assert told[0] - started < SESSION_SECONDS + SLACK_SECONDS, took
+            assert time.monotonic() - started < SESSION_SECONDS + TICK_MS / 1000 + SLACK_SECONDS, (
+                gone
+            )
+            network.heal()
+            with pytest.raises(Unavailable):
+                await store.get("/e")  # it stays lost: another session must be opened
+            await store.close()
+            assert len(told) == 1
+            assert await other.get("/x") is None
+            await other.close()
+
+    run(scenario())
+
+
+async def absent(store: ZooKeeperMetadata, path: str) -> bool:
+    return await store.get(path) is None
+
+
+def test_a_short_cut_costs_nothing_but_time_and_watches_catch_up(server: ZooKeeperServer) -> None:
+    async def scenario() -> None:
+        async with network_to(server) as network:
+            other = await connect(server.hosts, "short")
+            store = await connect(network.hosts, "short", session_seconds=4.0)
+            told: list[str] = []
+            woken = asyncio.Event()
+            store.on_session_lost(lambda: told.append("lost"))
+            await store.create("/e", b"", ephemeral=True)
+            await other.create("/a", b"0")
+            store.watch("/a", woken.set)
+            store.watch("/p", woken.set)
+            await asyncio.sleep(0.1)
+
+            for version in range(3):
+                woken.clear()
+                network.cut()
+                await asyncio.sleep(0.05)
+                await other.set("/a", b"", version)
+                reading = asyncio.ensure_future(store.get("/a"))
+                await asyncio.sleep(0.05)
+                network.heal()
+                await woken.wait()
+                assert await store.get("/a") == Versioned(b"", version + 1)
+                assert await reading == Versioned(b"", version + 1)
+
+            woken.clear()
+            await other.create("/p/x", b"")
+            await woken.wait()
+            assert await other.get("/e") is not None
+            assert (told, network.proxy.counts.cuts >= 3) == ([], True)
+            await store.close()
+            assert await other.get("/e") is None
+            await other.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_change_that_is_not_answered_is_unknown_whether_it_was_made(
+    server: ZooKeeperServer, lost: str
+) -> None:
+    async def scenario() -> None:
+        async with network_to(server) as network:
+            other = await connect(server.hosts, f"unknown-{lost}")
+            store = await connect(network.hosts, f"unknown-{lost}")
+            await store.create("/a", b"0")
+            swallow = Fault(drop_after=0)
+            network.set_faults(**{"to_client" if lost == "reply" else "to_server": swallow})
+
+            started = time.monotonic()
+            results = await asyncio.gather(
+                store.set("/a", b"1", 0),
+                store.create("/b", b""),
+                store.create("/e", b"", ephemeral=True),
+                return_exceptions=True,
+            )
+
+            assert [type(result) for result in results] == [Unknown] * 3
+            assert time.monotonic() - started < SESSION_SECONDS + SLACK_SECONDS
+            made = lost == "reply"
+            assert await other.get("/a") == (Versioned(b"1", 1) if made else Versioned(b"0", 0))
+            assert (await other.get("/b") is not None) is made
+            # Nothing is repeated behind the caller's back.
+            await asyncio.sleep(0.2)
+            assert (await other.get("/b") is not None) is made
+
+            started = time.monotonic()
+            await store.close()
+            assert time.monotonic() - started < 3.0, "close hung on a silent network"
+            await other.close()
+
+    run(scenario())
+
+
+def test_a_reset_in_the_middle_of_changes_leaves_each_made_or_unknown(
+    server: ZooKeeperServer,
+) -> None:
+    async def scenario() -> None:
+        async with network_to(server) as network:
+            other = await connect(server.hosts, "reset")
+            store = await connect(network.hosts, "reset", session_seconds=4.0)
+            await store.create("/r/x", b"")
+
+            unknown = 0
+            for round_number in range(10):
+                paths = [f"/r/{round_number}-{number}" for number in range(20)]
+                network.proxy.arm(Way.TO_CLIENT, Fault(cut_after=100 * round_number))
+                results = await asyncio.gather(
+                    *(store.create(path, b"") for path in paths), return_exceptions=True
+                )
+                found = await other.children("/r")
+                for path, result in zip(paths, results, strict=True):
+                    if result == 0:
+                        assert path.removeprefix("/r/") in found
+                    else:
+                        assert isinstance(result, Unknown), result
+                        unknown += 1
+
+            assert unknown > 20
+            await store.close()
+            await other.close()
+
+    run(scenario())
+
+
+def test_closing_while_disconnected_is_quick(server: ZooKeeperServer) -> None:
+    async def scenario() -> None:
+        async with network_to(server) as network:
+            store = await connect(network.hosts, "close", session_seconds=30.0)
+            network.cut()
+            await asyncio.sleep(0.1)
+            waiting = asyncio.ensure_future(store.get("/a"))
+            await asyncio.sleep(0.01)
+
+            started = time.monotonic()
+            await store.close()
+
+            assert time.monotonic() - started < 2.0
+            with pytest.raises(Unavailable):
+                await waiting
+
+    run(scenario())
+
+
+def test_a_server_that_is_not_there_is_unavailable_in_bounded_time() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # it does not even listen
+        hosts = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        async def scenario() -> None:
+            started = time.monotonic()
+            with pytest.raises(Unavailable, match=hosts):
+                await connect(hosts, "nowhere", session_seconds=0.5)
+            assert time.monotonic() - started < 0.5 + SLACK_SECONDS
+
+        run(scenario())
+
+
+def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_path: Path) -> None:
+    """Hundreds of calls to a paused server: each comes back, and the loop turns all the time."""
+
+    async def scenario(server: ZooKeeperServer) -> None:
+        store = await connect(server.hosts, "paused")
+        await store.create("/a", b"")
+        gaps: list[float] = []
+
+        async def turn() -> None:
+            last = time.monotonic()
+            while True:
+                await asyncio.sleep(0.005)
+                gaps.append(time.monotonic() - last)
+                last = time.monotonic()
+
+        turning = asyncio.ensure_future(turn())
+        server.signal(signal.SIGSTOP)
+        try:
+            results = await asyncio.gather(
+                *(store.get("/a") for _ in range(600)),
+                *(store.set("/a", b"x", 0) for _ in range(600)),
+                return_exceptions=True,
+            )
+            await store.close()
+        finally:
+            server.signal(signal.SIGCONT)
+        turning.cancel()
+
+        assert {type(result) for result in results} <= {Unavailable, Unknown}
+        assert max(gaps) < 0.5
+
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        run(scenario(server))
+
+
+# ---- processes
+
+
+@pytest.mark.parametrize("session_seconds", [1.0, SESSION_SECONDS])
+def test_a_killed_client_frees_its_node_within_the_session(
+    server: ZooKeeperServer, session_seconds: float, record_property: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        name = f"killed{session_seconds:g}"
+        store = await connect(server.hosts, name)
+        address = f"penstock://{server.hosts}/{name}"
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, address, str(session_seconds)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"held\n"
+            with pytest.raises(AlreadyExists):
+                await store.create("/held", b"", ephemeral=True)
+            process.kill()
+            process.wait()
+            took = await until(lambda: absent(store, "/held"))
+
+        record_property("seconds", round(took, 2))
+        assert took < session_seconds + 2 * TICK_MS / 1000 + SLACK_SECONDS
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_client_that_was_paused_for_too_long_learns_that_it_lost_its_node(
+    server: ZooKeeperServer,
+) -> None:
+    async def scenario() -> None:
+        store = await connect(server.hosts, "paused-client")
+        address = f"penstock://{server.hosts}/paused-client"
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, address, "1.0"], stdout=subprocess.PIPE
+        ) as process:
+            try:
+                assert process.stdout is not None and process.stdout.readline() == b"held\n"
+                process.send_signal(signal.SIGSTOP)
+                await until(lambda: absent(store, "/held"))
+                process.send_signal(signal.SIGCONT)
+
+                line = await asyncio.to_thread(process.stdout.readline)
+                assert line == b"lost\n"
+            finally:
+                process.kill()
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_restarted_server_keeps_data_and_sessions(tmp_path: Path) -> None:
+    async def scenario(server: ZooKeeperServer) -> None:
+        store = await connect(server.hosts, "restart", session_seconds=10.0)
+        told: list[str] = []
+        changes = asyncio.Event()
+        store.on_session_lost(lambda: told.append("lost"))
+        await store.create("/kept", b"0")
+        await store.create("/e", b"", ephemeral=True)
+        version = 0
+        for end in (server.kill, server.stop):
+            version = await store.set("/kept", b"x", version)
+            store.watch("/kept", changes.set)
+
+            await asyncio.to_thread(end)
+            await asyncio.to_thread(server.start)
+
+            # What was answered before the kill is there after it.
+            assert await store.get("/kept") == Versioned(b"x", version)
+            assert await store.get("/e") == Versioned(b"", 0)
+            await asyncio.sleep(0.1)
+            changes.clear()
+            version = await store.set("/kept", b"y", version)
+            await changes.wait()
+        assert told == []
+        await store.close()
+
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        run(scenario(server))
+
+
+# ---- who may write
+
+
+def test_without_the_digest_nothing_can_be_written(server: ZooKeeperServer) -> None:
+    async def scenario() -> None:
+        owner = await connect(server.hosts, "secured", auth="penstock:secret")
+        await owner.create("/logs/main", b"0")
+        await owner.create("/nodes/n1", b"", ephemeral=True)
+        strangers = [
+            await connect(server.hosts, "secured"),
+            await connect(server.hosts, "secured", auth="penstock:wrong"),
+        ]
+        friend = await connect(server.hosts, "secured", auth="penstock:secret")
+
+        for stranger in strangers:
+            for call in (
+                stranger.set("/logs/main", b"1", 0),
+                stranger.delete("/logs/main"),
+                stranger.create("/logs/other", b""),
+                stranger.create("/x/y", b""),
+                stranger.create("/z", b"", ephemeral=True),
+                stranger.delete("/nodes/n1"),
+            ):
+                with pytest.raises(Unauthorized):
+                    await call
+            assert await stranger.get("/logs/main") == Versioned(b"0", 0)
+            assert await stranger.children("/") == ["logs", "nodes"]
+            await stranger.close()
+        assert await friend.set("/logs/main", b"1", 0) == 1
+        assert await owner.get("/logs/main") == Versioned(b"1", 1)
+        await friend.close()
+        await owner.close()
+
+    run(scenario())
+
+
+def test_the_digest_is_shown_again_after_a_reconnect_and_never_logged(
+    server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with network_to(server) as network:
+            store = await connect(
+                network.hosts, "again", auth="penstock:secret", session_seconds=4.0
+            )
+            await store.create("/a", b"top-secret-value")
+            network.cut()
+            await asyncio.sleep(0.05)
+            network.heal()
+            assert await store.get("/a") is not None
+            assert await store.set("/a", b"", 0) == 1
+            await store.close()
+
+    with caplog.at_level(logging.DEBUG):
+        run(scenario())
+
+    assert "secret" not in caplog.text
+
+
+# ---- the server
+
+
+def test_a_port_that_is_taken_is_told_with_the_servers_own_words(
+    server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """The other server answers at that port, and must not be taken for ours."""
+    second = ZooKeeperServer(tmp_path / "second", port=server.port)
+
+    with pytest.raises(Unavailable, match="Address already in use"):
+        second.start()
+
+    assert not second.is_running
+
+
+def test_the_server_listens_on_loopback_only_and_answers_no_command_but_one(
+    server: ZooKeeperServer,
+) -> None:
+    inodes = set()
+    for file in Path(f"/proc/{server.pid}/fd").iterdir():
+        try:
+            inodes.add(str(file.readlink()))
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    listening = [
+        fields[1]
+        for family in ("tcp", "tcp6")
+        for fields in map(
+            str.split, Path(f"/proc/{server.pid}/net/{family}").read_text().splitlines()
+        )
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes
+    ]
+
+    port = f"{server.port:04X}"
+    assert listening in ([f"0100007F:{port}"], [f"0000000000000000FFFF00000100007F:{port}"])
+    for command in (b"dump", b"envi", b"stat", b"cons"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(command)
+            assert b"not in the whitelist" in connection.recv(4096)
+
+
+def test_jars_are_found_in_the_first_place_that_has_them(tmp_path: Path) -> None:
+    names = {jar.name.rsplit("-", 1)[0] for jar in find_jars()}
+    assert {"zookeeper", "zookeeper-jute", "slf4j-api", "log4j-core"} <= names
+
+    empty, system = tmp_path / "empty", tmp_path / "java"
+    empty.mkdir()
+    system.mkdir()
+    for name in ("zookeeper.jar", "zookeeper-jute.jar", "slf4j-api-1.7.jar", "slf4j-api-2.0.jar"):
+        (system / name).touch()
+    found = find_jars([empty, system])
+
+    assert [jar.name for jar in found] == [
+        "zookeeper.jar",
+        "zookeeper-jute.jar",
+        "slf4j-api-2.0.jar",
+    ]
+    with pytest.raises(BadConfig, match="no ZooKeeper in"):
+        find_jars([empty])
+    assert [place.name for place in jar_places()] == ["jars", "java"]
