@@ -118,7 +118,7 @@ LAYERS = (
     ("log.server",),
     ("log.proxy",),
     ("log.client",),
-    ("log.embedded",),
+    ("log.embedded", "log.local_cluster"),
     ("protocol",),
     ("stream",),
     ("state.api", "state.keys"),

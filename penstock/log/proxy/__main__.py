@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from penstock.errors import PenstockError
@@ -14,6 +17,7 @@ from penstock.log.meta.open import open_metadata, read_auth
 from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import run_proxy
+from penstock.log.replication.routing import ProxyInfo
 
 EXIT_FATAL = 70
 
@@ -43,6 +47,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cold-uri")
     parser.add_argument("--session-seconds", type=float, default=2.0)
     parser.add_argument("--region-delay-ms", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--ready-file", type=Path, help="written when the proxy listens")
     return parser.parse_args()
 
 
@@ -50,6 +55,7 @@ def main() -> int:
     options = vars(_options())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     auth_file: Path | None = options.pop("metadata_auth_file")
+    ready_file: Path | None = options.pop("ready_file")
     rule = Replication(
         **{
             name: options.pop(name)
@@ -71,8 +77,14 @@ def main() -> int:
             config.metadata, auth=auth, session_seconds=config.session_seconds
         )
 
+    def on_ready(info: ProxyInfo) -> None:
+        if ready_file is not None:
+            temporary = ready_file.with_suffix(".new")
+            temporary.write_text(json.dumps(asdict(info)))
+            os.replace(temporary, ready_file)
+
     try:
-        run_proxy(config, open_store)
+        run_proxy(config, open_store, on_ready)
     except (PenstockError, OSError) as error:
         print(f"penstock: {error}", file=sys.stderr, flush=True)
         return EXIT_FATAL

@@ -115,8 +115,9 @@ class SegmentWriter:
         """The segment as the manifest must name it before `replaced` is called.
 
         From here on what counts must count under the old ensemble and the new one, whatever becomes
-        of the manifest: the old node is not heard any more. The new ensemble starts at the first block that is not durable. If that is where the newest
-        one started, it takes its place: ensembles never overlap.
+        of the manifest: the old node is not heard any more. The new ensemble starts at the first
+        block that is not durable. If that is where the newest one started, it takes its place:
+        ensembles never overlap.
         """
         if old not in self.lost_nodes or new in self.nodes:
             raise InvariantBroken(f"{new} cannot replace {old}: {self.nodes}")

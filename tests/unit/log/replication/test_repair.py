@@ -223,7 +223,7 @@ def test_a_member_that_has_said_nothing_is_not_refilled_and_no_source() -> None:
 def test_what_a_node_said_before_it_died_counts_no_more() -> None:
     manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
     alive = without(nodes_at(*"aaaa"), ids(1)[0])
-    said = {SegmentKey("main", 0): dict.fromkeys(ids(0, 1, 2), [(0, 9)])}
+    said = {SegmentKey("main", 0): {node: [(0, 9)] for node in ids(0, 1, 2)}}
 
     [repair] = plan_repairs({"main": manifest}, alive, said, seed=1).repairs
 

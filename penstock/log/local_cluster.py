@@ -1,0 +1,237 @@
+"""A whole cluster on one machine, as processes: ZooKeeper, storage nodes, proxies.
+
+    directory/
+      token, node-token     what clients show to proxies, and proxies to nodes
+      zookeeper/            its server's files (or metadata/, without ZooKeeper)
+      n0/, n1/, …           the nodes' data
+      *.out                 what each process said
+
+For trying out, benchmarks and tests. Law: every process that was started here is ended by `stop`,
+and no other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from penstock.errors import Unavailable
+from penstock.log.meta.zookeeper_server import ZooKeeperServer
+from penstock.log.node.data_dir import ensure_token
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+NAMESPACE = "logs"
+
+
+class ClusterProcess:
+    """One node or proxy; it may be ended and started again any number of times."""
+
+    def __init__(
+        self, name: str, module: str, options: Sequence[str], ready: Path, output: Path
+    ) -> None:
+        self.name = name
+        self._module = module
+        self._options = list(options)
+        #: Appears when the process listens; removed before every start.
+        self._ready = ready
+        self.output = output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    def launch(self, extra: Sequence[str] = ()) -> None:
+        """Start it without waiting."""
+        assert not self.is_running, f"{self.name} runs already"
+        self._ready.unlink(missing_ok=True)
+        with open(self.output, "ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module, *self._options, *extra],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                start_new_session=True,  # Ctrl-C is for who runs the cluster: it ends them in order
+            )
+
+    def wait_ready(self) -> None:
+        """Until it listens; raises Unavailable with its last words."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready.exists():
+            if not self.is_running or time.monotonic() > deadline:
+                raise Unavailable(f"{self.name} did not start: {self.last_line()}")
+            time.sleep(0.01)
+
+    def start(self, extra: Sequence[str] = ()) -> None:
+        self.launch(extra)
+        self.wait_ready()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help. Idempotent."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)  # one that is paused hears nothing
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+            self._process = None
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def last_line(self) -> str:
+        text = self.output.read_text(errors="replace") if self.output.exists() else ""
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        return lines[-1] if lines else "it said nothing"
+
+
+class LocalCluster:
+    """See the module's docstring. Its methods block; leaving `with` stops everything."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        metadata: Literal["zookeeper", "directory"] = "zookeeper",
+        zookeeper_port: int | None = None,
+    ) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory = directory.absolute()
+        self.token_file = self.directory / "token"
+        self.node_token_file = self.directory / "node-token"
+        ensure_token(self.token_file)
+        ensure_token(self.node_token_file)
+        self.zookeeper: ZooKeeperServer | None = None
+        if metadata == "zookeeper":
+            self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=zookeeper_port)
+        self.nodes: dict[str, ClusterProcess] = {}
+        self.proxies: dict[str, ClusterProcess] = {}
+
+    @property
+    def address(self) -> str:
+        """What `penstock.connect` is given, for the log `main`."""
+        if self.zookeeper is None:
+            return f"penstock+dir://{self.directory / 'metadata'}"
+        return f"penstock://{self.zookeeper.hosts}/{NAMESPACE}"
+
+    def address_of(self, log: str) -> str:
+        return f"{self.address}#{log}" if self.zookeeper is None else f"{self.address}/{log}"
+
+    def start(
+        self,
+        nodes: int = 3,
+        proxies: int = 2,
+        *,
+        read_proxies: int = 0,
+        proxy_options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Start everything and wait until it listens; after a failure nothing is left running."""
+        try:
+            self.start_metadata()
+            started = [self.add_node(f"n{number}") for number in range(nodes)]
+            for number in range(proxies):
+                started.append(self.add_proxy(f"p{number}", options=proxy_options))
+            for number in range(read_proxies):
+                started.append(
+                    self.add_proxy(f"r{number}", {"role": "read"}, options=proxy_options)
+                )
+            for process in started:
+                process.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_metadata(self) -> None:
+        if self.zookeeper is not None and not self.zookeeper.is_running:
+            self.zookeeper.start()
+
+    def add_node(self, name: str, settings: Mapping[str, object] | None = None) -> ClusterProcess:
+        """Launch one more node; `settings` are options of `python -m penstock.log.node`."""
+        data_dir = self.directory / name
+        options = {
+            "name": name,
+            "data-dir": data_dir,
+            "metadata": self.address,
+            "token-file": self.node_token_file,
+            **(settings or {}),
+        }
+        process = ClusterProcess(
+            name,
+            "penstock.log.node",
+            _flags(options),
+            data_dir / "node.json",
+            self.directory / f"{name}.out",
+        )
+        self.nodes[name] = process
+        process.launch()
+        return process
+
+    def add_proxy(
+        self,
+        name: str,
+        settings: Mapping[str, object] | None = None,
+        *,
+        options: Mapping[str, object] | None = None,
+    ) -> ClusterProcess:
+        """Launch one more proxy."""
+        ready = self.directory / f"{name}.json"
+        flags = {
+            "metadata": self.address,
+            "token-file": self.token_file,
+            "node-token-file": self.node_token_file,
+            "ready-file": ready,
+            **(options or {}),
+            **(settings or {}),
+        }
+        process = ClusterProcess(
+            name, "penstock.log.proxy", _flags(flags), ready, self.directory / f"{name}.out"
+        )
+        self.proxies[name] = process
+        process.launch()
+        return process
+
+    def stop(self) -> None:
+        """Proxies first, then nodes, then the metadata. Idempotent."""
+        for process in [*self.proxies.values(), *self.nodes.values()]:
+            process.stop()
+        if self.zookeeper is not None:
+            self.zookeeper.stop()
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _flags(options: Mapping[str, object]) -> list[str]:
+    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
