@@ -142,6 +142,9 @@ class FollowedLog(ServedLog):
         if following is None:
             await self._changed.wait()
             return
+        if self._place is not None:
+            done = self.view.maps.pop(self._place.id)
+            self.view.keep_map(self._place, done, self._place.bytes // 16)
         self._place, self._next, self._durable = following, 0, 0
         self.view.maps[following.id] = SegmentMap(following.base_lsn)
 

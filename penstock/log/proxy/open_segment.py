@@ -157,6 +157,13 @@ class OpenSegment:
             logger.warning("a node did not take a block node=%s cause=%s", node, error)
             self._lost(node)
 
+    async def finish(self) -> None:
+        """All is durable, and the manifest is about to say so: nodes are not replaced any more."""
+        mender = self._mender
+        self.close()
+        if mender is not None:
+            await asyncio.gather(mender, return_exceptions=True)
+
     def close(self) -> None:
         """Nothing is sent or heard any more."""
         self._closed = True

@@ -345,6 +345,7 @@ class OwnedLog(SequencedLog):
     async def _seal(self, open: OpenSegment) -> None:
         """Close a segment all of whose blocks are durable."""
         try:
+            await open.finish()
             following = self.manifest.segments
             place = next(i for i, s in enumerate(following) if s.id == open.segment.id)
             sealed = replace(
@@ -356,7 +357,6 @@ class OwnedLog(SequencedLog):
                 last_ms=open.last_ms,
             )
             await self.publish(sealed)
-            open.close()
         except Fenced as error:
             self.on_fenced(error)
 

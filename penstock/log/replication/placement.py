@@ -94,19 +94,14 @@ def choose_replacement(
     if not free:
         return None
 
-    def homes(info: NodeInfo) -> list[str | None]:
-        """The region at each place after the change: None is unknown, "" does not count."""
-        found: list[str | None] = []
-        for node in ensemble:
-            if node == failed:
-                found.append(info.region)
-            elif node in leaving:
-                found.append(_NOWHERE)
-            else:
-                found.append(infos[node].region if node in infos else None)
-        return found
-
-    fit = [info for info in free if law.holds(homes(info))]
+    place = list(ensemble).index(failed)
+    homes = [infos[node].region if node in infos else None for node in ensemble]
+    skipped = [at for at, node in enumerate(ensemble) if node in leaving and node != failed]
+    fit = [
+        info
+        for info in free
+        if law.holds([*homes[:place], info.region, *homes[place + 1 :]], skipped)
+    ]
     if not fit:
         raise Unavailable(_why_no_replacement(law, failed, staying, infos, free))
     regions = Counter(infos[node].region for node in staying if node in infos)
@@ -193,31 +188,28 @@ class _Law:
         return sum(sorted(counts.values(), reverse=True)[: self.min_regions - 1])
 
     def holds_within(self, homes: Iterable[str | None]) -> bool:
-        """Whether the law holds for one write set, or for a part of one."""
+        """Whether the law holds for one write set, or a part of one; None is an unknown region."""
         if self.min_regions == 1:
             return True
-        counts = Counter(home for home in homes if home != _NOWHERE)
+        counts = Counter(homes)
         unknown = counts.pop(None, 0)
         known = {home: count for home, count in counts.items() if home is not None}
         return self.largest(known) + unknown < self.ack_quorum
 
-    def holds(self, homes: Sequence[str | None]) -> bool:
-        """Whether it holds for every write set, given the region at each place."""
+    def holds(self, homes: Sequence[str | None], skipped: Collection[int] = ()) -> bool:
+        """Whether it holds for every write set, given the region at each place that counts."""
         turns = 1 if self.write_quorum == self.size else self.size
-        return all(
-            self.holds_within(homes[(turn + step) % self.size] for step in range(self.write_quorum))
-            for turn in range(turns)
-        )
+        for turn in range(turns):
+            places = ((turn + step) % self.size for step in range(self.write_quorum))
+            if not self.holds_within(homes[place] for place in places if place not in skipped):
+                return False
+        return True
 
     def __str__(self) -> str:
         return (
             f"an ensemble of {self.size} nodes of which any {self.ack_quorum} of "
             f"{self.write_quorum} span {self.min_regions} regions"
         )
-
-
-#: The region of a member that does not count.
-_NOWHERE = ""
 
 
 # ---- the choice

@@ -341,6 +341,15 @@ def test_a_member_of_unknown_region_counts_as_the_worst() -> None:
     assert choice(leaving=[ids(2)[0]]) in ids(3, 4)
 
 
+def test_a_region_without_a_name_is_a_region() -> None:
+    nodes = nodes_at("", "b", "c", "")
+
+    with pytest.raises(Unavailable):
+        choose_replacement(
+            ids(0, 1, 2), ids(1)[0], nodes, write_quorum=3, ack_quorum=2, min_regions=2, seed=1
+        )
+
+
 def test_the_new_life_of_the_failed_machine_may_come_back_in() -> None:
     infos = [node("n0", "a"), node("n1", "a", cookie="d"), node("n2", "a")]
     alive = {info.id: info for info in infos}
