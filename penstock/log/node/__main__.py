@@ -23,6 +23,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--metadata", required=True, help="address of the cluster's metadata")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--advertised-host", default="")
+    parser.add_argument("--advertised-port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)

@@ -27,6 +27,8 @@ class NodeConfig:
     port: int = 0
     #: Where proxies reach it, if not at `host`.
     advertised_host: str = ""
+    #: For tests only: the port to go with it, of a network that fails on request; 0: `port`.
+    advertised_port: int = 0
     #: PEM files. With them the node speaks TLS only.
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -49,8 +51,9 @@ class NodeConfig:
             problems.append(
                 f"{self.name!r} is not the name of a node: lower-case letters, digits, . - and _"
             )
-        if not 0 <= self.port <= 65535:
-            problems.append(f"port {self.port} is not in 0..65535")
+        for port in (self.port, self.advertised_port):
+            if not 0 <= port <= 65535:
+                problems.append(f"port {port} is not in 0..65535")
         if (self.tls_cert is None) != (self.tls_key is None):
             problems.append("tls_cert and tls_key go together")
         for path in (self.tls_cert, self.tls_key):

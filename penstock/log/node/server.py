@@ -318,7 +318,12 @@ class NodeServer:
         port = int(listener.sockets[0].getsockname()[1])
         tls = config.tls_cert is not None
         self.info = NodeInfo(
-            *_id(self.identity), host, port, tls, region=config.region, rack=config.rack
+            *_id(self.identity),
+            host,
+            config.advertised_port or port,
+            tls,
+            region=config.region,
+            rack=config.rack,
         )
         write_address(config.data_dir, host, port, tls)
         logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
 
 #: Above it a value does not fit ZooKeeper's default limit of 1 MiB.
 MANIFEST_BYTES_MAX = 900_000
+LOG_ID_BYTES = 16
 _LOG_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -124,14 +125,22 @@ class LogManifest:
             starts = [ensemble.first_block for ensemble in segment.ensembles]
             if not starts or starts[0] != 0 or starts != sorted(set(starts)):
                 raise BadFormat(f"segment {segment.id} has ensembles that overlap")
+            for ensemble in segment.ensembles:
+                nodes = set(ensemble.nodes)
+                if not 1 <= segment.ack_quorum <= segment.write_quorum <= len(nodes):
+                    raise BadFormat(f"segment {segment.id} has quorums that its nodes cannot form")
+                if len(nodes) != len(ensemble.nodes):
+                    raise BadFormat(f"segment {segment.id} names a node twice")
+            if segment.sealed and segment.end_lsn < segment.base_lsn:
+                raise BadFormat(f"segment {segment.id} ends before it begins")
         if segments and segments[0].id < self.first_segment:
             raise BadFormat(f"segment {segments[0].id} was given up")
 
 
 def encode_log_manifest(manifest: LogManifest) -> bytes:
     manifest.check()
-    fields = asdict(manifest) | {"log_id": manifest.log_id.hex()}
-    data = zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 6)
+    values = asdict(manifest) | {"log_id": manifest.log_id.hex()}
+    data = zlib.compress(json.dumps(values, separators=(",", ":")).encode(), 6)
     if len(data) > MANIFEST_BYTES_MAX:
         raise BadRequest(
             f"the log has {len(manifest.segments)} segments, more than its metadata can hold: "
@@ -145,21 +154,59 @@ def decode_log_manifest(data: bytes) -> LogManifest:
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(data, 64 * MANIFEST_BYTES_MAX)
-        if unpacker.unconsumed_tail or not unpacker.eof:
-            raise BadFormat("the manifest of a log is cut or too large")
-        fields: dict[str, Any] = json.loads(text)
-        fields["log_id"] = bytes.fromhex(fields["log_id"])
-        fields["segments"] = tuple(map(_segment, fields["segments"]))
-        manifest = LogManifest(**fields)
+        if unpacker.unconsumed_tail or unpacker.unused_data or not unpacker.eof:
+            raise BadFormat("the manifest of a log is cut, too large, or followed by something")
+        values = _typed(LogManifest, json.loads(text, object_pairs_hook=_once))
+        values["log_id"] = bytes.fromhex(values["log_id"])
+        values["segments"] = tuple(map(_segment, values["segments"]))
+        manifest = LogManifest(**values)
+        if len(manifest.log_id) != LOG_ID_BYTES:
+            raise BadFormat("the manifest of a log has no id")
         manifest.check()
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+    except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadFormat(f"the manifest of a log cannot be read: {error}") from error
     return manifest
 
 
-def _segment(fields: dict[str, Any]) -> Segment:
-    fields["ensembles"] = tuple(
-        Ensemble(BlockId(found["first_block"]), tuple(map(NodeId, found["nodes"])))
-        for found in fields["ensembles"]
-    )
-    return Segment(**fields)
+def _segment(found: Any) -> Segment:
+    values = _typed(Segment, found)
+    values["ensembles"] = tuple(map(_ensemble, values["ensembles"]))
+    return Segment(**values)
+
+
+def _ensemble(found: Any) -> Ensemble:
+    values = _typed(Ensemble, found)
+    if not all(isinstance(node, str) for node in values["nodes"]):
+        raise BadFormat("the manifest of a log names a node that is not text")
+    return Ensemble(BlockId(values["first_block"]), tuple(map(NodeId, values["nodes"])))
+
+
+def _typed(cls: type, values: Any) -> dict[str, Any]:
+    """The same, if it has fields of the class only, each with a value of its kind."""
+    kinds = {field.name: _KINDS.get(str(field.type), int) for field in fields(cls)}
+    if type(values) is not dict:
+        raise BadFormat(f"the manifest of a log has no {cls.__name__} where one should be")
+    for name, value in values.items():
+        kind = kinds.get(name)
+        if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
+            raise BadFormat(f"the manifest of a log has {str(value)[:40]!r} as its {name[:40]}")
+    return values
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a field that stands there twice, Python would take the last: an empty one, maybe."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadFormat("the manifest of a log has a field twice")
+    return found
+
+
+#: What JSON has for the types of fields; all others are whole numbers.
+_KINDS: dict[str, type] = {
+    "bool": bool,
+    "str": str,
+    "bytes": str,
+    "tuple[Segment, ...]": list,
+    "tuple[Ensemble, ...]": list,
+    "tuple[NodeId, ...]": list,
+}

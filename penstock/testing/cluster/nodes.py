@@ -115,6 +115,7 @@ class SimNode:
         self.store.damaged = damaged
         self.core = NodeCore(self.store, write_bytes_max=self._world.swarm.node_write_bytes)
         self._writing = None
+        self._expire_at = None
         for record in self.journal:
             if isinstance(record, AddRecord):
                 if record.key.segment >= self.core.first_segment(record.key.log):

@@ -108,7 +108,7 @@ class NodeProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> NodeProcess:
-        self.start()
+        self.info = self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,6 +154,10 @@ class NodeProcess:
     def stop(self) -> int:
         assert self._process is not None
         self._process.terminate()
+        return self._process.wait(30)
+
+    def wait(self) -> int:
+        assert self._process is not None
         return self._process.wait(30)
 
     @property

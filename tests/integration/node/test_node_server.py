@@ -22,21 +22,29 @@ from penstock.errors import (
     BadRequest,
     DeadlineExceeded,
     Fenced,
+    Overloaded,
     PenstockError,
     Unavailable,
 )
 from penstock.ids import Epoch, Lsn, SegmentId
-from penstock.limits import BLOCK_BYTES_MAX, KIB, MIB, PREAUTH_FRAME_BYTES_MAX
+from penstock.limits import (
+    BLOCK_BYTES_MAX,
+    KIB,
+    MIB,
+    PREAUTH_FRAME_BYTES_MAX,
+)
 from penstock.log.block_format import BlockKind, check_block
 from penstock.log.meta.memory import MemoryMetadata, MemorySession
 from penstock.log.node import client as node_client
+from penstock.log.node import owner as node_owner
 from penstock.log.node import segment_store
 from penstock.log.node.client import NetworkNodeClient, NetworkNodes
 from penstock.log.node.config import NodeConfig
+from penstock.log.node.registration import encode_node_info
 from penstock.log.node.segment_store import file_name
 from penstock.log.node.server import NodeServer
 from penstock.log.replication.manifest import LogManifest, SegmentKey, encode_log_manifest
-from penstock.log.replication.node_api import Fence, Found, NodeInfo
+from penstock.log.replication.node_api import Fence, Found
 from penstock.wire import node_messages as n
 from penstock.wire.frames import encode_frame
 
@@ -62,8 +70,10 @@ async def fill(client: NetworkNodeClient, log: str, *, journals: int) -> None:
     """Write until the journal was started anew."""
     body = os.urandom(512 * KIB)
     count = journals * SMALL_JOURNAL // len(body) + 2
-    blocks = [(SegmentKey(log, 0), make_block(block, body)) for block in range(count)]
-    assert await add_all(client, blocks) == [None] * count
+    for first in range(0, count, 20):
+        wanted = range(first, min(first + 20, count))
+        blocks = [(SegmentKey(log, 0), make_block(block, body)) for block in wanted]
+        assert await add_all(client, blocks) == [None] * len(blocks)
 
 
 # ---- the wire
@@ -344,13 +354,15 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path, message: n.Node
 
 def test_a_connection_without_a_cookie_is_for_the_status_only(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path / "n1", MemoryMetadata()) as server:
-            async with client_of(server, "") as client:
-                assert (await client.status())["name"] == "n1"
-                assert isinstance(await add(client, KEY, make_block(0)), BadRequest)
-                for call in (client.fence(KEY, 1), client.read(KEY, 0)):
-                    with pytest.raises(BadRequest):
-                        await call
+        async with (
+            serving(tmp_path / "n1", MemoryMetadata()) as server,
+            client_of(server, "") as client,
+        ):
+            assert (await client.status())["name"] == "n1"
+            assert isinstance(await add(client, KEY, make_block(0)), BadRequest)
+            for call in (client.fence(KEY, 1), client.read(KEY, 0)):
+                with pytest.raises(BadRequest):
+                    await call
 
     run(test)
 
@@ -389,21 +401,23 @@ def test_blocks_are_flushed_and_journals_dropped(tmp_path: Path) -> None:
         metadata = MemoryMetadata()
         settings = {"journal_bytes": SMALL_JOURNAL}
         journals = tmp_path / "n1" / "journal"
-        async with serving(tmp_path / "n1", metadata, **settings) as server:
-            async with client_of(server) as client:
-                await add(client, KEY, make_block(0, durable_block=0))
-                assert await client.fence(SegmentKey("fenced", 3), 8)
-                await fill(client, "filler", journals=3)
-                await until(lambda: len(list(journals.glob("journal-*"))) <= 2)
-                assert (tmp_path / "n1" / "segments" / file_name(KEY)).exists()
-                assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
-                filler = SegmentKey("filler", 0)
-                at, size = 0, 0
-                while (read := await client.read(filler, at, durable_block=999)).data:
-                    size += len(read.data)
-                    at += len(read.data) // len(make_block(0, bytes(512 * KIB)))
-                assert size > 3 * SMALL_JOURNAL
-                assert await add(client, filler, make_block(0)) is not None
+        async with (
+            serving(tmp_path / "n1", metadata, **settings) as server,
+            client_of(server) as client,
+        ):
+            await add(client, KEY, make_block(0, durable_block=0))
+            assert await client.fence(SegmentKey("fenced", 3), 8)
+            await fill(client, "filler", journals=3)
+            await until(lambda: len(list(journals.glob("journal-*"))) <= 2)
+            assert (tmp_path / "n1" / "segments" / file_name(KEY)).exists()
+            assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
+            filler = SegmentKey("filler", 0)
+            at, size = 0, 0
+            while (read := await client.read(filler, at, durable_block=999)).data:
+                size += len(read.data)
+                at += len(read.data) // len(make_block(0, bytes(512 * KIB)))
+            assert size > 3 * SMALL_JOURNAL
+            assert await add(client, filler, make_block(0)) is not None
         async with serving(tmp_path / "n1", metadata) as server, client_of(server) as client:
             assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
             late = make_block(0, segment=3)
@@ -416,24 +430,26 @@ def test_blocks_are_flushed_and_journals_dropped(tmp_path: Path) -> None:
 def test_a_flip_in_a_segment_file_is_never_shown_and_never_denied(tmp_path: Path) -> None:
     async def test() -> None:
         settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
-        async with serving(tmp_path / "n1", MemoryMetadata(), **settings) as server:
-            async with client_of(server) as client:
-                for number in range(3):
-                    await add(client, KEY, make_block(number))
-                await fill(client, "filler", journals=2)
-                path = tmp_path / "n1" / "segments" / file_name(KEY)
-                await until(lambda: path.exists() and not server.owner.store._parts[KEY].memory)
-                data = bytearray(path.read_bytes())
-                data[len(make_block(0)) + 120] ^= 1
-                path.write_bytes(data)
+        async with (
+            serving(tmp_path / "n1", MemoryMetadata(), **settings) as server,
+            client_of(server) as client,
+        ):
+            for number in range(3):
+                await add(client, KEY, make_block(number))
+            await fill(client, "filler", journals=2)
+            path = tmp_path / "n1" / "segments" / file_name(KEY)
+            await until(lambda: path.exists() and not server.owner.store._parts[KEY].memory)
+            data = bytearray(path.read_bytes())
+            data[len(make_block(0)) + 120] ^= 1
+            path.write_bytes(data)
 
-                first = await client.read(KEY, 0, durable_block=9)
-                assert bytes(first.data) == make_block(0)
-                assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
-                assert (await client.read(KEY, 7, durable_block=9)).found is Found.UNKNOWN
-                assert server.metrics.damaged_blocks == 1
-                assert await add(client, KEY, make_block(1)) is None  # repaired by somebody
-                assert bytes((await client.read(KEY, 1, durable_block=2)).data) == make_block(1)
+            first = await client.read(KEY, 0, durable_block=9)
+            assert bytes(first.data) == make_block(0)
+            assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
+            assert (await client.read(KEY, 7, durable_block=9)).found is Found.UNKNOWN
+            assert server.metrics.damaged_blocks == 1
+            assert await add(client, KEY, make_block(1)) is None  # repaired by somebody
+            assert bytes((await client.read(KEY, 1, durable_block=2)).data) == make_block(1)
 
     run(test)
 
@@ -451,27 +467,29 @@ def test_segments_are_given_up_only_when_a_manifest_says_so(tmp_path: Path) -> N
         metadata = MemoryMetadata()
         store = metadata.session()
         settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
-        async with serving(tmp_path / "n1", metadata, **settings) as server:
-            async with client_of(server) as client:
-                keys = [SegmentKey(log, segment) for log in "ab" for segment in range(3)]
-                for key in keys:
-                    assert await add(client, key, make_block(0, segment=key.segment)) is None
-                await fill(client, "filler", journals=2)
-                files = tmp_path / "n1" / "segments"
-                await until(lambda: all((files / file_name(key)).exists() for key in keys))
-                await store.create("/logs/a", b"not a manifest")
-                await asyncio.sleep(0.2)
-                assert all((files / file_name(key)).exists() for key in keys)
+        async with (
+            serving(tmp_path / "n1", metadata, **settings) as server,
+            client_of(server) as client,
+        ):
+            keys = [SegmentKey(log, segment) for log in "ab" for segment in range(3)]
+            for key in keys:
+                assert await add(client, key, make_block(0, segment=key.segment)) is None
+            await fill(client, "filler", journals=2)
+            files = tmp_path / "n1" / "segments"
+            await until(lambda: all((files / file_name(key)).exists() for key in keys))
+            await store.create("/logs/a", b"not a manifest")
+            await asyncio.sleep(0.2)
+            assert all((files / file_name(key)).exists() for key in keys)
 
-                await store.set("/logs/a", manifest(2), 0)
-                await until(lambda: not (files / file_name(keys[1])).exists())
-                left = [key for key in keys if (files / file_name(key)).exists()]
-                assert left == keys[2:]
-                gone = await add(client, keys[0], make_block(1), epoch=99)
-                assert isinstance(gone, Fenced)
-                await store.delete("/logs/a")
-                await asyncio.sleep(0.2)
-                assert all((files / file_name(key)).exists() for key in keys[2:])
+            await store.set("/logs/a", manifest(2), 0)
+            await until(lambda: not (files / file_name(keys[1])).exists())
+            left = [key for key in keys if (files / file_name(key)).exists()]
+            assert left == keys[2:]
+            gone = await add(client, keys[0], make_block(1), epoch=99)
+            assert isinstance(gone, Fenced)
+            await store.delete("/logs/a")
+            await asyncio.sleep(0.2)
+            assert all((files / file_name(key)).exists() for key in keys[2:])
         await store.close()
 
     run(test)
@@ -484,14 +502,16 @@ def test_a_lost_session_is_followed_by_another_and_serving_goes_on(tmp_path: Pat
     async def test() -> None:
         metadata = MemoryMetadata()
         sessions: list[MemorySession] = []
-        async with serving(tmp_path / "n1", metadata, sessions=sessions) as server:
-            async with client_of(server) as client:
-                assert "/nodes/n1" in metadata.paths()
-                sessions[0].expire()
-                assert "/nodes/n1" not in metadata.paths()
-                assert await add(client, KEY, make_block(0)) is None
-                await until(lambda: "/nodes/n1" in metadata.paths())
-                assert len(sessions) == 2
+        async with (
+            serving(tmp_path / "n1", metadata, sessions=sessions) as server,
+            client_of(server) as client,
+        ):
+            assert "/nodes/n1" in metadata.paths()
+            sessions[0].expire()
+            assert "/nodes/n1" not in metadata.paths()
+            assert await add(client, KEY, make_block(0)) is None
+            await until(lambda: "/nodes/n1" in metadata.paths())
+            assert len(sessions) == 2
         assert "/nodes/n1" not in metadata.paths()
         assert all(session.is_ended for session in sessions)
 
@@ -504,19 +524,24 @@ def test_a_node_registers_over_its_own_former_life_but_waits_for_anothers(tmp_pa
         async with serving(tmp_path / "n1", metadata) as server:
             info = server.info
         left = metadata.session()
-        own = n_info(info)
+        own = encode_node_info(info)
         await left.create("/nodes/n1", own, ephemeral=True)
-        async with serving(tmp_path / "n1", metadata) as server:
+        async with serving(tmp_path / "n1", metadata):
             assert metadata.paths()["/nodes/n1"].data != own  # another port
+        other = encode_node_info(replace(info, cookie="feedfeedfeedfeed"))
+        await left.create("/nodes/n1", other, ephemeral=True)
+        starting = asyncio.create_task(start_and_stop(tmp_path / "n1", metadata))
+        await asyncio.sleep(0.3)
+        assert metadata.paths()["/nodes/n1"].data == other
         await left.close()
+        await starting
 
     run(test)
 
 
-def n_info(info: NodeInfo) -> bytes:
-    from penstock.log.node.registration import encode_node_info
-
-    return encode_node_info(info)
+async def start_and_stop(data_dir: Path, metadata: MemoryMetadata) -> None:
+    async with serving(data_dir, metadata):
+        assert "/nodes/n1" in metadata.paths()
 
 
 def test_nodes_come_go_and_drain(tmp_path: Path) -> None:
@@ -579,16 +604,22 @@ def test_a_thousand_logs_need_few_descriptors_and_little_memory(
                 assert server.owner.store.open_files <= 32
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown * KIB < 150 * MIB
-        async with serving(tmp_path / "n1", metadata, **settings) as server:
-            async with client_of(server) as client:
-                for key in keys[::50]:
-                    assert await client.list_blocks(key, 0, 9) == [(0, 4)]
-                    assert await add(client, key, make_block(4, body)) is None
+        async with (
+            serving(tmp_path / "n1", metadata, **settings) as server,
+            client_of(server) as client,
+        ):
+            for key in keys[::50]:
+                assert await client.list_blocks(key, 0, 9) == [(0, 4)]
+                assert await add(client, key, make_block(4, body)) is None
 
     run(test)
 
 
-def test_a_writer_waits_when_flushes_do_not_keep_up(tmp_path: Path) -> None:
+def test_a_writer_waits_when_flushes_do_not_keep_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_owner, "UNFLUSHED_JOURNALS_MAX", 1)
+
     async def test() -> None:
         settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
         async with serving(tmp_path / "n1", MemoryMetadata(), **settings) as server:
@@ -603,13 +634,30 @@ def test_a_writer_waits_when_flushes_do_not_keep_up(tmp_path: Path) -> None:
 
             owner.store.flush_all = slow  # type: ignore[method-assign]
             async with client_of(server) as client:
-                filling = asyncio.create_task(fill(client, "filler", journals=8))
-                await until(lambda: bool(server.full))
-                await asyncio.sleep(0.1)
-                assert owner.store.memory_bytes < 6 * SMALL_JOURNAL
-                assert not filling.done()
-                gate.set()
+                filling = asyncio.create_task(fill(client, "filler", journals=12))
+                try:
+                    await until(lambda: bool(server.full))
+                    await asyncio.sleep(0.1)
+                    assert owner.store.memory_bytes < SMALL_JOURNAL + 12 * MIB
+                    assert not filling.done()
+                finally:
+                    gate.set()
                 await filling
+
+    run(test)
+
+
+def test_a_client_bounds_what_is_unanswered(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            serving(tmp_path / "n1", MemoryMetadata()) as server,
+            client_of(server) as client,
+        ):
+            for connected in (False, True):
+                block = make_block(0, bytes(4 * MIB))
+                outcomes = await add_all(client, [(KEY, block)] * 12)
+                assert outcomes[0] is None and isinstance(outcomes[-1], Overloaded), connected
+            assert await add(client, KEY, block) is None
 
     run(test)
 

@@ -10,12 +10,13 @@ import pytest
 from node_blocks import LocalNode, make_block
 
 from penstock.errors import Fenced
-from penstock.log.node.journal import STATE_NAME, journal_name, recover_journal
-from penstock.log.node.segment_store import file_name, parse_file_name
+from penstock.log.node.journal import JOURNAL_MAGIC, STATE_NAME, journal_name, recover_journal
+from penstock.log.node.segment_store import SegmentStore, file_name, parse_file_name
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
+from penstock.log.replication.node_core import AddRecord
 from penstock.testing.crash_states import CrashState, crash_states, killed_states
-from penstock.testing.disk import SimDisk
+from penstock.testing.disk import ALL_LOST, SimDisk
 from penstock.testing.faults import FaultyDisk, TracingDisk
 
 A = SegmentKey("a", 0)
@@ -87,12 +88,15 @@ def check(node: LocalNode, marks: tuple[object, ...]) -> None:
 
 
 def recovers(state: CrashState) -> None:
-    check(LocalNode(state.disk), state.marks)
+    node = LocalNode(state.disk)
+    check(node, state.marks)
+    early, late = SegmentKey("early", 0), SegmentKey("late", 0)
+    assert node.add(early, block_of(early, 0)) is None
     # Once more: what recovery did must not have hurt.
     state.disk.kill()
     node = LocalNode(state.disk, journal_bytes=500)
     check(node, state.marks)
-    late = SegmentKey("late", 0)
+    assert node.read(early, 0) == block_of(early, 0)
     assert node.add(late, block_of(late, 0)) is None
     node.flush()
     again = LocalNode(state.disk.crash(Random(1)))
@@ -226,8 +230,11 @@ def test_a_cut_in_a_journal_that_has_a_successor_is_damage() -> None:
     def cut_record(data: bytearray) -> None:
         del data[used_bytes(disk, first) - 10 :]
 
-    assert LocalNode(changed(disk, first, cut_off)).damage
-    assert LocalNode(changed(disk, first, cut_record)).damage
+    def cut_whole_record(data: bytearray) -> None:
+        del data[data.rindex(JOURNAL_MAGIC.to_bytes(4, "little")) :]
+
+    for change in (cut_off, cut_record, cut_whole_record):
+        assert LocalNode(changed(disk, first, change)).damage
 
 
 def test_a_missing_journal_or_state_is_damage() -> None:
@@ -332,6 +339,18 @@ def test_durable_block_is_known_again_after_a_restart() -> None:
         again = LocalNode(SimDisk(disk.contents()))
         fence = again.fence(A, 3)
         assert fence == Fence(5, 6)  # type: ignore[arg-type]
+
+
+def test_a_flush_is_told_only_when_the_names_of_its_files_stay() -> None:
+    disk = SimDisk()
+    store = SegmentStore(disk)
+    store.put(AddRecord(A, 0, 0, block_of(A, 0)))
+    taken = store.take_flush(A)
+    assert taken is not None
+
+    store.flush_all([(A, *taken)])
+
+    assert file_name(A) in disk.crash(Random(1), ALL_LOST).names()
 
 
 def test_only_what_was_given_up_is_removed() -> None:
