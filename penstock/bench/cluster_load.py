@@ -1,4 +1,4 @@
-"""What `penstock bench cluster` does to logs: appends at a rate, tails, reads; and what nodes count.
+"""What `penstock bench cluster` does to logs: appends at a rate, tails, reads; what nodes count.
 
 Owns the clients: one list of proxies for all of them, so that a thousand logs do not mean a
 thousand sessions with the metadata. Law: an append is timed from when it was sent, and a load that
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from penstock.bench.measure import percentile
@@ -23,7 +24,7 @@ from penstock.log.local_cluster import LocalCluster
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import open_metadata, parse_cluster_address
 from penstock.log.proxy.manifest_register import manifest_path
-from penstock.log.records import NewEntry
+from penstock.log.records import Appended, NewEntry
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.server.data_dir import read_token
 
@@ -149,11 +150,10 @@ async def append_at_rate(
     entries = [NewEntry(data, ("bench",))]
     times = Times([])
 
-    def settled(future: asyncio.Future[object], sent_at: float) -> None:
+    def settled(sent_at: float, _: asyncio.Future[Appended]) -> None:
         times.seconds.append(time.perf_counter() - sent_at)
-        future.result()
 
-    waiting: list[asyncio.Future[object]] = []
+    waiting: list[asyncio.Future[Appended]] = []
     started = time.perf_counter()
     sent = 0
     while sent < count:
@@ -162,10 +162,8 @@ async def append_at_rate(
         times.late_ms = max(times.late_ms, ((now - started) - sent / rate) * 1000)
         for number in range(sent, due):
             sent_at = time.perf_counter()
-            future: asyncio.Future[object] = asyncio.ensure_future(
-                appenders[number % len(appenders)].append_nowait(entries)
-            )
-            future.add_done_callback(lambda done, at=sent_at: settled(done, at))
+            future = appenders[number % len(appenders)].append_nowait(entries)
+            future.add_done_callback(partial(settled, sent_at))
             waiting.append(future)
         sent = due
         await asyncio.sleep(max(0.0, started + sent / rate - time.perf_counter()))
@@ -176,10 +174,10 @@ async def append_at_rate(
 async def append_tagged(log: AsyncLog, data: bytes, count: int, *, tags: int) -> None:
     """As fast as it goes, in groups of ten; tags take turns."""
     appender = await log.own_appender()
-    waiting: deque[asyncio.Future[object]] = deque()
+    waiting: deque[asyncio.Future[Appended]] = deque()
     for first in range(0, count, 10):
         group = [NewEntry(data, (f"t/{number % tags}",)) for number in range(first, first + 10)]
-        waiting.append(asyncio.ensure_future(appender.append_nowait(group)))
+        waiting.append(appender.append_nowait(group))
         if len(waiting) >= 200:
             await waiting.popleft()
     await appender.drained()
@@ -209,7 +207,7 @@ class Tails:
     async def _follow(self, place: int, log: AsyncLog, start: int) -> None:
         async with log.tail(None, start=start) as reader:
             async for batch in reader:
-                self._seen[place] = batch.next_lsn
+                self._seen[place] = batch.looked_up_to
                 self._moved.set()
 
     async def reach(self, lsn: int) -> None:

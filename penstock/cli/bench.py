@@ -137,6 +137,26 @@ def bench_connector(as_json: bool, quick: bool, directory: Path | None) -> None:
     show_report(report, as_json=as_json)
 
 
+@bench.command("cluster")
+@_json_option
+@_quick_option("Half a minute")
+@_directory_option("about 1 GB")
+def bench_cluster(as_json: bool, quick: bool, directory: Path | None) -> None:
+    """The replicated log beside the log of one machine: latency, a slow node, tails (needs Java).
+
+    About four minutes, best on a machine that does nothing else.
+
+    \b
+    Examples:
+      penstock bench cluster
+      penstock bench cluster --json --dir /var/tmp > cluster.json
+    """
+    from penstock.bench.cluster import QUICK, Plan, run_cluster_bench
+
+    report = run_cluster_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    show_report(report, as_json=as_json)
+
+
 def show_report(report: Report, *, as_json: bool) -> None:
     """Print a report in the one form of all benchmarks, and exit 1 if a bar is missed."""
     if as_json:

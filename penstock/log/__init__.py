@@ -4,9 +4,15 @@ api.py           the interface, with the positions drawn
 records.py       entries, kinds, guards: the values
 group_format.py  the bytes of a group
 record_format.py the bytes of a record: a group with its place
+block_format.py  the bytes of a block: what one replicated write stores
 embedded.py      find or start the server of a data directory
+local_cluster.py a whole cluster on one machine, as processes
 core/            pure: sequencer, state, tag index, tails
+replication/     pure: quorums, fencing, recovery, placement, routing, repair
+meta/            the cluster's metadata: memory, directory, ZooKeeper
 storage/         files: segments, indexes, snapshots, manifest, recovery, verify, cold store
+node/            the storage node: journal, segment files, server; its client
 server/          the process: owner of one log, connections, metrics
-client/          asyncio and blocking clients
+proxy/           proxies: owned and followed logs on nodes
+client/          asyncio and blocking clients, routing
 """

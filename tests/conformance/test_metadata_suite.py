@@ -228,6 +228,9 @@ def test_names_and_values_come_back_as_they_were_given(run_stores: Run) -> None:
         for name in names:
             assert await store.get(f"/p/{name}") == Versioned(name.encode(), 0)
         assert await store.get("/large") == Versioned(large, 0)
+        for path in ("/" + "a" * 200, "/a" * 101):
+            with pytest.raises(BadRequest):
+                await store.create(path, b"")
         assert await store.set("/large", b"", 0) == 1
         for call in (
             store.set("/large", bytes(VALUE_BYTES_MAX + 1), 1),

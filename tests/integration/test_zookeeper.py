@@ -268,11 +268,15 @@ def test_a_reset_in_the_middle_of_changes_leaves_each_made_or_unknown(
     run(scenario())
 
 
-def test_closing_while_disconnected_is_quick(server: ZooKeeperServer) -> None:
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_closing_while_disconnected_is_quick(server: ZooKeeperServer, is_silent: bool) -> None:
     async def scenario() -> None:
         async with network_to(server) as network:
             store = await connect(network.hosts, "close", session_seconds=30.0)
-            network.cut()
+            if is_silent:
+                network.set_faults(to_client=Fault(drop_after=0), to_server=Fault(drop_after=0))
+            else:
+                network.cut()
             await asyncio.sleep(0.1)
             waiting = asyncio.ensure_future(store.get("/a"))
             await asyncio.sleep(0.01)
@@ -280,7 +284,7 @@ def test_closing_while_disconnected_is_quick(server: ZooKeeperServer) -> None:
             started = time.monotonic()
             await store.close()
 
-            assert time.monotonic() - started < 2.0
+            assert time.monotonic() - started < 1.0 + SLACK_SECONDS
             with pytest.raises(Unavailable):
                 await waiting
 
@@ -302,11 +306,12 @@ def test_a_server_that_is_not_there_is_unavailable_in_bounded_time() -> None:
 
 
 def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_path: Path) -> None:
-    """Hundreds of calls to a paused server: each comes back, and the loop turns all the time."""
+    """More than all buffers take, for a paused server: each call comes back, the loop turns on."""
 
     async def scenario(server: ZooKeeperServer) -> None:
         store = await connect(server.hosts, "paused")
         await store.create("/a", b"")
+        large = bytes(200_000)
         gaps: list[float] = []
 
         async def turn() -> None:
@@ -321,7 +326,7 @@ def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_path: Pat
         try:
             results = await asyncio.gather(
                 *(store.get("/a") for _ in range(600)),
-                *(store.set("/a", b"x", 0) for _ in range(600)),
+                *(store.set("/a", large, 0) for _ in range(600)),
                 return_exceptions=True,
             )
             await store.close()

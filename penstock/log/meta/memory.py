@@ -82,10 +82,12 @@ class MemoryMetadata:
         if path in self._nodes:
             raise AlreadyExists(path)
         for parent in parents_of(path):
-            above = self._nodes.setdefault(parent, _Node(b""))
-            if above.owner is not None:
+            above = self._nodes.get(parent)
+            if above is None:
+                self._nodes[parent] = _Node(b"")
+                self._wake(parent, parent_of(parent))
+            elif above.owner is not None:
                 raise BadRequest(f"{parent} is ephemeral: nothing can be below it")
-            self._wake(parent, parent_of(parent))
         self._nodes[path] = _Node(data, owner=owner)
         self._wake(path, parent_of(path))
         return 0

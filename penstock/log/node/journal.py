@@ -162,7 +162,7 @@ class Journal:
     def _start_file(self) -> None:
         old = self._file
         if old is not None:
-            # All its records are synced; should this be undone, zeros follow them, and mean nothing.
+            # All its records are synced; should this be undone, zeros follow, and mean nothing.
             old.truncate(old.size)
             old.close()
         self._file = self._disk.create(journal_name(self._number))

@@ -122,8 +122,9 @@ class OpenSegment:
             self._snapshot_block,
         )
         self._told_block = core.durable_block
-        if kind == BlockKind.CONTROL:
-            self._told_block = core.next_block  # it need not be told of itself
+        if kind == BlockKind.CONTROL and core.durable_block == block:
+            # All before it is told. It need not be told of itself, or an idle log would write on.
+            self._told_block = BlockId(block + 1)
         if kind == BlockKind.DATA:
             self.bytes += body_bytes
         if kind == BlockKind.SNAPSHOT and part == parts - 1:

@@ -21,6 +21,7 @@ from penstock.errors import (
     BadFormat,
     ChecksumMismatch,
     Damaged,
+    Refused,
     Unavailable,
     Unknown,
 )
@@ -297,6 +298,44 @@ def test_what_dead_sessions_left_is_swept_by_the_next(tmp_path: Path) -> None:
         await store.close()
         await other.close()
         assert os.listdir(tmp_path / "sessions") == []
+
+    run(scenario())
+
+
+def test_a_refused_change_wakes_nobody(tmp_path: Path) -> None:
+    """Whoever tries again when woken would wake itself, and all others, for ever."""
+
+    async def scenario() -> None:
+        store = await DirectoryMetadata.open(tmp_path)
+        await store.create("/a", b"")
+        calls: list[int] = []
+        store.watch("/a", lambda: calls.append(1))
+        await asyncio.sleep(0.15)
+        calls.clear()
+
+        for call in (store.create("/a", b""), store.set("/a", b"", 9), store.delete("/b")):
+            with pytest.raises(Refused):
+                await call
+        await asyncio.sleep(0.15)
+
+        assert calls == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_whoever_looks_at_a_dead_session_is_not_taken_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await DirectoryMetadata.open(tmp_path)
+        before = set(os.listdir(tmp_path / "sessions"))
+        with worker(tmp_path, "a", 0, "stay") as process:
+            (name,) = set(os.listdir(tmp_path / "sessions")) - before
+            process.kill()
+            process.wait()
+        with open(tmp_path / "sessions" / name, "rb") as looked_at:
+            fcntl.flock(looked_at, fcntl.LOCK_SH)
+            assert await store.children("/workers") == []
+        await store.close()
 
     run(scenario())
 

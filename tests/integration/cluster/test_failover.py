@@ -1,0 +1,163 @@
+"""The owner of a log dies or falls asleep under load: another goes on, and nothing is lost.
+
+Method: ZooKeeper, three nodes and two proxies as processes; writers, counters, doubters and tails
+go on while the owner is killed or stopped. What is measured is the time from the end of the owner's
+session to the first acknowledged append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+from cluster_workload import (
+    ClusterHistory,
+    Load,
+    Watcher,
+    endpoint_of,
+    route,
+    wait_state,
+    watching,
+)
+
+from penstock.errors import PenstockError
+from penstock.limits import KIB
+from penstock.log.client.client import AsyncLog
+from penstock.log.local_cluster import LocalCluster
+from penstock.log.records import NewEntry
+from penstock.testing.history import Outcome
+
+SEED = 20261116
+SESSION_SECONDS = 1.0
+#: From the end of the owner's session to the first acknowledged append.
+FAILOVER_SECONDS = 1.0
+KILLS = 5
+QUIET_SECONDS = 40.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory: Path = tmp_path_factory.mktemp("failover")
+    with LocalCluster(directory) as started:
+        started.start(
+            proxy_options={"session-seconds": SESSION_SECONDS, "segment-bytes": 256 * KIB}
+        )
+        yield started
+
+
+async def kill_owner(cluster: LocalCluster, watcher: Watcher, load: Load) -> float:
+    """Returns how long nobody was answered, counted from the end of the owner's session."""
+    name, id = await watcher.owner()
+    await load.next_answer(10)
+    cluster.proxies[name].kill()
+    ended = await watcher.left(id, 10)
+    answered = await load.next_answer(10, after=ended)
+    await asyncio.to_thread(cluster.proxies[name].start)
+    return answered - ended
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_owner_is_replaced_within_a_second_of_its_session(cluster: LocalCluster) -> None:
+    print(f"seed {SEED}")
+
+    async def main() -> list[float]:
+        history = ClusterHistory()
+        async with (
+            watching(cluster, "killed") as watcher,
+            Load(lambda: route(cluster, "killed"), history, SEED) as load,
+        ):
+            load.start()
+            seconds = []
+            for _ in range(KILLS):
+                seconds.append(await kill_owner(cluster, watcher, load))
+                await asyncio.sleep(0.3)
+            await load.quiet(QUIET_SECONDS)
+            final = await load.check(10)
+            manifest = await watcher.manifest()
+        print(
+            f"{history.count(Outcome.OK)} appends ok, {history.count(Outcome.UNKNOWN)} unknown, "
+            f"{len(final)} entries, {len(manifest.segments)} segments, epoch {manifest.epoch}"
+        )
+        assert manifest.epoch > KILLS
+        assert history.count(Outcome.OK) > 100 * KILLS
+        return seconds
+
+    seconds = uvloop.run(main())
+    print(
+        f"session end to first ack: median {statistics.median(seconds):.3f} s, "
+        f"max {max(seconds):.3f} s, all {[round(s, 3) for s in seconds]}"
+    )
+    assert max(seconds) <= FAILOVER_SECONDS
+
+
+async def outcome_of(work: asyncio.Task[object]) -> object:
+    try:
+        return await work
+    except PenstockError as error:
+        return error
+
+
+@pytest.mark.timeout(120)
+def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_old(
+    cluster: LocalCluster,
+) -> None:
+    """R01. Clients that only know the sleeper ask it while it sleeps: after it woke, it must
+    neither acknowledge nor show what it last knew as the newest.
+    """
+
+    async def main() -> None:
+        history = ClusterHistory()
+        async with (
+            watching(cluster, "slept") as watcher,
+            Load(lambda: route(cluster, "slept"), history, SEED) as load,
+        ):
+            load.start()
+            await load.next_answer(20)
+            name, id = await watcher.owner()
+            sleeper = cluster.proxies[name]
+            pinned = [
+                await AsyncLog.connect(endpoint_of(cluster, name, "slept"), timeout=4.0)
+                for _ in range(3)
+            ]
+            zombie = await pinned[0].appender("zombie")
+            await zombie.append([NewEntry(b"while it was the owner", ("t",))])
+
+            sleeper.signal(signal.SIGSTOP)
+            await asyncio.to_thread(wait_state, sleeper.pid, "T")
+            ended = await watcher.left(id, 10)
+            answered = await load.next_answer(30, after=ended)
+            print(f"asleep: first ack {answered - ended:.3f} s after the end of the session")
+            _, new_id = await watcher.owner()
+            assert new_id != id
+            await load.next_answer(10)
+
+            known, epoch = history.known_lsn, (await watcher.manifest()).epoch
+            late = asyncio.create_task(zombie.append([NewEntry(b"of a zombie", ("t",))]))
+            bounds = asyncio.create_task(pinned[1].bounds())
+            got = asyncio.create_task(pinned[2].get("count"))
+            await asyncio.sleep(0.1)
+            sleeper.signal(signal.SIGCONT)
+
+            outcomes = [await outcome_of(task) for task in (late, bounds, got)]  # type: ignore
+            print(f"after it woke: {outcomes}")
+            for client in pinned:
+                client.abandon()
+                await client.close()
+            assert (await watcher.owner())[1] == new_id
+            assert (await watcher.manifest()).epoch == epoch, "it took the log back"
+            await load.next_answer(10)
+            await load.quiet(QUIET_SECONDS)
+            final = await load.check(10)
+        assert isinstance(outcomes[0], PenstockError), "the zombie acknowledged"
+        assert isinstance(outcomes[1], PenstockError) or outcomes[1].tail >= known  # type: ignore
+        assert isinstance(outcomes[2], PenstockError), "only the owner has the counter"
+        assert b"of a zombie" not in {entry.payload for entry in final}
+        text = cluster.proxies[name].output.read_text()
+        assert "letting a log go log=slept" in text
+
+    uvloop.run(main())
