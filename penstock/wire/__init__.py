@@ -1,6 +1,7 @@
 """Bytes on the wire; pure.
 
-frames.py    cut a byte stream into frames, with limits and CRC
-messages.py  the messages and their encoding
-errors.py    error classes as wire codes
+frames.py         cut a byte stream into frames, with limits and CRC
+messages.py       the messages and their encoding
+node_messages.py  those between proxies and storage nodes
+errors.py         error classes as wire codes
 """

@@ -130,7 +130,7 @@ class NodeOwner:
 
     def start(self) -> None:
         self._writer.start()
-        if self.journal.numbers:
+        if self.journal.numbers or self.store.has_removals:
             self._flush_due.set()
         self._spawn(self._flush_loop())
         self._spawn(self._note_loop())
@@ -291,7 +291,8 @@ class NodeOwner:
             except BaseException as error:
                 self._failed(error)
                 return
-            self._take_in(job, time.monotonic() - started)
+            if not self._take_in(job, time.monotonic() - started):
+                return
         self._give_answers()
 
     def _next_job(self) -> _Job | None:
@@ -322,11 +323,20 @@ class NodeOwner:
 
     def _written(self, job: _Job, seconds: float) -> None:
         """The writer thread is done. The next write starts before the answers go out."""
-        self._take_in(job, seconds)
-        self.pump(inline=False)
-        self._after_event()
+        if self._take_in(job, seconds):
+            self.pump(inline=False)
+            self._after_event()
 
-    def _take_in(self, job: _Job, seconds: float) -> None:
+    def _take_in(self, job: _Job, seconds: float) -> bool:
+        """False: what is durable cannot be taken in, so nothing in memory is right any more."""
+        try:
+            self._apply(job, seconds)
+            return True
+        except Exception as error:
+            self._failed(error)
+            return False
+
+    def _apply(self, job: _Job, seconds: float) -> None:
         self._busy = False
         metrics = self.metrics
         metrics.fsync_duration.observe(seconds)

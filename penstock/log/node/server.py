@@ -100,7 +100,8 @@ def recover_node(disks: NodeDisks) -> tuple[SegmentStore, NodeCore, RecoveredJou
     recovered = recover_journal(disks.journal)
     store = SegmentStore(disks.segments)
     core = NodeCore(store)
-    store.restore(recovered.adds, recovered.lengths)
+    # After damage the lengths may be too short, and would cut off blocks that are intact.
+    store.restore(recovered.adds, {} if recovered.damage else recovered.lengths)
     for record in recovered.fences:
         core.restore(record)
     for record in core.snapshot():
@@ -196,7 +197,7 @@ class NodeServer:
             try:
                 return await self._open_store()
             except Unavailable as error:
-                if self._loop.time() > deadline:
+                if self._loop.time() > deadline or self._stop.is_set():
                     raise
                 logger.warning("waiting for the metadata cause=%s", error)
                 await asyncio.sleep(RETRY_SECONDS)

@@ -12,6 +12,7 @@ import json
 import re
 import zlib
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -139,14 +140,32 @@ class LogManifest:
 
 def encode_log_manifest(manifest: LogManifest) -> bytes:
     manifest.check()
-    values = asdict(manifest) | {"log_id": manifest.log_id.hex()}
-    data = zlib.compress(json.dumps(values, separators=(",", ":")).encode(), 6)
+    values = {
+        "log_id": manifest.log_id.hex(),
+        "epoch": manifest.epoch,
+        "owner": manifest.owner,
+        "trim_point": manifest.trim_point,
+        "first_segment": manifest.first_segment,
+    }
+    # Most segments are those of the last time: each is turned into text once.
+    segments = ",".join(map(_segment_text, manifest.segments))
+    text = f'{_text(values)[:-1]},"segments":[{segments}]}}'
+    data = zlib.compress(text.encode(), 6)
     if len(data) > MANIFEST_BYTES_MAX:
         raise BadRequest(
             f"the log has {len(manifest.segments)} segments, more than its metadata can hold: "
             "trim it, or let segments be larger"
         )
     return data
+
+
+@lru_cache(maxsize=100_000)
+def _segment_text(segment: Segment) -> str:
+    return _text(asdict(segment))
+
+
+def _text(values: dict[str, Any]) -> str:
+    return json.dumps(values, separators=(",", ":"))
 
 
 def decode_log_manifest(data: bytes) -> LogManifest:
@@ -183,7 +202,7 @@ def _ensemble(found: Any) -> Ensemble:
 
 def _typed(cls: type, values: Any) -> dict[str, Any]:
     """The same, if it has fields of the class only, each with a value of its kind."""
-    kinds = {field.name: _KINDS.get(str(field.type), int) for field in fields(cls)}
+    kinds = _kinds(cls)
     if type(values) is not dict:
         raise BadFormat(f"the manifest of a log has no {cls.__name__} where one should be")
     for name, value in values.items():
@@ -191,6 +210,11 @@ def _typed(cls: type, values: Any) -> dict[str, Any]:
         if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
             raise BadFormat(f"the manifest of a log has {str(value)[:40]!r} as its {name[:40]}")
     return values
+
+
+@cache
+def _kinds(cls: type) -> dict[str, type]:
+    return {field.name: _KINDS.get(str(field.type), int) for field in fields(cls)}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.errors import BadRequest, Damaged, Fenced, PenstockError, Unavailable
 from penstock.ids import BlockId
-from penstock.limits import DELIVERY_BYTES, KIB
+from penstock.limits import DELIVERY_BYTES, KIB, POSITION_MAX
 from penstock.log.block_format import BlockHeader, BlockKind, check_block
 from penstock.log.group_format import Buffer
 from penstock.log.replication.manifest import SegmentKey
@@ -586,6 +586,8 @@ def _check_new_block(key: SegmentKey, data: Buffer) -> BlockHeader:
         raise BadRequest(f"the block cannot be read: {error}") from error
     if header.block_bytes != len(data):
         raise BadRequest(f"{len(data)} bytes for a block of {header.block_bytes}")
+    if max(header.block, header.durable_block) >= POSITION_MAX:
+        raise BadRequest(f"block {header.block}, durable {header.durable_block}: too large")
     if header.segment != key.segment or (header.kind is BlockKind.INDEX) != (key.part == 1):
         raise BadRequest(f"block {header.block} of segment {header.segment} is not for {key}")
     return header

@@ -123,8 +123,13 @@ def test_another_block_under_the_same_id_is_refused(node: Node) -> None:
         make_block(0)[:-1] + b"?",
         make_block(0, segment=5),
         make_block(0, kind=BlockKind.INDEX),
+        make_block(2**63),
+        make_block(0, durable_block=2**64 - 1),
     ],
-    ids=["empty", "cut", "longer", "flipped", "other segment", "index block"],
+    ids=[
+        *("empty", "cut", "longer", "flipped", "other segment", "index block"),
+        *("impossible id", "impossible durable block"),
+    ],
 )
 def test_a_block_that_is_not_what_it_should_be_is_refused(node: Node, data: bytes) -> None:
     (outcome,) = node.ask(lambda: node.core.add("bad", KEY, 1, data))

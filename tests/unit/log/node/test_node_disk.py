@@ -263,6 +263,28 @@ def test_damage_is_mended_once_and_what_was_intact_stays() -> None:
     assert len(kept) == 5
 
 
+def test_damage_in_the_journal_hides_no_block_that_a_file_has() -> None:
+    """1. blocks are flushed and their journal dropped; 2. the record that says so is damaged."""
+    disk = SimDisk()
+    node = LocalNode(disk, journal_bytes=700)
+    for block in range(3):
+        node.add(A, block_of(A, block))
+    while len(node.journal.numbers) < 2:
+        node.add(A, block_of(A, 3 + len(node.core.list_blocks(A, 0, 99))))
+    before = node.core.list_blocks(A, 0, 99)
+    node.flush()
+    name = journal_name(node.journal.number)
+    told = bytes(disk.contents()[name]).rindex(JOURNAL_MAGIC.to_bytes(4, "little"))
+    for block in (20, 21):
+        node.add(A, block_of(A, block))
+
+    after = LocalNode(changed(disk, name, lambda data: data.__setitem__(told + 9, 0xEE)))
+
+    assert after.damage
+    after.ensure_loaded(A)
+    assert after.core.list_blocks(A, 0, 19) == before
+
+
 # ---- segment files
 
 

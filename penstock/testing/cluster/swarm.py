@@ -1,0 +1,200 @@
+"""What a seed draws before anything happens: faults, quorums, clients, and small limits.
+
+Owns the swarm (Groce et al., ISSTA'12) of the cluster: some worlds have no faults, some one kind,
+most a random subset, each at a rate of its own. `small_limits` shrinks the product's own limits, so
+that a few dozen entries roll segments, cut snapshots into pieces and fall out of caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from types import ModuleType
+
+from penstock.log.client import appender_core
+from penstock.log.core import state, tails
+from penstock.log.proxy import block_source, housekeeping, open_log, open_segment, owned_log
+from penstock.log.proxy.open_log import Replication
+
+
+class Fault(StrEnum):
+    """Kinds of faults."""
+
+    BREAK = "connection broken"
+    CUT = "cut"  # both ways, between two machines or around one
+    ONE_WAY = "one-way cut"
+    NODE_KILL = "node killed"  # what was written stays
+    NODE_POWER = "node power cut"  # what was not synced may be lost or torn
+    ALL_POWER = "power cut of all nodes"
+    NODE_PAUSE = "node paused"
+    NODE_SLOW = "node slow"
+    NODE_FSYNC = "node fsync error"
+    NODE_WIPE = "node wiped"
+    NODE_DAMAGE = "block damaged"
+    PROXY_KILL = "proxy killed"
+    PROXY_PAUSE = "proxy paused"
+    PROXY_STOP = "proxy let its log go"
+    META_CUT = "metadata cut"
+    META_EXPIRE = "session expired"
+    META_REPLY = "metadata reply lost"
+    META_REQUEST = "metadata request lost"
+    CLOCK = "clock jump"
+
+
+#: Bounds of the mean time between two faults of a kind, in seconds.
+_MEAN_SECONDS = (0.2, 4.0)
+#: Ensemble, write quorum, ack quorum; and how many nodes there are at least.
+_QUORUMS = ((3, 3, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (3, 3, 3), (3, 2, 1))
+_TINY = ((1, 1, 1), (2, 2, 1), (2, 2, 2), (2, 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSwarm:
+    """One world's draw. Sizes in bytes, times in virtual seconds."""
+
+    #: Mean time between faults, by kind; what is missing never happens.
+    mean_seconds: dict[Fault, float] = field(default_factory=dict)
+    replication: Replication = field(default_factory=Replication)
+    nodes: int = 4
+    regions: int = 1
+    proxies: int = 3
+    #: So many times somebody takes the log without asking whose it is.
+    rivals: int = 0
+    #: Of the nodes that may lose their disks, one stays away for good after the faults.
+    leave_down: bool = False
+    session_seconds: float = 1.0
+    safety_seconds: float = 4.0
+    #: Delays of messages up to, mostly.
+    network_seconds: float = 0.002
+    disk_seconds: float = 0.002
+    metadata_seconds: float = 0.004
+    #: How often what was on a broken connection arrives all the same.
+    late_odds: float = 0.3
+    node_write_bytes: int = 1 << 20
+    housekeeping_seconds: float = 0.0
+    # Clients.
+    writers: int = 2
+    zombies: int = 0
+    counters: int = 1
+    readers: int = 2
+    scanners: int = 1
+    trimmers: int = 0
+    trim_freely: bool = False
+    trim_seconds: float = 0.6
+    operations: int = 10
+    pace_seconds: float = 0.3
+    timeout_seconds: float = 30.0
+    # Limits of the product, made small.
+    cache_bytes: int = 1 << 20
+    piece_bytes: int = 1 << 20
+    snapshot_bytes: int = 8 << 20
+    writes_max: int = 16
+    replace_seconds: float = 0.5
+    read_bytes: int = 1 << 16
+    recent_bytes: int = 8 << 20
+    credit_bytes: int = 4 << 20
+    window_groups: int = 16
+    recent_groups: int = 32
+    coalesce_bytes: int = 512 << 10
+
+    @property
+    def expendable(self) -> int:
+        """How many nodes may lose their disks: nothing acknowledged is lost by that, and the rest
+        can still recover."""
+        rule = self.replication
+        return min(rule.ack_quorum - 1, rule.write_quorum - rule.ack_quorum)
+
+
+def draw_swarm(random: Random) -> ClusterSwarm:
+    ensemble, write_quorum, ack_quorum = random.choice(_QUORUMS if random.random() < 0.9 else _TINY)
+    window = random.choice((2, 4, 16))
+    regions = random.choice((1, 1, 2, 3))
+    replication = Replication(
+        ensemble,
+        write_quorum,
+        ack_quorum,
+        segment_bytes=random.choice((300, 1000, 4000, 64000)),
+        segment_seconds=random.choice((3600.0, 3600.0, 1.0)),
+    )
+    return ClusterSwarm(
+        mean_seconds=draw_faults(random),
+        replication=replication,
+        nodes=ensemble + random.choice((0, 1, 2)),
+        regions=regions,
+        proxies=random.choice((2, 3)),
+        rivals=random.choice((0, 0, 0, 3)),
+        leave_down=random.random() < 0.3,
+        session_seconds=random.choice((0.6, 1.0, 2.0)),
+        safety_seconds=random.uniform(2.0, 5.0),
+        network_seconds=random.choice((0.0005, 0.003, 0.03)),
+        disk_seconds=random.choice((0.0005, 0.005, 0.03)),
+        metadata_seconds=random.choice((0.001, 0.02)),
+        late_odds=random.choice((0.0, 0.3, 1.0)),
+        node_write_bytes=random.choice((300, 1 << 20)),
+        housekeeping_seconds=random.choice((0.0, 0.4)),
+        writers=random.randint(1, 3),
+        zombies=random.choice((0, 0, 1)),
+        counters=random.randint(0, 2),
+        readers=random.randint(1, 3),
+        scanners=random.randint(0, 1),
+        trimmers=random.choice((0, 0, 1)),
+        trim_freely=random.random() < 0.3,
+        operations=random.randint(4, 16),
+        pace_seconds=random.choice((0.02, 0.2, 0.5)),
+        timeout_seconds=random.choice((1.0, 30.0, 30.0)),
+        cache_bytes=random.choice((1, 2000, 1 << 20)),
+        piece_bytes=random.choice((60, 300, 1 << 20)),
+        snapshot_bytes=random.choice((400, 3000, 8 << 20)),
+        writes_max=random.choice((1, 3, 16)),
+        replace_seconds=random.choice((0.1, 0.5)),
+        read_bytes=random.choice((1, 1000, 1 << 16)),
+        recent_bytes=random.choice((1, 1000, 8 << 20)),
+        credit_bytes=random.choice((400, 4 << 20)),
+        window_groups=window,
+        recent_groups=window * random.choice((1, 2)),
+        coalesce_bytes=random.choice((1, 400, 512 << 10)),
+    )
+
+
+def draw_faults(random: Random, kinds: tuple[Fault, ...] = tuple(Fault)) -> dict[Fault, float]:
+    drawn = random.random()
+    if drawn < 0.05:
+        chosen: list[Fault] = []
+    elif drawn < 0.25:
+        chosen = [random.choice(kinds)]
+    else:
+        chosen = [kind for kind in kinds if random.random() < 0.35]
+    low, high = _MEAN_SECONDS
+    return {kind: low * (high / low) ** random.random() for kind in chosen}
+
+
+@contextmanager
+def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
+    """Give the product's modules the world's limits for as long as it runs."""
+    changes: list[tuple[ModuleType, str, float]] = [
+        (owned_log, "PIECE_BYTES", swarm.piece_bytes),
+        (owned_log, "SNAPSHOT_BYTES", swarm.snapshot_bytes),
+        (owned_log, "SNAPSHOT_FACTOR", 1),
+        (housekeeping, "PIECE_BYTES", swarm.piece_bytes),
+        (open_log, "SNAPSHOT_BYTES", swarm.snapshot_bytes),
+        (open_log, "WRITES_MAX", swarm.writes_max),
+        (open_segment, "RETRY_SECONDS", swarm.replace_seconds / 2),
+        (open_segment, "REPLACE_SECONDS", swarm.replace_seconds),
+        (block_source, "READ_BYTES_MIN", swarm.read_bytes),
+        (block_source, "DEADLINE_MS", 2000.0),
+        (tails, "RECENT_BYTES", swarm.recent_bytes),
+        (appender_core, "WINDOW_GROUPS", swarm.window_groups),
+        (appender_core, "COALESCE_BYTES", swarm.coalesce_bytes),
+        (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+    ]
+    before = [getattr(module, name) for module, name, _ in changes]
+    for module, name, value in changes:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(changes, before, strict=True):
+            setattr(module, name, value)
