@@ -198,20 +198,24 @@ class ServerProcess:
         return Path(f"/proc/{self.pid}/environ").read_bytes()
 
     def listening(self) -> list[tuple[str, int]]:
-        """Every TCP address that the process listens on: host as the kernel's hex, and port."""
-        inodes = set()
-        for name in os.listdir(f"/proc/{self.pid}/fd"):
-            try:
-                target = os.readlink(f"/proc/{self.pid}/fd/{name}")
-            except FileNotFoundError:
-                continue  # closed meanwhile
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-        found = []
-        for family in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{self.pid}/net/{family}").read_text().splitlines()[1:]:
-                fields = line.split()
-                host, _, port = fields[1].partition(":")
-                if fields[3] == _LISTEN and fields[9] in inodes:
-                    found.append((host, int(port, 16)))
-        return found
+        return listening_addresses(self.pid)
+
+
+def listening_addresses(pid: int) -> list[tuple[str, int]]:
+    """Every TCP address that a process listens on: host as the kernel's hex, and port."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = []
+    for family in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
+            fields = line.split()
+            host, _, port = fields[1].partition(":")
+            if fields[3] == _LISTEN and fields[9] in inodes:
+                found.append((host, int(port, 16)))
+    return found

@@ -76,6 +76,9 @@ class Endpoint:
     #: Told what came of it, so that the next attempt can go elsewhere.
     failed: Callable[[PenstockError], None] | None = None
     welcomed: Callable[[], None] | None = None
+    #: A server that is silent for two to three times as long, though it was asked, is left: it may
+    #: hang, and another have taken over. None where there is no other to go to.
+    pulse_seconds: float | None = None
 
 
 #: Called before every attempt, so that a server that moved is found again.
@@ -164,7 +167,7 @@ class AsyncLog:
                 reader.resume(connection)
             for appender in list(self._appenders):
                 appender.pump()
-            ended = await connection.closed
+            ended = await self._until_ended(connection, endpoint.pulse_seconds)
             self._connected.clear()
             self._connection = None
             self._last_error = ended
@@ -181,6 +184,25 @@ class AsyncLog:
             if isinstance(ended, Unauthorized):
                 self._fail(ended)
                 return
+
+    async def _until_ended(
+        self, connection: ClientConnection, pulse_seconds: float | None
+    ) -> PenstockError:
+        """Why it ended. While anybody waits for something, a silent server is asked if it lives."""
+        is_asked = False
+        while pulse_seconds is not None:
+            heard_count = connection.heard_count
+            await asyncio.wait((connection.closed,), timeout=pulse_seconds)
+            if connection.closed.done():
+                break
+            if connection.heard_count != heard_count:
+                is_asked = False
+            elif is_asked:
+                connection.abort(Unavailable("the server has not answered any more"))
+            elif connection.is_waiting:
+                connection.send(self.next_request(), m.GetStatus(), lambda *_: None)
+                is_asked = True
+        return await connection.closed
 
     def _check_identity(self, welcome: m.Welcome) -> None:
         known = self.welcome

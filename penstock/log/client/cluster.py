@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 #: The list of proxies is not read more often than this, however much fails.
 REFRESH_SECONDS = 0.1
 DEFAULT_REGION = "default"
+#: See `Endpoint.pulse_seconds`. The owner of a log that is silent for so long has lost its session.
+PULSE_SECONDS = 1.0
 
 
 class ProxyList:
@@ -144,6 +146,7 @@ class ClusterRoute:
             reads=self._is_reading,
             failed=failed,
             welcomed=welcomed,
+            pulse_seconds=PULSE_SECONDS,
         )
 
 

@@ -30,6 +30,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._answers: dict[int, Answer] = {}
         self._out: list[bytes | bytearray | memoryview] = []
         self._loop = asyncio.get_running_loop()
+        #: How often something was received.
+        self.heard_count = 0
         self.closed: asyncio.Future[PenstockError] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -46,7 +48,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         for answer in answers.values():
             answer(error, _NOTHING)
 
-    def _abort(self, error: PenstockError) -> None:
+    def abort(self, error: PenstockError) -> None:
+        """Close now; unanswered requests end with this error."""
         transport = self._transport
         self._end(error)
         if transport is not None:
@@ -63,12 +66,18 @@ class ClientConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Something was asked and not answered yet."""
+        return bool(self._answers)
+
     def buffer_updated(self, size: int) -> None:
+        self.heard_count += 1
         try:
             for frame in self._reader.buffer_updated(size):
                 self._handle(frame)
         except PenstockError as error:
-            self._abort(Unavailable(f"the server sent what this client cannot read: {error}"))
+            self.abort(Unavailable(f"the server sent what this client cannot read: {error}"))
 
     def _handle(self, frame: Frame) -> None:
         message = m.decode_message(frame.kind, frame.head)
@@ -82,7 +91,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             if answer is not None:
                 answer(error, body)
             elif frame.request == 0:
-                self._abort(error)
+                self.abort(error)
             # Else nobody waits any more: a reader's, say, that was closed meanwhile.
             return
         if answer is None:

@@ -70,6 +70,8 @@ class OpenSegment:
         self._loop = asyncio.get_running_loop()
         self._mender: asyncio.Task[None] | None = None
         self._lost_at: dict[NodeId, float] = {}
+        #: Of the lost ones, those that answer, and are to be replaced all the same.
+        self._moving: set[NodeId] = set()
         self._closed = False
 
     @property
@@ -174,6 +176,23 @@ class OpenSegment:
 
     # ---- lost nodes
 
+    def move_off(self, node: NodeId) -> None:
+        """Let another take the place of a node that is to be emptied, if there is one.
+
+        From here on the node does not count, as if it were lost. One at a time: the others must
+        be able to acknowledge.
+        """
+        if node not in self.core.nodes or self.core.lost_nodes or self._closed:
+            return
+        try:
+            if self._choose(self.core.nodes, node) is None:
+                return
+        except PenstockError as error:
+            logger.warning("no node can replace node=%s cause=%s", node, error)
+            return
+        self._moving.add(node)
+        self._lost(node)
+
     def _lost(self, node: NodeId) -> None:
         self.core.lost(node)
         if node in self.core.lost_nodes:
@@ -196,9 +215,11 @@ class OpenSegment:
 
     async def _mend_node(self, node: NodeId) -> None:
         gone_seconds = self._loop.time() - self._lost_at.get(node, self._loop.time())
-        if node in self._nodes.alive() and gone_seconds < REPLACE_SECONDS:
+        is_moving = node in self._moving
+        if node in self._nodes.alive() and gone_seconds < REPLACE_SECONDS and not is_moving:
             self._back(node)
             return
+        self._moving.discard(node)
         try:
             new = self._choose(self.core.nodes, node)
         except PenstockError as error:

@@ -100,8 +100,8 @@ class OwnedLog(SequencedLog):
         #: Where the last block that was sent ended.
         self._ordered_lsn = sequencer.durable_lsn
         self._control: asyncio.TimerHandle | None = None
-        #: Who waits for the next durable block that is sent from now on.
-        self._unsure: list[asyncio.Future[None]] = []
+        #: Who waits for a durable block that was sent after they asked, and when they did.
+        self._unsure: list[tuple[float, asyncio.Future[None]]] = []
         #: The open segment's snapshot is durable: older segments are not needed to recover.
         self._snapshot_durable = False
         self.fenced = False
@@ -137,10 +137,21 @@ class OwnedLog(SequencedLog):
         if self.is_sure:
             return
         future: asyncio.Future[None] = self._loop.create_future()
-        self._unsure.append(future)
+        self._unsure.append((self._loop.time(), future))
         if len(self._unsure) == 1 and not self._rolling:
             self._write_control()
         await future
+
+    def _reassure(self) -> None:
+        """Tell those who asked before the newest durable block was sent, however long it took."""
+        waiting, self._unsure = self._unsure, []
+        for asked_at, future in waiting:
+            if asked_at > self._sure_at and not self.is_sure:
+                self._unsure.append((asked_at, future))
+            elif not future.done():
+                future.set_result(None)
+        if self._unsure and not self._sent and not self._rolling:
+            self._write_control()  # they came after it was sent
 
     def begin(self, segment: Segment, state: LogState) -> None:
         """Write to this segment from now on; it stands in the manifest."""
@@ -245,6 +256,8 @@ class OwnedLog(SequencedLog):
             self._took(self._sent.popleft())
         while len(self._opens) > 1 and not self._has_pending(self._opens[0]):
             self._spawn(self._seal(self._opens.popleft()))
+        if self._unsure:
+            self._reassure()
         self._tell_durable()
         self.around.after_event()
 
@@ -252,11 +265,6 @@ class OwnedLog(SequencedLog):
         """A block is durable, and all before it."""
         block = _block(sent.data)
         self._sure_at = sent.sent_at
-        if self._unsure and self.is_sure:
-            waiting, self._unsure = self._unsure, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
         self.view.maps[sent.open.segment.id].add(block, sent.groups)
         self.view.source.keep(sent.open.key, block)
         if block.header.kind == BlockKind.SNAPSHOT and sent.open is self.segment:
@@ -284,7 +292,7 @@ class OwnedLog(SequencedLog):
         logger.warning("lost the log log=%s cause=%s", self.view.log, error)
         self.fenced = True
         self.sequencer.write_failed()
-        for future in self._unsure:
+        for _, future in self._unsure:
             if not future.done():
                 future.set_exception(Unavailable("the log has another owner now"))
         self._unsure.clear()

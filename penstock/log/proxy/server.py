@@ -17,7 +17,7 @@ import signal
 import ssl
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
@@ -37,8 +37,10 @@ from penstock.errors import (
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
 from penstock.log.meta.api import MetadataStore
 from penstock.log.node.client import NetworkNodes
+from penstock.log.proxy.auditor import Auditor, RollCall
 from penstock.log.proxy.block_source import BlockSource
 from penstock.log.proxy.config import ProxyConfig
+from penstock.log.proxy.evacuation import follow_moves, leave_nodes
 from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.proxy.housekeeping import Housekeeper
 from penstock.log.proxy.log_view import LogView
@@ -92,6 +94,8 @@ class ProxyServer(Listener):
         self._opener: LogOpener
         self._session: MetadataSession
         self._housekeeper: Housekeeper
+        self._roll_call: RollCall
+        self._auditor: Auditor
 
     async def run(self) -> None:
         config = self.config
@@ -144,6 +148,18 @@ class ProxyServer(Listener):
             new_id=lambda: uuid.uuid4().bytes,
             cold=self._housekeeper.cold,
         )
+        self._roll_call = RollCall(self._loop.time)
+        self._auditor = Auditor(
+            lambda: self._session.store,
+            self._nodes,
+            self._roll_call,
+            proxy=self._id,
+            min_regions=config.replication.min_regions,
+            seed=seed,
+            adopt=self._own,
+        )
+        if config.role == "write":  # it opens logs that nobody owns
+            self._spawn(self._auditor.run())
         self._spawn(self._tick())
         self._spawn(self._keep_house())
         logger.info("serving host=%s port=%d role=%s", self.info.host, self.info.port, config.role)
@@ -234,10 +250,21 @@ class ProxyServer(Listener):
             return owned
         task = self._opening.get(name)
         if task is None:
-            task = self._loop.create_task(self._become_owner(name))
-            self._opening[name] = task
-            task.add_done_callback(lambda _: self._opening.pop(name, None))
+            task = self._begin_opening(name, self._become_owner(name))
         return await asyncio.shield(task)
+
+    def _begin_opening(
+        self, name: str, work: Coroutine[Any, Any, OwnedLog]
+    ) -> asyncio.Task[OwnedLog]:
+        task = self._loop.create_task(work)
+        self._opening[name] = task
+        task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return task
+
+    async def _reopen(self, name: str) -> OwnedLog:
+        """Let a log go and take it again: its open segment is closed, and another is placed."""
+        await self._let_go(name, clean=True)
+        return await self._become_owner(name)
 
     async def _become_owner(self, name: str) -> OwnedLog:
         store = self._session.store
@@ -385,7 +412,22 @@ class ProxyServer(Listener):
             for name, owned in list(self._owned.items()):
                 if self._owned.get(name) is owned and not owned.fenced:
                     await self._housekeeper.keep(owned)
+                if self._owned.get(name) is owned and not owned.fenced:
+                    await self._leave_nodes(name, owned)
             await self._unfollow_idle()
+
+    async def _leave_nodes(self, name: str, owned: OwnedLog) -> None:
+        """Nodes that are gone or being emptied: see evacuation.py."""
+        alive = self._nodes.alive()
+        members = (n for e in owned.segment.segment.ensembles for n in e.nodes)
+        self._roll_call.call(alive, members)
+        try:
+            await follow_moves(self._session.store, owned, alive)
+            if leave_nodes(owned, self._roll_call) and name not in self._opening:
+                logger.info("opening a log again, for nodes that leave log=%s", name)
+                await asyncio.shield(self._begin_opening(name, self._reopen(name)))
+        except (PenstockError, OSError) as error:
+            logger.warning("cannot leave nodes, trying again log=%s cause=%r", name, error)
 
     async def _unfollow_idle(self) -> None:
         now = self._loop.time()
@@ -412,6 +454,8 @@ class ProxyServer(Listener):
                     for name, (log, _) in self._followed.items()
                 },
                 "fetched_bytes": self._source.fetched_bytes,
+                "replication": asdict(self.config.replication),
+                "audit": self._auditor.report.as_json() if self._auditor.is_auditor else None,
                 "config": self.config.lines(),
             }
         )
@@ -432,6 +476,7 @@ class ProxyServer(Listener):
                 "fetched_bytes": ("Bytes read from nodes.", self._source.fetched_bytes),
                 "speculative_reads": ("Reads that asked one more node.", self._source.speculated),
                 "nodes_alive": ("Registered storage nodes.", len(self._nodes.alive())),
+                **self._auditor.report.gauges(is_auditor=self._auditor.is_auditor),
             }
         )
 

@@ -143,9 +143,9 @@ class ServedLog(ABC):
         future.add_done_callback(lambda done: self._piece_read(effect.id, done))
 
     def _piece_read(self, id: SubscriptionId, done: asyncio.Future[ReadPiece]) -> None:
+        error = None if done.cancelled() else done.exception()
         if done.cancelled() or self._stopping:
             return
-        error = done.exception()
         if error is not None:
             self.tails.unsubscribe(id)
             if not isinstance(error, PenstockError):

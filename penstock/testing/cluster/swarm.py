@@ -112,17 +112,20 @@ def draw_swarm(random: Random) -> ClusterSwarm:
     ensemble, write_quorum, ack_quorum = random.choice(_QUORUMS if random.random() < 0.9 else _TINY)
     window = random.choice((2, 4, 16))
     regions = random.choice((1, 1, 2, 3))
+    #: Two nodes in each of three regions can keep the law of two regions per ack quorum.
+    wide = regions == 3 and (ensemble, write_quorum, ack_quorum) == (3, 3, 2)
     replication = Replication(
         ensemble,
         write_quorum,
         ack_quorum,
+        min_regions=2 if wide else 1,
         segment_bytes=random.choice((300, 1000, 4000, 64000)),
         segment_seconds=random.choice((3600.0, 3600.0, 1.0)),
     )
     return ClusterSwarm(
         mean_seconds=draw_faults(random),
         replication=replication,
-        nodes=ensemble + random.choice((0, 1, 2)),
+        nodes=6 if wide else ensemble + random.choice((0, 1, 2)),
         regions=regions,
         proxies=random.choice((2, 3)),
         rivals=random.choice((0, 0, 0, 3)),
