@@ -205,7 +205,10 @@ class ProxyServer(Listener):
             await store.create(f"/proxies/{self._id}", data, ephemeral=True)
         except AlreadyExists:
             # Of our own last session, which has not ended yet.
-            await store.delete(f"/proxies/{self._id}")
+            try:
+                await store.delete(f"/proxies/{self._id}")
+            except NotFound:
+                pass
             await store.create(f"/proxies/{self._id}", data, ephemeral=True)
 
     def _session_lost(self) -> None:
@@ -270,7 +273,9 @@ class ProxyServer(Listener):
         store = self._session.store
         await self._claim(store, name)
         started = self._loop.time()
-        around = self.surroundings(lambda: self._owned[name], lambda error: self._drop(name, error))
+        around = self.surroundings(
+            lambda: self._owned.get(name), lambda error: self._drop(name, error)
+        )
         try:
             owned = await self._opener.open(name, around)
         except BaseException:
@@ -381,7 +386,7 @@ class ProxyServer(Listener):
         unwatch = store.watch(manifest_path(name), changed.set)
         changed.set()
         around = self.surroundings(
-            lambda: self._followed[name][0], lambda error: self.on_fatal(error)
+            lambda: self._followed[name][0] if name in self._followed else None, self.on_fatal
         )
         view = LogView(name, self._source, manifest, self._housekeeper.cold)
         followed = FollowedLog(around, view, load=load, changed=changed)

@@ -167,9 +167,9 @@ class Listener(ABC):
             log.after_turn()
 
     def surroundings(
-        self, log: Callable[[], ServedLog], on_fatal: Callable[[BaseException], None]
+        self, log: Callable[[], ServedLog | None], on_fatal: Callable[[BaseException], None]
     ) -> Surroundings:
-        """What `log()`, which may not exist yet, needs of us."""
+        """What `log()`, which may not exist yet or any more, needs of us."""
         return Surroundings(
             self.metrics,
             self._deliver,

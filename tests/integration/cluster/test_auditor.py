@@ -1,0 +1,401 @@
+"""The auditor on real nodes: refills, replaces, empties; and never makes things worse."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import NotFound, Unknown
+from penstock.log.block_format import BLOCK_HEADER_BYTES
+from penstock.log.client.client import AsyncLog
+from penstock.log.meta.api import MetadataStore
+from penstock.log.meta.memory import MemoryMetadata
+from penstock.log.proxy import auditor as auditor_module
+from penstock.log.proxy.auditor import Auditor, RollCall
+from penstock.log.proxy.server import ProxyServer
+from penstock.log.records import NewEntry
+from penstock.log.replication.manifest import LogManifest, SegmentKey, decode_log_manifest
+from penstock.log.replication.placement import machine_of
+from penstock.log.replication.quorum import replicas
+from penstock.testing.in_process_cluster import InProcessCluster, in_process_cluster
+
+
+@pytest.fixture(autouse=True)
+def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor_module, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(auditor_module, "GONE_SECONDS", 0.5)
+
+
+@asynccontextmanager
+async def loaded(directory: Path, nodes: int) -> AsyncIterator[tuple[InProcessCluster, AsyncLog]]:
+    """A cluster with a log of some sealed segments, each with its index."""
+    async with in_process_cluster(directory, nodes=nodes) as cluster:
+        log = await cluster.connect()
+        for number in range(20):
+            await log.append([NewEntry(bytes([number]) * 20_000, ("t",))])
+        await until(lambda: is_indexed(cluster))
+        yield cluster, log
+        await log.close()
+
+
+async def until(check: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await check():
+            await asyncio.sleep(0.02)
+
+
+async def manifest_of(cluster: InProcessCluster, log: str = "main") -> LogManifest:
+    found = await (await cluster.open_store()).get(f"/logs/{log}")
+    assert found is not None
+    return decode_log_manifest(found.data)
+
+
+async def is_indexed(cluster: InProcessCluster) -> bool:
+    sealed = [segment for segment in (await manifest_of(cluster)).segments if segment.sealed]
+    return len(sealed) >= 3 and all(segment.index_blocks for segment in sealed)
+
+
+async def machines(cluster: InProcessCluster) -> set[str]:
+    return {
+        node
+        for segment in (await manifest_of(cluster)).segments
+        for ensemble in segment.ensembles
+        for node in ensemble.nodes
+    }
+
+
+async def is_whole(cluster: InProcessCluster) -> bool:
+    """Every node of every sealed segment holds every block that it should."""
+    nodes = cluster.proxies[0][0]._nodes
+    manifest = await manifest_of(cluster)
+    for segment in manifest.segments:
+        if not segment.sealed:
+            continue
+        for part, end in ((0, segment.blocks), (1, segment.index_blocks)):
+            key = SegmentKey("main", segment.id, part)
+            for block in range(end):
+                for node in replicas(segment, block, part):
+                    client = nodes.client(node)
+                    if client is None or not await client.list_blocks(key, block, block + 1):
+                        return False
+    return True
+
+
+async def payloads(log: AsyncLog) -> list[int]:
+    found: list[int] = []
+    at, tail = 0, int((await log.bounds()).tail)
+    while at < tail:
+        batch = await log.read(["t"], start=at, end=tail)
+        found += [entry.payload[0] for entry in batch.entries]
+        at = int(batch.position)
+    return found
+
+
+def wipe(cluster: InProcessCluster, name: str) -> None:
+    shutil.rmtree(cluster.directory / name)
+
+
+# ---- repairs
+
+
+def test_a_wiped_node_gets_everything_back_under_its_new_cookie(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 3) as (cluster, log):
+            before = await machines(cluster)
+            await cluster.stop_node("n1")
+            wipe(cluster, "n1")
+            server = await cluster.start_node("n1")
+            assert server.info.id not in before
+
+            await until(lambda: is_whole(cluster))
+            now = await machines(cluster)
+            assert server.info.id in now
+            assert {machine_of(node) for node in now} == {"n0", "n1", "n2"}
+            # The owner, whose manifest is older, finds the new places, too.
+            await cluster.stop_node("n0")
+            await until(lambda: _reads_all(log))
+
+    asyncio.run(scenario())
+
+
+async def _reads_all(log: AsyncLog) -> bool:
+    return await payloads(log) == list(range(20))
+
+
+def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 4) as (cluster, log):
+            proxy = cluster.proxies[0][0]
+            manifest = await manifest_of(cluster)
+            victim = machine_of(manifest.segments[0].ensembles[0].nodes[0])
+            await cluster.stop_node(victim)
+            await asyncio.sleep(0.3)
+            await cluster.start_node(victim)
+            await asyncio.sleep(0.6)
+            assert proxy._auditor.report.repairs == 0
+
+            await cluster.stop_node(victim)
+
+            async def left() -> bool:
+                return victim not in {machine_of(node) for node in await machines(cluster)}
+
+            await until(left)
+            await until(lambda: is_whole(cluster))
+            assert proxy._auditor.report.repairs > 0
+            assert await payloads(log) == list(range(20))
+
+    asyncio.run(scenario())
+
+
+def test_a_draining_node_is_emptied_while_the_log_is_written_to(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 4) as (cluster, log):
+            manifest = await manifest_of(cluster)
+            name = machine_of(manifest.segments[-1].ensembles[-1].nodes[0])
+            busy = asyncio.create_task(_write(log))
+            store = await cluster.open_store()
+            await store.create(f"/draining/{name}", b"")
+
+            async def left() -> bool:
+                return name not in {machine_of(node) for node in await machines(cluster)}
+
+            await until(left)
+            busy.cancel()
+            await asyncio.gather(busy, return_exceptions=True)
+            await cluster.stop_node(name)
+            await until(lambda: is_whole(cluster))
+            assert (await payloads(log))[:20] == list(range(20))
+            await log.append([NewEntry(b"after", ("t",))])
+
+    asyncio.run(scenario())
+
+
+async def _write(log: AsyncLog) -> None:
+    while True:
+        await log.append([NewEntry(b"x" * 500, ("t",))])
+
+
+def test_a_log_that_nobody_owns_is_adopted_when_its_node_must_be_emptied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 4) as (cluster, log):
+            name = machine_of((await manifest_of(cluster)).segments[-1].ensembles[-1].nodes[0])
+            await log.close()
+            await cluster.stop_proxy(cluster.proxies[0][0])
+            await cluster.start_proxy()
+            store = await cluster.open_store()
+            await store.create(f"/draining/{name}", b"")
+
+            async def left() -> bool:
+                return name not in {machine_of(node) for node in await machines(cluster)}
+
+            await until(left)
+            await until(lambda: is_whole(cluster))
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_block_is_not_copied_and_is_replaced_by_a_good_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 3) as (cluster, _):
+            manifest = await manifest_of(cluster)
+            segment = manifest.segments[0]
+            node = segment.ensembles[0].nodes[0]
+            name = machine_of(node)
+            await cluster.stop_node(name)
+            await cluster.start_node(name)  # what is in its journal goes into files
+            file = await flushed_file(cluster.directory / name, "main", int(segment.id))
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+            nodes = cluster.proxies[0][0]._nodes
+            await until(lambda: _is_here(nodes, node))
+            client = nodes.client(node)
+            assert client is not None
+            key = SegmentKey("main", segment.id)
+            for block in range(segment.blocks):
+                await client.read(key, block, durable_block=segment.blocks, bytes_max=1)
+
+            await until(lambda: is_whole(cluster))
+            for other in cluster.nodes:
+                if other != name:
+                    await cluster.stop_node(other)
+            for block in range(segment.blocks):
+                answer = await client.read(key, block, durable_block=segment.blocks, bytes_max=1)
+                assert len(answer.data) >= BLOCK_HEADER_BYTES
+
+    asyncio.run(scenario())
+
+
+async def _is_here(nodes: object, node: object) -> bool:
+    return node in nodes.alive()  # type: ignore[attr-defined]
+
+
+async def flushed_file(data_dir: Path, log: str, segment: int) -> Path:
+    """The file of a part, once the node has brought it out of its journal."""
+    for _ in range(500):
+        for file in (data_dir / "segments").iterdir():
+            if f"{segment:010d}" in file.name and file.stat().st_size > 10_000:
+                return file
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"no file of segment {segment} in {list(data_dir.rglob('*'))}")
+
+
+# ---- what it does not do
+
+
+class BlindStore:
+    """A store that lists nothing, and remembers what was changed."""
+
+    def __init__(self, inner: MetadataStore, *, no_children: bool, unknown_sets: int = 0) -> None:
+        self._inner = inner
+        self._no_children = no_children
+        self._unknown_sets = unknown_sets
+        self.changed: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def children(self, path: str) -> list[str]:
+        if self._no_children:
+            raise NotFound(path)
+        return await self._inner.children(path)
+
+    async def set(self, path: str, data: bytes, version: int) -> int:
+        self.changed.append(path)
+        done = await self._inner.set(path, data, version)
+        if self._unknown_sets:
+            self._unknown_sets -= 1
+            raise Unknown("the answer was lost")
+        return done
+
+    async def delete(self, path: str, version: int | None = None) -> None:
+        self.changed.append(path)
+        await self._inner.delete(path, version)
+
+
+def files_of(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.glob("n*/segments/*")}
+
+
+def own_auditor(proxy: ProxyServer, store: object) -> Auditor:
+    """Another auditor on the same nodes, which runs only when it is told to."""
+
+    async def adopt(log: str) -> None:
+        raise AssertionError("nothing is to be adopted")
+
+    loop = asyncio.get_running_loop()
+    return Auditor(
+        lambda: store,  # type: ignore[return-value, arg-type]
+        proxy._nodes,
+        RollCall(loop.time, gone_seconds=0.0),
+        proxy="test",
+        adopt=adopt,
+    )
+
+
+@pytest.fixture
+def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor_module, "ROUND_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("no_rounds")
+def test_a_missing_listing_changes_and_deletes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 4) as (cluster, _):
+            proxy = cluster.proxies[0][0]
+            before, files = await manifest_of(cluster), files_of(tmp_path)
+            store = BlindStore(await cluster.open_store(), no_children=True)
+            auditor = own_auditor(proxy, store)
+            plan = await auditor.round()
+            assert plan.repairs == () and store.changed == []
+
+            # Nor does a manifest that cannot be read, or nodes that say nothing at all.
+            raw = await cluster.open_store()
+            found = await raw.get("/logs/main")
+            assert found is not None
+            version = await raw.set("/logs/main", found.data[:-1], found.version)
+            await own_auditor(proxy, BlindStore(raw, no_children=False)).round()
+            await raw.set("/logs/main", found.data, version)
+            for name in list(cluster.nodes):
+                await cluster.stop_node(name)
+            silent = BlindStore(raw, no_children=False)
+            auditor = own_auditor(proxy, silent)
+            await auditor.round()
+            assert silent.changed == []
+            assert auditor.report.stuck and auditor.report.repairs == 0
+            assert await manifest_of(cluster) == before
+            assert files_of(tmp_path) >= files
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("no_rounds")
+def test_a_change_whose_answer_was_lost_is_found_to_have_been_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with loaded(tmp_path, 4) as (cluster, _):
+            proxy = cluster.proxies[0][0]
+            manifest = await manifest_of(cluster)
+            victim = machine_of(manifest.segments[0].ensembles[0].nodes[0])
+            await cluster.stop_node(victim)
+            await until(lambda: _is_away(proxy, victim))
+            store = BlindStore(await cluster.open_store(), no_children=False, unknown_sets=1)
+            auditor = own_auditor(proxy, store)
+            while (await auditor.round()).repairs:
+                pass
+            assert auditor.report.failures == 0
+            assert await is_whole(cluster)
+
+    asyncio.run(scenario())
+
+
+async def _is_away(proxy: ProxyServer, name: str) -> bool:
+    return name not in {info.name for info in proxy._nodes.alive().values()}
+
+
+@pytest.mark.usefixtures("no_rounds")
+def test_only_one_proxy_audits_and_another_takes_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        metadata = MemoryMetadata()
+        async with loaded(tmp_path, 3) as (cluster, _):
+            proxy = cluster.proxies[0][0]
+            first, second = metadata.session(), metadata.session()
+            one, two = own_auditor(proxy, first), own_auditor(proxy, second)
+            assert [await one._take_office(), await two._take_office()] == [True, False]
+            assert [await one._take_office(), await two._take_office()] == [True, False]
+            await first.close()
+            assert await two._take_office()
+            await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_is_gone_after_a_while_or_at_once_if_it_came_back_empty() -> None:
+    from penstock.ids import NodeId
+    from penstock.log.replication.node_api import NodeInfo
+
+    now = [0.0]
+    old, other = NodeInfo("n0", "a", "h", 1), NodeInfo("n1", "b", "h", 2)
+    call = RollCall(lambda: now[0], gone_seconds=10.0)
+    call.call({old.id: old, other.id: other}, [old.id])
+    assert not call.is_gone(old.id)
+    call.call({other.id: other}, [old.id])
+    now[0] = 9.0
+    assert not call.is_leaving(old.id)
+    now[0] = 10.0
+    assert call.is_leaving(old.id)
+    call.call({old.id: old}, [old.id])
+    assert not call.is_gone(old.id)
+    renewed = NodeInfo("n0", "c", "h", 1)
+    call.call({renewed.id: renewed}, [old.id])
+    assert call.is_gone(old.id)
+    draining = NodeInfo("n2", "d", "h", 3, draining=True)
+    call.call({draining.id: draining}, [])
+    assert call.is_leaving(draining.id) and not call.is_gone(draining.id)
+    assert not call.is_gone(NodeId("never:seen"))
