@@ -68,6 +68,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench realtime
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
+	$(BIN)/penstock bench cluster
 
 # A bar that is missed is a figure, too: the rest is measured all the same.
 RESULTS ?= nexmark-results
