@@ -30,6 +30,7 @@ PURE = (
     "log/block_format.py",
     "log/core/",
     "log/meta/api.py",
+    "log/meta/paths.py",
     "log/replication/",
     "log/client/appender_core.py",
     "protocol/",

@@ -53,6 +53,7 @@ TAILS_BAR: Final = 2.0
 SLOW_MS: Final = 50.0
 TAILS: Final = 40
 _SLOW_NODE: Final = "n3"
+_READER: Final = "r0"
 _TAGS: Final = 10
 #: Names that are tried until one log has the slow node and one has not; each is as likely as 3:1.
 _NAMES_MAX: Final = 40
@@ -295,10 +296,14 @@ class _Bench:
             await append_one_by_one(appender, self._data, 5)
             await tails.reach((await log.bounds()).tail)
             before = await self._clients.read_bytes()
+            fetched = await self._clients.fetched_bytes(_READER)
             rate = plan.rate
             seconds = plan.tail_entries / rate
             await append_at_rate([appender], self._data, rate=rate, seconds=seconds)
             await tails.reach((await log.bounds()).tail)
+            appended = int(rate * seconds) * len(self._data)
+            if await self._clients.fetched_bytes(_READER) - fetched < appended:
+                raise RuntimeError("another proxy has served the tails: nothing was measured")
             return await self._clients.read_bytes() - before
         finally:
             await tails.stop()
@@ -409,19 +414,30 @@ class _Bench:
             "full_mb_per_second": [],
             "tag_mb_per_second": [],
         }
-        reader = self._cluster.proxies["r0"]
         for _ in range(plan.catch_up_rounds):
             for name, tags, share in (("full", None, 1), ("tag", ["t/3"], _TAGS)):
-                await asyncio.to_thread(reader.stop)
-                await asyncio.to_thread(reader.start)
-                started = time.perf_counter()
-                found = await count_entries(log, tags, start=0, end=end)
-                seconds = time.perf_counter() - started
+                found, seconds = await self._read_cold(tags, end)
                 if found < plan.catch_up_entries // share:
                     raise RuntimeError(f"read {found} entries of {plan.catch_up_entries // share}")
                 figures[f"{name}_mb_per_second"].append(round(_megabytes(found) / seconds, 1))
         self._report.figures["catch_up"] = figures
         await self._clients.close([log])
+
+    async def _read_cold(self, tags: list[str] | None, end: int) -> tuple[int, float]:
+        """Entries, and seconds until all were read, through a read proxy that has nothing yet."""
+        proxy = self._cluster.proxies[_READER]
+        await asyncio.to_thread(proxy.stop)
+        await asyncio.to_thread(proxy.start)
+        self._clients.look_again()
+        reader = await self._clients.connect("catch-up")
+        await count_entries(reader, ["nothing"], start=end - 1, end=end)  # it is connected
+        started = time.perf_counter()
+        found = await count_entries(reader, tags, start=0, end=end)
+        seconds = time.perf_counter() - started
+        if await self._clients.fetched_bytes(_READER) < self._plan.catch_up_entries * KIB:
+            raise RuntimeError("another proxy has served the reader: nothing was measured")
+        await self._clients.close([reader])
+        return found, seconds
 
 
 def _megabytes(entries: int) -> float:

@@ -63,6 +63,10 @@ class Clients:
         self._logs.append(found)
         return found
 
+    def look_again(self) -> None:
+        """A proxy was started: the next client must hear of it."""
+        self._proxies.invalidate()
+
     async def connect_all(self, names: Sequence[str], at_once: int = 16) -> list[AsyncLog]:
         """One client for each, some of them at once."""
         turns = asyncio.Semaphore(at_once)
@@ -106,6 +110,12 @@ class Clients:
         """Bytes that all nodes together have sent to readers."""
         found = [await self.node_counters(name) for name in self._cluster.nodes]
         return int(sum(counters["penstock_node_read_bytes_total"] for counters in found))
+
+    async def fetched_bytes(self, proxy: str) -> int:
+        """Bytes that a proxy has read from nodes."""
+        directory = self._cluster.directory
+        text = await scrape(directory / f"{proxy}.json", self._cluster.token_file)
+        return int(parse_metrics(text)["penstock_fetched_bytes"])
 
 
 async def scrape(address_file: Path, token_file: Path) -> str:

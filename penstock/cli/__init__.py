@@ -4,6 +4,13 @@ main.py          the root: registers the commands, turns errors into one line an
 output.py        exit codes, tables, numbers and times as text
 target.py        --dir, --connect and the rest of what says which log is meant
 log.py           log serve, status, verify, trim
+cluster.py       cluster status, and the group of its commands
+cluster_target.py  which cluster is meant, and a connection to it
+cluster_facts.py   what a cluster's metadata, nodes and proxies say of it
+cluster_up.py    cluster up: a whole cluster on this machine
+cluster_process.py  cluster node, proxy: one process of a cluster
+cluster_decommission.py  cluster decommission: empty a storage node
+cluster_verify.py  cluster verify: every copy of every block
 stream.py        stream list, create, describe, append, read, tail, lag
 query_facts.py   what the log knows of its queries
 query.py         query list, status, stop, remove

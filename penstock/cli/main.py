@@ -15,6 +15,7 @@ from typing import IO, Any
 import click
 
 from penstock.cli.bench import bench
+from penstock.cli.cluster import cluster
 from penstock.cli.demo import demo
 from penstock.cli.explain import explain
 from penstock.cli.log import log
@@ -91,12 +92,13 @@ def cli() -> None:
       echo '{"auction": 1, "price": 250}' | penstock stream append bids
       penstock stream tail bids --start earliest
       penstock log status --json
+      penstock cluster up
       penstock query status hot --watch
       penstock plan explain pipeline.py:hot_items
     """
 
 
-for command in (log, stream, query, plan, explain, demo, bench, nexmark):
+for command in (log, cluster, stream, query, plan, explain, demo, bench, nexmark):
     cli.add_command(command)
 
 

@@ -211,6 +211,18 @@ class LogBounds:
     tail: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there? Costs a server nothing, however much it has to do."""
+
+    KIND: ClassVar = 23
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    KIND: ClassVar = 24
+
+
 Message = (
     Hello
     | Welcome
@@ -234,6 +246,8 @@ Message = (
     | Status
     | GetBounds
     | LogBounds
+    | Ping
+    | Pong
 )
 
 MESSAGES: dict[int, type[Message]] = {cls.KIND: cls for cls in typing.get_args(Message)}

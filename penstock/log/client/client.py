@@ -79,6 +79,8 @@ class Endpoint:
     #: A server that is silent for two to three times as long, though it was asked, is left: it may
     #: hang, and another have taken over. None where there is no other to go to.
     pulse_seconds: float | None = None
+    #: The longest wait between two attempts.
+    backoff_seconds_max: float = BACKOFF_SECONDS[-1]
 
 
 #: Called before every attempt, so that a server that moved is found again.
@@ -152,7 +154,7 @@ class AsyncLog:
                 if isinstance(error, NotOwner) and str(error) and attempt < REDIRECTS_MAX:
                     attempt += 1
                     continue
-                await asyncio.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
+                await asyncio.sleep(_backoff(endpoint, attempt))
                 attempt += 1
                 continue
             except PenstockError as error:
@@ -177,7 +179,7 @@ class AsyncLog:
                 attempt = 0
             else:
                 # It was closed at once: do not hammer a server that does not want us.
-                await asyncio.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
+                await asyncio.sleep(_backoff(endpoint, attempt))
                 attempt += 1
             for appender in list(self._appenders):
                 appender.disconnected()
@@ -200,7 +202,7 @@ class AsyncLog:
             elif is_asked:
                 connection.abort(Unavailable("the server has not answered any more"))
             elif connection.is_waiting:
-                connection.send(self.next_request(), m.GetStatus(), lambda *_: None)
+                connection.send(self.next_request(), m.Ping(), lambda *_: None)
                 is_asked = True
         return await connection.closed
 
@@ -520,3 +522,8 @@ def changes_of(key: str, batch: ReadBatch) -> Iterator[Value | None]:
 def _is_usable(own: asyncio.Task[AsyncAppender]) -> bool:
     """A finished task that opened a producer which can still append."""
     return not own.cancelled() and own.exception() is None and own.result().core.broken is None
+
+
+def _backoff(endpoint: Endpoint | None, attempt: int) -> float:
+    seconds = BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]
+    return seconds if endpoint is None else min(seconds, endpoint.backoff_seconds_max)

@@ -28,6 +28,10 @@ REFRESH_SECONDS = 0.1
 DEFAULT_REGION = "default"
 #: See `Endpoint.pulse_seconds`. The owner of a log that is silent for so long has lost its session.
 PULSE_SECONDS = 1.0
+#: The next owner comes when the session of the last one ends, of which clients are not told.
+BACKOFF_SECONDS_MAX = 0.1
+#: For so long, a proxy that could not be reached is not tried again while there is another.
+UNREACHABLE_SECONDS = 1.0
 
 
 class ProxyList:
@@ -97,6 +101,8 @@ class ClusterRoute:
         self._owners = Owners()
         #: How many candidates failed since the last welcome.
         self._failures = 0
+        #: Proxies that could not be reached, and when that was.
+        self._unreachable: dict[str, float] = {}
         self.reads: ClusterRoute | None = None
         if not is_reading:
             self.reads = ClusterRoute(
@@ -112,8 +118,9 @@ class ClusterRoute:
             if not found:
                 self._proxies.invalidate()
                 raise Unavailable(f"no proxy of the cluster can {role}")
-            chosen = found[self._failures % len(found)]
-            owner = _name(chosen.host, chosen.port, chosen.tls)
+            names = [_name(proxy.host, proxy.port, proxy.tls) for proxy in found]
+            reachable = [name for name in names if not self._is_unreachable(name)]
+            owner = (reachable or names)[self._failures % len(reachable or names)]
         return self._endpoint(owner, self._owners.ticket())
 
     def _endpoint(self, owner: str, ticket: int) -> Endpoint:
@@ -127,14 +134,19 @@ class ClusterRoute:
 
         def failed(error: PenstockError) -> None:
             self._owners.failed(log, owner)
-            if isinstance(error, NotOwner) and str(error):
-                self._owners.learn(log, str(error), self._owners.ticket())
-                return
+            if isinstance(error, NotOwner):
+                # A dead owner is named until its session ends: who named it may be the next one.
+                if str(error) and not self._is_unreachable(str(error)):
+                    self._owners.learn(log, str(error), self._owners.ticket())
+                    return
+            else:
+                self._unreachable[owner] = asyncio.get_running_loop().time()
             self._failures += 1
             self._proxies.invalidate()
 
         def welcomed() -> None:
             self._failures = 0
+            self._unreachable.clear()
             self._owners.learn(log, owner, ticket)
 
         return Endpoint(
@@ -147,6 +159,14 @@ class ClusterRoute:
             failed=failed,
             welcomed=welcomed,
             pulse_seconds=PULSE_SECONDS,
+            backoff_seconds_max=BACKOFF_SECONDS_MAX,
+        )
+
+    def _is_unreachable(self, name: str) -> bool:
+        failed_at = self._unreachable.get(name)
+        return (
+            failed_at is not None
+            and asyncio.get_running_loop().time() < failed_at + UNREACHABLE_SECONDS
         )
 
 

@@ -60,7 +60,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is not None:
             self.flush()
-            transport.close()
+            if transport.get_extra_info("sslcontext") is None:
+                transport.close()
+            else:
+                # TLS says goodbye and waits for an answer, which the loop may not live to see.
+                transport.abort()
         self._end(Unavailable("the connection was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -208,6 +208,18 @@ class Tails:
             effects += self._advance(subscription)
         return effects
 
+    def skip_to(self, tail: Lsn) -> list[Effect]:
+        """What lies below this tail was given up before it was seen here: it must be asked for."""
+        before, self._tail = self._tail, tail
+        self._recent.clear()
+        self._recent_bytes = 0
+        effects: list[Effect] = []
+        for subscription in [found for found in self._all.values() if found.live]:
+            subscription.next_lsn = max(subscription.next_lsn, before)
+            self._leave_live(subscription)
+            effects += self._advance(subscription)
+        return effects
+
     def piece_read(
         self, id: SubscriptionId, records: Records, looked_up_to: Lsn, now_ms: int
     ) -> list[Effect]:

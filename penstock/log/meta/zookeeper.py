@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -65,8 +66,7 @@ SESSION_SECONDS = 3.0
 _CONNECT_SECONDS = 1.0
 #: How long `close` waits for the server to say that the session has ended.
 _CLOSE_SECONDS = 1.0
-#: Calls in flight. Kazoo wakes its thread through a socket pair that holds some 270 bytes of one
-#: call each; a full one would block the event loop.
+#: Calls that kazoo has and has not answered, also those whose callers have given up.
 _CALLS_MAX = 64
 _PARENT_TRIES = 3
 #: After these the answer is not known; kazoo says the same of what it had not sent yet.
@@ -88,7 +88,8 @@ class ZooKeeperMetadata:
         self._handler = _Handler()
         # Kazoo writes whole requests into its debug messages, the password among them.
         kazoo_logger = logger.getChild("kazoo")
-        kazoo_logger.setLevel(logging.INFO)
+        # It warns at every attempt to connect, also in a user's terminal: what matters we say.
+        kazoo_logger.setLevel(logging.ERROR)
         self._client = KazooClient(
             hosts=hosts,
             timeout=session_seconds,
@@ -219,15 +220,14 @@ class ZooKeeperMetadata:
         try:
             async with asyncio.timeout(self._session_seconds):
                 while True:
-                    await self._until_connected()
+                    await self._take_slot()
+                    # A server of a quorum may be behind: what is read is as new as the moment of
+                    # the call. Both travel together, in order.
+                    synced = self._submit(lambda: self._client.sync_async(full))
+                    answer = self._submit(start, self._slots.release)
                     try:
-                        async with self._slots:
-                            # A server of a quorum may be behind: what is read is as new as the
-                            # moment of the call. Both travel together, in order.
-                            synced = self._submit(lambda: self._client.sync_async(full))
-                            answer = self._submit(start)
-                            await synced
-                            return await answer
+                        await synced
+                        return await answer
                     except _NO_ANSWER:
                         continue  # the connection broke
         except TimeoutError as error:
@@ -239,31 +239,42 @@ class ZooKeeperMetadata:
         """A call that is made at most once."""
         try:
             async with asyncio.timeout(self._session_seconds):
-                await self._until_connected()
-                await self._slots.acquire()
+                await self._take_slot()
         except TimeoutError as error:
             raise self._no_answer() from error
         try:
-            # After the waits above: from here to the sending there is no other step.
-            self._check_alive()
             async with asyncio.timeout(self._session_seconds):
-                done = await self._submit(start)
+                done = await self._submit(start, self._slots.release)
         except (TimeoutError, *_NO_ANSWER) as error:
             raise Unknown(f"{full}: ZooKeeper did not answer, the change may be made") from error
         except KazooException as error:
             raise _refusal(error, full) from error
-        finally:
-            self._slots.release()
         if self._is_lost:
             # Kazoo may have made it in a next session already, which is about to be closed.
             raise Unknown(f"{full}: {self._end_reason}")
         return done
 
-    def _submit(self, start: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Hand a request to kazoo; its answer comes back to the loop."""
+    async def _take_slot(self) -> None:
+        """Until a request may be sent. After it, sending is the next step, with no wait between."""
+        while True:
+            await self._until_connected()
+            await self._slots.acquire()
+            if self._connected.is_set() and not self._ended.is_set():
+                return
+            self._slots.release()
+
+    def _submit(
+        self, start: Callable[[], Any], answered: Callable[[], None] | None = None
+    ) -> asyncio.Future[Any]:
+        """Hand a request to kazoo; its answer comes back to the loop, also if nobody waits."""
         answer: asyncio.Future[Any] = self._loop.create_future()
+        is_answered = False
 
         def settle(result: Any) -> None:
+            nonlocal is_answered
+            if answered is not None and not is_answered:
+                answered()
+            is_answered = True  # kazoo may say twice that it is closed
             if answer.done():
                 return  # its caller has gone
             if result.exception is not None:
@@ -466,7 +477,11 @@ class _PathWatch:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's threads, with connections that can be cut and that are not waited for too long."""
+    """Kazoo's threads, with connections that can be cut and calls that never block.
+
+    Kazoo wakes its thread with one byte for each call. A socket pair, its own choice, holds less
+    than 300 of them, and when the server stalls the event loop would wait there, for ever.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -480,6 +495,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connection = super().create_connection(*arguments, **options)
         return self._connection
 
+    def create_socket_pair(self) -> tuple[_WakePipe, _WakePipe]:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        return _WakePipe(read_fd), _WakePipe(write_fd)
+
     def cut(self) -> None:
         """End the connection under kazoo, which then sees that it is to stop."""
         self._is_cut = True
@@ -488,6 +507,33 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 self._connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it was not connected any more
+
+
+class _WakePipe:
+    """One end of a pipe, which holds 64 Ki bytes, with the few methods of a socket that kazoo uses.
+
+    Neither end ever waits: a byte too many raises, which kazoo takes for a closed connection.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def send(self, data: bytes) -> int:
+        return os.write(self._fd, data)
+
+    def recv(self, size: int) -> bytes:
+        try:
+            return os.read(self._fd, size)
+        except BlockingIOError:
+            return b""  # no wake-up is left, which is all that kazoo wants to know
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _refusal(error: KazooException, full: str) -> PenstockError:

@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.limits import MIB
@@ -22,37 +24,46 @@ from penstock.log.replication.routing import ProxyInfo
 EXIT_FATAL = 70
 
 
-def _options() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """The options, also those of `penstock cluster proxy`."""
     parser = argparse.ArgumentParser(prog="python -m penstock.log.proxy", description=__doc__)
     parser.add_argument("--metadata", required=True, help="address of the cluster's metadata")
     parser.add_argument("--token-file", type=Path, required=True, help="what clients show")
     parser.add_argument("--node-token-file", type=Path, required=True, help="what nodes are shown")
     parser.add_argument("--metadata-auth-file", type=Path, help="file with user:password")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--advertised-host", default="")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--tls-cert", type=Path)
-    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="to listen on; beyond this machine only with TLS"
+    )
+    parser.add_argument("--advertised-host", default="", help="where clients reach it")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--tls-cert", type=Path, help="certificate (PEM)")
+    parser.add_argument("--tls-key", type=Path, help="its key (PEM)")
     parser.add_argument("--tls-ca", type=Path, help="who vouches for the nodes")
-    parser.add_argument("--region", default="default")
-    parser.add_argument("--rack", default="default")
-    parser.add_argument("--role", choices=("write", "read"), default="write")
-    parser.add_argument("--ensemble", type=int, default=3)
-    parser.add_argument("--write-quorum", type=int, default=3)
-    parser.add_argument("--ack-quorum", type=int, default=2)
-    parser.add_argument("--min-regions", type=int, default=1)
-    parser.add_argument("--segment-bytes", type=int, default=64 * MIB)
-    parser.add_argument("--segment-seconds", type=float, default=3600.0)
-    parser.add_argument("--ttl-seconds", type=float, default=0.0)
-    parser.add_argument("--cold-uri")
-    parser.add_argument("--session-seconds", type=float, default=2.0)
+    parser.add_argument("--region", default="default", help="where it stands")
+    parser.add_argument("--rack", default="default", help="where it stands in its region")
+    parser.add_argument(
+        "--role", choices=("write", "read"), default="write", help="read: own no logs"
+    )
+    parser.add_argument("--ensemble", type=int, default=3, help="nodes of a segment")
+    parser.add_argument("--write-quorum", type=int, default=3, help="copies of a block")
+    parser.add_argument("--ack-quorum", type=int, default=2, help="fsyncs before an answer")
+    parser.add_argument("--min-regions", type=int, default=1, help="regions of every ack quorum")
+    parser.add_argument("--segment-bytes", type=int, default=64 * MIB, help="a segment's size")
+    parser.add_argument("--segment-seconds", type=float, default=3600.0, help="... or age")
+    parser.add_argument(
+        "--ttl-seconds", type=float, default=0.0, help="older entries are trimmed; 0 keeps all"
+    )
+    parser.add_argument("--cold-uri", help="copy sealed segments there: any pyarrow.fs URI")
+    parser.add_argument(
+        "--session-seconds", type=float, default=2.0, help="others take its logs after so long"
+    )
     parser.add_argument("--region-delay-ms", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--ready-file", type=Path, help="written when the proxy listens")
-    return parser.parse_args()
+    return parser
 
 
-def main() -> int:
-    options = vars(_options())
+def run(options: dict[str, Any], announce: Callable[[ProxyInfo], None] = lambda info: None) -> None:
+    """Serve until SIGTERM or SIGINT; `options` are those of the parser."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     auth_file: Path | None = options.pop("metadata_auth_file")
     ready_file: Path | None = options.pop("ready_file")
@@ -82,9 +93,14 @@ def main() -> int:
             temporary = ready_file.with_suffix(".new")
             temporary.write_text(json.dumps(asdict(info)))
             os.replace(temporary, ready_file)
+        announce(info)
 
+    run_proxy(config, open_store, on_ready)
+
+
+def main() -> int:
     try:
-        run_proxy(config, open_store, on_ready)
+        run(vars(make_parser().parse_args()))
     except (PenstockError, OSError) as error:
         print(f"penstock: {error}", file=sys.stderr, flush=True)
         return EXIT_FATAL

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -185,10 +185,21 @@ class BlockSource:
             newest = max(newest, answer.durable_block)
             if answer.found == Found.HERE and not blocks:
                 blocks.extend(self._take_in(key, mark, segment, block, answer))
-            return answer.found
+            # Who waits is answered as well by a node that only knows that the block is durable.
+            return Found.HERE if wait_ms and newest > block else answer.found
 
-        order = read_order(
-            replicas(segment, block, key.part),
+        nodes = replicas(segment, block, key.part)
+        order = self._order(nodes)
+        if wait_ms:
+            # What tells of the last block was written to other nodes than it, but for some.
+            order += self._order([n for n in segment.ensembles[-1].nodes if n not in nodes])
+        what = f"block {block} of segment {segment.id} of log {key.log}"
+        await self._speculate(order, ask, what, waits=bool(wait_ms))
+        return Fetched(blocks, newest)
+
+    def _order(self, nodes: Sequence[NodeId]) -> tuple[NodeId, ...]:
+        return read_order(
+            nodes,
             self._nodes.alive(),
             region=self._region,
             rack=self._rack,
@@ -196,9 +207,6 @@ class BlockSource:
             now_ms=self._loop.time() * 1000,
             seed=self._seed,
         )
-        what = f"block {block} of segment {segment.id} of log {key.log}"
-        await self._speculate(order, ask, what, waits=bool(wait_ms))
-        return Fetched(blocks, newest)
 
     def _take_in(
         self, key: SegmentKey, mark: int, segment: Segment, first: int, answer: Blocks
@@ -252,7 +260,7 @@ class BlockSource:
                 if not tasks:
                     await asyncio.sleep(timeout)
                 now_ms = loop.time() * 1000
-                for task in done:
+                for task in [task for task in tasks if task in done]:
                     node, asked_ms = tasks.pop(task)
                     start(self._heard(read, node, task, now_ms, asked_ms, waits))
                 if not done:

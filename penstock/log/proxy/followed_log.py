@@ -76,7 +76,11 @@ class FollowedLog(ServedLog):
     async def _step(self) -> None:
         if self._changed.is_set():
             self._changed.clear()
-            await self._reload()
+            try:
+                await self._reload()
+            except PenstockError:
+                self._changed.set()  # nobody will say it again
+                raise
         segment = self._place
         if segment is None or (segment.sealed and self._next >= segment.blocks):
             await self._enter_next()
@@ -105,8 +109,10 @@ class FollowedLog(ServedLog):
         size = sum(block.header.block_bytes for block in fetched.blocks)
         self._ahead.answered(request, bytes=size, latency_ms=(self._loop.time() - started) * 1000)
         self._durable = max(self._durable, fetched.durable_block)
-        self._take_in(fetched.blocks)
-        self._ahead.consumed(size, self._loop.time() * 1000)
+        try:
+            self._take_in(fetched.blocks)
+        finally:
+            self._ahead.consumed(size, self._loop.time() * 1000)
 
     async def _until_changed(self, polled: Awaitable[Fetched]) -> Fetched | None:
         """The poll's answer; None if the manifest changed first."""
@@ -137,16 +143,27 @@ class FollowedLog(ServedLog):
 
     async def _enter_next(self) -> None:
         """Go on in the next segment, once the manifest has one."""
-        before = -1 if self._place is None else self._place.id
-        following = next((s for s in self.view.manifest.segments if s.id > before), None)
-        if following is None:
+        last = self._place
+        if not self._enter(-1 if last is None else last.id):
             await self._changed.wait()
-            return
-        if self._place is not None:
-            done = self.view.maps.pop(self._place.id)
-            self.view.keep_map(self._place, done, self._place.bytes // 16)
-        self._place, self._next, self._durable = following, 0, 0
-        self.view.maps[following.id] = SegmentMap(following.base_lsn)
+        elif last is not None:
+            self.view.keep_map(last, self.view.maps.pop(last.id), last.bytes // 16)
+
+    def _enter(self, before: int) -> bool:
+        """Go on in the first segment after `before` that starts where we are, or beyond."""
+        lsn = self.view.durable_lsn
+        place = next(
+            (s for s in self.view.manifest.segments if s.id > before and s.base_lsn >= lsn), None
+        )
+        if place is None:
+            return False
+        self._place, self._next, self._durable = place, 0, 0
+        self.view.maps[place.id] = SegmentMap(place.base_lsn)
+        if place.base_lsn > lsn:
+            # What lies between was given up before we saw it: readers are told when they ask.
+            self.view.durable_lsn = place.base_lsn
+            self.perform(self.tails.skip_to(place.base_lsn))
+        return True
 
     async def _reload(self) -> None:
         manifest = await self._load()
@@ -159,15 +176,7 @@ class FollowedLog(ServedLog):
             elif self._next == 0 or self._place.id < manifest.first_segment:
                 # Given up while we were behind; or dropped by a new owner, with nothing in it.
                 self._place = None
-                self._restart(manifest)
-
-    def _restart(self, manifest: LogManifest) -> None:
-        place = next((s for s in manifest.segments if s.base_lsn >= self.view.durable_lsn), None)
-        if place is None:
-            place = _first_place(manifest)
-        if place is not None:
-            self._place, self._next, self._durable = place, 0, 0
-            self.view.maps[place.id] = SegmentMap(place.base_lsn)
+                self._enter(-1)
 
     # ---- what the owner does
 

@@ -242,10 +242,11 @@ class LogOpener:
             # is alive, the log goes on and the rest catches up or is replaced.
             last = manifest.segments[-1].ensembles[-1].nodes if manifest.segments else ()
             machines = {info.name for info in alive.values()}
+            seen = {node: self._seen.get(node) or self._unseen(node) for node in last}
             away = {
-                node: self._seen[node]
-                for node in last
-                if node in self._seen and self._seen[node].name not in machines
+                node: info
+                for node, info in seen.items()
+                if info is not None and info.name not in machines
             }
             nodes = choose({**alive, **away})
             if not can_ack(
@@ -264,6 +265,13 @@ class LogOpener:
             rule.ack_quorum,
             first_ms=time_ms,
         )
+
+    def _unseen(self, node: NodeId) -> NodeInfo | None:
+        """A node of which only its name is known: it can keep its place where no region counts."""
+        if self._replication.min_regions > 1:
+            return None
+        name, _, cookie = node.partition(":")
+        return NodeInfo(name, cookie, "", 0)
 
     def _open_segment(self, segment: Segment, owned: OwnedLog) -> OpenSegment:
         def choose(ensemble: tuple[NodeId, ...], lost: NodeId) -> NodeId | None:

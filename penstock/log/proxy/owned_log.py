@@ -49,9 +49,6 @@ SNAPSHOT_FACTOR = 4
 #: How long a durable block waits for the next one to tell of it, before a control block does.
 CONTROL_SECONDS = 0.002
 ROLL_RETRY_SECONDS = 0.2
-#: For so long after a quorum answered, nobody else can have taken the log: shorter than the
-#: shortest session. After it, a question is answered only when a quorum has answered again.
-SURE_SECONDS = 0.25
 
 T = TypeVar("T")
 
@@ -69,7 +66,8 @@ class _Sent:
     block: BlockId
     write: Write | None
     groups: list[DurableGroup]
-    sent_at: float
+    #: Counts the blocks that were sent, over all segments.
+    number: int
     data: tuple[Buffer, ...] = ()
 
 
@@ -100,15 +98,17 @@ class OwnedLog(SequencedLog):
         #: Where the last block that was sent ended.
         self._ordered_lsn = sequencer.durable_lsn
         self._control: asyncio.TimerHandle | None = None
-        #: Who waits for a durable block that was sent after they asked, and when they did.
-        self._unsure: list[tuple[float, asyncio.Future[None]]] = []
+        #: Who waits for a durable block that is sent after they asked, and what was sent before.
+        self._unsure: list[tuple[int, asyncio.Future[None]]] = []
         #: The open segment's snapshot is durable: older segments are not needed to recover.
         self._snapshot_durable = False
         self.fenced = False
         #: Segments that were given up and have a cold copy to be removed.
         self.given_up: list[SegmentId] = []
-        #: When the newest durable block was sent: until then this was the owner.
-        self._sure_at = self._loop.time()
+        #: Blocks that were sent so far, and how many of them when the newest durable one was: until
+        #: then this was the owner.
+        self._sent_count = 0
+        self._durable_count = 0
         view.durable_lsn = sequencer.durable_lsn
 
     @property
@@ -130,14 +130,18 @@ class OwnedLog(SequencedLog):
 
     @property
     def is_sure(self) -> bool:
-        return self._loop.time() < self._sure_at + SURE_SECONDS
+        return False  # however new the last answer of a quorum is: another may own the log since
 
     async def make_sure(self) -> None:
-        """A control block that a quorum takes proves that nobody has fenced the log before it."""
-        if self.is_sure:
-            return
+        """A block that a quorum takes proves that nobody had fenced the log when it was sent.
+
+        No time is short enough to do without: an owner that is cut off from the metadata does not
+        know when its session ends.
+        """
+        if self.fenced:
+            raise Unavailable("the log has another owner now")
         future: asyncio.Future[None] = self._loop.create_future()
-        self._unsure.append((self._loop.time(), future))
+        self._unsure.append((self._sent_count, future))
         if len(self._unsure) == 1 and not self._rolling:
             self._write_control()
         await future
@@ -145,9 +149,9 @@ class OwnedLog(SequencedLog):
     def _reassure(self) -> None:
         """Tell those who asked before the newest durable block was sent, however long it took."""
         waiting, self._unsure = self._unsure, []
-        for asked_at, future in waiting:
-            if asked_at > self._sure_at and not self.is_sure:
-                self._unsure.append((asked_at, future))
+        for asked_count, future in waiting:
+            if self._durable_count <= asked_count:
+                self._unsure.append((asked_count, future))
             elif not future.done():
                 future.set_result(None)
         if self._unsure and not self._sent and not self._rolling:
@@ -238,7 +242,8 @@ class OwnedLog(SequencedLog):
         segment = self.segment
         self._ordered_lsn = end_lsn
         # Before it is sent: a node may answer at once.
-        sent = _Sent(segment, segment.core.next_block, write, groups or [], self._loop.time())
+        self._sent_count += 1
+        sent = _Sent(segment, segment.core.next_block, write, groups or [], self._sent_count)
         self._sent.append(sent)
         sent.data = segment.write(
             kind,
@@ -264,7 +269,7 @@ class OwnedLog(SequencedLog):
     def _took(self, sent: _Sent) -> None:
         """A block is durable, and all before it."""
         block = _block(sent.data)
-        self._sure_at = sent.sent_at
+        self._durable_count = sent.number
         self.view.maps[sent.open.segment.id].add(block, sent.groups)
         self.view.source.keep(sent.open.key, block)
         if block.header.kind == BlockKind.SNAPSHOT and sent.open is self.segment:

@@ -88,6 +88,8 @@ class ProxyServer(Listener):
         self._followed: dict[str, tuple[FollowedLog, Callable[[], None]]] = {}
         self._idle_since: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: All that a client can ask for is there.
+        self._is_serving = False
         self.info: ProxyInfo
         self._nodes: NetworkNodes
         self._source: BlockSource
@@ -162,6 +164,8 @@ class ProxyServer(Listener):
             self._spawn(self._auditor.run())
         self._spawn(self._tick())
         self._spawn(self._keep_house())
+        self._is_serving = True
+        await self._register(self._session.store)
         logger.info("serving host=%s port=%d role=%s", self.info.host, self.info.port, config.role)
         self._on_ready(self.info)
 
@@ -197,9 +201,13 @@ class ProxyServer(Listener):
     # ---- the session
 
     async def _registered(self, store: MetadataStore) -> None:
-        """A session was opened: say where we are."""
+        """A session was opened: say where we are, unless it is too early to be found."""
         if hasattr(self, "_nodes"):
             self._nodes.use(store)
+        if self._is_serving:
+            await self._register(store)
+
+    async def _register(self, store: MetadataStore) -> None:
         data = json.dumps(asdict(self.info)).encode()
         try:
             await store.create(f"/proxies/{self._id}", data, ephemeral=True)
@@ -227,7 +235,9 @@ class ProxyServer(Listener):
             opened(error)
             return
         owned = self._owned.get(name)
-        if owned is not None:
+        if not self._is_serving:
+            opened(Unavailable("the proxy is starting"))
+        elif owned is not None:
             opened(owned)
         else:
             self._spawn(self._open(name, hello.reads, opened))

@@ -259,6 +259,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                     self.send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
                 else:
                     self._later(request, lambda: self._bounds(request))
+            case m.Ping():
+                self.send(request, m.Pong())
             case m.GetStatus():
                 self._later(request, lambda: self._status(request))
             case _:

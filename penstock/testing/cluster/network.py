@@ -58,8 +58,7 @@ class Connection:
         self._last = {True: 0.0, False: 0.0}
         self._held: list[tuple[bool, Action]] = []
         world.connections[self] = None
-        if self._server_process is None or self._server_process.dead:
-            self._client_process.call_later(world.delay(), self._end, False)
+        self.reset_if_dead()
 
     def send(self, to_server: bool, action: Action) -> None:
         """`action` happens over there, if it arrives."""
@@ -96,6 +95,13 @@ class Connection:
                 self._held = held[place:]
                 return
             self._schedule(to_server, action, self._world.delay())
+        self.reset_if_dead()
+
+    def reset_if_dead(self) -> None:
+        """Whoever has died answers with a reset, as soon as anything gets through."""
+        process = self._server_process
+        if (process is None or process.dead) and not self._is_cut(False):
+            self._client_process.call_later(self._world.delay(), self.break_off)
 
     def close(self) -> None:
         """The client ends it."""

@@ -134,6 +134,7 @@ class SimNode:
             records = self._writing.records
             kept = records[: int(len(records) * keep)]
             self.journal += kept
+            self._world.wrote(self, kept)
             self._world.count("write cut" if len(kept) < len(records) else "write kept")
             self._writing = None
         process.kill()

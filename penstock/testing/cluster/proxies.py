@@ -268,7 +268,7 @@ class SimProxy:
             self._foreseen(error)
             return
         self.world.count("rival opened")
-        if self.owned is not None:
+        if self.owned is not None or not self.world.is_broken:
             await owned.stop(clean=False)
         else:
             self.owned = owned

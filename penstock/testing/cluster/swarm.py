@@ -149,7 +149,7 @@ def draw_swarm(random: Random) -> ClusterSwarm:
         pace_seconds=random.choice((0.02, 0.2, 0.5)),
         timeout_seconds=random.choice((1.0, 30.0, 30.0)),
         cache_bytes=random.choice((1, 2000, 1 << 20)),
-        piece_bytes=random.choice((60, 300, 1 << 20)),
+        piece_bytes=random.choice((200, 1 << 20)),
         snapshot_bytes=random.choice((400, 3000, 8 << 20)),
         writes_max=random.choice((1, 3, 16)),
         replace_seconds=random.choice((0.1, 0.5)),

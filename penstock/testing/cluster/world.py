@@ -99,6 +99,8 @@ class ClusterWorld:
         self.scheduler = Scheduler()
         #: Faults still strike.
         self.is_broken = True
+        #: Only the log itself is read any more: nothing takes long.
+        self._is_over = False
         self.story = Story()
         self.counts: Counts[str] = Counts()
         self.trace: list[str] = []
@@ -109,7 +111,7 @@ class ClusterWorld:
         self.connections: dict[Connection, None] = {}
         #: Ways (from, to) on which nothing goes through now.
         self.cuts: dict[tuple[str, str], int] = {}
-        self.metadata_cuts: set[str] = set()
+        self.metadata_cuts: dict[str, None] = {}
         self.registry: dict[NodeId, NodeInfo] = {}
         self._lost: set[tuple[SegmentKey, int, str]] = set()
         self.metadata = _Metadata(self._manifest_changed)
@@ -180,11 +182,15 @@ class ClusterWorld:
 
     def delay(self) -> float:
         """Of one message: mostly short, sometimes not."""
+        if self._is_over:
+            return 0.0001
         drawn = self.random.random()
         most = self.swarm.network_seconds
         return drawn * most if drawn < 0.97 else drawn * most * 10
 
     def disk_delay(self, node: SimNode) -> float:
+        if self._is_over:
+            return 0.0001
         slow = 40 if self.now < node.slow_until else 1
         return self.random.random() * self.swarm.disk_seconds * slow
 
@@ -258,8 +264,8 @@ class ClusterWorld:
     def server_died(self, name: str) -> None:
         """Its connections are reset, as far as that gets through."""
         for connection in list(self.connections):
-            if connection.server == name and (name, connection.client) not in self.cuts:
-                self.after(self.delay(), connection.break_off)
+            if connection.server == name:
+                connection.reset_if_dead()
 
     def lost_disk(self, node: SimNode) -> None:
         for key, blocks in node.store.parts.items():
@@ -356,6 +362,9 @@ class ClusterWorld:
         for proxy in self.proxies.values():
             self._resume(proxy)
             proxy.start()
+            if self.swarm.rivals and proxy.session is not None:
+                # Only a session tells an owner that nobody writes to that it is one no more.
+                proxy.session.expire()
 
     def _finish(self) -> None:
         self.run_until(self._is_finished, seconds=LIVENESS_SECONDS_MAX)
@@ -576,7 +585,7 @@ class ClusterWorld:
             case Fault.META_CUT:
                 if proxy.name in self.metadata_cuts:
                     return False
-                self.metadata_cuts.add(proxy.name)
+                self.metadata_cuts[proxy.name] = None
                 session.is_unavailable = True
                 seconds = self.random.uniform(0.05, 3 * self.swarm.session_seconds)
                 age = self._session_age()
@@ -586,7 +595,7 @@ class ClusterWorld:
         return True
 
     def _mend_metadata(self, name: str) -> None:
-        self.metadata_cuts.discard(name)
+        self.metadata_cuts.pop(name, None)
         session = self.proxies[name].session
         if session is not None:
             session.is_unavailable = False
@@ -606,6 +615,7 @@ class ClusterWorld:
     def read_final(self) -> FinalLog:
         """Cut the power of all nodes, take the log over, and read it by every way there is."""
         self.note("final power cut")
+        self._is_over = True
         self.clients.kill()
         for proxy in self.proxies.values():
             proxy.kill()

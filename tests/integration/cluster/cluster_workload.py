@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,10 @@ class Load:
         self._payload_bytes_max = payload_bytes_max
         self.logs: list[AsyncLog] = []
         self._writers: list[Writer] = []
-        self._work: list[asyncio.Task[None]] = []
+        self._work: list[asyncio.Future[None]] = []
         self._tails: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
+        self._starts = 0
 
     async def __aenter__(self) -> Load:
         self.logs = [await AsyncLog.connect(self._resolve()) for _ in range(3)]
@@ -149,10 +150,12 @@ class Load:
     def start(self) -> None:
         """Everybody at work."""
         self._stop.clear()
+        self._starts += 1
         stop, history = self._stop, self.history
         jobs: list[Awaitable[None]] = [writer.run(stop) for writer in self._writers]
         jobs += [
-            count_up(self.logs[n], history, f"counter-{n}", COUNTER, stop) for n in range(2)
+            count_up(self.logs[n], history, f"counter-{self._starts}-{n}", COUNTER, stop)
+            for n in range(2)
         ]
         jobs.append(doubt(self.logs[2], history, stop))
         self._work = [asyncio.ensure_future(job) for job in jobs]
@@ -160,9 +163,21 @@ class Load:
     async def quiet(self, seconds: float) -> None:
         """Let everybody finish what they do."""
         self._stop.set()
-        async with asyncio.timeout(seconds):
-            await asyncio.gather(*self._work)
+        _, unfinished = await asyncio.wait(self._work, timeout=seconds)
+        if unfinished:
+            raise AssertionError("\n".join(self._stories(unfinished)))
+        for task in self._work:
+            task.result()
         self._work = []
+
+    def _stories(self, tasks: Iterable[asyncio.Future[None]]) -> Iterator[str]:
+        """What those wait for that should be finished."""
+        for task in tasks:
+            yield f"still at work: {task}"
+        for log in self.logs:
+            yield f"client: connection {log.connection}, keeper {log._keeper}"
+            for appender in log._appenders:
+                yield f"  {appender.producer}: {vars(appender.core)}"[:2000]
 
     def check_alive(self) -> None:
         for task in [*self._work, *self._tails]:
@@ -187,7 +202,9 @@ class Load:
             while any(reading.looked_up_to < tail for reading in self.history.readings):
                 self.check_alive()
                 await asyncio.sleep(0.01)
-        assert self.history.check_all(final, by_tag) == []
+        problems = self.history.check_all(final, by_tag)
+        if problems:
+            raise AssertionError("\n".join(problems))
         return final
 
 
@@ -225,12 +242,13 @@ class Watcher:
 
     async def left(self, id: str, seconds: float) -> float:
         """Wait until the log is no more owned by `id`; the last moment at which it surely was."""
+        owned_at = time.monotonic()
         async with asyncio.timeout(seconds):
             while True:
                 asked_at = time.monotonic()
                 if await self.owner_id() != id:
-                    return last
-                last = asked_at
+                    return owned_at
+                owned_at = asked_at
                 await asyncio.sleep(0.003)
 
     async def manifest(self) -> LogManifest:

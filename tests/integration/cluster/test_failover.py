@@ -125,7 +125,8 @@ def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_o
                 for _ in range(3)
             ]
             zombie = await pinned[0].appender("zombie")
-            await zombie.append([NewEntry(b"while it was the owner", ("t",))])
+            early = history.invoke("zombie", [NewEntry(b"while it was the owner", ("t",))])
+            history.ok(early, await zombie.append(early.entries))
 
             sleeper.signal(signal.SIGSTOP)
             await asyncio.to_thread(wait_state, sleeper.pid, "T")
@@ -137,7 +138,8 @@ def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_o
             await load.next_answer(10)
 
             known, epoch = history.known_lsn, (await watcher.manifest()).epoch
-            late = asyncio.create_task(zombie.append([NewEntry(b"of a zombie", ("t",))]))
+            of_zombie = history.invoke("zombie", [NewEntry(b"of a zombie", ("t",))])
+            late = asyncio.create_task(zombie.append(of_zombie.entries))
             bounds = asyncio.create_task(pinned[1].bounds())
             got = asyncio.create_task(pinned[2].get("count"))
             await asyncio.sleep(0.1)
@@ -145,6 +147,8 @@ def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_o
 
             outcomes = [await outcome_of(task) for task in (late, bounds, got)]  # type: ignore
             print(f"after it woke: {outcomes}")
+            assert isinstance(outcomes[0], PenstockError), "the zombie acknowledged"
+            history.failed(of_zombie, outcomes[0])
             for client in pinned:
                 client.abandon()
                 await client.close()
@@ -153,7 +157,6 @@ def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_o
             await load.next_answer(10)
             await load.quiet(QUIET_SECONDS)
             final = await load.check(10)
-        assert isinstance(outcomes[0], PenstockError), "the zombie acknowledged"
         assert isinstance(outcomes[1], PenstockError) or outcomes[1].tail >= known  # type: ignore
         assert isinstance(outcomes[2], PenstockError), "only the owner has the counter"
         assert b"of a zombie" not in {entry.payload for entry in final}

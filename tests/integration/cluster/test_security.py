@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from tls_material import Authority
 
 from penstock.errors import BadConfig, PenstockError, Unauthorized, Unavailable
@@ -170,7 +171,7 @@ def test_clients_proxies_and_nodes_talk_under_tls(secure: SecureCluster) -> None
         async with await secure.connect(secure.ours.ca) as log:
             assert await append_and_read(log, b"sealed") == [b"sealed"]
 
-    asyncio.run(main())
+    uvloop.run(main())
     for name in secure.all:
         path = secure.processes.directory
         path = path / name / "node.json" if secure.kind(name) == "node" else path / f"{name}.json"
@@ -184,7 +185,7 @@ def test_a_client_believes_only_the_authority_that_it_was_given(secure: SecureCl
         with pytest.raises(BadConfig, match="speaks TLS: give tls_ca"):
             await secure.connect(None, timeout=1.0)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_plain_bytes_on_a_tls_port_get_nothing(secure: SecureCluster, name: str) -> None:
@@ -242,7 +243,7 @@ def test_what_is_for_nodes_is_not_done_by_a_proxy(
         assert isinstance(raw.ask(hello("proxy", secure.tokens["proxy"])), Frame)
         assert isinstance(raw.ask(message, b"x" * 200), PenstockError)
 
-    asyncio.run(_still_works(secure))
+    uvloop.run(_still_works(secure))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_what_is_for_proxies_is_not_done_by_a_node(
         assert isinstance(raw.ask(hello("node", secure.tokens["node"], cookie)), Frame)
         assert isinstance(raw.ask(message, b"x" * 200), PenstockError)
 
-    asyncio.run(_still_works(secure))
+    uvloop.run(_still_works(secure))
 
 
 async def _still_works(secure: SecureCluster) -> None:
@@ -315,7 +316,7 @@ def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
 
     secrets = [token.encode() for token in secure.tokens.values()]
     key = secure.ours.issue("again", hosts=HOSTS).key.read_bytes().splitlines()[1]
-    shown = {"status": asyncio.run(statuses())[0].encode()}
+    shown = {"status": uvloop.run(statuses())[0].encode()}
     for name, process in secure.all.items():
         shown[f"arguments of {name}"] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         shown[f"environment of {name}"] = Path(f"/proc/{process.pid}/environ").read_bytes()
@@ -340,14 +341,12 @@ def test_a_wrong_token_is_told_at_once_to_a_client_of_the_cluster(
 
     async def main() -> None:
         for token_file in (wrong, secure.processes.node_token_file):
-            route = endpoint(
-                secure.processes.address, token_file=token_file, tls_ca=secure.ours.ca
-            )
+            route = endpoint(secure.processes.address, token_file=token_file, tls_ca=secure.ours.ca)
             async with asyncio.timeout(5):
                 with pytest.raises(Unauthorized):
                     await AsyncLog.connect(route)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 # ---- a proxy and its nodes, in this process
@@ -375,7 +374,7 @@ def test_a_proxy_believes_only_nodes_that_its_authority_vouches_for(tmp_path: Pa
         finally:
             await cluster.stop()
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_a_proxy_with_a_wrong_token_gets_nothing_from_nodes(tmp_path: Path) -> None:
@@ -400,7 +399,7 @@ def test_a_proxy_with_a_wrong_token_gets_nothing_from_nodes(tmp_path: Path) -> N
         finally:
             await cluster.stop()
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 async def _refusal(cluster: InProcessCluster, port: int) -> PenstockError | None:

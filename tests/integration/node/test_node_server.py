@@ -503,7 +503,7 @@ def test_a_lost_session_is_followed_by_another_and_serving_goes_on(tmp_path: Pat
         metadata = MemoryMetadata()
         sessions: list[MemorySession] = []
         async with (
-            serving(tmp_path / "n1", metadata, sessions=sessions) as server,
+            serving(tmp_path / "n1", metadata, sessions=sessions, trim_seconds=60.0) as server,
             client_of(server) as client,
         ):
             assert "/nodes/n1" in metadata.paths()

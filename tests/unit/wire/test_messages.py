@@ -36,6 +36,8 @@ SAMPLES: list[m.Message] = [
     m.Producer(1, 2),
     m.GetStatus(),
     m.Status("{}"),
+    m.Ping(),
+    m.Pong(),
     m.GetBounds(),
     m.LogBounds(1, 2),
 ]
@@ -48,7 +50,7 @@ def test_a_message_comes_back_equal(message: m.Message) -> None:
 
 def test_every_message_has_a_sample_and_a_kind_of_its_own() -> None:
     assert {type(message) for message in SAMPLES} == set(m.MESSAGES.values())
-    assert sorted(m.MESSAGES) == list(range(1, 23))
+    assert sorted(m.MESSAGES) == list(range(1, 25))
 
 
 def test_the_bytes_of_a_message_are_those_of_the_format() -> None:
@@ -73,7 +75,7 @@ def test_every_cut_and_every_trailing_byte_is_noticed(message: m.Message) -> Non
         m.decode_message(message.KIND, data + b"\x00")
 
 
-@pytest.mark.parametrize("kind", [0, 23, 255])
+@pytest.mark.parametrize("kind", [0, 25, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(BadFormat, match="kind"):
         m.decode_message(kind, b"")
