@@ -1,0 +1,118 @@
+"""A hundred faults on a replicated log under load: nothing acknowledged is lost, doubled or moved.
+
+Method: rounds. In each, three lanes of faults (nodes, proxies, metadata) strike at the same time
+while clients go on; then everything heals, clients must get on within a bounded time (I16), and
+the whole history is checked against the whole log. Every other round runs beside a busy processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import uvloop
+from cluster_nemesis import Nemesis, busy_processor, fire_cluster
+from cluster_workload import ClusterHistory, Load, route, watching
+
+from penstock.testing.history import Outcome
+
+SEED = 20261117
+LOG = "main"
+#: Faults of one round, per lane; the lanes take about the same time.
+NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 5
+ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
+ROUNDS = 5
+SOAK_ROUNDS = 60
+#: After the last fault: until an append is acknowledged, and until tails have seen everything.
+HEAL_SECONDS = 15.0
+QUIET_SECONDS = 45.0
+
+
+async def round_of_faults(nemesis: Nemesis, load: Load) -> str:
+    """Strike, heal, check; returns how it went."""
+    history = load.history
+    acked = history.count(Outcome.OK)
+    started = time.monotonic()
+    load.start()
+    await asyncio.gather(
+        nemesis.strike(nemesis.node_faults(), NODE_CYCLES),
+        nemesis.strike(nemesis.proxy_faults(), PROXY_CYCLES),
+        nemesis.strike(nemesis.metadata_faults(), METADATA_CYCLES),
+    )
+    healed = time.monotonic()
+    answered = await load.next_answer(HEAL_SECONDS)
+    await load.quiet(QUIET_SECONDS)
+    quiet = time.monotonic()
+    final = await load.check(HEAL_SECONDS)
+    return (
+        f"{history.count(Outcome.OK) - acked} appends ok, {len(final)} entries; "
+        f"struck for {healed - started:.1f} s, first ack after {answered - healed:.2f} s, "
+        f"quiet after {quiet - healed:.1f} s, checked after {time.monotonic() - quiet:.1f} s"
+    )
+
+
+async def campaign(directory: Path, seed: int, rounds: int) -> None:
+    rng = random.Random(seed)
+    history = ClusterHistory()
+    async with fire_cluster(directory, nodes=4, proxies=2) as fire:
+        cluster = fire.cluster
+        async with (
+            watching(cluster, LOG) as watcher,
+            Load(lambda: route(cluster, LOG), history, seed, pause_seconds=0.01) as load,
+        ):
+            nemesis = Nemesis(fire, watcher, rng)
+            for number in range(rounds):
+                busy = busy_processor(os.cpu_count() or 1) if number % 2 else nullcontext()
+                with busy:
+                    print(f"round {number}: {await round_of_faults(nemesis, load)}")
+            manifest = await watcher.manifest()
+            kinds = [
+                *nemesis.node_faults(),
+                *nemesis.proxy_faults(),
+                *nemesis.metadata_faults(),
+            ]
+    fired = nemesis.fired
+    print(
+        f"{sum(fired.values())} faults struck: {dict(fired)}; "
+        f"{history.count(Outcome.OK)} appends ok, {history.count(Outcome.REFUSED)} refused, "
+        f"{history.count(Outcome.UNKNOWN)} unknown, epoch {manifest.epoch}, "
+        f"{len(manifest.segments)} segments, "
+        f"{sum(len(s.ensembles) - 1 for s in manifest.segments)} replaced nodes"
+    )
+    # Each of these happened, or the test proves less than it says.
+    assert [kind for kind in kinds if not fired[kind]] == []
+    assert sum(fired.values()) >= 0.8 * rounds * ROUND_CYCLES
+    assert history.count(Outcome.OK) >= 20 * rounds * ROUND_CYCLES
+    assert manifest.epoch > rounds
+
+
+@contextmanager
+def told(directory: Path) -> Iterator[None]:
+    """If it fails: what the processes said last."""
+    try:
+        yield
+    except BaseException:
+        for output in sorted(directory.glob("*.out")):
+            print(f"--- {output.name}\n" + "\n".join(output.read_text().splitlines()[-15:]))
+        raise
+
+
+@pytest.mark.timeout(280)
+def test_a_hundred_faults_lose_double_and_reorder_nothing(tmp_path: Path) -> None:
+    print(f"seed {SEED}")
+    with told(tmp_path):
+        uvloop.run(campaign(tmp_path, SEED, ROUNDS))
+
+
+@pytest.mark.soak
+def test_more_than_a_thousand_faults_with_a_fresh_seed(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    with told(tmp_path):
+        uvloop.run(campaign(tmp_path, seed, SOAK_ROUNDS))

@@ -1,0 +1,277 @@
+"""A cluster over regions and racks: where blocks lie, who serves them, what a lost region costs.
+
+The distance between regions is simulated in the proxy (`region_delay_ms`); nodes, sockets and the
+protocol are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from penstock.errors import DeadlineExceeded, PenstockError, Unavailable
+from penstock.ids import NodeId
+from penstock.log.client.client import AsyncLog
+from penstock.log.proxy import block_source
+from penstock.log.proxy.open_log import Replication
+from penstock.log.records import NewEntry
+from penstock.log.replication.manifest import LogManifest, decode_log_manifest
+from penstock.log.replication.node_api import NodeInfo
+from penstock.log.replication.placement import check_placement
+from penstock.testing.in_process_cluster import InProcessCluster
+
+REGIONS = ("east", "north", "west")
+RACKS = ("r1", "r2")
+RULE = Replication(segment_bytes=64 * 1024, min_regions=2)
+DELAY_MS = 60.0
+SECONDS = 20.0
+
+
+class World:
+    """A cluster with one node in each rack of each region, and all nodes that it ever had."""
+
+    def __init__(self, cluster: InProcessCluster) -> None:
+        self.cluster = cluster
+        self.seen: dict[NodeId, NodeInfo] = {}
+
+    async def add(self, region: str, rack: str, name: str = "") -> None:
+        name = name or f"{region}-{rack}"
+        server = await self.cluster.start_node(name, region=region, rack=rack, trim_seconds=0.2)
+        await server.wait_registered()
+        self.seen[server.info.id] = server.info
+
+    async def stop(self, names: Iterable[str]) -> None:
+        await asyncio.gather(*(self.cluster.stop_node(name) for name in names))
+
+    def of(self, region: str) -> list[str]:
+        return [name for name in self.cluster.nodes if name.startswith(region)]
+
+    def manifest(self, log: str = "main") -> LogManifest:
+        return decode_log_manifest(self.cluster.metadata.paths()[f"/logs/{log}"].data)
+
+    def problems(self, min_regions: int = 2) -> list[str]:
+        """What is wrong with any ensemble of any segment."""
+        return [
+            f"segment {segment.id}: {problem}"
+            for segment in self.manifest().segments
+            for ensemble in segment.ensembles
+            for problem in check_placement(
+                ensemble.nodes,
+                self.seen,
+                write_quorum=segment.write_quorum,
+                ack_quorum=segment.ack_quorum,
+                min_regions=min_regions,
+            )
+        ]
+
+    def read_bytes(self) -> dict[str, int]:
+        return {name: server.metrics.read_bytes for name, (server, _) in self.cluster.nodes.items()}
+
+
+@asynccontextmanager
+async def world(
+    directory: Path,
+    *,
+    regions: Iterable[str] = REGIONS,
+    racks: Iterable[str] = RACKS,
+    rule: Replication = RULE,
+) -> AsyncIterator[World]:
+    found = World(InProcessCluster(directory, rule))
+    try:
+        for region in regions:
+            for rack in racks:
+                await found.add(region, rack)
+        yield found
+    finally:
+        await found.cluster.stop()
+
+
+async def append(log: AsyncLog, count: int, size: int = 1000) -> None:
+    async with asyncio.timeout(SECONDS):
+        for number in range(count):
+            await log.append([NewEntry(b"%06d" % number + bytes(size), ("t",))])
+
+
+async def until(happened: object, what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not happened():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+# ---- R50: placement
+
+
+def test_every_ack_quorum_spans_two_regions_also_after_a_node_was_replaced(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            await here.cluster.start_proxy(region="east")
+            async with await here.cluster.connect() as log:
+                await append(log, 150)
+                before = here.manifest()
+                assert len(before.segments) >= 2
+                assert here.problems() == []
+
+                for _ in range(2):
+                    members = here.manifest().segments[-1].ensembles[-1].nodes
+                    lost = here.seen[members[0]]
+                    await here.stop([lost.name])
+                    await append(log, 5)
+                    await until(
+                        lambda gone=lost.id: gone not in _members(here.manifest()),
+                        f"{lost.id} was not replaced",
+                    )
+                    assert here.problems() == []
+                    await append(log, 100)
+                    assert here.problems() == []
+                    await here.add(lost.region, lost.rack, lost.name)
+                ensembles = [s for s in here.manifest().segments if len(s.ensembles) > 1]
+                assert ensembles, "no ensemble was changed"
+                assert len([entry async for entry in _all(log)]) == 150 + 2 * 105
+
+    uvloop.run(main())
+
+
+def _members(manifest: LogManifest) -> set[NodeId]:
+    """Who takes new blocks."""
+    return set(manifest.segments[-1].ensembles[-1].nodes)
+
+
+async def _all(log: AsyncLog) -> AsyncIterator[bytes]:
+    end = (await log.bounds()).tail
+    async with log.tail(["t"], start=0, end=end) as reader:
+        async for batch in reader:
+            for entry in batch.entries:
+                yield entry.payload
+
+
+def test_a_replacement_that_would_break_the_rule_is_not_made(tmp_path: Path) -> None:
+    """Two nodes in the west, none left elsewhere: the place of the lost one stays empty."""
+
+    async def main() -> None:
+        async with world(tmp_path, racks=["r1"]) as here:
+            await here.cluster.start_proxy(region="east")
+            async with await here.cluster.connect() as log:
+                await append(log, 10)
+                await here.add("west", "r2")
+                await here.stop(["east-r1"])
+                await append(log, 10)  # north and west: two regions
+                await asyncio.sleep(1.5)  # longer than a lost node is waited for
+                await append(log, 10)
+                assert here.problems() == []
+                assert "west-r2" not in {node.rpartition(":")[0] for node in _members(here.manifest())}
+
+    uvloop.run(main())
+
+
+# ---- a whole region
+
+
+def test_a_lost_region_stops_nobody_while_two_are_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            await here.cluster.start_proxy(region="west")
+            async with await here.cluster.connect() as log:
+                await append(log, 20)
+                await here.stop(here.of("east"))
+                await append(log, 100)  # over the end of a segment
+                assert len(here.manifest().segments) >= 2
+                assert here.problems() == []
+                assert len([entry async for entry in _all(log)]) == 120
+
+    uvloop.run(main())
+
+
+def test_with_one_region_left_nothing_is_acknowledged_and_it_is_said_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            await here.cluster.start_proxy(region="west")
+            async with await here.cluster.connect() as log:
+                await append(log, 20)
+                await here.stop([*here.of("east"), *here.of("north")])
+                with pytest.raises((Unavailable, DeadlineExceeded, TimeoutError)):
+                    async with asyncio.timeout(2.5):
+                        await log.append([NewEntry(b"lost?", ("t",))])
+                said = [record.getMessage() for record in caplog.records]
+                assert any("span 2 regions" in line for line in said), said[-5:]
+
+                with pytest.raises(PenstockError, match="span 2 regions"):
+                    async with await here.cluster.connect("another"):
+                        raise AssertionError("a log was opened on one region")
+
+                # The others come back, and so does the log.
+                for region in ("east", "north"):
+                    for rack in RACKS:
+                        await here.add(region, rack)
+                await append(log, 20)
+                assert here.problems() == []
+
+    uvloop.run(main())
+
+
+# ---- reads
+
+
+def test_reads_are_served_by_the_nearest_replica(tmp_path: Path) -> None:
+    """A read proxy in the east reads from the east, though a third of the replicas is there."""
+
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            await here.cluster.start_proxy(region="north")
+            async with await here.cluster.connect() as log:
+                await append(log, 300)
+            reader = await here.cluster.start_proxy(
+                role="read", region="east", rack="r1", region_delay_ms=DELAY_MS
+            )
+            before = here.read_bytes()
+            async with await here.cluster.connect(region="east") as log:
+                await log.bounds()
+                started = time.monotonic()
+                assert len([entry async for entry in _all(log)]) == 300
+                seconds = time.monotonic() - started
+            spent = {name: size - before[name] for name, size in here.read_bytes().items()}
+            near = sum(size for name, size in spent.items() if name.startswith("east"))
+            far = sum(spent.values()) - near
+            assert near > 300_000
+            # Polls at the tail may ask a second node after a while, and get the newest block twice.
+            assert far < near / 20, spent
+            assert reader.status_json()
+            assert seconds < 5.0
+
+    uvloop.run(main())
+
+
+def test_a_reader_whose_near_node_is_gone_reads_on_elsewhere_and_is_not_slow(
+    tmp_path: Path,
+) -> None:
+    """First another rack of the region, then another region; each read is late by little."""
+
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            await here.cluster.start_proxy(region="north")
+            async with await here.cluster.connect() as log:
+                await append(log, 300)
+            await here.cluster.start_proxy(
+                role="read", region="east", rack="r1", region_delay_ms=DELAY_MS
+            )
+            async with await here.cluster.connect(region="east") as log:
+                for gone in (["east-r1"], ["east-r2"]):
+                    await here.stop(gone)
+                    before = here.read_bytes()
+                    started = time.monotonic()
+                    found = await log.read(["t"], start=0)
+                    assert len(found) == 300
+                    seconds = time.monotonic() - started
+                    spent = {name: size - before[name] for name, size in here.read_bytes().items()}
+                    print(gone, round(seconds, 3), spent)
+                    assert seconds < 5.0
+
+    uvloop.run(main())
