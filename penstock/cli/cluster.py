@@ -102,7 +102,7 @@ def _repairs(audit: dict[str, Any] | None) -> str | None:
     if audit is None:
         return None
     return (
-        f"{audit['repairs']} done, {audit['waiting']} waiting, {len(audit['stuck'])} stuck, "
+        f"{audit['repairs']} done, {audit['waiting']} waiting, {audit['stuck_count']} stuck, "
         f"{bytes_text(audit['copied_bytes'])} copied"
     )
 

@@ -29,11 +29,11 @@ _REASONS_MAX = 5
 
 
 @click.command()
+@cluster_options
 @click.argument("node")
 @click.option("--dry-run", is_flag=True, help="Only check, and say everything that speaks against.")
 @click.option("--cancel", is_flag=True, help="Let the node be used again.")
 @click.option("--no-wait", is_flag=True, help="Begin, and do not wait until the node is empty.")
-@cluster_options
 @json_option
 def decommission(
     node: str,
@@ -118,7 +118,7 @@ async def check(cluster: Cluster, name: str) -> tuple[list[str], int]:
         for node in sorted(lives)
         for reason in would_lose_quorum(manifests, node, alive, min_regions=min_regions)
     ]
-    return reasons, _segments(manifests, name)
+    return list(dict.fromkeys(reasons)), _segments(manifests, name)
 
 
 async def _min_regions(cluster: Cluster) -> int:

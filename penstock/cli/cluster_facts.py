@@ -36,14 +36,15 @@ async def find_facts(cluster: Cluster) -> Facts:
     registered = await find_nodes(cluster)
     owners = await cluster.json_below("/owners")
     proxies = [ProxyInfo(**fields) for fields in (await cluster.json_below("/proxies")).values()]
-    auditor = await cluster.store.get("/auditor")
+    office = await cluster.store.get("/auditor")
+    auditor: Facts = {} if office is None else json.loads(office.data)
     nodes, said = await asyncio.gather(
         _ask_nodes(cluster, registered), _ask_proxies(cluster, proxies, owners)
     )
-    audit = next((one["audit"] for one in said.values() if one.get("audit")), None)
+    audit: Facts | None = auditor.get("audit")
     known = {
         "address": str(cluster.address).rpartition("#" if cluster.address.is_directory else "/")[0],
-        "auditor": None if auditor is None else auditor.data.decode(errors="replace"),
+        "auditor": auditor.get("id"),
         "audit": audit,
         "nodes": _nodes(registered, nodes, manifests),
         "proxies": [_proxy(proxy, said[proxy.id], owners) for proxy in proxies],

@@ -88,10 +88,10 @@ def up(
     port = port or known.get("port")
     if metadata == "zookeeper":
         _check_java()
-        if port is not None:
-            _check_port(port)
     lock = _lock(home)
     try:
+        if metadata == "zookeeper" and port is not None:
+            _check_port(port)
         with (
             _sigterm_interrupts(),
             LocalCluster(home, metadata=metadata, zookeeper_port=port) as one,

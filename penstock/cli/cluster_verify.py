@@ -64,8 +64,8 @@ class ReplicaReport:
 
 
 @click.command()
-@click.argument("log", required=False)
 @cluster_options
+@click.argument("log", required=False)
 @json_option
 def verify(log: str | None, target: ClusterTarget, as_json: bool) -> None:
     """Read every block of every sealed segment from every node that should have it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.log.client.client import AsyncLog
+from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog
 from penstock.log.client.cluster import ClusterRoute, ProxyList
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.memory import MemoryMetadata
@@ -85,7 +85,9 @@ class InProcessCluster:
         server.stop()
         await task
 
-    async def connect(self, log: str = "main", *, region: str = "default") -> AsyncLog:
+    async def connect(
+        self, log: str = "main", *, region: str = "default", timeout: float = TIMEOUT_SECONDS
+    ) -> AsyncLog:
         route = ClusterRoute(
             ClusterAddress((), "/memory", log),
             ProxyList(self.open_store),
@@ -93,7 +95,7 @@ class InProcessCluster:
             tls=None,
             region=region,
         )
-        return await AsyncLog.connect(route)
+        return await AsyncLog.connect(route, timeout=timeout)
 
     async def stop(self) -> None:
         for server, _ in list(self.proxies):

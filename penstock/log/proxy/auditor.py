@@ -14,6 +14,7 @@ once copy the same bytes, and versions decide whose change of a manifest is made
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -70,6 +71,8 @@ BYTES_PER_SECOND = 32 * MIB
 _READ_BYTES = 1 * MIB
 #: Listings that are asked for at once, and how many known ones a round asks for again.
 _LISTS_AT_ONCE = 32
+#: What is told of repairs that are not possible.
+_STUCK_MAX = 20
 _LISTS_AGAIN = 256
 
 
@@ -125,9 +128,9 @@ class AuditReport:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "rounds": self.rounds,
             "under_replicated": self.under_replicated,
-            "stuck": list(self.stuck),
+            "stuck": list(self.stuck[:_STUCK_MAX]),
+            "stuck_count": len(self.stuck),
             "waiting": self.waiting,
             "repairs": self.repairs,
             "failures": self.failures,
@@ -222,6 +225,8 @@ class Auditor:
         self._listings = _Listings()
         #: The session in which `/auditor` is ours.
         self._session: MetadataStore | None = None
+        #: What stands there, and its version.
+        self._told: tuple[bytes, int] = (b"", 0)
         self._free_at = 0.0
         self.report = AuditReport()
 
@@ -231,11 +236,16 @@ class Auditor:
 
     async def run(self) -> None:
         """Until it is cancelled. What fails is said and tried again."""
+        pause = self._round_seconds
         while True:
-            await asyncio.sleep(self._round_seconds)
+            await asyncio.sleep(pause)
+            pause, done = self._round_seconds, self.report.repairs
             try:
                 if await self._take_office():
                     await self.round()
+                    await self._tell()
+                    if self.report.repairs > done:
+                        pause = 0.0  # there may be more, and what was found is not true any more
             except (PenstockError, OSError) as error:
                 logger.warning("the audit was interrupted, trying again cause=%r", error)
 
@@ -244,14 +254,32 @@ class Auditor:
         if store is self._session:
             return True
         self._session = None
+        data = self._words()
         try:
-            await store.create("/auditor", self._proxy.encode(), ephemeral=True)
+            self._told = (data, await store.create("/auditor", data, ephemeral=True))
         except (AlreadyExists, Unknown):
-            return False
+            found = await store.get("/auditor")
+            if found is None or json.loads(found.data)["id"] != self._proxy:
+                return False
+            # Of an answer that was lost, or of a former session: `_tell` notices when it ends.
+            self._told = (found.data, found.version)
         logger.info("this proxy is the auditor")
         self._session = store
         self.report.under_replicated = None
         return True
+
+    def _words(self) -> bytes:
+        return json.dumps({"id": self._proxy, "audit": self.report.as_json()}).encode()
+
+    async def _tell(self) -> None:
+        """Let everybody read in the metadata what was found, if that has changed."""
+        data = self._words()
+        if data != self._told[0] and self._session is not None:
+            try:
+                self._told = (data, await self._session.set("/auditor", data, self._told[1]))
+            except (VersionConflict, NotFound, Unknown):
+                # Another took the office, or it is not known: apply for it again.
+                self._session = None
 
     async def round(self) -> RepairPlan:
         """Look at everything once, and do what can be done now."""
@@ -269,7 +297,7 @@ class Auditor:
         report.rounds += 1
         report.under_replicated = dict(found)
         if plan.stuck != report.stuck:
-            for words in plan.stuck[:20]:
+            for words in plan.stuck[:_STUCK_MAX]:
                 logger.warning("cannot be repaired now: %s", words)
         report.stuck = plan.stuck
         report.waiting = plan.left_over + len(plan.repairs) - len(repairs[:REPAIRS_MAX])

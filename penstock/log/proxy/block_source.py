@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -268,11 +268,21 @@ class BlockSource:
         finally:
             for task in tasks:
                 task.cancel()
+        if isinstance(read.outcome, Answered) and not waits:
+            self._passed_over(tasks.values())
         match read.outcome:
             case Answered() | NotYet():
                 return
             case Nobody():
                 raise read.outcome.error(what)
+
+    def _passed_over(self, asked: Iterable[tuple[NodeId, float]]) -> None:
+        """Nodes that had not answered when a later one had: they take at least so long now."""
+        now_ms = self._loop.time() * 1000
+        for node, asked_ms in asked:
+            if now_ms - asked_ms >= SPECULATE_MS:
+                health = self._health.get(node, NodeHealth())
+                self._health[node] = health.answered(now_ms - asked_ms, now_ms)
 
     def _heard(
         self,

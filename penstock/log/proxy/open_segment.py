@@ -157,7 +157,8 @@ class OpenSegment:
             self.core.refused()
             self._on_fenced(error)
         else:
-            logger.warning("a node did not take a block node=%s cause=%s", node, error)
+            if node not in self.core.lost_nodes:  # once, not for every block that was on its way
+                logger.warning("a node did not take a block node=%s cause=%s", node, error)
             self._lost(node)
 
     async def finish(self) -> None:

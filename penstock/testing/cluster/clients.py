@@ -464,6 +464,8 @@ class Follower(Member):
         self._next_lsn = 0
         self._queue: deque[tuple[int, Deliver]] = deque()
         self._working = False
+        #: It was trimmed, and looks for where to go on.
+        self._lost = False
         self.reading = self._new_reading(0)
         client.members.append(self)
 
@@ -478,7 +480,8 @@ class Follower(Member):
         return self.reading.looked_up_to
 
     def connected(self) -> None:
-        self._subscribe()
+        if not self._lost:
+            self._subscribe()
 
     def _subscribe(self) -> None:
         number = self._number = self._client.next_number()
@@ -502,6 +505,7 @@ class Follower(Member):
                 self._later()
         elif isinstance(what, Trimmed):
             self._number = 0
+            self._lost = True
             self._client.process.create_task(self._start_again(what))
         else:
             assert isinstance(what, Retryable), f"{self._client.name}: {what!r}"
@@ -535,6 +539,7 @@ class Follower(Member):
                 break
             except PenstockError:
                 await asyncio.sleep(0.1)
+        self._lost = False
         self.reading = self._new_reading(max(point, self._next_lsn))
         if self._client.peer is not None:
             self._subscribe()

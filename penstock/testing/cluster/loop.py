@@ -90,12 +90,11 @@ class Scheduler:
                 handle.call(*handle.values)
             except Exception as error:
                 self.errors.append(f"{process.name}: {error!r} in {handle.call}")
-            finally:
-                events._set_running_loop(None)
             return True
 
     def close(self) -> None:
         """End all processes; what their tasks held is let go without a word."""
+        events._set_running_loop(None)
         for process in self._processes:
             process.kill()
         for process in self._processes:

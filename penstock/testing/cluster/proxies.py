@@ -245,6 +245,8 @@ class SimProxy:
         if self.session is not store:
             await owned.stop(clean=False)
             raise Unavailable("the session with the metadata was lost")
+        if self.owned is not None:  # we were our own rival
+            self._spawn(self._let_go(self.owned))
         self.owned = owned
         self.world.note(f"{self.id} owns the log at epoch {owned.manifest.epoch}")
         self.world.count("log opened")
@@ -479,6 +481,4 @@ class SimProxy:
 
     def _log_of(self, peer: Peer) -> ServedLog | None:
         """The peer's log; None if nobody listens to this connection any more."""
-        if peer.silenced or peer.log is None or peer.log not in (self.owned, self.followed):
-            return None
-        return peer.log
+        return None if peer.silenced else peer.log

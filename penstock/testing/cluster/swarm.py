@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 from types import ModuleType
@@ -201,3 +201,63 @@ def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
     finally:
         for (module, name, _), value in zip(changes, before, strict=True):
             setattr(module, name, value)
+
+
+_NODE_FAULTS = (
+    Fault.BREAK,
+    Fault.CUT,
+    Fault.ONE_WAY,
+    Fault.NODE_KILL,
+    Fault.NODE_POWER,
+    Fault.ALL_POWER,
+    Fault.NODE_PAUSE,
+    Fault.NODE_SLOW,
+    Fault.NODE_FSYNC,
+    Fault.NODE_WIPE,
+    Fault.NODE_DAMAGE,
+)
+_OWNER_FAULTS = (Fault.PROXY_KILL, Fault.PROXY_PAUSE, Fault.PROXY_STOP, Fault.META_EXPIRE)
+_METADATA_FAULTS = (Fault.META_CUT, Fault.META_EXPIRE, Fault.META_REPLY, Fault.META_REQUEST)
+
+
+def draw_for(protocol: str, random: Random) -> ClusterSwarm:
+    """A swarm that stresses one protocol of the replicated log (reliability 2.3)."""
+    drawn = draw_swarm(random)
+    match protocol:
+        case "P1":  # append, ack quorum, LAC: one owner, and nodes that fail in all their ways
+            faults = draw_faults(random, _NODE_FAULTS)
+            return replace(drawn, mean_seconds=faults, rivals=0, operations=random.randint(8, 20))
+        case "P2":  # fence, recovery, seal: owners come and go, some without asking
+            faults = draw_faults(random, (*_NODE_FAULTS, *_OWNER_FAULTS))
+            rivals = random.choice((0, 2, 6))
+            return replace(drawn, mean_seconds=faults, rivals=rivals, proxies=3)
+        case "P3":  # ownership, roll, compare-and-set: small segments, metadata that is not sure
+            faults = draw_faults(random, (*_METADATA_FAULTS, *_OWNER_FAULTS, Fault.NODE_KILL))
+            rule = replace(drawn.replication, segment_bytes=random.choice((200, 300, 1000)))
+            return replace(drawn, mean_seconds=faults, replication=rule, proxies=3)
+        case "P4":  # tags, indexes, trim, slow readers and small caches
+            faults = draw_faults(random, (*_NODE_FAULTS, *_OWNER_FAULTS, Fault.META_CUT))
+            rule = replace(drawn.replication, segment_bytes=random.choice((300, 1000, 4000)))
+            return replace(
+                drawn,
+                mean_seconds=faults,
+                replication=rule,
+                readers=4,
+                trimmers=1,
+                trim_seconds=random.choice((0.1, 0.6)),
+                housekeeping_seconds=0.3,
+                cache_bytes=random.choice((1, 2000)),
+                recent_bytes=random.choice((1, 1000)),
+            )
+        case "P6":  # idempotent producers over failovers and snapshots
+            faults = draw_faults(random, (*_OWNER_FAULTS, *_METADATA_FAULTS, Fault.BREAK))
+            return replace(
+                drawn,
+                mean_seconds=faults,
+                writers=3,
+                zombies=random.choice((0, 1, 2)),
+                snapshot_bytes=random.choice((400, 1500)),
+                late_odds=random.choice((0.3, 1.0)),
+                pace_seconds=0.05,
+            )
+    raise ValueError(protocol)

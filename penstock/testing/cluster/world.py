@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from hashlib import blake2b
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.errors import Trimmed
 from penstock.ids import NodeId
@@ -58,6 +58,7 @@ _START_MS = 1_700_000_000_000
 #: After healing, everybody finishes within so many sessions, or is stuck.
 LIVENESS_SECONDS_MAX = 60.0
 STEPS_MAX = 1_000_000
+_STEPS_AT_ONCE = 20
 _JUMPS_MS = (5, 1000, 3_600_000)
 
 
@@ -330,17 +331,23 @@ class ClusterWorld:
         self.after(0.3, self._collect_garbage)
 
     def run_until(self, happened: Callable[[], bool], *, seconds: float = 1e9) -> None:
+        """Go on until something has happened; it is looked for now and then."""
         deadline = self.now + seconds
-        scheduler = self.scheduler
+        scheduler, step = self.scheduler, self.scheduler.step
         while not happened():
-            if not scheduler.step():
-                raise Stuck("nothing is left to do")
-            if scheduler.errors:
-                self.fail("; ".join(scheduler.errors))
-            if self._problem is not None:
-                raise self._problem
+            for _ in range(_STEPS_AT_ONCE):
+                if not step():
+                    raise Stuck("nothing is left to do")
+                if scheduler.errors or self._problem is not None:
+                    self._give_up()
             if scheduler.now > deadline or scheduler.steps > STEPS_MAX:
-                raise Stuck(f"after {self.now:.1f} s, {scheduler.steps} steps: {self._unfinished()}")
+                raise Stuck(f"after {self.now:.1f} s, {self.steps} steps: {self._unfinished()}")
+
+    def _give_up(self) -> NoReturn:
+        if self._problem is None:
+            self.fail("; ".join(self.scheduler.errors))
+        assert self._problem is not None
+        raise self._problem
 
     def heal(self) -> None:
         self.note("heal")

