@@ -13,6 +13,7 @@ import json
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from penstock.errors import (
@@ -434,6 +435,8 @@ class NetworkNodes:
         self._tls = tls
         self._delay = delay
         self._alive: dict[NodeId, NodeInfo] = {}
+        #: Former lives of those, as places to read from.
+        self._past: dict[NodeId, NodeInfo] = {}
         self._clients: dict[NodeId, NetworkNodeClient] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._unwatch: list[Callable[[], None]] = []
@@ -466,10 +469,11 @@ class NetworkNodes:
             client.close()
 
     def client(self, node: NodeId) -> NetworkNodeClient | None:
-        info = self._alive.get(node)
-        if info is None:
-            return None
         client = self._clients.get(node)
+        info = self._alive.get(node) or self._past.get(node)
+        if info is None:
+            # It has lost its session, not its connection to us: it still serves.
+            return client if client is not None and client.is_connected else None
         if client is None or not _is_same_place(client.info, info):
             if client is not None:
                 client.close()
@@ -535,7 +539,11 @@ class NetworkNodes:
         if found == self._alive:
             return
         self._alive = found
-        for node in [node for node in self._clients if node not in found]:
+        former = [
+            replace(info, cookie=cookie) for info in found.values() for cookie in info.past_cookies
+        ]
+        self._past = {info.id: info for info in former}
+        for node in [n for n in self._clients if n not in found and n not in self._past]:
             # One that lost its session still serves: its connection ends when the node does.
             if not self._clients[node].is_connected:
                 self._clients.pop(node).close()
@@ -557,6 +565,7 @@ def decode_node_info(data: bytes, *, is_draining: bool = False) -> NodeInfo:
     try:
         fields: dict[str, Any] = json.loads(data)
         fields["draining"] = bool(fields.get("draining")) or is_draining
+        fields["past_cookies"] = tuple(fields.get("past_cookies", ()))
         return NodeInfo(**fields)
     except (ValueError, TypeError) as error:
         raise BadFormat(f"the registration of a node cannot be read: {error}") from error

@@ -325,6 +325,7 @@ class NodeServer:
             tls,
             region=config.region,
             rack=config.rack,
+            past_cookies=self.identity.past_cookies,
         )
         write_address(config.data_dir, host, port, tls)
         logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)

@@ -82,7 +82,7 @@ class Nodes(Protocol):
     """All storage nodes."""
 
     def client(self, node: NodeId) -> NodeClient | None:
-        """The node in this very life, if it is registered now."""
+        """The node, if it can be reached: in this very life, or in a former one, to read only."""
 
     def alive(self) -> dict[NodeId, NodeInfo]:
         """The nodes that are registered now."""
@@ -104,6 +104,8 @@ class NodeInfo:
     rack: str = "default"
     #: It is being emptied: nothing new is placed on it.
     draining: bool = False
+    #: Former lives: under these it shows what it still has, and denies nothing.
+    past_cookies: tuple[str, ...] = ()
 
     @property
     def id(self) -> NodeId:

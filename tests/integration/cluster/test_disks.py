@@ -1,0 +1,276 @@
+"""Disks are lost, wiped and damaged: what was acknowledged is read back, byte for byte (I1, I17).
+
+Method: ZooKeeper, nodes and proxies as processes; some megabytes in small segments; then disks are
+taken away or bits of their files flipped, and a fresh proxy, which has nothing in memory, reads
+everything. A read may refuse. It may not return other bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import uvloop
+from cluster_workload import Watcher, route, wait_state, watching
+
+from penstock.errors import PenstockError
+from penstock.limits import KIB, MIB, SEGMENT_BYTES_MIN
+from penstock.log.client.client import AsyncLog
+from penstock.log.local_cluster import LocalCluster
+from penstock.log.node.client import NetworkNodes
+from penstock.log.node.data_dir import read_token
+from penstock.log.records import Entry, NewEntry
+from penstock.log.replication.manifest import SegmentKey
+from penstock.log.replication.placement import machine_of
+from penstock.log.replication.quorum import replicas
+
+SEED = 20261118
+LOG = "main"
+TAGS = ("red", "green", "blue")
+WRITTEN_BYTES = 3 * MIB
+#: Until a wiped node has everything again.
+REFILL_SECONDS = 60.0
+SESSION_SECONDS = 1.0
+
+
+def start(directory: Path, *, nodes: int = 3, write_quorum: int = 3) -> LocalCluster:
+    cluster = LocalCluster(directory)
+    cluster.start(
+        nodes,
+        1,
+        proxy_options={
+            "session-seconds": SESSION_SECONDS,
+            "segment-bytes": SEGMENT_BYTES_MIN,
+            "ensemble": nodes,
+            "write-quorum": write_quorum,
+        },
+    )
+    return cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with start(tmp_path / "cluster") as started:
+        yield started
+
+
+@asynccontextmanager
+async def connected(cluster: LocalCluster, timeout: float = 30.0) -> AsyncIterator[AsyncLog]:
+    log = await AsyncLog.connect(route(cluster, LOG), timeout=timeout)
+    try:
+        yield log
+    finally:
+        log.abandon()
+        await log.close()
+
+
+async def write(cluster: LocalCluster, seed: int = SEED) -> dict[int, bytes]:
+    """Some megabytes, many appends on their way at once; what lies at which LSN."""
+    rng = random.Random(seed)
+    written: dict[int, bytes] = {}
+
+    async def append(log: AsyncLog) -> None:
+        payload = rng.randbytes(rng.randrange(1, 16 * KIB))
+        tag = TAGS[len(payload) % len(TAGS)]
+        written[(await log.append([NewEntry(payload, (tag,))])).first_lsn] = payload
+
+    async with connected(cluster) as log:
+        while sum(map(len, written.values())) < WRITTEN_BYTES:
+            await asyncio.gather(*(append(log) for _ in range(16)))
+    return written
+
+
+def check_equal(found: list[Entry], written: dict[int, bytes]) -> None:
+    payloads = {entry.lsn: entry.payload for entry in found}
+    wrong = [lsn for lsn, payload in written.items() if payloads.get(lsn) != payload]
+    assert wrong == [], f"{len(wrong)} of {len(written)} entries are lost or changed: {wrong[:20]}"
+
+
+async def read_back(cluster: LocalCluster, written: dict[int, bytes]) -> None:
+    """Everything, as one log and by tag, with equal bytes."""
+    async with connected(cluster) as log:
+        entries = await log.read()
+        check_equal(entries, written)
+        for tag in TAGS:
+            assert await log.read([tag]) == [entry for entry in entries if tag in entry.tags]
+
+
+def restart_proxy(cluster: LocalCluster) -> None:
+    """A fresh one, with nothing in memory."""
+    for proxy in cluster.proxies.values():
+        proxy.kill()
+        proxy.start()
+
+
+# ---- lost disks
+
+
+@pytest.mark.parametrize(("nodes", "write_quorum"), [(3, 3), (4, 4)])
+def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
+    tmp_path: Path, nodes: int, write_quorum: int
+) -> None:
+    """Every choice of as many disks as the write quorum is larger than the ack quorum."""
+    ack_quorum = 2
+    with start(tmp_path / "cluster", nodes=nodes, write_quorum=write_quorum) as cluster:
+        written = uvloop.run(write(cluster))
+        choices = list(combinations(cluster.nodes, write_quorum - ack_quorum))
+        assert len(choices) == (3 if nodes == 3 else 6)
+        for chosen in choices:
+            for name in chosen:
+                cluster.nodes[name].kill()
+                (cluster.directory / name).rename(cluster.directory / f"{name}.gone")
+            restart_proxy(cluster)
+            uvloop.run(read_back(cluster, written))
+            for name in chosen:
+                # As it was: the next choice finds all others whole.
+                (cluster.directory / f"{name}.gone").rename(cluster.directory / name)
+                cluster.nodes[name].start()
+
+
+def test_nothing_is_acknowledged_below_the_ack_quorum(cluster: LocalCluster) -> None:
+    """Two of three nodes sleep; the third alone, then lost, must not have been enough."""
+
+    async def main() -> dict[int, bytes]:
+        written: dict[int, bytes] = {}
+        async with connected(cluster) as log:
+            await log.append([NewEntry(b"before", ("t",))])
+            for name in ("n1", "n2"):
+                cluster.nodes[name].signal(signal.SIGSTOP)
+                await asyncio.to_thread(wait_state, cluster.nodes[name].pid, "T")
+            appends = [asyncio.create_task(log.append([NewEntry(b"%d" % n)])) for n in range(20)]
+            done, waiting = await asyncio.wait(appends, timeout=1.0)
+            for task in done:
+                written[task.result().first_lsn] = b"%d" % appends.index(task)
+            cluster.nodes["n0"].kill()
+            shutil.rmtree(cluster.directory / "n0")
+            for name in ("n1", "n2"):
+                cluster.nodes[name].signal(signal.SIGCONT)
+            if not done:
+                await asyncio.wait_for(asyncio.gather(*waiting), 20)
+            for task in waiting:
+                task.cancel()
+            for task in appends:
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    written[task.result().first_lsn] = b"%d" % appends.index(task)
+        return written
+
+    written = uvloop.run(main())
+    assert len(written) == 20
+    restart_proxy(cluster)
+    uvloop.run(read_back(cluster, written))
+
+
+def test_a_wiped_node_comes_back_as_another_and_is_filled_again(cluster: LocalCluster) -> None:
+    async def main(written: dict[int, bytes]) -> None:
+        async with watching(cluster, LOG) as watcher:
+            before = await ids_in_manifest(watcher)
+            cluster.nodes["n1"].kill()
+            shutil.rmtree(cluster.directory / "n1")
+            await asyncio.to_thread(cluster.nodes["n1"].start)
+            nodes = NetworkNodes(watcher.store, token=read_token(cluster.node_token_file))
+            await nodes.start()
+            try:
+                async with asyncio.timeout(REFILL_SECONDS):
+                    while not await is_whole(watcher, nodes):
+                        await asyncio.sleep(0.1)
+            finally:
+                await nodes.close()
+            after = await ids_in_manifest(watcher)
+            (new,) = after - before
+            assert machine_of(new) == "n1"
+        # What it was given is right: one of the others is not needed any more.
+        cluster.nodes["n0"].kill()
+        shutil.rmtree(cluster.directory / "n0")
+        await asyncio.to_thread(restart_proxy, cluster)
+        await read_back(cluster, written)
+
+    written = uvloop.run(write(cluster))
+    uvloop.run(main(written))
+
+
+async def ids_in_manifest(watcher: Watcher) -> set[str]:
+    """Of all nodes in the newest ensembles of sealed segments."""
+    sealed = [segment for segment in (await watcher.manifest()).segments if segment.sealed]
+    assert sealed
+    return {str(node) for segment in sealed for e in segment.ensembles for node in e.nodes}
+
+
+async def is_whole(watcher: Watcher, nodes: NetworkNodes) -> bool:
+    """Every node that the manifest names holds every block that it should."""
+    manifest = await watcher.manifest()
+    for segment in manifest.segments:
+        if not segment.sealed:
+            continue
+        for part, end in ((0, segment.blocks), (1, segment.index_blocks)):
+            key = SegmentKey(LOG, segment.id, part)
+            for node in {node for block in range(end) for node in replicas(segment, block, part)}:
+                client = nodes.client(node)
+                if client is None:
+                    return False
+                has = await client.list_blocks(key, 0, end)
+                held = {block for first, last in has for block in range(first, last)}
+                wanted = {b for b in range(end) if node in replicas(segment, b, part)}
+                if not wanted <= held:
+                    return False
+    return True
+
+
+# ---- damaged disks
+
+
+def flip(path: Path, rng: random.Random, count: int) -> None:
+    data = bytearray(path.read_bytes())
+    for _ in range(min(count, len(data))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("part", ["segments", "journal"])
+def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -> None:
+    """Wherever a bit flips on one disk, readers are given the bytes of another replica."""
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    with start(tmp_path / "cluster") as cluster:
+        written = uvloop.run(write(cluster))
+        node = cluster.nodes["n1"]
+        if part == "segments":
+            node.stop()  # which brings everything into segment files
+        else:
+            node.kill()
+        directory = cluster.directory / "n1" / part
+        files = [p for p in sorted(directory.iterdir()) if p.suffix not in (".json", "")]
+        large = [path for path in files if path.stat().st_size > KIB]
+        assert large, f"{part} is empty: {sorted(directory.iterdir())}"
+        for path in large:
+            flip(path, rng, 1 + path.stat().st_size // (64 * KIB))
+        try:
+            node.start()
+        except PenstockError:
+            print(f"the node refuses its disk: {node.last_line()}")
+        restart_proxy(cluster)
+        uvloop.run(read_back(cluster, written))
+        text = node.output.read_text()
+        print([line for line in text.splitlines() if "ERROR" in line][:5])
+        # And with one of the others away, whose bytes are whole: right bytes, or none.
+        cluster.nodes["n0"].kill()
+        restart_proxy(cluster)
+        uvloop.run(read_or_refuse(cluster, written))
+
+
+async def read_or_refuse(cluster: LocalCluster, written: dict[int, bytes]) -> None:
+    wrong = 0
+    async with connected(cluster, timeout=3.0) as log:
+        for lsn, payload in list(written.items())[::7]:
+            try:
+                entries = await log.read(start=lsn, end=lsn + 1)
+            except PenstockError:
+                continue
+            wrong += [entry.payload for entry in entries] != [payload]
+    assert wrong == 0

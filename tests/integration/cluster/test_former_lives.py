@@ -1,0 +1,66 @@
+"""What a node shows after it lost a piece of its journal: all that is left, and no denial (R05, R46)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import uvloop
+
+from penstock.errors import PenstockError
+from penstock.ids import NodeId
+from penstock.log.node.client import NetworkNodes
+from penstock.log.node.data_dir import read_token
+from penstock.log.records import NewEntry
+from penstock.log.replication.manifest import SegmentKey
+from penstock.log.replication.node_api import Found
+from penstock.testing.in_process_cluster import in_process_cluster
+
+
+def flip_in_the_middle(directory: Path) -> None:
+    """One bit of the oldest third of a node's journal, which more of it follows."""
+    journal = max((directory / "journal").glob("*"), key=lambda path: path.stat().st_size)
+    data = bytearray(journal.read_bytes())
+    used = len(bytes(data).rstrip(b"\0"))
+    data[used // 3] ^= 1
+    journal.write_bytes(data)
+
+
+def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with in_process_cluster(tmp_path) as cluster:
+            async with await cluster.connect() as log:
+                for number in range(30):
+                    await log.append([NewEntry(bytes([number]) * 2000, ("t",))])
+            node = cluster.nodes["n0"][0].info.id
+            await cluster.stop_node("n0")
+            flip_in_the_middle(tmp_path / "n0")
+            await cluster.start_node("n0")
+            assert cluster.nodes["n0"][0].info.id != node
+
+            store = await cluster.open_store()
+            nodes = NetworkNodes(store, token=read_token(tmp_path / "node-token"))
+            await nodes.start()
+            try:
+                await asyncio.sleep(0.05)
+                assert node not in nodes.alive()
+                assert await outcomes(nodes, node) >= {Found.HERE, Found.UNKNOWN}
+                assert Found.ABSENT not in await outcomes(nodes, node)
+            finally:
+                await nodes.close()
+                await store.close()
+
+    async def outcomes(nodes: NetworkNodes, node: NodeId) -> set[Found]:
+        """Of blocks that are there, and of one that never was."""
+        client = nodes.client(node)
+        assert client is not None
+        found = set()
+        for block in (0, 1, 2, 20, 1000):
+            try:
+                answer = await client.read(SegmentKey("main", 0), block, durable_block=2000)
+            except PenstockError:
+                continue
+            found.add(answer.found)
+        return found
+
+    uvloop.run(play())

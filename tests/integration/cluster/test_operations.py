@@ -1,0 +1,347 @@
+"""`penstock cluster …`: real processes for what runs, this process for what asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import penstock
+from penstock.cli.main import cli
+from penstock.log.node.config import NodeConfig
+from penstock.log.proxy.config import ProxyConfig
+from penstock.log.proxy.open_log import Replication
+
+COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+
+
+def run(*arguments: object) -> Result:
+    """A command in this process; what it raised on the way out is part of the result."""
+    result = CliRunner().invoke(cli, [str(each) for each in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run_json(*arguments: object) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+class Up:
+    """A process of ours, and the line in which it said where it is."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            code, _, complaint = self.end(None)
+            raise AssertionError(f"it ended with {code}: {complaint}")
+        self.said = json.loads(line)
+
+    def end(self, number: signal.Signals | None = signal.SIGINT) -> tuple[int, str, str]:
+        if number is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+        output, complaint = self.process.communicate(timeout=60)
+        return self.process.returncode, output, complaint
+
+
+def pids(home: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((home / "cluster.json").read_text())["pids"]
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def until(check: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def append(up: Up, rows: list[int]) -> None:
+    with penstock.connect(up.said["url"], token_file=up.said["token_file"]) as log:
+        log.create_stream("bids", "n long").append([{"n": n} for n in rows])
+
+
+def read(up: Up) -> list[int]:
+    with penstock.connect(up.said["url"], token_file=up.said["token_file"]) as log:
+        return [row["n"] for row in log.stream("bids").read().to_pylist()]
+
+
+# ---- up
+
+
+def test_a_cluster_comes_back_with_all_that_was_appended(tmp_path: Path) -> None:
+    home = tmp_path / "cluster"
+    first = Up("cluster", "up", "--dir", home, "--proxies", 1)
+    append(first, [1, 2, 3])
+    before = pids(home)
+    assert sorted(before) == ["n0", "n1", "n2", "p0"]
+    started = time.monotonic()
+    assert first.end(signal.SIGINT) == (0, "", "")
+    assert time.monotonic() - started < 20
+    assert not any(map(is_running, before.values()))
+
+    again = Up("cluster", "up", "--dir", home, "--nodes", 1, "--proxies", 1)
+    assert again.said["url"] == first.said["url"]
+    assert again.said["nodes"] == ["n0", "n1", "n2"]  # one alone would not have everything
+    assert read(again) == [1, 2, 3]
+    append(again, [4])
+    assert read(again) == [1, 2, 3, 4]
+    assert again.end(signal.SIGTERM) == (0, "", "")
+    assert not any(map(is_running, pids(home).values()))
+
+
+def test_what_keeps_a_cluster_from_starting_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "cluster"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = run("cluster", "up", "--dir", home, "--port", port)
+    assert refused.exit_code == 5
+    assert f"port {port} of this machine is taken: give another one" in refused.stderr
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    no_java = run("cluster", "up", "--dir", home)
+    assert no_java.exit_code == 3
+    assert "needs Java" in no_java.stderr and "--metadata directory" in no_java.stderr
+
+    (home / "cluster.json").write_text(json.dumps({"address": "x", "metadata": "directory"}))
+    other = run("cluster", "up", "--dir", home, "--metadata", "zookeeper")
+    assert other.exit_code == 3 and "it cannot be changed" in other.stderr
+
+
+# ---- a running cluster of four nodes, without ZooKeeper
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Up]]:
+    """Two logs' worth of life: started, written to, stopped, started again."""
+    home = tmp_path_factory.mktemp("four") / "cluster"
+    options = ("--dir", home, "--metadata", "directory", "--nodes", 4, "--proxies", 1)
+    first = Up("cluster", "up", *options)
+    append(first, list(range(100)))
+    assert first.end()[0] == 0
+    up = Up("cluster", "up", *options, "--read-proxies", 1)
+    append(up, list(range(100, 200)))  # whoever opens the log closes its last segment
+    yield home, up
+    assert up.end()[0] == 0
+
+
+def test_a_second_up_in_the_same_directory_is_refused(four: tuple[Path, Up]) -> None:
+    refused = run("cluster", "up", "--dir", four[0])
+    assert refused.exit_code == 5
+    assert "a cluster runs in" in refused.stderr
+
+
+def test_status_shows_nodes_proxies_and_logs(four: tuple[Path, Up]) -> None:
+    home, up = four
+    until(lambda: run_json("cluster", "status", home)["audit"] is not None)
+    found = run_json("cluster", "status", home)
+
+    assert found["address"] == up.said["url"]
+    assert {(n["name"], n["state"], n["region"]) for n in found["nodes"]} == {
+        (f"n{number}", "up", "default") for number in range(4)
+    }
+    assert sorted((p["role"], p["state"]) for p in found["proxies"]) == [
+        ("read", "up"),
+        ("write", "up"),
+    ]
+    (log,) = found["logs"]
+    assert (log["log"], log["epoch"], log["ack_quorum"], log["write_quorum"]) == ("main", 2, 2, 3)
+    assert (log["segments_sealed"], log["segments_open"], log["trim_point"]) == (1, 1, 0)
+    assert log["tail"] > 0 and log["owner"] in {p["address"] for p in found["proxies"]}
+    assert sum(node["segments"] for node in found["nodes"]) == 6
+
+    text = run("cluster", "status", home)
+    assert text.exit_code == 0 and text.stdout.isascii()
+    lines = text.stdout.splitlines()
+    assert lines[0] == f"cluster  {up.said['url']}"
+    assert any(line.startswith("NODE ") for line in lines)
+    assert any(line.startswith("main ") for line in lines)
+
+
+def test_status_without_tokens_shows_the_metadata_and_says_who_was_not_asked(
+    four: tuple[Path, Up], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_TOKEN_FILE", raising=False)
+    found = run_json("cluster", "status", four[1].said["url"])
+    assert {thing["state"] for thing in found["nodes"] + found["proxies"]} == {"not asked"}
+    assert [log["log"] for log in found["logs"]] == ["main"]
+    assert found["logs"][0]["tail"] is None
+
+    refused = run("cluster", "verify", four[1].said["url"])
+    assert refused.exit_code == 3 and "--node-token-file" in refused.stderr
+
+
+def test_verify_reads_every_copy_and_finds_a_flipped_bit(four: tuple[Path, Up]) -> None:
+    home, _ = four
+    whole = run_json("cluster", "verify", home, "main")
+    assert whole["ok"] and whole["segments"] == 1 and whole["findings"] == []
+    assert whole["copies"] % 3 == 0 and whole["copies"] > 3
+
+    files = sorted(home.glob("n*/segments/*main*0000000000*"))
+    assert files
+    file = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    file.write_bytes(data)
+    broken = run("cluster", "verify", home)
+    assert broken.exit_code == 8
+    line, verdict = broken.stdout.splitlines()
+    assert line.startswith(f"damaged node={file.parent.parent.name}:")
+    assert " log=main segment=0 part=data block=" in line
+    assert verdict.startswith("damage found: 1 segments, ")
+
+    # The node has noticed it, too: the auditor mends it from another copy.
+    until(lambda: run("cluster", "verify", home).exit_code == 0)
+    assert run("cluster", "verify", home, "nothing").exit_code == 3
+
+
+def test_a_node_is_emptied_and_the_next_is_refused(four: tuple[Path, Up]) -> None:
+    home, up = four
+    assert run("cluster", "decommission", home, "n9").exit_code == 3
+    named = next(n for n in run_json("cluster", "status", home)["nodes"] if n["segments"] == 2)
+    name = named["name"]
+    checked = run("cluster", "decommission", home, name, "--dry-run")
+    assert (checked.exit_code, checked.stdout) == (
+        0,
+        f"{name} can be taken away: 2 segments would be copied\n",
+    )
+    done = run_json("cluster", "decommission", home, name)
+    assert done == {"node": name, "draining": True, "segments": 0}
+    after = {n["name"]: n for n in run_json("cluster", "status", home)["nodes"]}
+    assert (after[name]["segments"], after[name]["state"]) == (0, "draining")
+
+    other = next(each for each in after if each != name)
+    refused = run("cluster", "decommission", home, other)
+    assert refused.exit_code == 3
+    assert f"{other} cannot be taken away" in refused.stderr
+    assert "no other node is free to take the place" in refused.stderr
+    why = run("cluster", "decommission", home, other, "--dry-run", "--json")
+    assert why.exit_code == 3
+    reasons = json.loads(why.stdout)["reasons"]
+    assert len(reasons) == len(set(reasons)) > 0
+    assert not (home / "metadata" / "nodes" / f"draining,{other}").exists()
+
+    # The node can go, and everything is there.
+    os.kill(pids(home)[name], signal.SIGKILL)
+    until(lambda: name not in {n["name"] for n in run_json("cluster", "status", home)["nodes"]})
+    assert run("cluster", "verify", home).exit_code == 0
+    assert read(up) == list(range(200))
+    cancelled = run("cluster", "decommission", home, name, "--cancel")
+    assert (cancelled.exit_code, cancelled.stdout) == (0, f"{name} is used again\n")
+    assert run("cluster", "decommission", home, name, "--cancel").exit_code == 3
+
+
+def test_status_and_verify_say_which_node_is_missing(four: tuple[Path, Up]) -> None:
+    """The last test: the cluster does not get over it."""
+    home, up = four
+    nodes = run_json("cluster", "status", home)["nodes"]
+    lost = next(node for node in nodes if node["segments"])
+    os.kill(pids(home)[lost["name"]], signal.SIGKILL)
+
+    def state() -> str:
+        found = run_json("cluster", "status", home)["nodes"]
+        return str(next(node["state"] for node in found if node["id"] == lost["id"]))
+
+    until(lambda: state() == "missing")
+    text = run("cluster", "status", home)
+    assert text.exit_code == 0
+    assert f"! node {lost['id']} is missing: " in text.stdout
+    unread = run("cluster", "verify", home)
+    assert unread.exit_code == 5
+    assert f"unreachable node={lost['id']}" in unread.stdout
+    assert "the node is not registered" in unread.stdout
+    assert read(up) == list(range(200))
+
+
+# ---- single processes
+
+
+def test_node_and_proxy_run_in_the_foreground(tmp_path: Path) -> None:
+    tokens = {name: tmp_path / name for name in ("token", "node-token")}
+    for path in tokens.values():
+        path.touch(0o600)
+        path.write_text("x" * 32)
+    metadata = f"penstock+dir://{tmp_path / 'metadata'}"
+    node = Up(
+        *("cluster", "node", "--name", "n0", "--data-dir", tmp_path / "n0"),
+        *("--metadata", metadata, "--token-file", tokens["node-token"], "--rack", "r1"),
+    )
+    proxy = Up(
+        *("cluster", "proxy", "--metadata", metadata, "--token-file", tokens["token"]),
+        *("--node-token-file", tokens["node-token"], "--ensemble", 1),
+        *("--write-quorum", 1, "--ack-quorum", 1),
+    )
+    try:
+        assert (node.said["name"], node.said["rack"]) == ("n0", "r1")
+        assert proxy.said["role"] == "write"
+        with penstock.connect(metadata, token_file=tokens["token"]) as log:
+            log.create_stream("s", "n long").append({"n": 7})
+        found = run_json(
+            *("cluster", "status", metadata, "--token-file", tokens["token"]),
+            *("--node-token-file", tokens["node-token"]),
+        )
+        assert (found["nodes"][0]["state"], found["logs"][0]["write_quorum"]) == ("up", 1)
+    finally:
+        ends = [proxy.end(), node.end(signal.SIGTERM)]
+    assert [(code, output) for code, output, _ in ends] == [(0, ""), (0, "")]
+
+
+def test_what_a_node_or_proxy_cannot_do_has_its_exit_code(tmp_path: Path) -> None:
+    metadata = f"penstock+dir://{tmp_path / 'metadata'}"
+    common = ("--data-dir", tmp_path / "n0", "--metadata", metadata)
+    assert run("cluster", "node", "--name", "No!", *common).exit_code == 3
+    openly = run("cluster", "node", "--name", "n0", *common, "--host", "0.0.0.0")
+    assert openly.exit_code == 3 and "needs TLS" in openly.stderr
+    assert run("cluster", "node", *common).exit_code == 2
+
+
+def test_every_setting_of_a_node_or_proxy_is_an_option() -> None:
+    group: Any = cli.commands["cluster"]
+    names = {
+        name: {parameter.name for parameter in group.commands[name].params}
+        for name in ("node", "proxy")
+    }
+    assert {field.name for field in fields(NodeConfig)} <= names["node"]
+    settings = {field.name for field in (*fields(ProxyConfig), *fields(Replication))}
+    assert settings - {"replication"} <= names["proxy"]
+
+
+def test_an_address_that_is_no_cluster_is_refused(tmp_path: Path) -> None:
+    for address in (tmp_path, "penstock://zk:2181", "http://x", f"penstock+dir://{tmp_path}/no"):
+        refused = run("cluster", "status", address)
+        assert refused.exit_code == 3, refused.output
+    nobody = run("cluster", "status", "penstock://127.0.0.1:1/logs", "--timeout", 0.5)
+    assert nobody.exit_code == 5
