@@ -35,7 +35,7 @@ async def find_facts(cluster: Cluster) -> Facts:
     manifests = await cluster.manifests()
     registered = await find_nodes(cluster)
     owners = await cluster.json_below("/owners")
-    proxies = [ProxyInfo(**fields) for fields in (await cluster.json_below("/proxies")).values()]
+    proxies = [_proxy_info(fields) for fields in (await cluster.json_below("/proxies")).values()]
     office = await cluster.store.get("/auditor")
     auditor: Facts = {} if office is None else json.loads(office.data)
     nodes, said = await asyncio.gather(
@@ -67,6 +67,11 @@ async def find_nodes(cluster: Cluster) -> dict[NodeId, NodeInfo]:
             info = decode_node_info(value.data, is_draining=name in draining)
             found[info.id] = info
     return found
+
+
+def _proxy_info(found: Facts) -> ProxyInfo:
+    """What a newer proxy says besides is not for us."""
+    return ProxyInfo(**{name: found[name] for name in ProxyInfo.__slots__ if name in found})
 
 
 # ---- asking

@@ -49,12 +49,14 @@ def _option(action: argparse.Action) -> Callable[[F], F]:
         kind = click.Choice(list(action.choices))
     elif kind not in (str, int, float):
         kind = click.Path(path_type=kind)
+    # With a default of None, click would take a required option as given.
+    default = {} if action.default is None else {"default": action.default}
     return click.option(
         *action.option_strings,
         action.dest,
         type=kind,
         required=action.required,
-        default=action.default,
+        **default,
         show_default=action.default not in (None, ""),
         hidden=hidden,
         help=help,

@@ -1,17 +1,18 @@
 """Small-scope search: every order of messages between one writer, two recoverers and three nodes.
 
 The real SegmentWriter, SegmentRecovery and NodeCore, two blocks, Qw 3 and Qa 2, and one message of
-the recoverers that may get lost. States that are equal are visited once. What must hold at every
-end: a block that was acknowledged lies below every end that was decided (I6), and once somebody has
-sealed the segment nothing more of it is acknowledged (I5). With recovery reads that do not fence,
-the search finds BookKeeper's bug #2614 again (R02): so it can find something.
+the recoverers that may get lost. Equal states are visited once. An answer arrives when it is given:
+that a message waits is a request that waits. A refusal never reaches the writer, at the worst.
+What must hold: a block that was acknowledged lies below every end that was decided (I6), and what
+is acknowledged after the segment was sealed lies below that end (I5). With recovery reads that do
+not fence, the search finds BookKeeper's bug #2614 again (R02): so it can find something.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from crc32c import crc32c
 
@@ -21,17 +22,20 @@ from penstock.log.block_format import (
     BLOCK_HEADER_BYTES,
     BlockHeader,
     BlockKind,
+    decode_block_header,
     encode_block_header,
 )
 from penstock.log.replication.manifest import Ensemble, Segment, SegmentKey
-from penstock.log.replication.node_api import Blocks, Fence, Found
+from penstock.log.replication.node_api import Blocks, Fence
 from penstock.log.replication.node_core import (
     AddRecord,
     NodeCore,
+    Ranges,
     ReadPlan,
     ReadRequest,
     StoredPart,
 )
+from penstock.log.replication.quorum import Coverage
 from penstock.log.replication.segment_recovery import (
     AddBack,
     Effect,
@@ -46,15 +50,14 @@ MARK = 7
 KEY = SegmentKey("main", 0)
 SEGMENT = Segment(SegmentId(0), Epoch(1), Lsn(0), (Ensemble(BlockId(0), NODES),), 3, 2)
 #: Bounds of the search in every run.
-SECONDS_MAX = 25.0
 STATES_MAX = 60_000
 
 
 class MemoryStore:
     """Blocks of one node, durable at once."""
 
-    def __init__(self) -> None:
-        self.blocks: dict[int, AddRecord] = {}
+    def __init__(self, blocks: Mapping[int, AddRecord] | None = None) -> None:
+        self.blocks: dict[int, AddRecord] = dict(blocks or {})
 
     def load(self, key: SegmentKey) -> StoredPart:
         return StoredPart()
@@ -93,94 +96,95 @@ def block(number: int, durable: int) -> bytes:
 
 #: A step: something that can happen next.
 #:   ("write",)               the writer sends its next block
-#:   ("add", node)            the node gets the writer's oldest add
-#:   ("added", node)          the writer gets the node's oldest answer
-#:   ("start", r)             recoverer r begins
+#:   ("add", node)            the node gets the writer's oldest add, and answers
+#:   ("start", r)             recoverer r begins; the second has the newer epoch
 #:   ("ask", r, node)         the node gets the recoverer's oldest request, and answers
-#:   ("answer", r, node)      the recoverer gets the oldest answer
 #:   ("lose", r, node)        the recoverer's oldest request is lost, and it hears of nothing
-Step = tuple[str, ...] | tuple[str, int] | tuple[str, int, int]
+Step = tuple[str | int, ...]
 
 
-@dataclass
 class Cluster:
-    """One state of the small world, reached by a sequence of steps."""
+    """One state of the small world."""
 
-    blocks: int = 2
-    fencing_reads: bool = True
-    losses: int = 1
-    cores: list[NodeCore] = field(default_factory=list)
-    stores: list[MemoryStore] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, *, blocks: int, recoverers: int, fencing_reads: bool, losses: int
+    ) -> None:
+        self.blocks = blocks
+        self.fencing_reads = fencing_reads
+        self.losses = losses
         self.stores = [MemoryStore() for _ in NODES]
         self.cores = [NodeCore(store) for store in self.stores]
         self.writer = SegmentWriter(SEGMENT)
-        self.acked_max = 0
-        self.adds: list[list[bytes]] = [[] for _ in NODES]
-        self.acks: list[list[tuple[int, PenstockError | None]]] = [[] for _ in NODES]
-        self.recoveries = [SegmentRecovery(SEGMENT, Epoch(2 + r), MARK) for r in range(2)]
-        self.started = [False, False]
-        self.asks: list[list[list[Effect]]] = [[[] for _ in NODES] for _ in range(2)]
-        self.answers: list[list[list[tuple[Effect, object]]]] = [
-            [[] for _ in NODES] for _ in range(2)
+        self.adds: list[tuple[bytes, ...]] = [() for _ in NODES]
+        self.recoveries = [
+            SegmentRecovery(SEGMENT, Epoch(2 + r), MARK) for r in range(recoverers)
         ]
-        #: What the first to decide has sealed.
+        self.started = [False] * recoverers
+        #: By recoverer and node, oldest first.
+        self.asks: list[list[tuple[Effect, ...]]] = [
+            [() for _ in NODES] for _ in range(recoverers)
+        ]
+        #: What was sealed; the manifest's version lets only the newest epoch do it.
         self.sealed: int | None = None
         self.problem = ""
+
+    def clone(self) -> Cluster:
+        """The same state; what a step changes is copied by the step."""
+        made = object.__new__(Cluster)
+        made.__dict__ = dict(self.__dict__)
+        made.stores, made.cores = list(self.stores), list(self.cores)
+        made.recoveries, made.started = list(self.recoveries), list(self.started)
+        made.adds, made.asks = list(self.adds), [list(asks) for asks in self.asks]
+        return made
+
+    def _own(self, node: int) -> NodeCore:
+        """The core of a node, to be changed."""
+        store = self.stores[node] = MemoryStore(self.stores[node].blocks)
+        core = self.cores[node] = _clone_core(self.cores[node], store)
+        return core
 
     # ---- what can happen
 
     def steps(self) -> Iterator[Step]:
-        if not self.writer.fenced and self.writer.next_block < self.blocks:
+        if self.writer.next_block < self.blocks:
             yield ("write",)
         for node in range(3):
             if self.adds[node]:
-                yield ("add", node)
-            if self.acks[node]:
-                yield ("added", node)
-        for r in range(2):
-            if not self.started[r]:
-                # The second comes after the first, whose epoch it has seen.
-                if r == 0 or self.started[0]:
-                    yield ("start", r)
+                yield "add", node
+        for r, started in enumerate(self.started):
+            if not started:
+                if r == 0 or self.started[r - 1]:
+                    yield "start", r
                 continue
             for node in range(3):
                 if self.asks[r][node]:
-                    yield ("ask", r, node)
-                    if self.losses:
-                        yield ("lose", r, node)
-                if self.answers[r][node]:
-                    yield ("answer", r, node)
+                    yield "ask", r, node
+                    if self.losses and isinstance(self.asks[r][node][0], FenceNode):
+                        yield "lose", r, node
 
     def do(self, step: Step) -> None:
         match step:
             case ("write",):
-                number = int(self.writer.next_block)
-                data = block(number, int(self.writer.durable_block))
+                self.writer = _clone_writer(self.writer)
+                data = block(int(self.writer.next_block), int(self.writer.durable_block))
                 for send in self.writer.add((data,)):
-                    self.adds[NODES.index(send.node)].append(data)
+                    node = NODES.index(send.node)
+                    self.adds[node] = (*self.adds[node], data)
             case ("add", int(node)):
-                number, data = len(self.acks), self.adds[node].pop(0)
-                self.cores[node].add("", KEY, 1, data)
-                number = int.from_bytes(data[48:56], "little")
-                outcome = self._answer(node)
-                assert outcome is None or isinstance(outcome, PenstockError)
-                self.acks[node].append((number, outcome))
-            case ("added", int(node)):
-                number, error = self.acks[node].pop(0)
-                self._added(node, number, error)
+                data, *rest = self.adds[node]
+                self.adds[node] = tuple(rest)
+                self._add(node, data)
             case ("start", int(r)):
                 self.started[r] = True
+                self.recoveries[r] = _clone_recovery(self.recoveries[r])
                 self._ask(r, self.recoveries[r].start())
             case ("ask", int(r), int(node)):
-                effect = self.asks[r][node].pop(0)
-                self.answers[r][node].append((effect, self._serve(node, effect, r)))
+                effect, *left = self.asks[r][node]
+                self.asks[r][node] = tuple(left)
+                self._heard(r, effect, self._serve(node, effect, r))
             case ("lose", int(r), int(node)):
-                self.asks[r][node].pop(0)
+                self.asks[r][node] = self.asks[r][node][1:]
                 self.losses -= 1
-            case ("answer", int(r), int(node)):
-                self._heard(r, *self.answers[r][node].pop(0))
 
     def _answer(self, node: int) -> object:
         """Write, fsync, answer: the node's disk is quick here."""
@@ -190,18 +194,20 @@ class Cluster:
         (answer,) = core.take_answers()
         return answer.outcome
 
-    def _added(self, node: int, number: int, error: PenstockError | None) -> None:
-        if isinstance(error, Fenced):
-            self.writer.refused()
-            return
-        self.writer.added(NODES[node], number)
-        if self.writer.durable_block > self.acked_max:
-            self.acked_max = int(self.writer.durable_block)
-            if self.sealed is not None and self.acked_max > self.sealed:
-                self.problem = f"block {self.acked_max - 1} acknowledged, sealed at {self.sealed}"
+    def _add(self, node: int, data: bytes) -> None:
+        self._own(node).add("", KEY, 1, data)
+        error = self._answer(node)
+        if error is not None:
+            assert isinstance(error, Fenced)
+            return  # the writer hears of it too late, or never
+        self.writer = _clone_writer(self.writer)
+        self.writer.added(NODES[node], decode_block_header(data).block)
+        acked = int(self.writer.durable_block)
+        if self.sealed is not None and acked > self.sealed:
+            self.problem = f"block {acked - 1} is acknowledged, but the end is {self.sealed}"
 
     def _serve(self, node: int, effect: Effect, r: int) -> object:
-        core, epoch = self.cores[node], 2 + r
+        core, epoch = self._own(node), 2 + r
         match effect:
             case FenceNode():
                 core.fence("", "main", 0, epoch)
@@ -217,16 +223,17 @@ class Cluster:
                 if not isinstance(plan, ReadPlan):
                     return plan
                 found = self.stores[node].blocks.get(effect.block)
-                data = b"" if found is None else found.data
-                return Blocks(plan.found, plan.durable_block, data)
+                return Blocks(plan.found, plan.durable_block, b"" if found is None else found.data)
 
     def _heard(self, r: int, effect: Effect, answer: object) -> None:
         recovery = self.recoveries[r]
         if recovery.end is not None or recovery.lost:
             return
-        if isinstance(answer, Fenced):
+        recovery = self.recoveries[r] = _clone_recovery(recovery)
+        if isinstance(answer, PenstockError):
             recovery.refused()
             return
+        following: list[Effect] = []
         match effect:
             case FenceNode():
                 assert isinstance(answer, Fence)
@@ -237,84 +244,102 @@ class Cluster:
             case AddBack():
                 following = recovery.added(effect.node, effect.block)
         self._ask(r, following)
-        if recovery.end is not None:
-            if recovery.end < self.acked_max:
-                self.problem = f"sealed at {recovery.end}, {self.acked_max} were acknowledged"
-            # The manifest's version lets one of them seal: the newer epoch refuses the older.
-            if self.sealed is None and (r == 1 or not self.started[1]):
-                self.sealed = int(recovery.end)
+        if recovery.end is None:
+            return
+        if recovery.end < self.writer.durable_block:
+            acked = self.writer.durable_block
+            self.problem = f"the end is {recovery.end}, but {acked} blocks were acknowledged"
+        if not any(self.started[r + 1 :]):
+            self.sealed = int(recovery.end)
 
     def _ask(self, r: int, effects: list[Effect]) -> None:
         for effect in effects:
-            self.asks[r][NODES.index(effect.node)].append(effect)
+            node = NODES.index(effect.node)
+            self.asks[r][node] = (*self.asks[r][node], effect)
 
     # ---- states that are equal
 
     def key(self) -> tuple[object, ...]:
+        """Every block goes to all three nodes: which of them is which makes no difference."""
         writer = self.writer
-        pending = tuple(tuple(sorted(p.acks)) for p in writer._pending)
-        nodes = tuple(
-            (tuple(sorted(store.blocks)), core._fences.get(("main", 0), 0), _lac(core))
-            for store, core in zip(self.stores, self.cores, strict=True)
-        )
         recoveries = tuple(
             (
                 self.started[r],
                 recovery._block,
                 recovery.durable_block,
-                tuple(sorted(recovery._absent)),
-                tuple(sorted(recovery._added)),
-                tuple(recovery._fenced.silent),
                 recovery._data is not None,
                 recovery.end,
                 recovery.lost,
             )
             for r, recovery in enumerate(self.recoveries)
         )
-        ways = (
-            tuple(tuple(map(_lac_of, adds)) for adds in self.adds),
-            tuple(tuple((n, e is None) for n, e in acks) for acks in self.acks),
-            tuple(tuple(tuple(map(_name, q)) for q in asks) for asks in self.asks),
+        nodes = sorted(self._key_of(place) for place in range(3))
+        state = (writer.next_block, writer.durable_block, self.losses, self.sealed)
+        return state, recoveries, *nodes
+
+    def _key_of(self, place: int) -> tuple[object, ...]:
+        node, core = NODES[place], self.cores[place]
+        part = core._parts.get(KEY)
+        return (
+            tuple(sorted(self.stores[place].blocks)),
+            core._fences.get(("main", 0), 0),
+            0 if part is None else part.durable_block,
+            self.adds[place],
+            tuple(tuple(map(_name, asks[place])) for asks in self.asks),
+            tuple(node in pending.acks for pending in self.writer._pending),
             tuple(
-                tuple(tuple((_name(e), _told(a)) for e, a in q) for q in answers)
-                for answers in self.answers
+                (node in r._absent, node in r._added, node in r._fenced._answered)
+                for r in self.recoveries
             ),
         )
-        head = (writer.next_block, writer.durable_block, writer.fenced, pending)
-        return head, nodes, recoveries, ways, self.losses, self.sealed, self.acked_max
 
 
-def _lac(core: NodeCore) -> int:
-    part = core._parts.get(KEY)
-    return 0 if part is None else part.durable_block
+def _clone_core(core: NodeCore, store: MemoryStore) -> NodeCore:
+    made = object.__new__(NodeCore)
+    made.__dict__ = dict(core.__dict__)
+    made._store = store
+    made._fences = dict(core._fences)
+    made._answers, made._ready, made._stirred = deque(), [], {}
+    made._waiting, made._deadlines = deque(), []
+    made._parts = {
+        key: replace(part, durable=Ranges(tuple(part.durable)), pending={}, waiting=[])
+        for key, part in core._parts.items()
+    }
+    return made
 
 
-def _lac_of(data: bytes) -> tuple[int, int]:
-    return int.from_bytes(data[48:56], "little"), int.from_bytes(data[64:72], "little")
+def _clone_writer(writer: SegmentWriter) -> SegmentWriter:
+    made = object.__new__(SegmentWriter)
+    made.__dict__ = dict(writer.__dict__)
+    made._pending = deque(replace(p, acks=set(p.acks)) for p in writer._pending)
+    return made
+
+
+def _clone_recovery(recovery: SegmentRecovery) -> SegmentRecovery:
+    made = object.__new__(SegmentRecovery)
+    made.__dict__ = dict(recovery.__dict__)
+    made._absent, made._added = set(recovery._absent), set(recovery._added)
+    made._again = list(recovery._again)
+    made._fenced = object.__new__(Coverage)
+    made._fenced.__dict__ = dict(recovery._fenced.__dict__)
+    made._fenced._answered = set(recovery._fenced._answered)
+    made._fenced._lacking = list(recovery._fenced._lacking)
+    return made
 
 
 def _name(effect: Effect) -> tuple[str, int]:
     return type(effect).__name__, -1 if isinstance(effect, FenceNode) else int(effect.block)
 
 
-def _told(answer: object) -> object:
-    match answer:
-        case Fence():
-            return ("fence", answer.durable_block)
-        case Blocks():
-            return ("blocks", answer.found is Found.HERE, answer.found, answer.durable_block)
-        case _:
-            return type(answer).__name__
-
-
 @dataclass
 class Search:
-    """Depth first over all steps; a state is reached by playing its steps again."""
+    """Depth first over all steps."""
 
+    blocks: int = 2
+    recoverers: int = 1
     fencing_reads: bool = True
     losses: int = 1
     states_max: int = STATES_MAX
-    seconds_max: float = SECONDS_MAX
     states: int = 0
     sealed: set[int] = field(default_factory=set)
     found: tuple[Step, ...] | None = None
@@ -322,39 +347,31 @@ class Search:
     is_complete: bool = False
 
     def run(self) -> Search:
-        deadline = time.monotonic() + self.seconds_max
-        seen: set[int] = set()
-        stack: list[tuple[Step, ...]] = [()]
+        start = Cluster(
+            blocks=self.blocks,
+            recoverers=self.recoverers,
+            fencing_reads=self.fencing_reads,
+            losses=self.losses,
+        )
+        seen = {start.key()}
+        stack: list[tuple[Cluster, tuple[Step, ...]]] = [(start, ())]
         while stack:
-            path = stack.pop()
-            cluster = self._play(path)
-            if cluster.problem:
-                self.found, self.problem = path, cluster.problem
-                return self
-            key = hash(cluster.key())
-            if key in seen:
-                continue
-            seen.add(key)
+            cluster, path = stack.pop()
+            for step in cluster.steps():
+                following = cluster.clone()
+                following.do(step)
+                if following.problem:
+                    self.found, self.problem = (*path, step), following.problem
+                    return self
+                key = following.key()
+                if key in seen:
+                    continue
+                seen.add(key)
+                if following.sealed is not None:
+                    self.sealed.add(following.sealed)
+                stack.append((following, (*path, step)))
             self.states = len(seen)
-            if cluster.sealed is not None:
-                self.sealed.add(cluster.sealed)
-            if self.states >= self.states_max or time.monotonic() > deadline:
+            if self.states >= self.states_max:
                 return self
-            stack += [(*path, step) for step in reversed(list(cluster.steps()))]
         self.is_complete = True
         return self
-
-    def _play(self, path: tuple[Step, ...]) -> Cluster:
-        cluster = Cluster(fencing_reads=self.fencing_reads, losses=self.losses)
-        for step in path:
-            cluster.do(step)
-            if cluster.problem:
-                break
-        return cluster
-
-
-def test_no_order_of_messages_seals_below_what_was_acknowledged() -> None:
-    search = Search().run()
-
-    print(f"{search.states} states, complete: {search.is_complete}, ends {search.sealed}")
-    assert search.found is None, f"{search.problem}: {search.found}"

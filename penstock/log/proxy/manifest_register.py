@@ -42,6 +42,8 @@ class ManifestRegister:
         self._writer = writer
         self._lock = asyncio.Lock()
         self._version = -1
+        #: The epoch that was taken; 0 before.
+        self._epoch = Epoch(0)
         self.manifest: LogManifest
 
     async def load(self) -> LogManifest | None:
@@ -70,12 +72,12 @@ class ManifestRegister:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if await self.load() is not None and self.manifest.owner == self._writer:
+                self._epoch = self.manifest.epoch
                 return self.manifest
 
     async def update(self, change: Change) -> LogManifest:
         """Make a change as the owner; raises Fenced if another took a newer epoch."""
         async with self._lock:
-            epoch = self.manifest.epoch
             while True:
                 wanted = change(self.manifest)
                 if wanted == self.manifest:
@@ -88,19 +90,22 @@ class ManifestRegister:
                     await asyncio.sleep(RETRY_SECONDS)
                 except VersionConflict:
                     pass
-                await self._reload(epoch)
+                await self._reload()
 
-    async def _reload(self, epoch: Epoch) -> None:
+    async def _reload(self) -> None:
+        """What is read is ours only if nobody took a newer epoch: then it is not even looked at."""
         while True:
             try:
-                found = await self.load()
+                found = await self._store().get(self._path)
             except Unavailable:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if found is None:
                 raise Fenced(f"the manifest of log {self._log} is gone")
-            if found.epoch != epoch or found.owner != self._writer:
-                raise Fenced(f"log {self._log} has a newer owner: {found.owner}")
+            manifest = decode_log_manifest(found.data)
+            if manifest.epoch != self._epoch or manifest.owner != self._writer:
+                raise Fenced(f"log {self._log} has a newer owner: {manifest.owner}")
+            self.manifest, self._version = manifest, found.version
             return
 
     async def _set(self, wanted: LogManifest) -> None:

@@ -34,7 +34,7 @@ from penstock.log.proxy.manifest_register import ManifestRegister
 from penstock.log.proxy.open_segment import OpenSegment
 from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header
 from penstock.log.replication.manifest import LogManifest, Segment
-from penstock.log.server.served_log import SequencedLog, Surroundings
+from penstock.log.server.served_log import Outcome, Reply, SequencedLog, Surroundings
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
@@ -156,6 +156,21 @@ class OwnedLog(SequencedLog):
                 future.set_result(None)
         if self._unsure and not self._sent and not self._rolling:
             self._write_control()  # they came after it was sent
+
+    def _tell(self, reply: Reply, outcome: Outcome) -> None:
+        """A refusal rests on what is known here: it is told only by who is surely the owner."""
+        if isinstance(outcome, PenstockError) and not self.is_sure:
+            self._spawn(self._tell_surely(reply, outcome))
+        else:
+            super()._tell(reply, outcome)
+
+    async def _tell_surely(self, reply: Reply, outcome: PenstockError) -> None:
+        try:
+            await self.make_sure()
+        except Unavailable:
+            return  # another owner decides
+        super()._tell(reply, outcome)
+        self.around.after_event()
 
     def begin(self, segment: Segment, state: LogState) -> None:
         """Write to this segment from now on; it stands in the manifest."""

@@ -271,8 +271,11 @@ class SequencedLog(ServedLog):
             if isinstance(outcome, OldDuplicate):
                 self._spawn(self._answer_old(reply, outcome))
                 continue
-            self._count(outcome)
-            reply(outcome)
+            self._tell(reply, outcome)
+
+    def _tell(self, reply: Reply, outcome: Outcome) -> None:
+        self._count(outcome)
+        reply(outcome)
 
     def _count(self, outcome: Outcome) -> None:
         if isinstance(outcome, Appended):
@@ -294,6 +297,5 @@ class SequencedLog(ServedLog):
             outcome = error
         except OSError as error:
             outcome = Unavailable(f"the request failed: {error}")
-        self._count(outcome)
-        reply(outcome)
+        self._tell(reply, outcome)
         self.around.after_event()

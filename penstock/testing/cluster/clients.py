@@ -422,8 +422,7 @@ class Counter:
         if found is not None:
             op.found = found
             world.story.know(found.lsn + 1)
-        if world.swarm.rivals == 0:
-            world.story.gets.append(op)
+        world.story.gets.append(op)
         self._attempts += 1
         now = None if found is None else found.data
         count = 0 if now is None else int(now.split(b"/")[0])
@@ -572,8 +571,7 @@ class Scanner:
         op = BoundsOp(self._client.name, world.now_us, world.story.known_lsn)
         op.trim_point, op.tail = await self._client.call(_bounds)
         op.ended_us = world.now_us
-        if world.swarm.rivals == 0:
-            world.story.bounds.append(op)
+        world.story.bounds.append(op)
         world.story.know(op.tail)
 
     async def _last(self) -> None:
@@ -585,8 +583,7 @@ class Scanner:
         if body:
             (op.found,) = decode_records(memoryview(body))
             world.story.know(op.found.lsn + 1)
-        if world.swarm.rivals == 0:
-            world.story.lasts.append(op)
+        world.story.lasts.append(op)
 
 
 async def _last(tag: str, log: ServedLog) -> bytes | None:

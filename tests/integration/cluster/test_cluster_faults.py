@@ -22,7 +22,7 @@ from cluster_workload import ClusterHistory, Load, route, watching
 
 from penstock.testing.history import Outcome
 
-SEED = int(__import__("os").environ.get("FIRE_SEED", 20261117))
+SEED = 20261117
 LOG = "main"
 #: Faults of one round, per lane; the lanes take about the same time.
 NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 5

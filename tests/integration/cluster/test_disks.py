@@ -20,8 +20,8 @@ import pytest
 import uvloop
 from cluster_workload import Watcher, route, wait_state, watching
 
-from penstock.errors import PenstockError
-from penstock.limits import KIB, MIB, SEGMENT_BYTES_MIN
+from penstock.errors import PenstockError, Retryable, Unavailable
+from penstock.limits import BLOCK_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_MIN
 from penstock.log.client.client import AsyncLog
 from penstock.log.local_cluster import LocalCluster
 from penstock.log.node.client import NetworkNodes
@@ -35,23 +35,33 @@ SEED = 20261118
 LOG = "main"
 TAGS = ("red", "green", "blue")
 WRITTEN_BYTES = 3 * MIB
+#: The least: with more than that written, some of it lies in segment files.
+JOURNAL_BYTES = BLOCK_BYTES_MAX
 #: Until a wiped node has everything again.
 REFILL_SECONDS = 60.0
 SESSION_SECONDS = 1.0
 
 
-def start(directory: Path, *, nodes: int = 3, write_quorum: int = 3) -> LocalCluster:
+def start(directory: Path, *, nodes: int = 3, ack_quorum: int = 2) -> LocalCluster:
+    """Every block goes to all nodes."""
     cluster = LocalCluster(directory)
-    cluster.start(
-        nodes,
-        1,
-        proxy_options={
+    try:
+        cluster.start_metadata()
+        for number in range(nodes):
+            cluster.add_node(f"n{number}", {"journal-bytes": JOURNAL_BYTES})
+        options = {
             "session-seconds": SESSION_SECONDS,
             "segment-bytes": SEGMENT_BYTES_MIN,
             "ensemble": nodes,
-            "write-quorum": write_quorum,
-        },
-    )
+            "write-quorum": nodes,
+            "ack-quorum": ack_quorum,
+        }
+        cluster.add_proxy("p0", options)
+        for process in [*cluster.nodes.values(), *cluster.proxies.values()]:
+            process.wait_ready()
+    except BaseException:
+        cluster.stop()
+        raise
     return cluster
 
 
@@ -71,9 +81,9 @@ async def connected(cluster: LocalCluster, timeout: float = 30.0) -> AsyncIterat
         await log.close()
 
 
-async def write(cluster: LocalCluster, seed: int = SEED) -> dict[int, bytes]:
+async def write(cluster: LocalCluster, size: int = WRITTEN_BYTES) -> dict[int, bytes]:
     """Some megabytes, many appends on their way at once; what lies at which LSN."""
-    rng = random.Random(seed)
+    rng = random.Random(SEED)
     written: dict[int, bytes] = {}
 
     async def append(log: AsyncLog) -> None:
@@ -82,7 +92,7 @@ async def write(cluster: LocalCluster, seed: int = SEED) -> dict[int, bytes]:
         written[(await log.append([NewEntry(payload, (tag,))])).first_lsn] = payload
 
     async with connected(cluster) as log:
-        while sum(map(len, written.values())) < WRITTEN_BYTES:
+        while sum(map(len, written.values())) < size:
             await asyncio.gather(*(append(log) for _ in range(16)))
     return written
 
@@ -112,17 +122,16 @@ def restart_proxy(cluster: LocalCluster) -> None:
 # ---- lost disks
 
 
-@pytest.mark.parametrize(("nodes", "write_quorum"), [(3, 3), (4, 4)])
+@pytest.mark.parametrize(("nodes", "ack_quorum", "choices"), [(3, 2, 3), (5, 3, 10)])
 def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
-    tmp_path: Path, nodes: int, write_quorum: int
+    tmp_path: Path, nodes: int, ack_quorum: int, choices: int
 ) -> None:
     """Every choice of as many disks as the write quorum is larger than the ack quorum."""
-    ack_quorum = 2
-    with start(tmp_path / "cluster", nodes=nodes, write_quorum=write_quorum) as cluster:
+    with start(tmp_path / "cluster", nodes=nodes, ack_quorum=ack_quorum) as cluster:
         written = uvloop.run(write(cluster))
-        choices = list(combinations(cluster.nodes, write_quorum - ack_quorum))
-        assert len(choices) == (3 if nodes == 3 else 6)
-        for chosen in choices:
+        chosen_ones = list(combinations(cluster.nodes, nodes - ack_quorum))
+        assert len(chosen_ones) == choices
+        for chosen in chosen_ones:
             for name in chosen:
                 cluster.nodes[name].kill()
                 (cluster.directory / name).rename(cluster.directory / f"{name}.gone")
@@ -135,34 +144,31 @@ def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
 
 
 def test_nothing_is_acknowledged_below_the_ack_quorum(cluster: LocalCluster) -> None:
-    """Two of three nodes sleep; the third alone, then lost, must not have been enough."""
+    """Two of three nodes sleep and die in their sleep; then the third one's disk is lost, which
+    alone must not have been enough.
+    """
+    sleepers = [cluster.nodes["n1"], cluster.nodes["n2"]]
 
     async def main() -> dict[int, bytes]:
-        written: dict[int, bytes] = {}
         async with connected(cluster) as log:
             await log.append([NewEntry(b"before", ("t",))])
-            for name in ("n1", "n2"):
-                cluster.nodes[name].signal(signal.SIGSTOP)
-                await asyncio.to_thread(wait_state, cluster.nodes[name].pid, "T")
-            appends = [asyncio.create_task(log.append([NewEntry(b"%d" % n)])) for n in range(20)]
-            done, waiting = await asyncio.wait(appends, timeout=1.0)
-            for task in done:
-                written[task.result().first_lsn] = b"%d" % appends.index(task)
-            cluster.nodes["n0"].kill()
+            for node in sleepers:
+                node.signal(signal.SIGSTOP)
+                await asyncio.to_thread(wait_state, node.pid, "T")
+            payloads = [b"%d" % number for number in range(20)]
+            appends = [asyncio.create_task(log.append([NewEntry(p)])) for p in payloads]
+            done, _ = await asyncio.wait(appends, timeout=1.0)
+            for node in [*sleepers, cluster.nodes["n0"]]:
+                node.kill()
             shutil.rmtree(cluster.directory / "n0")
-            for name in ("n1", "n2"):
-                cluster.nodes[name].signal(signal.SIGCONT)
-            if not done:
-                await asyncio.wait_for(asyncio.gather(*waiting), 20)
-            for task in waiting:
-                task.cancel()
-            for task in appends:
-                if task.done() and not task.cancelled() and task.exception() is None:
-                    written[task.result().first_lsn] = b"%d" % appends.index(task)
-        return written
+            for node in sleepers:
+                await asyncio.to_thread(node.start)
+            print(f"{len(done)} appends were acknowledged by one node")
+            async with asyncio.timeout(20):
+                answers = await asyncio.gather(*appends)
+        return {answer.first_lsn: p for answer, p in zip(answers, payloads, strict=True)}
 
     written = uvloop.run(main())
-    assert len(written) == 20
     restart_proxy(cluster)
     uvloop.run(read_back(cluster, written))
 
@@ -214,7 +220,10 @@ async def is_whole(watcher: Watcher, nodes: NetworkNodes) -> bool:
                 client = nodes.client(node)
                 if client is None:
                     return False
-                has = await client.list_blocks(key, 0, end)
+                try:
+                    has = await client.list_blocks(key, 0, end)
+                except Retryable:
+                    return False  # it starts, or it is registered under its last life's port
                 held = {block for first, last in has for block in range(first, last)}
                 wanted = {b for b in range(end) if node in replicas(segment, b, part)}
                 if not wanted <= held:
@@ -238,17 +247,13 @@ def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -
     print(f"seed {SEED}")
     rng = random.Random(SEED)
     with start(tmp_path / "cluster") as cluster:
-        written = uvloop.run(write(cluster))
+        written = uvloop.run(write(cluster, 2 * JOURNAL_BYTES + MIB))
         node = cluster.nodes["n1"]
-        if part == "segments":
-            node.stop()  # which brings everything into segment files
-        else:
-            node.kill()
+        node.kill()
         directory = cluster.directory / "n1" / part
-        files = [p for p in sorted(directory.iterdir()) if p.suffix not in (".json", "")]
-        large = [path for path in files if path.stat().st_size > KIB]
-        assert large, f"{part} is empty: {sorted(directory.iterdir())}"
-        for path in large:
+        files = [p for p in sorted(directory.iterdir()) if p.stat().st_size > 4 * KIB]
+        assert files, f"{part} is empty: {sorted(directory.iterdir())}"
+        for path in files:
             flip(path, rng, 1 + path.stat().st_size // (64 * KIB))
         try:
             node.start()
@@ -258,19 +263,26 @@ def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -
         uvloop.run(read_back(cluster, written))
         text = node.output.read_text()
         print([line for line in text.splitlines() if "ERROR" in line][:5])
-        # And with one of the others away, whose bytes are whole: right bytes, or none.
+        # With one of the others away, whose bytes are whole: right bytes, or none.
         cluster.nodes["n0"].kill()
         restart_proxy(cluster)
-        uvloop.run(read_or_refuse(cluster, written))
+        print(f"without n0: {uvloop.run(read_or_refuse(cluster, written))} reads were refused")
+        cluster.nodes["n0"].start()
+        uvloop.run(read_back(cluster, written))
 
 
-async def read_or_refuse(cluster: LocalCluster, written: dict[int, bytes]) -> None:
-    wrong = 0
-    async with connected(cluster, timeout=3.0) as log:
-        for lsn, payload in list(written.items())[::7]:
-            try:
-                entries = await log.read(start=lsn, end=lsn + 1)
-            except PenstockError:
-                continue
-            wrong += [entry.payload for entry in entries] != [payload]
-    assert wrong == 0
+async def read_or_refuse(cluster: LocalCluster, written: dict[int, bytes]) -> int:
+    """Returns how many reads were refused; of the others none was wrong."""
+    refused, asked = 0, list(written)[::20]
+    try:
+        async with connected(cluster, timeout=4.0) as log:
+            for lsn in asked:
+                try:
+                    entries = await log.read(start=lsn, end=lsn + 1)
+                except PenstockError:
+                    refused += 1
+                    continue
+                assert [entry.payload for entry in entries] == [written[lsn]]
+    except Unavailable:
+        return len(asked)
+    return refused
