@@ -35,9 +35,9 @@ lint: $(BIN)/.installed
 types: $(BIN)/.installed
 	$(BIN)/mypy
 
-# Three lanes at a time: on two cores that leaves few of them idle, since many tests wait for
-# processes that they started or killed. Each lane with Spark has one session. The queries under
-# fire, which have bars of time, come last and alone.
+# Three lanes at a time, of about the same length: on two cores that leaves few of them idle, since
+# many tests wait for processes that they started or killed. Each lane with Spark has one session.
+# The queries under fire, which have bars of time, come last and alone.
 PYTEST := $(BIN)/pytest -p no:cacheprovider
 PLANNING := tests/unit tests/property tests/transcripts tests/conformance \
 	tests/integration/test_bench_ops.py tests/nexmark tests/oracle
@@ -47,16 +47,18 @@ COMPUTING := tests/test_tidy.py tests/sim
 WAITING := tests/integration --ignore=tests/integration/test_bench_ops.py
 ALONE := tests/engine/test_under_fire.py
 
-test: $(BIN)/.installed java lint types
+test: $(BIN)/.installed java lint
 	@mkdir -p .pytest_cache
-	@$(PYTEST) tests/engine --ignore=$(ALONE) > .pytest_cache/engine.txt 2>&1 & engine=$$!; \
+	@{ $(PYTEST) $(COMPUTING); first=$$?; \
+	    $(PYTEST) tests/engine --ignore=$(ALONE); exit $$((first | $$?)); \
+	  } > .pytest_cache/engine.txt 2>&1 & engine=$$!; \
 	  $(PYTEST) $(PLANNING) > .pytest_cache/planning.txt 2>&1 & planning=$$!; \
-	  $(PYTEST) $(COMPUTING); first=$$?; \
+	  $(BIN)/mypy; types=$$?; \
 	  $(PYTEST) $(WAITING); second=$$?; \
 	  wait $$planning; third=$$?; cat .pytest_cache/planning.txt; \
 	  wait $$engine; fourth=$$?; cat .pytest_cache/engine.txt; \
 	  $(PYTEST) $(ALONE); fifth=$$?; \
-	  exit $$((first | second | third | fourth | fifth))
+	  exit $$((types | second | third | fourth | fifth))
 
 soak: $(BIN)/.installed java
 	PENSTOCK_SOAK=1 $(BIN)/pytest tests/property --timeout 0

@@ -18,6 +18,7 @@ from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.options import Where, checkpoint_place, where
 from penstock.connector.sinks import ready_stream
 from penstock.connector.staging import Staged, Staging
+from penstock.connector.stream_writer import QUERY_ID
 from penstock.errors import BadRequest, Unsupported
 from penstock.ids import Lsn
 from penstock.protocol.batch_commit import Batch
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 Route = Callable[["DataFrame", int], Mapping[str, "DataFrame"]]
 
 _STAGED: Final = "first_lsn long, entries long, rows long, log string"
-_QUERY_ID: Final = "sql.streaming.queryId"
 _STREAMS_MAX: Final = 20
 
 
@@ -88,7 +88,7 @@ def _write(
         raise Unsupported(
             "foreach_batch_writer needs classic PySpark: Spark Connect does not tell it the query"
         )
-    query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if query is None:
         raise BadRequest("no streaming query runs here: give this function to foreachBatch")
     batch = Batch(query, number, _checkpoint_of(rows, query), take_over)

@@ -27,7 +27,8 @@ from penstock.protocol.names import staging_key
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_QUERY_ID: Final = "sql.streaming.queryId"
+#: What Spark tells every task of a batch, and the function of foreachBatch.
+QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
@@ -62,7 +63,7 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         options = self._options
         context = TaskContext.get()
         assert context is not None
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(_BATCH_ID)
         assert query is not None and batch is not None, "Spark tells every task of a batch"
         client = connected(options.where).client
         stream = ready_stream(options.where, options.stream, self._schema)

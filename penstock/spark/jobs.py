@@ -150,8 +150,16 @@ class WorkerJobs:
         self._sc.parallelize([slot], 1).mapPartitions(work).collect()
 
     def stop(self, timeout: float) -> None:
-        """Cancel what still runs after so many seconds, and wait for the threads."""
+        """Cancel what still runs after so many seconds, and wait for the threads.
+
+        A worker that has never said hello has no task to commit, and would wait for a coordinator
+        that is gone: it is not waited for.
+        """
         self._stopping.set()
+        unheard = [group for slot, group in enumerate(self._groups) if not self._hellos(slot)]
+        if self._sc._jsc is not None:
+            for group in unheard:  # with a job that is still on its way to Spark
+                self._sc._jsc.sc().cancelJobGroupAndFutureJobs(group)
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             if thread.ident is not None:
@@ -164,7 +172,8 @@ class WorkerJobs:
             for thread in self._threads:
                 if thread.ident is not None:
                     thread.join(5.0)
-        self._launch.destroy()
+        if not unheard:  # else a worker may be about to fetch it, and Spark's cleaner removes it
+            self._launch.destroy()
 
 
 def attempt_number(stage: int, number: int) -> int:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _TABLES = pytest.StashKey[list[str]]()
 
+#: As BRIEF_JAVA of tests/conftest.py: only the pace of Java depends on it.
+BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Spark hands these to the Java of every program that a test starts, which lives for seconds: the
+# driver, what finds out how to start it, and the master and workers of a standalone cluster.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_name, BRIEF_JAVA)
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -38,7 +45,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         # Small queries, each run once: to optimize their code takes longer than it wins.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", BRIEF_JAVA)
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

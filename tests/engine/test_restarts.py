@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.errors import PlanChanged, QueryFailed, SchemaMismatch, Trimmed
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime import coordinator
+from penstock.spark import query as query_module
 from penstock.testing.oracle import assert_equal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -152,6 +154,24 @@ def test_a_second_start_of_a_name_takes_it_over(spark: Any, log: penstock.Log) -
     with pytest.raises(QueryFailed, match="another driver"):
         first.processAllAvailable()
     first.stop()
+
+
+def test_a_stop_right_after_the_start_does_not_wait_for_workers_to_come(
+    spark: Any, log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_module, "JOB_SECONDS", 60.0)
+    source = log.create_stream("brief_in", BIDS)
+    append_bids(source, 0, 100)
+
+    def build(frame: Any) -> Any:
+        return frame.groupBy("auction").count()
+
+    with running(build(source.df(spark)), to="brief", workers=2):
+        began = time.monotonic()
+    assert time.monotonic() - began < 10.0, "they leave by themselves after 20 s or so"
+
+    with running(build(source.df(spark)), to="brief", workers=2) as again:
+        check(spark, again, build, source)
 
 
 # -- checkpoints

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from connector_source import (
     stage,
     take,
 )
-from embedded_server import kill_server, stop_server, wait_until
+from embedded_server import kill_server, wait_until
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import penstock
@@ -40,28 +39,6 @@ from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 
 NO_LIMITS = Limits(None, None)
-
-
-@pytest.fixture(scope="module")
-def module_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Log]:
-    directory = tmp_path_factory.mktemp("connector") / "log"
-    with penstock.connect(directory) as opened:
-        yield opened
-    stop_server(directory)
-
-
-@pytest.fixture
-def own_log(tmp_path: Path) -> Iterator[penstock.Log]:
-    """For tests that trim it or kill its server."""
-    with penstock.connect(tmp_path / "log") as opened:
-        yield opened
-    stop_server(tmp_path / "log")
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A stream of the test's own."""
-    return str(request.node.originalname)[5:100]
 
 
 # ---- what counts

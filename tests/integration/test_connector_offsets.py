@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,6 @@ from penstock.connector.arrow import stream_struct
 from penstock.connector.batch_reader import PenstockBatchReader
 from penstock.connector.options import BATCH_READ, read_options
 from penstock.errors import BadRequest, NotFound, SchemaMismatch, Trimmed
-
-
-@pytest.fixture(scope="module")
-def module_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Log]:
-    directory = tmp_path_factory.mktemp("connector") / "log"
-    with penstock.connect(directory) as opened:
-        yield opened
-    stop_server(directory)
-
-
-@pytest.fixture
-def own_log(tmp_path: Path) -> Iterator[penstock.Log]:
-    """For tests that trim it or kill its server."""
-    with penstock.connect(tmp_path / "log") as opened:
-        yield opened
-    stop_server(tmp_path / "log")
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A stream of the test's own."""
-    return str(request.node.originalname)[5:100]
-
 
 # ---- what is refused
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uvloop
 from fault_workload import TAGS, Writer, clients, count_up, follow, read_final, settle
 
 from penstock.limits import KIB
@@ -115,7 +116,7 @@ async def run_under_load(server: ServerProcess, seed: int, count: int) -> tuple[
 def kill_and_check(tmp_path: Path, seed: int, count: int) -> None:
     print(f"seed {seed}")
     with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES) as server:
-        history, kills = asyncio.run(run_under_load(server, seed, count))
+        history, kills = uvloop.run(run_under_load(server, seed, count))
 
         manifest = read_manifest(server)
         print(

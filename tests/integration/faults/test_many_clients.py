@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 
 import pytest
+import uvloop
 from fault_workload import TAGS, Writer, clients, count_up, follow, read_final, settle
 
 from penstock.limits import MIB
@@ -88,7 +89,7 @@ async def run_load(server: ServerProcess, seconds: float) -> History:
 def load_and_check(tmp_path: Path, seconds: float) -> None:
     print(f"seed {SEED}")
     with ServerProcess(tmp_path / "data", segment_bytes=MIB) as server:
-        history = asyncio.run(run_load(server, seconds))
+        history = uvloop.run(run_load(server, seconds))
         print(f"{history.count(Outcome.OK)} appends in {seconds:g} s")
         assert history.count(Outcome.OK) > 50 * seconds
         assert server.stop() == 0
