@@ -25,6 +25,7 @@ from penstock.cli.target import json_option
 from penstock.errors import BadConfig, Unavailable
 from penstock.log.embedded import default_data_dir
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
+from penstock.log.meta.open import DEFAULT_PORT
 from penstock.log.meta.zookeeper_server import find_jars, find_java
 from penstock.log.node.cookie import IDENTITY_NAME
 from penstock.log.node.data_dir import DirectoryLock
@@ -59,7 +60,7 @@ Metadata = Literal["zookeeper", "directory"]
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Of ZooKeeper.  [default: the one it had last, or a free one]",
+    help="Of ZooKeeper.  [default: the one it had last, or 2181, or a free one]",
 )
 @json_option
 def up(
@@ -90,8 +91,11 @@ def up(
         _check_java()
     lock = _lock(home)
     try:
-        if metadata == "zookeeper" and port is not None:
-            _check_port(port)
+        if metadata == "zookeeper":
+            if port is not None:
+                _check_port(port)
+            elif _is_free(DEFAULT_PORT):
+                port = DEFAULT_PORT
         with (
             _sigterm_interrupts(),
             LocalCluster(home, metadata=metadata, zookeeper_port=port) as one,
@@ -141,15 +145,21 @@ def _check_java() -> None:
 
 
 def _check_port(port: int) -> None:
+    if not _is_free(port):
+        raise Unavailable(
+            f"port {port} of this machine is taken: give another one with --port, or stop what "
+            "has it"
+        )
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise Unavailable(
-                f"port {port} of this machine is taken: give another one with --port, or stop "
-                f"what has it ({error.strerror})"
-            ) from None
+        except OSError:
+            return False
+    return True
 
 
 def _lock(home: Path) -> DirectoryLock:

@@ -1,4 +1,4 @@
-"""A query in real time, and Spark's own engine, on a replicated log whose owner and node are killed."""
+"""A query in real time and a batch on a replicated log whose owner and a node are killed."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import pytest
 from crc32c import crc32c
 
 from penstock.errors import Fenced, PenstockError
@@ -49,8 +50,9 @@ NODES = tuple(NodeId(f"n{number}:c") for number in range(3))
 MARK = 7
 KEY = SegmentKey("main", 0)
 SEGMENT = Segment(SegmentId(0), Epoch(1), Lsn(0), (Ensemble(BlockId(0), NODES),), 3, 2)
-#: Bounds of the search in every run.
-STATES_MAX = 60_000
+#: States of the larger scope that every run visits; a long run visits as many as it has time for.
+STATES_MAX = 40_000
+SOAK_STATES_MAX = 3_000_000
 
 
 class MemoryStore:
@@ -106,9 +108,7 @@ Step = tuple[str | int, ...]
 class Cluster:
     """One state of the small world."""
 
-    def __init__(
-        self, *, blocks: int, recoverers: int, fencing_reads: bool, losses: int
-    ) -> None:
+    def __init__(self, *, blocks: int, recoverers: int, fencing_reads: bool, losses: int) -> None:
         self.blocks = blocks
         self.fencing_reads = fencing_reads
         self.losses = losses
@@ -116,14 +116,10 @@ class Cluster:
         self.cores = [NodeCore(store) for store in self.stores]
         self.writer = SegmentWriter(SEGMENT)
         self.adds: list[tuple[bytes, ...]] = [() for _ in NODES]
-        self.recoveries = [
-            SegmentRecovery(SEGMENT, Epoch(2 + r), MARK) for r in range(recoverers)
-        ]
+        self.recoveries = [SegmentRecovery(SEGMENT, Epoch(2 + r), MARK) for r in range(recoverers)]
         self.started = [False] * recoverers
         #: By recoverer and node, oldest first.
-        self.asks: list[list[tuple[Effect, ...]]] = [
-            [() for _ in NODES] for _ in range(recoverers)
-        ]
+        self.asks: list[list[tuple[Effect, ...]]] = [[() for _ in NODES] for _ in range(recoverers)]
         #: What was sealed; the manifest's version lets only the newest epoch do it.
         self.sealed: int | None = None
         self.problem = ""
@@ -375,3 +371,41 @@ class Search:
                 return self
         self.is_complete = True
         return self
+
+
+def test_one_recoverer_never_seals_below_what_was_acknowledged() -> None:
+    """All orders: two blocks, one recoverer, one lost fence."""
+    search = Search().run()
+
+    assert search.found is None, f"{search.problem}: {search.found}"
+    assert search.is_complete
+    assert search.sealed == {0, 1, 2}
+
+
+def test_two_recoverers_never_seal_below_what_was_acknowledged() -> None:
+    """As many orders as fit: two blocks, two recoverers, one lost fence."""
+    search = Search(recoverers=2).run()
+
+    assert search.found is None, f"{search.problem}: {search.found}"
+    assert search.states >= STATES_MAX
+    assert search.sealed == {0, 1, 2}
+
+
+def test_without_fencing_reads_the_search_finds_bookkeeper_2614() -> None:
+    search = Search(fencing_reads=False).run()
+
+    assert search.found is not None
+    assert "is acknowledged, but the end is" in search.problem
+
+
+def test_a_lost_fence_is_what_bookkeeper_2614_needs() -> None:
+    search = Search(fencing_reads=False, losses=0, blocks=1).run()
+
+    assert search.is_complete
+
+
+@pytest.mark.soak
+def test_two_recoverers_in_every_order() -> None:
+    search = Search(recoverers=2, blocks=1, states_max=SOAK_STATES_MAX).run()
+
+    assert search.found is None, f"{search.problem}: {search.found}"

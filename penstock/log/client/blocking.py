@@ -108,11 +108,19 @@ class LoopThread:
         task.add_done_callback(self._running.discard)
         task.add_done_callback(asked.give)
 
+    async def _end(self) -> None:
+        left = list(self._running)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        self.loop.stop()
+
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        """Ends what is left, too: requests of callers that were interrupted while they waited."""
+        self.submit(self._end())
         self._thread.join()
         self.loop.close()
 

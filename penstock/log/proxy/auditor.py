@@ -84,7 +84,7 @@ class RollCall:
         self._gone_seconds = GONE_SECONDS if gone_seconds is None else gone_seconds
         self._alive: Mapping[NodeId, NodeInfo] = {}
         self._machines: set[str] = set()
-        self._missing: dict[NodeId, float] = {}
+        self.missing: dict[NodeId, float] = {}
         #: The last that was known of every node.
         self.seen: dict[NodeId, NodeInfo] = {}
 
@@ -94,17 +94,17 @@ class RollCall:
         self._machines = {info.name for info in alive.values()}
         self.seen.update(alive)
         for node in alive:
-            self._missing.pop(node, None)
+            self.missing.pop(node, None)
         for node in members:
             if node not in alive:
-                self._missing.setdefault(node, self._time())
+                self.missing.setdefault(node, self._time())
 
     def is_gone(self, node: NodeId) -> bool:
         if node in self._alive:
             return False
         if machine_of(node) in self._machines:
             return True  # it has come back with another disk
-        since = self._missing.get(node)
+        since = self.missing.get(node)
         return since is not None and self._time() - since >= self._gone_seconds
 
     def is_leaving(self, node: NodeId) -> bool:
@@ -157,10 +157,17 @@ class _Log:
 
     name: str
     manifest: LogManifest
+    version: int
+    #: As it was stored; a log that was made anew may have the same version.
+    data: bytes
 
     @property
     def sealed(self) -> Iterator[Segment]:
         return (segment for segment in self.manifest.segments if segment.sealed)
+
+
+#: Which node to ask for which part, and up to which block.
+_Wanted = dict[tuple[SegmentKey, NodeId], int]
 
 
 @dataclass(slots=True)
@@ -168,6 +175,8 @@ class _Listings:
     """What nodes said that they hold; a node that has not said so is not in it."""
 
     known: dict[tuple[SegmentKey, NodeId], tuple[int, list[Range]]] = field(default_factory=dict)
+    #: How often somebody said something new.
+    changes: int = 0
 
     def held(self, alive: Mapping[NodeId, NodeInfo]) -> dict[SegmentKey, dict[NodeId, list[Range]]]:
         found: dict[SegmentKey, dict[NodeId, list[Range]]] = {}
@@ -176,9 +185,7 @@ class _Listings:
                 found.setdefault(key, {})[node] = ranges
         return found
 
-    def choose(
-        self, wanted: dict[tuple[SegmentKey, NodeId], int]
-    ) -> list[tuple[SegmentKey, NodeId, int]]:
+    def choose(self, wanted: _Wanted) -> list[tuple[SegmentKey, NodeId, int]]:
         """What to ask now: all that is new, and some of the rest, each in its turn."""
         self.known = {place: found for place, found in self.known.items() if place in wanted}
         new = [
@@ -191,9 +198,14 @@ class _Listings:
         return new + [(*place, wanted[place]) for place in again[:_LISTS_AGAIN]]
 
     def take(self, key: SegmentKey, node: NodeId, end: int, ranges: list[Range] | None) -> None:
-        self.known.pop((key, node), None)
+        former = self.known.pop((key, node), None)
         if ranges is not None:
             self.known[key, node] = (end, ranges)
+        self.changes += former != self.known.get((key, node))
+
+    def forget(self, key: SegmentKey, node: NodeId) -> None:
+        """What it holds now is another matter."""
+        self.changes += self.known.pop((key, node), None) is not None
 
 
 class Auditor:
@@ -223,6 +235,10 @@ class Auditor:
         self._bytes_per_second = bytes_per_second
         self._loop = asyncio.get_running_loop()
         self._listings = _Listings()
+        #: What the last round read and decided; most rounds find nothing new.
+        self._logs: dict[str, _Log] = {}
+        self._wanted: tuple[object, _Wanted] = (None, {})
+        self._planned: tuple[object, RepairPlan | None] = (None, None)
         #: The session in which `/auditor` is ours.
         self._session: MetadataStore | None = None
         #: What stands there, and its version.
@@ -287,8 +303,15 @@ class Auditor:
         alive = self._nodes.alive()
         self._roll_call.call(alive, (node for log in logs.values() for node in _members(log)))
         await self._adopt_orphans(logs)
-        await self._list(logs, alive)
-        plan = self._plan(logs, alive)
+        # Logs may be long: what looks at every segment is done in a thread.
+        facts = self._facts(logs, alive)
+        await self._list(facts, logs, alive)
+        facts = (facts, self._listings.changes)
+        known, found_plan = self._planned
+        if found_plan is None or known != facts or found_plan.repairs:
+            found_plan = await asyncio.to_thread(self._plan, logs, alive)
+        plan = found_plan
+        self._planned = (facts, plan)
         repairs = [repair for repair in plan.repairs if self._is_possible(repair, logs, alive)]
         found: Counter[str] = Counter()
         for (log, _), missing in plan.under_replicated.items():
@@ -304,6 +327,11 @@ class Auditor:
         await self._perform(repairs[:REPAIRS_MAX], logs)
         return plan
 
+    def _facts(self, logs: Mapping[str, _Log], alive: Mapping[NodeId, NodeInfo]) -> object:
+        """Equal to those of the last round if nothing has changed."""
+        gone = {node for node in self._roll_call.missing if self._roll_call.is_gone(node)}
+        return ({name: log.version for name, log in logs.items()}, dict(alive), gone)
+
     # ---- what there is
 
     async def _read_logs(self) -> dict[str, _Log]:
@@ -316,20 +344,24 @@ class Auditor:
         for name in names:
             try:
                 found = await store.get(manifest_path(name))
-                if found is not None:
-                    logs[name] = _Log(name, decode_log_manifest(found.data))
+                if found is None:
+                    continue
+                known = self._logs.get(name)
+                if known is None or known.version != found.version or known.data != found.data:
+                    manifest = await asyncio.to_thread(decode_log_manifest, found.data)
+                    known = _Log(name, manifest, found.version, found.data)
+                logs[name] = known
             except Damaged as error:
                 logger.error("a manifest cannot be read, it is left alone log=%s: %s", name, error)
+        self._logs = logs
         return logs
 
-    async def _list(self, logs: Mapping[str, _Log], alive: Mapping[NodeId, NodeInfo]) -> None:
-        wanted: dict[tuple[SegmentKey, NodeId], int] = {}
-        for log in logs.values():
-            for segment in log.sealed:
-                for key, end in _parts(log.name, segment):
-                    for node in self._who_may_hold(segment, alive):
-                        wanted[key, node] = end
-        asked = self._listings.choose(wanted)
+    async def _list(
+        self, facts: object, logs: Mapping[str, _Log], alive: Mapping[NodeId, NodeInfo]
+    ) -> None:
+        if self._wanted[0] != facts:
+            self._wanted = (facts, await asyncio.to_thread(self._want, logs, alive))
+        asked = await asyncio.to_thread(self._listings.choose, self._wanted[1])
         silent: set[NodeId] = set()
 
         async def ask(key: SegmentKey, node: NodeId, end: int) -> None:
@@ -345,6 +377,15 @@ class Auditor:
 
         for at in range(0, len(asked), _LISTS_AT_ONCE):
             await asyncio.gather(*(ask(*one) for one in asked[at : at + _LISTS_AT_ONCE]))
+
+    def _want(self, logs: Mapping[str, _Log], alive: Mapping[NodeId, NodeInfo]) -> _Wanted:
+        return {
+            (key, node): end
+            for log in logs.values()
+            for segment in log.sealed
+            for key, end in _parts(log.name, segment)
+            for node in self._who_may_hold(segment, alive)
+        }
 
     def _who_may_hold(self, segment: Segment, alive: Mapping[NodeId, NodeInfo]) -> list[NodeId]:
         """Its members; and if one leaves, everybody: a copy may have been begun somewhere."""
@@ -425,8 +466,8 @@ class Auditor:
                     self.report.failures += 1
                     logger.warning("a repair failed, will be tried again %s: %r", repair, error)
                 finally:
-                    for copy in repair.copies:  # what it holds now is asked again
-                        self._listings.known.pop((copy.key, repair.target), None)
+                    for copy in repair.copies:
+                        self._listings.forget(copy.key, repair.target)
 
         async with asyncio.TaskGroup() as group:
             for repair in repairs:

@@ -10,7 +10,7 @@ Law: nothing is given up for it. Where no other node can take the place, all sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.ids import NodeId
@@ -19,35 +19,59 @@ from penstock.log.proxy.auditor import RollCall
 from penstock.log.proxy.manifest_register import manifest_path
 from penstock.log.proxy.owned_log import OwnedLog
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
-from penstock.log.replication.node_api import NodeInfo
+from penstock.log.replication.node_api import Nodes
 
 
-def leave_nodes(log: OwnedLog, roll_call: RollCall) -> bool:
-    """Move the open segment off leaving nodes; True: the rest needs the segment to be closed."""
-    *former, newest = log.segment.segment.ensembles
-    leaving = [node for node in newest.nodes if roll_call.is_leaving(node)]
-    for node in leaving:
-        log.segment.move_off(node)
-    return not leaving and any(
-        roll_call.is_leaving(node) for ensemble in former for node in ensemble.nodes
-    )
+class Evacuation:
+    """For all logs of one proxy."""
 
+    def __init__(
+        self, store: Callable[[], MetadataStore], nodes: Nodes, roll_call: RollCall
+    ) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._roll_call = roll_call
+        #: The nodes of all sealed segments, of the manifest that was looked at last.
+        self._members: dict[str, tuple[LogManifest, frozenset[NodeId]]] = {}
 
-async def follow_moves(
-    store: MetadataStore, log: OwnedLog, alive: Mapping[NodeId, NodeInfo]
-) -> None:
-    """Learn where the auditor has put copies of sealed segments, if some members are not here."""
-    if all(
-        node in alive and not alive[node].draining
-        for segment in log.view.manifest.segments
-        if segment.sealed
-        for ensemble in segment.ensembles
-        for node in ensemble.nodes
-    ):
-        return
-    found = await store.get(manifest_path(log.view.log))
-    if found is not None:
-        log.view.manifest = with_moves(log.manifest, decode_log_manifest(found.data))
+    async def attend(self, log: OwnedLog) -> bool:
+        """One look at a log. True: it should be opened again, to close its open segment."""
+        members = (n for e in log.segment.segment.ensembles for n in e.nodes)
+        self._roll_call.call(self._nodes.alive(), members)
+        await self._follow_moves(log)
+        return self._leave_nodes(log)
+
+    def _leave_nodes(self, log: OwnedLog) -> bool:
+        *former, newest = log.segment.segment.ensembles
+        is_leaving = self._roll_call.is_leaving
+        leaving = [node for node in newest.nodes if is_leaving(node)]
+        for node in leaving:
+            log.segment.move_off(node)
+        return not leaving and any(is_leaving(n) for e in former for n in e.nodes)
+
+    async def _follow_moves(self, log: OwnedLog) -> None:
+        """Learn where the auditor has put copies, if members of sealed segments are not here."""
+        alive = self._nodes.alive()
+        if all(n in alive and not alive[n].draining for n in self._sealed_members(log)):
+            return
+        found = await self._store().get(manifest_path(log.view.log))
+        if found is not None:
+            log.view.manifest = with_moves(log.manifest, decode_log_manifest(found.data))
+
+    def _sealed_members(self, log: OwnedLog) -> frozenset[NodeId]:
+        """They are counted once per manifest: a long log has many segments."""
+        manifest = log.view.manifest
+        known = self._members.get(log.view.log)
+        if known is None or known[0] is not manifest:
+            found = frozenset(
+                node
+                for segment in manifest.segments
+                if segment.sealed
+                for ensemble in segment.ensembles
+                for node in ensemble.nodes
+            )
+            known = self._members[log.view.log] = (manifest, found)
+        return known[1]
 
 
 def with_moves(known: LogManifest, newer: LogManifest) -> LogManifest:
@@ -57,10 +81,11 @@ def with_moves(known: LogManifest, newer: LogManifest) -> LogManifest:
     """
     if known.log_id != newer.log_id:
         return known
-    segments = []
-    for segment in known.segments:
-        other = newer.find(segment.id)
-        if other is not None and other.sealed and segment.sealed:
-            segment = replace(segment, ensembles=other.ensembles)
-        segments.append(segment)
-    return replace(known, segments=tuple(segments))
+    places = {segment.id: segment.ensembles for segment in newer.segments if segment.sealed}
+    segments = tuple(
+        replace(segment, ensembles=places.get(segment.id, segment.ensembles))
+        if segment.sealed
+        else segment
+        for segment in known.segments
+    )
+    return replace(known, segments=segments)

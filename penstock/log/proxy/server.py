@@ -40,7 +40,7 @@ from penstock.log.node.client import NetworkNodes
 from penstock.log.proxy.auditor import Auditor, RollCall
 from penstock.log.proxy.block_source import BlockSource
 from penstock.log.proxy.config import ProxyConfig
-from penstock.log.proxy.evacuation import follow_moves, leave_nodes
+from penstock.log.proxy.evacuation import Evacuation
 from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.proxy.housekeeping import Housekeeper
 from penstock.log.proxy.log_view import LogView
@@ -96,7 +96,7 @@ class ProxyServer(Listener):
         self._opener: LogOpener
         self._session: MetadataSession
         self._housekeeper: Housekeeper
-        self._roll_call: RollCall
+        self._evacuation: Evacuation
         self._auditor: Auditor
 
     async def run(self) -> None:
@@ -150,11 +150,12 @@ class ProxyServer(Listener):
             new_id=lambda: uuid.uuid4().bytes,
             cold=self._housekeeper.cold,
         )
-        self._roll_call = RollCall(self._loop.time)
+        roll_call = RollCall(self._loop.time)
+        self._evacuation = Evacuation(lambda: self._session.store, self._nodes, roll_call)
         self._auditor = Auditor(
             lambda: self._session.store,
             self._nodes,
-            self._roll_call,
+            roll_call,
             proxy=self._id,
             min_regions=config.replication.min_regions,
             seed=seed,
@@ -375,7 +376,6 @@ class ProxyServer(Listener):
         known = self._followed.get(name)
         if known is not None:
             return known[0]
-        store = self._session.store
 
         async def load() -> LogManifest:
             found = await self._session.store.get(manifest_path(name))
@@ -393,7 +393,8 @@ class ProxyServer(Listener):
         if name in self._followed:
             return self._followed[name][0]
         changed = asyncio.Event()
-        unwatch = store.watch(manifest_path(name), changed.set)
+        # Of the session that is open now: the one before may have ended while we loaded.
+        unwatch = self._session.store.watch(manifest_path(name), changed.set)
         changed.set()
         around = self.surroundings(
             lambda: self._followed[name][0] if name in self._followed else None, self.on_fatal
@@ -433,12 +434,8 @@ class ProxyServer(Listener):
 
     async def _leave_nodes(self, name: str, owned: OwnedLog) -> None:
         """Nodes that are gone or being emptied: see evacuation.py."""
-        alive = self._nodes.alive()
-        members = (n for e in owned.segment.segment.ensembles for n in e.nodes)
-        self._roll_call.call(alive, members)
         try:
-            await follow_moves(self._session.store, owned, alive)
-            if leave_nodes(owned, self._roll_call) and name not in self._opening:
+            if await self._evacuation.attend(owned) and name not in self._opening:
                 logger.info("opening a log again, for nodes that leave log=%s", name)
                 await asyncio.shield(self._begin_opening(name, self._reopen(name)))
         except (PenstockError, OSError) as error:

@@ -594,9 +594,7 @@ async def _last(tag: str, log: ServedLog) -> bytes | None:
 class Trimmer:
     """Gives up what the archive has read, or, if free, anything."""
 
-    def __init__(
-        self, world: ClusterWorld, client: LogClient, *, limit: Callable[[], int]
-    ) -> None:
+    def __init__(self, world: ClusterWorld, client: LogClient, *, limit: Callable[[], int]) -> None:
         self._world = world
         self._client = client
         self._limit = limit

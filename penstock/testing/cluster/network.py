@@ -253,9 +253,7 @@ class SimNodeClient:
         finally:
             self._answers.pop(number, None)
 
-    def _request(
-        self, number: int, ask: Callable[[bool, Callable[[Outcome], None]], None]
-    ) -> None:
+    def _request(self, number: int, ask: Callable[[bool, Callable[[Outcome], None]], None]) -> None:
         connection = self._connected()
 
         def reply(outcome: Outcome) -> None:

@@ -344,7 +344,6 @@ class SimProxy:
             return self.owned
         if self.followed is not None:
             return self.followed
-        store = self._store
 
         async def load() -> LogManifest:
             found = await self._store.get(manifest_path(LOG))
@@ -356,7 +355,7 @@ class SimProxy:
         if self.followed is not None:
             return self.followed
         changed = asyncio.Event()
-        self._unwatch = store.watch(manifest_path(LOG), changed.set)
+        self._unwatch = self._store.watch(manifest_path(LOG), changed.set)
         changed.set()
         box: list[FollowedLog] = []
         around = self._surroundings(lambda: box[0] if box else None, self._foreseen)

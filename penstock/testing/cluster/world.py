@@ -403,9 +403,7 @@ class ClusterWorld:
         for number in range(swarm.readers):
             tags = None if random.random() < 0.3 else tuple(random.sample(TAGS, 3))
             client = self._client(f"r{number}", reads=random.random() < 0.8)
-            self._followers.append(
-                Follower(self, client, tags=tags, slow=random.random() < 0.3)
-            )
+            self._followers.append(Follower(self, client, tags=tags, slow=random.random() < 0.3))
         for number in range(swarm.scanners):
             Scanner(self, self._client(f"scan{number}", reads=False))
         for number in range(swarm.trimmers):

@@ -15,7 +15,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -121,6 +121,8 @@ class Nemesis:
         self._rng = rng
         self.fired: Counter[str] = Counter()
         self._decks: dict[str, list[str]] = {}
+        #: One fault at a time for each process.
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # ---- lanes: each strikes one thing at a time, all of them at once
 
@@ -153,8 +155,21 @@ class Nemesis:
         async def owner_sleeps() -> None:
             await self._pause("owner sleeps", await self._owner(), 1.5 * session, 2.5 * session)
 
+        async def owner_and_node_die() -> None:
+            """What a quorum without the node took must be found by who recovers with the node."""
+            owner, node = await self._owner(), self._node()
+            async with self._locks[owner.name], self._locks[node.name]:
+                node.kill()
+                await asyncio.sleep(self._rng.uniform(0.02, 0.1))
+                owner.kill()
+                self.fired["owner and node die"] += not (owner.is_running or node.is_running)
+                await self._start(node)
+                await asyncio.sleep(session)
+                await self._start(owner)
+
         return {
             "kill owner": kill_owner,
+            "owner and node die": owner_and_node_die,
             "kill other proxy": kill_other,
             "pause owner": pause_owner,
             "owner sleeps": owner_sleeps,
@@ -218,11 +233,13 @@ class Nemesis:
     async def _kill(
         self, kind: str, process: ClusterProcess, least: float = 0.0, most: float = 0.3
     ) -> None:
-        if not process.is_running:
-            return
-        process.kill()
-        self.fired[kind] += not process.is_running
-        await asyncio.sleep(self._rng.uniform(least, most))
+        async with self._locks[process.name]:
+            process.kill()
+            self.fired[kind] += not process.is_running
+            await asyncio.sleep(self._rng.uniform(least, most))
+            await self._start(process)
+
+    async def _start(self, process: ClusterProcess) -> None:
         for _ in range(STARTS_MAX):
             try:
                 await asyncio.to_thread(process.start)
@@ -232,16 +249,14 @@ class Nemesis:
         raise AssertionError(f"{process.name} does not start: {process.last_line()}")
 
     async def _pause(self, kind: str, process: ClusterProcess, least: float, most: float) -> None:
-        if not process.is_running:
-            return
-        pid = process.pid
-        process.signal(signal.SIGSTOP)
-        try:
-            await asyncio.to_thread(wait_state, pid, "T")
-            self.fired[kind] += 1
-            await asyncio.sleep(self._rng.uniform(least, most))
-        finally:
-            process.signal(signal.SIGCONT)
+        async with self._locks[process.name]:
+            process.signal(signal.SIGSTOP)
+            try:
+                await asyncio.to_thread(wait_state, process.pid, "T")
+                self.fired[kind] += 1
+                await asyncio.sleep(self._rng.uniform(least, most))
+            finally:
+                process.signal(signal.SIGCONT)
 
     async def _cut(self, kind: str, link: TcpProxy) -> None:
         before = link.counts.cuts

@@ -192,9 +192,9 @@ class Load:
                 await asyncio.sleep(0.002)
         return next(at for at in reversed(_ascending(self.history.answered_at, since)))
 
-    async def check(self, seconds: float) -> list[Entry]:
+    async def check(self, seconds: float, tags: Sequence[str] = TAGS) -> list[Entry]:
         """All is quiet: tails see the end of the log in time, and every law holds."""
-        final, by_tag = await read_final(self.logs[0])
+        final, by_tag = await read_final(self.logs[0], tags)
         tail = final[-1].lsn + 1
         async with asyncio.timeout(seconds):
             while any(reading.looked_up_to < tail for reading in self.history.readings):
@@ -281,7 +281,8 @@ def route(cluster: LocalCluster, log: str) -> Resolve:
 
 @asynccontextmanager
 async def watching(cluster: LocalCluster, log: str) -> AsyncIterator[Watcher]:
-    store = await open_metadata(cluster.address)
+    # Long: it must outlive whatever is done to ZooKeeper.
+    store = await open_metadata(cluster.address, session_seconds=30.0)
     try:
         yield Watcher(store, cluster, log)
     finally:

@@ -18,6 +18,7 @@ from penstock.log.meta.memory import MemoryMetadata
 from penstock.log.node.server import NodeServer
 from penstock.log.proxy import auditor as auditor_module
 from penstock.log.proxy.auditor import Auditor, RollCall
+from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import ProxyServer
 from penstock.log.records import NewEntry
 from penstock.log.replication.manifest import LogManifest, SegmentKey, decode_log_manifest
@@ -146,16 +147,48 @@ def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
             await until(lambda: is_whole(cluster))
             assert proxy._auditor.report.repairs > 0
             assert await payloads(log) == list(range(20))
+            await _check_that_the_owner_knows(cluster, proxy)
 
     asyncio.run(scenario())
 
 
-def test_a_draining_node_is_emptied_while_the_log_is_written_to(tmp_path: Path) -> None:
+async def _check_that_the_owner_knows(cluster: InProcessCluster, proxy: ProxyServer) -> None:
+    """It finds the copies in their new places, also when nobody else has them any more."""
+    view = proxy._owned["main"].view
+    newest = await manifest_of(cluster)
+
+    async def knows() -> bool:
+        return view.manifest.segments[0].ensembles == newest.segments[0].ensembles
+
+    await until(knows)
+    copied = newest.segments[0].ensembles[0].nodes[0]
+    proxy._source._cache.clear()
+    for name in list(cluster.nodes):
+        if name != machine_of(copied):
+            await cluster.stop_node(name)
+    segment = view.manifest.segments[0]
+    for number in range(segment.blocks):
+        block = await view.source.get("main", view.mark, segment, number)
+        assert block.header.block == number
+    for name in ("n0", "n1", "n2", "n3"):
+        if name not in cluster.nodes:
+            await cluster.start_node(name)
+
+
+@pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
+def test_a_draining_node_is_emptied_although_its_segment_is_open(
+    tmp_path: Path, is_busy: bool
+) -> None:
     async def scenario() -> None:
-        async with loaded(tmp_path, 4) as (cluster, log):
-            manifest = await manifest_of(cluster)
-            name = machine_of(manifest.segments[-1].ensembles[-1].nodes[0])
-            busy = asyncio.create_task(_write(log))
+        # The segment would not end by itself.
+        async with in_process_cluster(tmp_path, nodes=4, replication=Replication()) as cluster:
+            log = await cluster.connect()
+            for number in range(20):
+                await log.append([NewEntry(bytes([number]), ("t",))])
+            (segment,) = (await manifest_of(cluster)).segments
+            name = machine_of(segment.ensembles[0].nodes[0])
+            acknowledged: list[int] = []
+            busy = asyncio.create_task(_write(log, acknowledged if is_busy else None))
             store = await cluster.open_store()
             await store.create(f"/draining/{name}", b"")
 
@@ -163,19 +196,25 @@ def test_a_draining_node_is_emptied_while_the_log_is_written_to(tmp_path: Path) 
                 return name not in {machine_of(node) for node in await machines(cluster)}
 
             await until(left)
+            before = len(acknowledged)
+            await asyncio.sleep(0.2)
             busy.cancel()
             await asyncio.gather(busy, return_exceptions=True)
+            assert not is_busy or len(acknowledged) > before > 0
             await cluster.stop_node(name)
-            await until(lambda: is_whole(cluster))
-            assert (await payloads(log))[:20] == list(range(20))
+            assert await is_whole(cluster)
+            found = [entry.lsn for entry in await log.read(["t"])]
+            assert len(found) >= 20 and set(acknowledged) <= set(found)
             await log.append([NewEntry(b"after", ("t",))])
+            await log.close()
 
     asyncio.run(scenario())
 
 
-async def _write(log: AsyncLog) -> None:
-    while True:
-        await log.append([NewEntry(b"x" * 500, ("t",))])
+async def _write(log: AsyncLog, acknowledged: list[int] | None) -> None:
+    while acknowledged is not None:
+        done = await log.append([NewEntry(b"x" * 500, ("t",))])
+        acknowledged.append(int(done.first_lsn))
 
 
 def test_a_log_that_nobody_owns_is_adopted_when_its_node_must_be_emptied(tmp_path: Path) -> None:

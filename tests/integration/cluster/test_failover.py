@@ -25,12 +25,15 @@ from cluster_workload import (
     watching,
 )
 
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.limits import KIB
 from penstock.log.client.client import AsyncLog, Endpoint, Resolve
 from penstock.log.local_cluster import LocalCluster
+from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.memory import MemorySession
 from penstock.log.node.data_dir import read_token
+from penstock.log.proxy.config import ProxyConfig
+from penstock.log.proxy.server import ProxyServer
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.replication.routing import ProxyInfo
 from penstock.testing.history import Outcome
@@ -123,6 +126,37 @@ def test_an_owner_that_is_cut_off_from_the_metadata_tells_nothing_old(tmp_path: 
             for client in clients:
                 client.abandon()
                 await client.close()
+
+    uvloop.run(main())
+
+
+def test_a_proxy_that_is_starting_refuses_clients_and_lives_on(tmp_path: Path) -> None:
+    """Whoever knows its address from a former life may come before it has all that it needs."""
+
+    async def main() -> None:
+        async with in_process_cluster(tmp_path, proxies=0) as cluster:
+            may_start = asyncio.Event()
+            ready = asyncio.Event()
+
+            async def open_store() -> MetadataStore:
+                await may_start.wait()
+                return await cluster.open_store()
+
+            config = ProxyConfig("memory", cluster._token("token"), cluster._token("node-token"))
+            server = ProxyServer(config, open_store, lambda _: ready.set())
+            running = asyncio.create_task(server.run())
+            while not hasattr(server, "info"):
+                await asyncio.sleep(0.01)
+            resolve = pinned(server.info, read_token(tmp_path / "token"))
+            with pytest.raises(Unavailable, match="starting"):
+                await AsyncLog.connect(resolve, timeout=0.3)
+
+            may_start.set()
+            await ready.wait()
+            async with await AsyncLog.connect(resolve) as log:
+                assert (await log.append([NewEntry(b"one", ("t",))])).count == 1
+            server.stop()
+            await running
 
     uvloop.run(main())
 

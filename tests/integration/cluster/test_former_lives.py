@@ -1,4 +1,4 @@
-"""What a node shows after it lost a piece of its journal: all that is left, and no denial (R05, R46)."""
+"""What a node shows that lost a piece of its journal: what is left, and no denial (R05, R46)."""
 
 from __future__ import annotations
 

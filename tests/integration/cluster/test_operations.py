@@ -77,6 +77,12 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def until(check: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
@@ -99,7 +105,7 @@ def read(up: Up) -> list[int]:
 
 def test_a_cluster_comes_back_with_all_that_was_appended(tmp_path: Path) -> None:
     home = tmp_path / "cluster"
-    first = Up("cluster", "up", "--dir", home, "--proxies", 1)
+    first = Up("cluster", "up", "--dir", home, "--proxies", 1, "--port", free_port())
     append(first, [1, 2, 3])
     before = pids(home)
     assert sorted(before) == ["n0", "n1", "n2", "p0"]

@@ -46,6 +46,9 @@ CODES = {
     "EvaluationFailed": 27,
     "PlanChanged": 28,
     "QueryFailed": 29,
+    "NotOwner": 30,
+    "VersionConflict": 31,
+    "AlreadyExists": 32,
 }
 
 
@@ -68,7 +71,7 @@ def test_a_class_without_a_code_travels_as_its_nearest_parent() -> None:
     assert error_code(Invented("")) == CODES["GuardFailed"]
 
 
-@pytest.mark.parametrize("code", [-1, 30, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("code", [-1, 33, 2**32, 2**64 - 1])
 def test_a_code_of_a_newer_version_is_a_plain_refusal(code: int) -> None:
     assert type(error_from_code(code, "m")) is errors.Refused
 
