@@ -12,5 +12,7 @@ spark_driver.py  a Spark driver in a process of its own, for Penstock's side of 
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts
+cluster.py       the replicated log beside one machine's: a slow node, tails, many logs, failover
+cluster_load.py  its clients, loads and readers, and what nodes count
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 """

@@ -13,4 +13,5 @@ block_source.py       blocks from the best replica; one cache
 log_view.py           a replicated log as reader.py wants it
 housekeeping.py       indexes, age, cold copies
 auditor.py            under-replicated segments, copied again
+evacuation.py         an owner leaves nodes that are emptied or gone
 """

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.errors import BadFormat, Damaged, PenstockError
 from penstock.ids import BlockId, NodeId
@@ -220,7 +220,7 @@ class BlockSource:
     async def _speculate(
         self,
         order: tuple[NodeId, ...],
-        ask: Callable[[NodeClient], Awaitable[Found]],
+        ask: Callable[[NodeClient], Coroutine[Any, Any, Found]],
         what: str,
         *,
         waits: bool,
@@ -244,7 +244,7 @@ class BlockSource:
                     waiting += read.on_error(node, gone, now_ms)
                     continue
                 self.speculated += bool(tasks)
-                tasks[loop.create_task(_checked(ask(client)))] = (node, now_ms)
+                tasks[loop.create_task(ask(client))] = (node, now_ms)
 
         try:
             start(read.start(loop.time() * 1000))
@@ -303,10 +303,6 @@ class BlockSource:
         if not waits:  # how long a poll took says nothing of the node
             self._health[node] = health.answered(now_ms - asked_ms, now_ms)
         return read.on_answer(node, task.result(), now_ms)
-
-
-async def _checked(asked: Awaitable[Found]) -> Found:
-    return await asked
 
 
 def split_blocks(

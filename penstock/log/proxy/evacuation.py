@@ -10,6 +10,7 @@ Law: nothing is given up for it. Where no other node can take the place, all sta
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ class Evacuation:
         self._roll_call = roll_call
         #: The nodes of all sealed segments, of the manifest that was looked at last.
         self._members: dict[str, tuple[LogManifest, frozenset[NodeId]]] = {}
+        #: Which version was taken over, and what came of it: the log itself may put back its own.
+        self._taken: dict[str, tuple[int, LogManifest]] = {}
 
     async def attend(self, log: OwnedLog) -> bool:
         """One look at a log. True: it should be opened again, to close its open segment."""
@@ -55,8 +58,16 @@ class Evacuation:
         if all(n in alive and not alive[n].draining for n in self._sealed_members(log)):
             return
         found = await self._store().get(manifest_path(log.view.log))
-        if found is not None:
-            log.view.manifest = with_moves(log.manifest, decode_log_manifest(found.data))
+        known = log.manifest
+        version, taken = self._taken.get(log.view.log, (-1, None))
+        if found is None or (found.version == version and taken is log.view.manifest):
+            return
+        # A long log's manifest takes a while to read: that is for a thread.
+        newer = await asyncio.to_thread(decode_log_manifest, found.data)
+        moved = await asyncio.to_thread(with_moves, known, newer)
+        if log.manifest is known:  # else it is out of date, and the next look is soon
+            log.view.manifest = moved
+            self._taken[log.view.log] = (found.version, moved)
 
     def _sealed_members(self, log: OwnedLog) -> frozenset[NodeId]:
         """They are counted once per manifest: a long log has many segments."""

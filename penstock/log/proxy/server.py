@@ -252,6 +252,9 @@ class ProxyServer(Listener):
                     raise NotOwner(await self._owner_address(name))
                 else:
                     found = await self._own(name)
+        except (Fenced, Unknown) as error:
+            # Of this proxy and the metadata, not of the client: for it, the next attempt may do.
+            found = Unavailable(f"log {name} could not be opened: {error}")
         except PenstockError as error:
             found = error
         except TimeoutError:
@@ -325,7 +328,7 @@ class ProxyServer(Listener):
                 # Of our last session, or a create whose answer was lost: this one's must be new.
                 try:
                     await store.delete(f"/owners/{name}", found.version)
-                except (NotFound, VersionConflict):
+                except (NotFound, VersionConflict, Unknown):
                     pass
 
     async def _owner_address(self, name: str) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 
 from fault_workload import TAGS, Writer, count_up, follow, read_final
 
-from penstock.errors import Retryable
+from penstock.errors import Retryable, Unavailable
 from penstock.log.client.client import AsyncLog, Endpoint, Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import LocalCluster
-from penstock.log.meta.api import MetadataStore
+from penstock.log.meta.api import MetadataStore, Versioned
 from penstock.log.meta.open import open_metadata
 from penstock.log.node.data_dir import read_token
 from penstock.log.records import Appended, Entry, Kind
@@ -224,8 +224,20 @@ class Watcher:
         self._cluster = cluster
         self._log = log
 
+    async def _get(self, path: str) -> Versioned | None:
+        """With another session, if this one did not outlive what is done to ZooKeeper."""
+        while True:
+            try:
+                return await self.store.get(path)
+            except Unavailable:
+                await self.store.close()
+            try:
+                self.store = await open_metadata(self._cluster.address)
+            except Unavailable:
+                await asyncio.sleep(0.1)
+
     async def owner_id(self) -> str | None:
-        found = await self.store.get(f"/owners/{self._log}")
+        found = await self._get(f"/owners/{self._log}")
         return None if found is None else str(json.loads(found.data)["id"])
 
     async def owner(self, seconds: float = 20.0) -> tuple[str, str]:
@@ -250,7 +262,7 @@ class Watcher:
                 await asyncio.sleep(0.003)
 
     async def manifest(self) -> LogManifest:
-        found = await self.store.get(f"/logs/{self._log}")
+        found = await self._get(f"/logs/{self._log}")
         assert found is not None
         return decode_log_manifest(found.data)
 
@@ -281,12 +293,11 @@ def route(cluster: LocalCluster, log: str) -> Resolve:
 
 @asynccontextmanager
 async def watching(cluster: LocalCluster, log: str) -> AsyncIterator[Watcher]:
-    # Long: it must outlive whatever is done to ZooKeeper.
-    store = await open_metadata(cluster.address, session_seconds=30.0)
+    watcher = Watcher(await open_metadata(cluster.address), cluster, log)
     try:
-        yield Watcher(store, cluster, log)
+        yield watcher
     finally:
-        await store.close()
+        await watcher.store.close()
 
 
 def wait_state(pid: int, letters: str) -> None:

@@ -26,9 +26,9 @@ from penstock.testing.history import Outcome
 SEED = 20261117
 LOG = "main"
 #: Faults of one round, per lane; the lanes take about the same time.
-NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 5
+NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 6
 ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
-ROUNDS = 7
+ROUNDS = 6
 #: Each campaign has a cluster of its own: the whole log is read after every round.
 SOAK_CAMPAIGNS, SOAK_ROUNDS = 6, 10
 #: After the last fault: until an append is acknowledged, and until tails have seen everything.

@@ -108,7 +108,7 @@ class Cluster(InProcessCluster):
 
 @asynccontextmanager
 async def cluster(
-    directory: Path, rule: Replication = SMALL, **proxy: object
+    directory: Path, rule: Replication = SMALL, **proxy: Any
 ) -> AsyncIterator[Cluster]:
     directory.mkdir(exist_ok=True)
     found = Cluster(directory, rule)
@@ -151,31 +151,34 @@ EXPECTED = [payload(number) for number in range(ENTRIES)]
 
 def test_trim_removes_the_files_of_given_up_segments_and_no_others(tmp_path: Path) -> None:
     async def main() -> None:
-        async with cluster(tmp_path) as here:
-            async with await here.connect() as log, await here.connect("other") as other:
-                lsns = await append(log)
-                await append(other)
-                await here.until_indexed()
-                await here.flush()
-                before, others = here.files(), here.files("other")
-                assert len({segment for _, segment, _ in before}) > 3
+        async with (
+            cluster(tmp_path) as here,
+            await here.connect() as log,
+            await here.connect("other") as other,
+        ):
+            lsns = await append(log)
+            await append(other)
+            await here.until_indexed()
+            await here.flush()
+            before, others = here.files(), here.files("other")
+            assert len({segment for _, segment, _ in before}) > 3
 
-                await log.trim(lsns[150])
-                kept = here.manifest().segments
-                first = here.manifest().first_segment
-                # The segment that the point lies in is kept as a whole.
-                assert first > 1 and kept[0].id == first and kept[0].base_lsn <= lsns[150]
-                await here.until(
-                    lambda: all(segment >= first for _, segment, _ in here.files()),
-                    "files of given up segments are still there",
-                )
-                assert here.files() == {found for found in before if found[1] >= first}
-                assert here.files("other") == others
+            await log.trim(lsns[150])
+            kept = here.manifest().segments
+            first = here.manifest().first_segment
+            # The segment that the point lies in is kept as a whole.
+            assert first > 1 and kept[0].id == first and kept[0].base_lsn <= lsns[150]
+            await here.until(
+                lambda: all(segment >= first for _, segment, _ in here.files()),
+                "files of given up segments are still there",
+            )
+            assert here.files() == {found for found in before if found[1] >= first}
+            assert here.files("other") == others
 
-                assert await read(log, start=lsns[150]) == EXPECTED[150:]
-                with pytest.raises(Trimmed):
-                    await read(log, start=0)
-                assert await read(other) == EXPECTED
+            assert await read(log, start=lsns[150]) == EXPECTED[150:]
+            with pytest.raises(Trimmed):
+                await read(log, start=0)
+            assert await read(other) == EXPECTED
 
     uvloop.run(main())
 

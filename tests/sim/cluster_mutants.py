@@ -1,0 +1,344 @@
+"""Hand-made mutants of the replicated log: each is one mistake that somebody could have made.
+
+Owns the list; test_cluster_mutants.py lets the simulated cluster loose on every one. A mutant
+changes the real code by monkeypatch for as long as a test lasts. It names the protocol whose worlds
+show it, and what those worlds are narrowed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from penstock.errors import Fenced, PenstockError, Unknown
+from penstock.ids import BlockId, Lsn, NodeId
+from penstock.log.block_format import BlockHeader
+from penstock.log.core.state import LogState
+from penstock.log.proxy import open_log, open_segment, owned_log, recover_segment
+from penstock.log.proxy.followed_log import FollowedLog
+from penstock.log.proxy.manifest_register import ManifestRegister
+from penstock.log.proxy.open_log import Replication
+from penstock.log.proxy.open_segment import OpenSegment
+from penstock.log.proxy.owned_log import OwnedLog
+from penstock.log.replication import segment_recovery
+from penstock.log.replication.manifest import Ensemble, LogManifest, Segment, decode_log_manifest
+from penstock.log.replication.node_api import Blocks, Found
+from penstock.log.replication.node_core import Answer, NodeCore, ReadPlan, ReadRequest, _Waiting
+from penstock.log.replication.segment_recovery import AddBack, Effect, ReadBlock, SegmentRecovery
+from penstock.log.replication.segment_writer import SegmentWriter
+from penstock.testing.cluster.swarm import Fault
+
+#: A tail that a quorum of three can lose track of, on nodes that are killed and cut off.
+_TAIL = {
+    "replication": Replication(3, 3, 2, segment_bytes=64000),
+    "nodes": 3,
+    "regions": 1,
+    "pace_seconds": 0.02,
+    "writers": 3,
+    "operations": 30,
+    "network_seconds": 0.03,
+    "disk_seconds": 0.005,
+    "snapshot_bytes": 8 << 20,
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake: a sentence, how to make it, and which worlds show it."""
+
+    name: str
+    apply: Callable[[pytest.MonkeyPatch], None]
+    protocol: str
+    #: Changes to the drawn swarm.
+    swarm: dict[str, Any] = field(default_factory=dict)
+
+
+# ---- nodes
+
+
+def answers_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    def take_answers(self: NodeCore) -> list[Answer]:
+        while self._answers:
+            _, cause, outcome = self._answers.popleft()
+            if isinstance(outcome, _Waiting):
+                plan = self._look(outcome.read, outcome.trusted)
+                missing = ReadPlan(Found.ABSENT, BlockId(0), outcome.read.key)
+                self._ready.append(Answer(cause, missing if plan is None else plan))
+            else:
+                self._ready.append(Answer(cause, outcome))
+        ready, self._ready = self._ready, []
+        return ready
+
+    patch.setattr(NodeCore, "take_answers", take_answers)
+
+
+def epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NodeCore, "_check_writable", lambda self, log, segment, epoch, trusted: None)
+
+
+def who_lost_something_says_no(patch: pytest.MonkeyPatch) -> None:
+    original = NodeCore._look
+
+    def look(self: NodeCore, read: ReadRequest, trusted: bool) -> ReadPlan | None:
+        plan = original(self, read, trusted)
+        if plan is not None and plan.found is Found.UNKNOWN:
+            return plan._replace(found=Found.ABSENT)
+        return plan
+
+    patch.setattr(NodeCore, "_look", look)
+
+
+# ---- the writer
+
+
+def lac_is_the_last_block_sent(patch: pytest.MonkeyPatch) -> None:
+    def header(*fields: Any) -> BlockHeader:
+        made = BlockHeader(*fields)
+        return made._replace(durable_block=BlockId(made.block + 1))
+
+    patch.setattr(open_segment, "BlockHeader", header)
+
+
+def one_ack_is_enough(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: SegmentWriter) -> int:
+        before = self.durable_block
+        while self._pending and self._pending[0].acks:
+            self.durable_block = BlockId(self._pending.popleft().block + 1)
+        return self.durable_block - before
+
+    patch.setattr(SegmentWriter, "_advance", advance)
+
+
+def acks_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: SegmentWriter) -> int:
+        before = self.durable_block
+        enough = [p for p in self._pending if len(p.acks) >= self.segment.ack_quorum]
+        while enough and self._pending and self._pending[0].block <= enough[-1].block:
+            self.durable_block = BlockId(self._pending.popleft().block + 1)
+        return self.durable_block - before
+
+    patch.setattr(SegmentWriter, "_advance", advance)
+
+
+def a_lost_node_still_counts(patch: pytest.MonkeyPatch) -> None:
+    def lost(self: SegmentWriter, node: NodeId) -> None:
+        if node in self.nodes:
+            self.lost_nodes.add(node)
+
+    patch.setattr(SegmentWriter, "lost", lost)
+
+
+def a_refusal_counts_as_an_ack(patch: pytest.MonkeyPatch) -> None:
+    original = OpenSegment._added
+
+    def added(self: OpenSegment, node: NodeId, block: BlockId, error: PenstockError | None) -> None:
+        original(self, node, block, None if isinstance(error, Fenced) else error)
+
+    patch.setattr(OpenSegment, "_added", added)
+
+
+def a_replacement_starts_at_the_next_block(patch: pytest.MonkeyPatch) -> None:
+    original = SegmentWriter.replacement
+
+    def replacement(self: SegmentWriter, old: NodeId, new: NodeId) -> Segment:
+        segment = original(self, old, new)
+        last = Ensemble(self.next_block, segment.ensembles[-1].nodes)
+        kept = tuple(e for e in self.segment.ensembles if e.first_block < self.next_block)
+        return replace(segment, ensembles=(*kept, last))
+
+    patch.setattr(SegmentWriter, "replacement", replacement)
+
+
+# ---- recovery
+
+
+def recovery_reads_do_not_fence(patch: pytest.MonkeyPatch) -> None:
+    original = recover_segment._ask
+
+    async def ask(nodes: Any, key: Any, effect: Effect, epoch: Any) -> Any:
+        if isinstance(effect, ReadBlock) and (client := nodes.client(effect.node)) is not None:
+            return await client.read(key, effect.block, durable_block=1 << 30)
+        return await original(nodes, key, effect, epoch)
+
+    patch.setattr(recover_segment, "_ask", ask)
+
+
+def one_no_too_few(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(segment_recovery, "refusals_enough", lambda write, ack: max(1, write - ack))
+
+
+def silence_counts_as_no(patch: pytest.MonkeyPatch) -> None:
+    original = recover_segment._take_in
+
+    def take_in(recovery: SegmentRecovery, effect: Effect, answer: Any) -> list[Effect]:
+        is_silent = isinstance(answer, PenstockError) and not isinstance(answer, Fenced)
+        if is_silent and isinstance(effect, ReadBlock):
+            return recovery.read(effect.node, effect.block, Blocks(Found.ABSENT, BlockId(0)))
+        return original(recovery, effect, answer)
+
+    patch.setattr(recover_segment, "_take_in", take_in)
+
+
+def what_is_recovered_is_not_written_back(patch: pytest.MonkeyPatch) -> None:
+    original = SegmentRecovery.read
+
+    def read(self: SegmentRecovery, node: NodeId, block: int, found: Blocks) -> list[Effect]:
+        effects = original(self, node, block, found)
+        if effects and isinstance(effects[0], AddBack):
+            return self._look_for(BlockId(block + 1))
+        return effects
+
+    patch.setattr(SegmentRecovery, "read", read)
+
+
+def sealed_one_block_early(patch: pytest.MonkeyPatch) -> None:
+    original = recover_segment.recover_segment
+
+    async def recover(*arguments: Any, **options: Any) -> BlockId:
+        return BlockId(max(0, await original(*arguments, **options) - 1))
+
+    patch.setattr(open_log, "recover_segment", recover)
+
+
+def the_producer_table_is_lost(patch: pytest.MonkeyPatch) -> None:
+    original = open_log.load_state
+
+    async def load_state(*arguments: Any) -> LogState:
+        state = await original(*arguments)
+        state.producers.clear()
+        return state
+
+    patch.setattr(open_log, "load_state", load_state)
+
+
+# ---- the owner
+
+
+def sealed_before_all_is_durable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OwnedLog, "_has_pending", lambda self, segment: False)
+
+
+def snapshot_of_the_newest_state(patch: pytest.MonkeyPatch) -> None:
+    original = OwnedLog._write_snapshot
+
+    def write_snapshot(self: OwnedLog, state: LogState) -> None:
+        newest = self.sequencer.state.copy()
+        newest.next_lsn, newest.time_ms = state.next_lsn, state.time_ms
+        original(self, newest)
+
+    patch.setattr(OwnedLog, "_write_snapshot", write_snapshot)
+
+
+def who_may_be_fenced_answers(patch: pytest.MonkeyPatch) -> None:
+    async def make_sure(self: OwnedLog) -> None:
+        return None
+
+    patch.setattr(OwnedLog, "make_sure", make_sure)
+
+
+def the_last_snapshot_is_trimmed(patch: pytest.MonkeyPatch) -> None:
+    original = owned_log.trimmed
+
+    def trimmed(manifest: LogManifest, lsn: Lsn, spare: bool) -> LogManifest:
+        return original(manifest, lsn, True)
+
+    patch.setattr(owned_log, "trimmed", trimmed)
+
+
+# ---- the register
+
+
+def unknown_counts_as_done(patch: pytest.MonkeyPatch) -> None:
+    original = ManifestRegister._set
+
+    async def set(self: ManifestRegister, wanted: LogManifest) -> None:
+        try:
+            await original(self, wanted)
+        except Unknown:
+            self.manifest, self._version = wanted, self._version + 1
+
+    patch.setattr(ManifestRegister, "_set", set)
+
+
+def an_older_owner_goes_on_with_the_newest_manifest(patch: pytest.MonkeyPatch) -> None:
+    async def reload(self: ManifestRegister) -> None:
+        found = await self._store().get(self._path)
+        assert found is not None
+        self.manifest, self._version = decode_log_manifest(found.data), found.version
+
+    patch.setattr(ManifestRegister, "_reload", reload)
+
+
+# ---- followers
+
+
+def a_follower_crosses_early(patch: pytest.MonkeyPatch) -> None:
+    original = FollowedLog._reload
+
+    async def reload(self: FollowedLog) -> None:
+        await original(self)
+        place = self._place
+        if place is not None and not place.sealed and self._next:
+            if place is not self.view.manifest.segments[-1]:
+                self._place = replace(place, sealed=True, blocks=self._next)
+
+    patch.setattr(FollowedLog, "_reload", reload)
+
+
+def a_follower_shows_all_that_it_finds(patch: pytest.MonkeyPatch) -> None:
+    """The node shows what is not durable yet, and the follower believes it."""
+    original = NodeCore._look
+
+    def look(self: NodeCore, read: ReadRequest, trusted: bool) -> ReadPlan | None:
+        following = max(self._part(read.key).durable.end, read.durable_block)
+        plan = original(self, read._replace(durable_block=following), trusted)
+        return None if plan is None else plan._replace(durable_block=BlockId(following))
+
+    patch.setattr(NodeCore, "_look", look)
+
+
+_ROLLS = {"replication": Replication(3, 3, 2, segment_bytes=300), "nodes": 3, "regions": 1}
+_OWNERS = {Fault.PROXY_KILL: 0.5, Fault.META_EXPIRE: 0.7}
+
+MUTANTS = (
+    Mutant("a node answers before its fsync", answers_before_fsync, "P1"),
+    Mutant("a node does not compare epochs", epochs_are_not_compared, "P2", {"rivals": 6}),
+    Mutant(
+        "a node that lost something says no",
+        who_lost_something_says_no,
+        "P2",
+        _TAIL | {"mean_seconds": {Fault.NODE_WIPE: 0.4, Fault.NODE_POWER: 0.5} | _OWNERS},
+    ),
+    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1"),
+    Mutant("one ack is enough", one_ack_is_enough, "P1"),
+    Mutant("acks out of order", acks_out_of_order, "P1", _TAIL),
+    Mutant("an ack of a lost node still counts", a_lost_node_still_counts, "P1"),
+    Mutant("a refusal counts as an ack", a_refusal_counts_as_an_ack, "P2", {"rivals": 6}),
+    Mutant(
+        "a replacement starts at the next block", a_replacement_starts_at_the_next_block, "P1"
+    ),
+    Mutant("recovery reads do not fence", recovery_reads_do_not_fence, "P2", _TAIL),
+    Mutant("one no too few ends a segment", one_no_too_few, "P2", _TAIL),
+    Mutant("silence counts as no", silence_counts_as_no, "P2", _TAIL),
+    Mutant(
+        "what is recovered is not written back", what_is_recovered_is_not_written_back, "P2", _TAIL
+    ),
+    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2"),
+    Mutant("the producer table is not recovered", the_producer_table_is_lost, "P6"),
+    Mutant("sealed before all of it is durable", sealed_before_all_is_durable, "P3", _ROLLS),
+    Mutant("a snapshot of the newest state", snapshot_of_the_newest_state, "P6"),
+    Mutant("who may be fenced answers questions", who_may_be_fenced_answers, "P2", {"rivals": 6}),
+    Mutant("the last snapshot is trimmed", the_last_snapshot_is_trimmed, "P4", _ROLLS),
+    Mutant("an unknown change counts as done", unknown_counts_as_done, "P3", _ROLLS),
+    Mutant(
+        "an older owner goes on with the newest manifest",
+        an_older_owner_goes_on_with_the_newest_manifest,
+        "P3",
+        _ROLLS | {"rivals": 6},
+    ),
+    Mutant("a follower crosses early", a_follower_crosses_early, "P3", _ROLLS),
+    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1"),
+)
