@@ -68,6 +68,9 @@ class Plan:
     #: Of the load that does not wait for answers.
     rate: int = 2_000
     rate_seconds: float = 3.0
+    #: Many short ones: what disturbs the machine for a moment disturbs few of them.
+    slow_rounds: int = 12
+    slow_seconds: float = 1.0
     tail_rounds: int = 3
     tail_entries: int = 2_000
     #: Logs of one proxy, and the appends a second that they share. Appends to different logs have
@@ -85,6 +88,8 @@ QUICK: Final = Plan(
     latency_appends=50,
     rate=200,
     rate_seconds=0.5,
+    slow_rounds=1,
+    slow_seconds=0.5,
     tail_rounds=1,
     tail_entries=100,
     logs=(1, 5),
@@ -204,11 +209,11 @@ class _Bench:
         appenders = {"healthy": await healthy.own_appender(), "slow": await slow.own_appender()}
         found: dict[str, list[Times]] = {"healthy": [], "slow": []}
         for appender in appenders.values():
-            await self._at_rate(appender, plan.rate_seconds / 3)
+            await self._at_rate(appender, plan.slow_seconds)
         before = await self._clients.node_counters(_SLOW_NODE)
-        for _ in range(plan.rounds):
+        for _ in range(plan.slow_rounds):
             for name, appender in appenders.items():
-                found[name].append(await self._at_rate(appender))
+                found[name].append(await self._at_rate(appender, plan.slow_seconds))
                 await self._until_quiet()
         after = await self._clients.node_counters(_SLOW_NODE)
         written = "penstock_node_written_records_total"

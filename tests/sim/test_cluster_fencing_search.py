@@ -26,6 +26,7 @@ from penstock.log.block_format import (
     decode_block_header,
     encode_block_header,
 )
+from penstock.log.replication import segment_recovery
 from penstock.log.replication.manifest import Ensemble, Segment, SegmentKey
 from penstock.log.replication.node_api import Blocks, Fence
 from penstock.log.replication.node_core import (
@@ -71,7 +72,7 @@ class MemoryStore:
         return self.blocks[block].mark
 
     def drop(self, log: str, first_segment: int) -> None:
-        raise AssertionError("nothing is trimmed here")
+        self.blocks.clear()
 
 
 def block(number: int, durable: int) -> bytes:
@@ -396,6 +397,18 @@ def test_without_fencing_reads_the_search_finds_bookkeeper_2614() -> None:
 
     assert search.found is not None
     assert "is acknowledged, but the end is" in search.problem
+
+
+def test_one_no_too_few_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_recovery, "refusals_enough", lambda write, ack: write - ack)
+
+    assert Search().run().found is not None
+
+
+def test_a_node_that_does_not_compare_epochs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NodeCore, "_check_writable", lambda *arguments: None)
+
+    assert Search().run().found is not None
 
 
 def test_a_lost_fence_is_what_bookkeeper_2614_needs() -> None:

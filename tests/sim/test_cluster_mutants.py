@@ -15,7 +15,7 @@ from cluster_mutants import MUTANTS, Mutant
 from penstock.testing.cluster.swarm import draw_for
 from penstock.testing.cluster.world import ClusterWorld
 
-SEEDS_MAX = 200
+SEEDS_MAX = 100
 #: Mistakes in a mutant itself, not in what it does to the log.
 _BROKEN_MUTANT = (TypeError, AttributeError, NameError, ImportError)
 
@@ -37,7 +37,8 @@ def test_the_cluster_catches(
         except _BROKEN_MUTANT:
             raise
         except Exception as caught:
-            assert not isinstance(caught.__cause__, _BROKEN_MUTANT), repr(caught.__cause__)
+            if isinstance(caught.__cause__, _BROKEN_MUTANT):
+                raise
             what = f"{type(caught).__name__}: {caught}".splitlines()[0]
             with capsys.disabled():
                 print(f"\nmutant {mutant.name!r}: {seed + 1} seeds, {what[:120]}")

@@ -31,7 +31,7 @@ from penstock.testing.cluster.world import ClusterWorld
 PROTOCOLS = ("P1", "P2", "P3", "P4", "P6")
 #: Seeds per protocol of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n`
 #: elsewhere.
-SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "70"))
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "50"))
 FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "0"))
 _CAMPAIGN_SEEDS = 50
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))

@@ -591,6 +591,10 @@ async def _last(tag: str, log: ServedLog) -> bytes | None:
     return await log.read_last(tag, FOREVER)
 
 
+async def _trim(lsn: int, log: ServedLog) -> int:
+    return await log.trim(lsn)
+
+
 class Trimmer:
     """Gives up what the archive has read, or, if free, anything."""
 
@@ -609,7 +613,7 @@ class Trimmer:
             op = TrimOp(self._client.name, world.now_us, world.story.known_lsn, lsn=lsn)
             world.story.trims.append(op)
             try:
-                op.point = await self._client.call(lambda log, lsn=lsn: log.trim(lsn))
+                op.point = await self._client.call(partial(_trim, lsn))
                 op.ended_us = world.now_us
                 world.count("trimmed")
             except (PenstockError, Unknown):

@@ -123,20 +123,20 @@ class Process(asyncio.BaseEventLoop):
     def get_debug(self) -> bool:
         return False
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Any:
         handle = SimHandle(self.scheduler.now, callback, args, self)
         if not self.dead:
             self.scheduler.soon(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
-
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Any:
         return self.call_at(self.scheduler.now + delay, callback, *args)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> Any:
         handle = SimHandle(when, callback, args, self)
@@ -154,7 +154,7 @@ class Process(asyncio.BaseEventLoop):
         name: object = None,
         context: Any = None,
     ) -> asyncio.Task[T]:
-        return asyncio.Task(coro, loop=self)  # type: ignore[arg-type]
+        return asyncio.Task(coro, loop=self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.dead:
@@ -186,7 +186,7 @@ class Process(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
             try:
-                coroutine.close()  # type: ignore[union-attr]
+                coroutine.close()
             except RuntimeError:
                 pass  # it would wait once more before it ends: it ends as it is
         self._left.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import (
     AlreadyExists,
@@ -352,8 +352,8 @@ class SimProxy:
             return decode_log_manifest(found.data)
 
         manifest = await load()
-        if self.followed is not None:
-            return self.followed
+        if (other := self._followed_now()) is not None:
+            return other
         changed = asyncio.Event()
         self._unwatch = self._store.watch(manifest_path(LOG), changed.set)
         changed.set()
@@ -364,6 +364,10 @@ class SimProxy:
         self.followed = box[0]
         self.followed.start()
         self.world.count("log followed")
+        return self.followed
+
+    def _followed_now(self) -> FollowedLog | None:
+        """Somebody else may have begun while we waited."""
         return self.followed
 
     async def _unfollow(self) -> None:
@@ -402,7 +406,7 @@ class SimProxy:
             log.pump()
 
     def _deliver(self, effect: Deliver) -> None:
-        peer, number = effect.id  # type: ignore[misc]
+        peer, number = cast(tuple[Peer, int], effect.id)
         deliver = peer.readers.get(number)
         if deliver is not None:
             whole = Deliver(number, (b"".join(effect.records),), effect.looked_up_to, effect.done)

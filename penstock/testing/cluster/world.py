@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _START_MS = 1_700_000_000_000
 #: After healing, everybody finishes within so many sessions, or is stuck.
 LIVENESS_SECONDS_MAX = 60.0
-STEPS_MAX = 1_000_000
+STEPS_MAX = 300_000
 _STEPS_AT_ONCE = 20
 _JUMPS_MS = (5, 1000, 3_600_000)
 
@@ -407,12 +407,11 @@ class ClusterWorld:
         for number in range(swarm.scanners):
             Scanner(self, self._client(f"scan{number}", reads=False))
         for number in range(swarm.trimmers):
-            free = swarm.trim_freely
-            Trimmer(
-                self,
-                self._client(f"trim{number}", reads=False),
-                limit=lambda: self.story.known_lsn if free else archive.looked_up_to,
-            )
+            Trimmer(self, self._client(f"trim{number}", reads=False), limit=self._trim_limit)
+
+    def _trim_limit(self) -> int:
+        archive = self._followers[0]
+        return self.story.known_lsn if self.swarm.trim_freely else archive.looked_up_to
 
     def _client(self, name: str, *, reads: bool) -> LogClient:
         return LogClient(self, name, reads=reads)
@@ -500,16 +499,13 @@ class ClusterWorld:
         """Between two machines, or around one of them; both ways or one way."""
         random = self.random
         around = random.choice(("pair", "pair", "node", "proxy"))
-        pairs = [
-            (p, n)
-            for p in self.proxies
-            for n in self.nodes
-            if around == "node"
-            and n == node.name
-            or around == "proxy"
-            and p == proxy.name
-            or (p, n) == (proxy.name, node.name)
-        ]
+
+        def is_cut(p: str, n: str) -> bool:
+            if around == "pair":
+                return (p, n) == (proxy.name, node.name)
+            return n == node.name if around == "node" else p == proxy.name
+
+        pairs = [(p, n) for p in self.proxies for n in self.nodes if is_cut(p, n)]
         ways = random.choice(((0,), (1,))) if kind is Fault.ONE_WAY else (0, 1)
         cut = [((p, n), (n, p))[way] for p, n in pairs for way in ways]
         for way in cut:

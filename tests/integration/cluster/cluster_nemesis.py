@@ -30,6 +30,7 @@ from penstock.testing.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 SESSION_SECONDS = 1.0
 STARTS_MAX = 10
+ENSEMBLE = 3
 STALL = Fault(stall_after=0)
 SWALLOW = Fault(drop_after=0)
 
@@ -121,6 +122,8 @@ class Nemesis:
         self._rng = rng
         self.fired: Counter[str] = Counter()
         self._decks: dict[str, list[str]] = {}
+        #: Bytes of each node's link so far, when one was last chosen.
+        self._forwarded: dict[str, int] = {}
         #: One fault at a time for each process.
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -217,7 +220,13 @@ class Nemesis:
         return self._rng.choice(list(self._fire.cluster.nodes.values()))
 
     def _link(self) -> TcpProxy:
-        return self._fire.links[self._node().name]
+        """One of an ensemble's nodes: those had most to do since the last time."""
+        links, before = self._fire.links, self._forwarded
+        self._forwarded = {
+            n: sum(link.counts.forwarded_bytes.values()) for n, link in links.items()
+        }
+        busiest = sorted(links, key=lambda n: self._forwarded[n] - before.get(n, 0))[-ENSEMBLE:]
+        return links[self._rng.choice(busiest)]
 
     async def _owner(self) -> ClusterProcess:
         name, _ = await self._watcher.owner()

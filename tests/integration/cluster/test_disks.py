@@ -11,7 +11,7 @@ import asyncio
 import random
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import combinations
 from pathlib import Path
@@ -112,10 +112,11 @@ async def read_back(cluster: LocalCluster, written: dict[int, bytes]) -> None:
             assert await log.read([tag]) == [entry for entry in entries if tag in entry.tags]
 
 
-def restart_proxy(cluster: LocalCluster) -> None:
-    """A fresh one, with nothing in memory."""
+def restart_proxies(cluster: LocalCluster) -> None:
+    """All of them are fresh then, with nothing in memory."""
     for proxy in cluster.proxies.values():
         proxy.kill()
+    for proxy in cluster.proxies.values():
         proxy.start()
 
 
@@ -135,7 +136,7 @@ def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
             for name in chosen:
                 cluster.nodes[name].kill()
                 (cluster.directory / name).rename(cluster.directory / f"{name}.gone")
-            restart_proxy(cluster)
+            restart_proxies(cluster)
             uvloop.run(read_back(cluster, written))
             for name in chosen:
                 # As it was: the next choice finds all others whole.
@@ -143,21 +144,38 @@ def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
                 cluster.nodes[name].start()
 
 
-def test_nothing_is_acknowledged_below_the_ack_quorum(cluster: LocalCluster) -> None:
+async def collect(log: AsyncLog, seen: list[bytes]) -> None:
+    async with log.tail(start=0) as reader:
+        async for batch in reader:
+            seen += [entry.payload for entry in batch.entries]
+
+
+async def until(check: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+def test_nothing_is_acknowledged_or_shown_below_the_ack_quorum(cluster: LocalCluster) -> None:
     """Two of three nodes sleep and die in their sleep; then the third one's disk is lost, which
-    alone must not have been enough.
+    alone must not have been enough. A reader on another proxy sees nothing of it before (R07).
     """
     sleepers = [cluster.nodes["n1"], cluster.nodes["n2"]]
+    cluster.add_proxy("r0", {"role": "read", "session-seconds": SESSION_SECONDS}).wait_ready()
 
     async def main() -> dict[int, bytes]:
+        seen: list[bytes] = []
         async with connected(cluster) as log:
+            reading = asyncio.create_task(collect(log, seen))
             await log.append([NewEntry(b"before", ("t",))])
+            await until(lambda: b"before" in seen)
             for node in sleepers:
                 node.signal(signal.SIGSTOP)
                 await asyncio.to_thread(wait_state, node.pid, "T")
             payloads = [b"%d" % number for number in range(20)]
             appends = [asyncio.create_task(log.append([NewEntry(p)])) for p in payloads]
             done, _ = await asyncio.wait(appends, timeout=1.0)
+            early = set(seen) & set(payloads)
             for node in [*sleepers, cluster.nodes["n0"]]:
                 node.kill()
             shutil.rmtree(cluster.directory / "n0")
@@ -166,10 +184,13 @@ def test_nothing_is_acknowledged_below_the_ack_quorum(cluster: LocalCluster) -> 
             print(f"{len(done)} appends were acknowledged by one node")
             async with asyncio.timeout(20):
                 answers = await asyncio.gather(*appends)
+            await until(lambda: set(payloads) <= set(seen))
+            reading.cancel()
+            assert early == set(), "a reader saw what only one node has"
         return {answer.first_lsn: p for answer, p in zip(answers, payloads, strict=True)}
 
     written = uvloop.run(main())
-    restart_proxy(cluster)
+    restart_proxies(cluster)
     uvloop.run(read_back(cluster, written))
 
 
@@ -194,7 +215,7 @@ def test_a_wiped_node_comes_back_as_another_and_is_filled_again(cluster: LocalCl
         # What it was given is right: one of the others is not needed any more.
         cluster.nodes["n0"].kill()
         shutil.rmtree(cluster.directory / "n0")
-        await asyncio.to_thread(restart_proxy, cluster)
+        await asyncio.to_thread(restart_proxies, cluster)
         await read_back(cluster, written)
 
     written = uvloop.run(write(cluster))
@@ -259,13 +280,13 @@ def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -
             node.start()
         except PenstockError:
             print(f"the node refuses its disk: {node.last_line()}")
-        restart_proxy(cluster)
+        restart_proxies(cluster)
         uvloop.run(read_back(cluster, written))
         text = node.output.read_text()
         print([line for line in text.splitlines() if "ERROR" in line][:5])
         # With one of the others away, whose bytes are whole: right bytes, or none.
         cluster.nodes["n0"].kill()
-        restart_proxy(cluster)
+        restart_proxies(cluster)
         print(f"without n0: {uvloop.run(read_or_refuse(cluster, written))} reads were refused")
         cluster.nodes["n0"].start()
         uvloop.run(read_back(cluster, written))
