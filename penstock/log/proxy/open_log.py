@@ -51,12 +51,17 @@ async def recover_log(
 ) -> Recovered:
     """Fence and recover every open segment of a log whose epoch was just taken."""
     opens = manifest.open_segments
-    ends = await asyncio.gather(
-        *(
+    recoveries = [
+        asyncio.ensure_future(
             recover_segment(nodes, log, segment, epoch=manifest.epoch, log_mark=manifest.log_mark)
-            for segment in opens
         )
-    )
+        for segment in opens
+    ]
+    try:
+        ends = await asyncio.gather(*recoveries)
+    finally:
+        for recovery in recoveries:
+            recovery.cancel()
     kept = [segment for segment in manifest.segments if segment.sealed]
     for segment, end in zip(opens, ends, strict=True):
         if kept and kept[-1].end_lsn != segment.base_lsn:

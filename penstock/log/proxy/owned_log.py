@@ -357,6 +357,8 @@ class OwnedLog(SequencedLog):
     async def _open_next(self, write: Write, state: LogState) -> None:
         # Two open segments are enough: the one before must be closed first.
         while len(self.manifest.open_segments) > 1:
+            if self.fenced:
+                raise Fenced("the log has another owner now")
             await asyncio.sleep(0.001)
         first = write.groups[0]
         while True:

@@ -390,7 +390,7 @@ class SimProxy:
             self._fail_subscription,
             lambda: self._after_event(log()),
             on_fatal,
-            self.world.wall_ms,
+            lambda: self.world.wall_ms(self.name),
         )
 
     def _after_event(self, log: ServedLog | None) -> None:

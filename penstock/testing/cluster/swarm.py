@@ -225,7 +225,7 @@ def draw_for(protocol: str, random: Random) -> ClusterSwarm:
     drawn = draw_swarm(random)
     match protocol:
         case "P1":  # append, ack quorum, LAC: one owner, and nodes that fail in all their ways
-            faults = draw_faults(random, _NODE_FAULTS)
+            faults = draw_faults(random, (*_NODE_FAULTS, Fault.CLOCK))
             return replace(drawn, mean_seconds=faults, rivals=0, operations=random.randint(8, 20))
         case "P2":  # fence, recovery, seal: owners come and go, some without asking
             faults = draw_faults(random, (*_NODE_FAULTS, *_OWNER_FAULTS))
@@ -250,7 +250,8 @@ def draw_for(protocol: str, random: Random) -> ClusterSwarm:
                 recent_bytes=random.choice((1, 1000)),
             )
         case "P6":  # idempotent producers over failovers and snapshots
-            faults = draw_faults(random, (*_OWNER_FAULTS, *_METADATA_FAULTS, Fault.BREAK))
+            kinds = (*_OWNER_FAULTS, *_METADATA_FAULTS, Fault.BREAK, Fault.CLOCK)
+            faults = draw_faults(random, kinds)
             return replace(
                 drawn,
                 mean_seconds=faults,

@@ -153,8 +153,10 @@ class ClusterWorld:
     def trace_hash(self) -> str:
         return self._digest.hexdigest()
 
-    def wall_ms(self) -> int:
-        return _START_MS + self._clock_ms + int(self.now * 1000)
+    def wall_ms(self, proxy: str) -> int:
+        """The clocks of proxies differ, and jump."""
+        skew_ms = self._skew_ms.get(proxy, 0)
+        return _START_MS + self._clock_ms + skew_ms + int(self.now * 1000)
 
     def note(self, text: str) -> None:
         line = f"{self.now:.6f} {text}"
@@ -398,8 +400,8 @@ class ClusterWorld:
             self._writer(f"z{number}", f"name-{number}", delay)
         for number in range(swarm.counters):
             client = self._client(f"count{number}", reads=False)
-            key = f"counter-{number % 2}"
-            self._writers.append(Counter(self, client, key=key, operations=swarm.operations // 2))
+            operations = swarm.operations // 2
+            self._writers.append(Counter(self, client, key="counter", operations=operations))
         for number in range(swarm.readers):
             tags = None if random.random() < 0.3 else tuple(random.sample(TAGS, 3))
             client = self._client(f"r{number}", reads=random.random() < 0.8)
