@@ -15,7 +15,7 @@ from penstock.log.local_cluster import ClusterProcess, LocalCluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORDS = "the log is the truth and the rest is a cache of the log".split()
+WORDS = ["the", "log", "is", "the", "truth", "the", "rest", "is", "a", "cache"]
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -543,7 +543,7 @@ class NetworkNodes:
             replace(info, cookie=cookie) for info in found.values() for cookie in info.past_cookies
         ]
         self._past = {info.id: info for info in former}
-        for node in [n for n in self._clients if n not in found and n not in self._past]:
+        for node in [one for one in self._clients if one not in {**found, **self._past}]:
             # One that lost its session still serves: its connection ends when the node does.
             if not self._clients[node].is_connected:
                 self._clients.pop(node).close()
