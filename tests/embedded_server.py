@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.log.server.data_dir import is_locked
+from penstock.log.serving.directory import is_locked
 
 DEADLINE_SECONDS = 15.0
 

@@ -26,7 +26,7 @@ from penstock.log.meta.open import open_metadata, parse_cluster_address
 from penstock.log.proxy.manifest_register import manifest_path
 from penstock.log.records import Appended, NewEntry
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
-from penstock.log.server.data_dir import read_token
+from penstock.log.serving.directory import read_token
 
 _READ_SECONDS = 30.0
 

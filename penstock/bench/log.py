@@ -29,8 +29,8 @@ from penstock.limits import KIB, MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import read_address
 from penstock.log.server.server import LogServer, open_storage
+from penstock.log.serving.directory import read_address
 from penstock.log.storage.disk import RealDisk
 
 #: What the server may use beyond an empty one, whatever the log's length: see docs/operations.md.

@@ -19,11 +19,11 @@ from penstock.cli.target import json_option
 from penstock.errors import Unavailable
 from penstock.log.node.__main__ import make_parser as make_node_parser
 from penstock.log.node.__main__ import run as run_node
-from penstock.log.node.server import EXIT_FATAL
 from penstock.log.proxy.__main__ import make_parser as make_proxy_parser
 from penstock.log.proxy.__main__ import run as run_proxy
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.routing import ProxyInfo
+from penstock.log.serving.process import EXIT_FATAL
 
 F = TypeVar("F", bound=Callable[..., Any])
 

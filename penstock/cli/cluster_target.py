@@ -25,8 +25,8 @@ from penstock.errors import BadConfig, NotFound, Unavailable
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import ClusterAddress, open_metadata, parse_cluster_address, read_auth
 from penstock.log.node.client import NetworkNodes
-from penstock.log.node.data_dir import read_token
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
+from penstock.log.serving.directory import read_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 CLUSTER_FILE = "cluster.json"

@@ -28,7 +28,7 @@ from penstock.log.local_cluster import ClusterProcess, LocalCluster
 from penstock.log.meta.open import DEFAULT_PORT
 from penstock.log.meta.zookeeper_server import find_jars, find_java
 from penstock.log.node.cookie import IDENTITY_NAME
-from penstock.log.node.data_dir import DirectoryLock
+from penstock.log.serving.directory import DirectoryLock
 
 _LOOK_SECONDS = 0.2
 Metadata = Literal["zookeeper", "directory"]
@@ -171,7 +171,7 @@ def _lock(home: Path) -> DirectoryLock:
         raise Unavailable(f"a cluster runs in {home} already") from None
     try:
         for name in _existing(home):
-            DirectoryLock(home / name).release()
+            DirectoryLock(home / name, "process").release()
     except Unavailable as error:
         lock.release()
         raise Unavailable(f"{error}: a node of an earlier run is still there, stop it") from None

@@ -24,7 +24,7 @@ from typing import Any, Final
 from penstock.cli.demo_view import Follower, View
 from penstock.cli.live import ms_text
 from penstock.errors import QueryFailed
-from penstock.log.server.data_dir import is_locked
+from penstock.log.serving.directory import is_locked
 from penstock.nexmark import model
 from penstock.nexmark.live import LiveBids, batch_result, bids_per_auction
 from penstock.protocol.names import control_tag

@@ -27,8 +27,9 @@ from penstock.cli.target import Target, json_option, target_options
 from penstock.config import ServerConfig
 from penstock.errors import BadRequest, NotFound, Unavailable
 from penstock.log.embedded import default_data_dir
-from penstock.log.server.data_dir import Address, is_locked
-from penstock.log.server.server import EXIT_FATAL, run_server
+from penstock.log.server.server import run_server
+from penstock.log.serving.directory import Address, is_locked
+from penstock.log.serving.process import EXIT_FATAL
 from penstock.log.storage.disk import RealDisk
 from penstock.log.storage.verify import Finding, VerifyReport, verify_log
 from penstock.protocol.names import STAGING_PREFIX

@@ -11,8 +11,9 @@ core/            pure: sequencer, state, tag index, tails
 replication/     pure: quorums, fencing, recovery, placement, routing, repair
 meta/            the cluster's metadata: memory, directory, ZooKeeper
 storage/         files: segments, indexes, snapshots, manifest, recovery, verify, cold store
+serving/         what every process has: lock, token, connections, metrics
 node/            the storage node: journal, segment files, server; its client
-server/          the process: owner of one log, connections, metrics
+server/          the process: owner of one log, its connections
 proxy/           proxies: owned and followed logs on nodes
 client/          asyncio and blocking clients, routing
 """

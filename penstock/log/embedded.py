@@ -22,7 +22,13 @@ from urllib.parse import urlsplit
 from penstock.config import is_loopback
 from penstock.errors import BadConfig, Unavailable
 from penstock.log.client.client import Endpoint, Resolve
-from penstock.log.server.data_dir import Address, ensure_token, read_address, read_token
+from penstock.log.serving.directory import (
+    TOKEN_FILE,
+    Address,
+    ensure_token,
+    read_address,
+    read_token,
+)
 
 #: How long an embedded server waits for a next client before it stops.
 IDLE_EXIT_SECONDS = 5.0
@@ -51,7 +57,7 @@ def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
                 f"the server of {data_dir} speaks TLS: "
                 f"connect with penstock://{address.host}:{address.port} and tls_ca"
             )
-        return Endpoint(address.host, address.port, read_token(data_dir / "token"))
+        return Endpoint(address.host, address.port, read_token(data_dir / TOKEN_FILE))
 
     return resolve
 
@@ -125,7 +131,7 @@ def endpoint(
 def _start_server(data_dir: Path) -> Address:
     """Start a server process for the directory and wait until it, or a rival's, listens."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ensure_token(data_dir)
+    ensure_token(data_dir / TOKEN_FILE)
     log_path = data_dir / "server.log"
     with open(log_path, "ab") as output:
         process = subprocess.Popen(

@@ -24,7 +24,7 @@ from typing import Literal
 
 from penstock.errors import Unavailable
 from penstock.log.meta.zookeeper_server import ZooKeeperServer
-from penstock.log.node.data_dir import ensure_token
+from penstock.log.serving.directory import ensure_token
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0

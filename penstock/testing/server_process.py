@@ -21,7 +21,7 @@ from types import TracebackType
 from penstock.errors import Unavailable
 from penstock.log.client.client import Resolve
 from penstock.log.embedded import directory_endpoint
-from penstock.log.server.data_dir import Address, is_locked, read_address
+from penstock.log.serving.directory import Address, is_locked, read_address
 
 #: Most of a start is Python's imports; a busy machine takes several times as long.
 START_SECONDS = 30.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import TracebackType
 
-from penstock.log.server.data_dir import Address
+from penstock.log.serving.directory import Address
 
 _CHUNK_BYTES = 64 * 1024
 

@@ -32,7 +32,8 @@ from penstock.log.records import NewEntry
 from penstock.log.server import owner as owner_module
 from penstock.log.server.connection import ServerConnection
 from penstock.log.server.metrics import ServerMetrics
-from penstock.log.server.server import EXIT_FATAL, LogServer
+from penstock.log.server.server import LogServer
+from penstock.log.serving.process import EXIT_FATAL
 from penstock.log.storage.log_storage import LogStorage
 
 Scenario = Callable[[LogServer, AsyncLog], Coroutine[Any, Any, None]]

@@ -39,7 +39,7 @@ from penstock.errors import (
 )
 from penstock.log import embedded
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import is_locked
+from penstock.log.serving.directory import is_locked
 from penstock.stream.groups import make_groups
 from penstock.stream.producer import producer_name
 

@@ -31,7 +31,7 @@ from penstock.errors import (
 from penstock.log.meta.api import Versioned
 from penstock.log.meta.zookeeper import ZooKeeperMetadata
 from penstock.log.meta.zookeeper_server import TICK_MS, ZooKeeperServer, find_jars, jar_places
-from penstock.log.server.data_dir import Address
+from penstock.log.serving.directory import Address
 from penstock.testing.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 SESSION_SECONDS = 1.5

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.limits import MIB
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import open_metadata, read_auth
 from penstock.log.node.config import NodeConfig
-from penstock.log.node.server import EXIT_FATAL, run_node
+from penstock.log.node.server import run_node
 from penstock.log.replication.node_api import NodeInfo
+from penstock.log.serving.process import exit_code
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -61,17 +60,7 @@ def run(options: dict[str, Any], on_ready: Callable[[NodeInfo], None] = lambda i
 
 
 def main() -> int:
-    try:
-        run(vars(make_parser().parse_args()))
-    except (PenstockError, OSError) as error:
-        try:
-            print(f"penstock: {error}", file=sys.stderr, flush=True)
-        except OSError:
-            # Our output is often a file on the very disk that is full. Python would try once more
-            # to write it at exit, and end with a code of its own.
-            os._exit(EXIT_FATAL)
-        return EXIT_FATAL
-    return 0
+    return exit_code(lambda: run(vars(make_parser().parse_args())))
 
 
 if __name__ == "__main__":

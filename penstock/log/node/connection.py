@@ -2,7 +2,7 @@
 
 Owns the pairing of requests and answers, and the limits on unanswered bytes. Law: what a connection
 may hear depends on the cookie that it named: this life's, a former one's (positive answers only),
-or none (status only).
+or none (status only). Transport and token are serving/connection.py's business.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from penstock.errors import (
     PenstockError,
     Refused,
     TooLarge,
-    Unauthorized,
     Unavailable,
 )
 from penstock.limits import (
@@ -27,10 +26,10 @@ from penstock.limits import (
     SERVER_INFLIGHT_BYTES_MAX,
 )
 from penstock.log.node.owner import BlocksFound
-from penstock.log.node.peer import Peer
 from penstock.log.replication.manifest import SegmentKey, check_log_name
 from penstock.log.replication.node_api import Fence
 from penstock.log.replication.node_core import WAIT_MS_MAX, ReadRequest
+from penstock.log.serving.connection import Connection
 from penstock.wire import node_messages as n
 from penstock.wire.frames import Frame, encode_frame
 
@@ -50,7 +49,7 @@ _UNANSWERED = "unanswered requests"
 UNFLUSHED = "unflushed blocks"
 
 
-class NodeConnection(Peer):
+class NodeConnection(Connection):
     """See the module's docstring."""
 
     def __init__(self, server: NodeServer) -> None:
@@ -64,15 +63,13 @@ class NodeConnection(Peer):
 
     # ---- frames
 
-    def hello(self, frame: Frame) -> str:
+    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
         message = n.decode_node_message(frame.kind, frame.head)
         if not isinstance(message, n.NodeHello):
-            raise Unauthorized("the first message is not a hello")
-        return message.token
+            return None
+        return message.token, lambda: self._welcome(frame.request, message)
 
-    def welcome(self, frame: Frame) -> None:
-        message = n.decode_node_message(frame.kind, frame.head)
-        assert isinstance(message, n.NodeHello)
+    def _welcome(self, request: int, message: n.NodeHello) -> None:
         identity = self._server.identity
         if message.name and message.name != identity.name:
             raise Unavailable(f"this is node {identity.name}, not {message.name}")
@@ -81,9 +78,7 @@ class NodeConnection(Peer):
             raise Unavailable(f"this is {identity.name}:{identity.cookie}, not {message.cookie}")
         self._status_only = not message.cookie
         self._trusted = message.cookie == identity.cookie
-        self.send(
-            frame.request, n.NodeWelcome(identity.name, identity.cookie, trusted=self._trusted)
-        )
+        self.send(request, n.NodeWelcome(identity.name, identity.cookie, trusted=self._trusted))
 
     def handle(self, frame: Frame) -> None:
         try:

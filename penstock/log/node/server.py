@@ -1,7 +1,7 @@
 """The storage node process: find out who it is, recover, listen, register, stop cleanly.
 
-Owns the listening socket, the admission of connections, and the way up and down. What connections
-do is in connection.py, what the node does in owner.py, its place in the cluster in registration.py.
+Owns the way up and down. Sockets and admission are in serving/, what connections do is in
+connection.py, what the node does in owner.py, its place in the cluster in registration.py.
 Law: the directory lock is held from before recovery until after the files are closed; nothing is
 answered before the cookie is right in the metadata.
 """
@@ -13,18 +13,13 @@ import json
 import logging
 import os
 import resource
-import signal
-import ssl
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from penstock.errors import BadConfig, BadFormat, Defect, Unavailable
-from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
+from penstock.errors import BadFormat, Defect, Unavailable
 from penstock.log.meta.api import MetadataStore
 from penstock.log.node.config import NodeConfig
 from penstock.log.node.connection import UNFLUSHED, NodeConnection
@@ -36,13 +31,6 @@ from penstock.log.node.cookie import (
     register_cookie,
     write_identity,
 )
-from penstock.log.node.data_dir import (
-    DirectoryLock,
-    ensure_token,
-    read_token,
-    remove_address,
-    write_address,
-)
 from penstock.log.node.journal import (
     STATE_NAME,
     RecoveredJournal,
@@ -51,19 +39,26 @@ from penstock.log.node.journal import (
 )
 from penstock.log.node.metrics import NodeMetrics
 from penstock.log.node.owner import NodeOwner
-from penstock.log.node.peer import Peer
 from penstock.log.node.registration import RETRY_SECONDS, OpenStore, Registration
 from penstock.log.node.segment_store import FILE_CACHE_COUNT, SegmentStore
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.node_core import NodeCore, TrimRecord
+from penstock.log.serving.directory import (
+    NODE_FILE,
+    TOKEN_FILE,
+    Address,
+    DirectoryLock,
+    ensure_token,
+    read_token,
+    remove_address,
+    write_address,
+)
+from penstock.log.serving.listener import Listener
+from penstock.log.serving.process import run_until_signal
 from penstock.log.storage.disk import Disk, RealDisk
 
 logger = logging.getLogger(__name__)
 
-#: Descriptors kept for the node's own files: those cached for readers, and some to work with.
-RESERVED_DESCRIPTORS = FILE_CACHE_COUNT + 64
-#: Exit code after a failed write, so that a supervisor can tell it from a crash.
-EXIT_FATAL = 70
 #: Until the metadata can be reached for the first time.
 START_SECONDS = 60.0
 
@@ -128,8 +123,10 @@ def mend(
     return recover_journal(disks.journal)
 
 
-class NodeServer:
+class NodeServer(Listener[NodeConnection]):
     """One running node. `run` returns when it was told to stop, or raises what stopped it."""
+
+    metrics: NodeMetrics
 
     def __init__(
         self,
@@ -138,44 +135,31 @@ class NodeServer:
         on_ready: Callable[[NodeInfo], None] = lambda info: None,
     ) -> None:
         config.validate()
+        super().__init__(NodeMetrics(), files_max=FILE_CACHE_COUNT)
         self.config = config
         self._open_store = open_store
         self._on_ready = on_ready
-        self.metrics = NodeMetrics()
-        self.inflight_bytes = 0
-        #: Connections with output that `after_event` must send.
-        self.dirty: set[Peer] = set()
         #: Connections that wait for a flush.
-        self.full: set[Peer] = set()
-        self._connections: set[Peer] = set()
-        self._waiting: set[Peer] = set()
+        self.full: set[NodeConnection] = set()
         self._started = time.time()
-        self._fatal: BaseException | None = None
-        self.token = ""
         self.identity: Identity
         self.owner: NodeOwner
         self.info: NodeInfo
         self._registration: Registration
-        self._turn_due = False
-        self._loop: asyncio.AbstractEventLoop
-        self._stop = asyncio.Event()
         self.ready = asyncio.Event()
-
-    def stop(self) -> None:
-        self._stop.set()
 
     async def run(self) -> None:
         config = self.config
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._on_loop_error)
+        self.begin()
         if config.fsync_delay_ms:
             logger.warning("for a benchmark, fsyncs are slow by %g ms", config.fsync_delay_ms)
-        lock = DirectoryLock(config.data_dir)
+        address_file = config.data_dir / NODE_FILE
+        lock = DirectoryLock(config.data_dir, "process")
         store: MetadataStore | None = None
         try:
-            remove_address(config.data_dir)  # a dead node's: nobody may show it the token
+            remove_address(address_file)  # a dead node's: nobody may show it the token
             if config.token_file is None:
-                self.token = ensure_token(config.data_dir / "token")
+                self.token = ensure_token(config.data_dir / TOKEN_FILE)
             else:
                 self.token = read_token(config.token_file)
             store = await self._first_store()
@@ -185,7 +169,7 @@ class NodeServer:
         finally:
             if store is not None:
                 await store.close()
-            remove_address(config.data_dir)
+            remove_address(address_file)
             lock.release()
         if self._fatal is not None:
             raise Unavailable(f"the node stopped: {self._fatal!r}") from self._fatal
@@ -233,7 +217,7 @@ class NodeServer:
             core,
             recovered,
             metrics=self.metrics,
-            after_event=self.after_event,
+            after_event=self.turn_soon,
             on_drained=self._drained,
             on_fatal=self.on_fatal,
             journal_bytes=config.journal_bytes,
@@ -249,14 +233,15 @@ class NodeServer:
         )
 
     async def _serve(self, metadata: MetadataStore) -> None:
+        config = self.config
         self.owner.start()
         listener: asyncio.Server | None = None
         registering: asyncio.Task[None] | None = None
         try:
-            listener = await self._listen()
+            listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
             self._announce(listener)
             self._registration = Registration(
-                self.info, self.owner, self._open_store, trim_seconds=self.config.trim_seconds
+                self.info, self.owner, self._open_store, trim_seconds=config.trim_seconds
             )
             registering = self._loop.create_task(self._registration.run(metadata))
             registering.add_done_callback(self._registration_ended)
@@ -272,8 +257,7 @@ class NodeServer:
                 registering.cancel()
                 await asyncio.gather(registering, return_exceptions=True)
             await self.owner.stop(clean=self._fatal is None)
-            for peer in [*self._connections, *self._waiting]:
-                peer.close()
+            self.close_connections()
             logger.info("stopped node=%s", self.info.id if listener is not None else "?")
 
     def _registration_ended(self, task: asyncio.Task[None]) -> None:
@@ -283,35 +267,6 @@ class NodeServer:
     async def wait_registered(self) -> None:
         await self.ready.wait()
         await self._registration.is_registered.wait()
-
-    async def _listen(self) -> asyncio.Server:
-        config, tls = self.config, self._tls()
-        # Handshakes come before the deadline for the token and have the same one.
-        deadline = PREAUTH_SECONDS_MAX if tls is not None else None
-        try:
-            return await self._loop.create_server(
-                lambda: NodeConnection(self),
-                config.host,
-                config.port,
-                ssl=tls,
-                backlog=1024,
-                ssl_handshake_timeout=deadline,
-            )
-        except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {config.host}:{config.port}: {error.strerror}"
-            ) from error
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if self.config.tls_cert is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.config.tls_cert, self.config.tls_key)
-        except OSError as error:
-            raise BadConfig(f"cannot load certificate {self.config.tls_cert}: {error}") from None
-        return context
 
     def _announce(self, listener: asyncio.Server) -> None:
         config = self.config
@@ -327,61 +282,21 @@ class NodeServer:
             rack=config.rack,
             past_cookies=self.identity.past_cookies,
         )
-        write_address(config.data_dir, host, port, tls)
+        write_address(config.data_dir / NODE_FILE, Address(host, port, tls))
         logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)
 
-    def on_fatal(self, error: BaseException) -> None:
-        if self._fatal is None:
-            self._fatal = error
-        self._stop.set()
+    # ---- connections and turns
 
-    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback failed: log it; if it was a defect, nothing in memory can be trusted now."""
-        loop.default_exception_handler(context)
-        error = context.get("exception")
-        if isinstance(error, Defect | AssertionError):
-            self.on_fatal(error)
+    def connection(self) -> NodeConnection:
+        return NodeConnection(self)
 
-    # ---- connections
+    def dismiss(self, connection: NodeConnection) -> None:
+        super().dismiss(connection)
+        self.full.discard(connection)
 
-    def admit(self, peer: Peer) -> bool:
-        waiting, connected = len(self._waiting), len(self._connections)
-        descriptors, _ = descriptor_limits()
-        if (
-            waiting >= PREAUTH_CONNECTIONS_MAX
-            or connected >= CONNECTIONS_MAX
-            # A node that cannot open its next file must stop: it comes first.
-            or waiting + connected >= descriptors - RESERVED_DESCRIPTORS
-        ):
-            return False
-        self._waiting.add(peer)
-        return True
-
-    def authenticated(self, peer: Peer) -> None:
-        self._waiting.discard(peer)
-        self._connections.add(peer)
-
-    def dismiss(self, peer: Peer) -> None:
-        for peers in (self._waiting, self._connections, self.dirty, self.full):
-            peers.discard(peer)
-
-    def count_unauthorized(self) -> None:
-        self.metrics.unauthorized += 1
-
-    def count_bad_frame(self) -> None:
-        self.metrics.bad_frames += 1
-
-    def after_event(self) -> None:
-        """Write, answer and send, once everything that arrived together was handled."""
-        if not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_due = False
+    def turn(self) -> None:
         self.owner.pump()
-        while self.dirty:
-            self.dirty.pop().flush()
+        self.send_dirty()
 
     def _drained(self) -> None:
         while self.full:
@@ -429,32 +344,10 @@ def _id(identity: Identity) -> tuple[str, str]:
     return identity.name, identity.cookie
 
 
-def descriptor_limits() -> tuple[int, int]:
-    """Descriptors that this process may have open, and may ask for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = resource.RLIM_INFINITY
-    return (sys.maxsize if soft == endless else soft, sys.maxsize if hard == endless else hard)
-
-
 def run_node(
     config: NodeConfig,
     open_store: OpenStore,
     on_ready: Callable[[NodeInfo], None] = lambda info: None,
 ) -> None:
     """Serve in this process until SIGTERM or SIGINT; `on_ready` is told where, once it listens."""
-    wanted = CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + RESERVED_DESCRIPTORS
-    granted, most = descriptor_limits()
-    if granted < wanted:  # many systems grant 1024 until one asks
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), hard))
-
-    async def main() -> None:
-        server = NodeServer(config, open_store, on_ready)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
-        for line in config.lines():
-            logger.info("config %s", line)
-        await server.run()
-
-    uvloop.run(main())
+    uvloop.run(run_until_signal(NodeServer(config, open_store, on_ready), config.lines()))

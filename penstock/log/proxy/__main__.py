@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.limits import MIB
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import open_metadata, read_auth
@@ -20,8 +19,7 @@ from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import run_proxy
 from penstock.log.replication.routing import ProxyInfo
-
-EXIT_FATAL = 70
+from penstock.log.serving.process import exit_code
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -99,12 +97,7 @@ def run(options: dict[str, Any], announce: Callable[[ProxyInfo], None] = lambda 
 
 
 def main() -> int:
-    try:
-        run(vars(make_parser().parse_args()))
-    except (PenstockError, OSError) as error:
-        print(f"penstock: {error}", file=sys.stderr, flush=True)
-        return EXIT_FATAL
-    return 0
+    return exit_code(lambda: run(vars(make_parser().parse_args())))
 
 
 if __name__ == "__main__":

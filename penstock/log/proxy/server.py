@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import secrets
-import signal
 import ssl
 import time
 import uuid
@@ -34,7 +33,6 @@ from penstock.errors import (
     Unknown,
     VersionConflict,
 )
-from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
 from penstock.log.meta.api import MetadataStore
 from penstock.log.node.client import NetworkNodes
 from penstock.log.proxy.auditor import Auditor, RollCall
@@ -52,9 +50,10 @@ from penstock.log.replication.manifest import LogManifest, check_log_name, decod
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.routing import ProxyInfo
 from penstock.log.server.connection import ServerConnection
-from penstock.log.server.data_dir import read_token
-from penstock.log.server.listener import RESERVED_DESCRIPTORS, Listener, raise_descriptor_limit
+from penstock.log.server.listener import LogListener
 from penstock.log.server.served_log import PROGRESS_MS, ServedLog
+from penstock.log.serving.directory import read_token
+from penstock.log.serving.process import run_until_signal
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ OPEN_SECONDS = 60.0
 Opened = Callable[[ServedLog | PenstockError], None]
 
 
-class ProxyServer(Listener):
+class ProxyServer(LogListener):
     """One running proxy. `run` returns when it was told to stop."""
 
     def __init__(
@@ -367,7 +366,6 @@ class ProxyServer(Listener):
     def _close_connections_of(self, log: ServedLog) -> None:
         for connection in list(self._connections):
             if connection.log is log:
-                connection.flush()
                 connection.close()
 
     # ---- followed logs
@@ -525,15 +523,4 @@ def run_proxy(
     on_ready: Callable[[ProxyInfo], None] = lambda info: None,
 ) -> None:
     """Serve in this process until SIGTERM or SIGINT."""
-    raise_descriptor_limit(CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + RESERVED_DESCRIPTORS)
-
-    async def main() -> None:
-        server = ProxyServer(config, open_store, on_ready)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
-        for line in config.lines():
-            logger.info("config %s", line)
-        await server.run()
-
-    uvloop.run(main())
+    uvloop.run(run_until_signal(ProxyServer(config, open_store, on_ready), config.lines()))

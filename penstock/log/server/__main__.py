@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 
 from penstock.config import ServerConfig
-from penstock.errors import PenstockError
 from penstock.limits import MIB
-from penstock.log.server.server import EXIT_FATAL, run_server
+from penstock.log.server.server import run_server
+from penstock.log.serving.process import exit_code
 
 
 def main() -> int:
@@ -28,17 +27,7 @@ def main() -> int:
         idle_exit_seconds=options.idle_exit_seconds,
         segment_bytes=options.segment_bytes,
     )
-    try:
-        run_server(config)
-    except (PenstockError, OSError) as error:
-        try:
-            print(f"penstock: {error}", file=sys.stderr, flush=True)
-        except OSError:
-            # Our output is often a file on the very disk that is full. Python would try once more
-            # to write it at exit, and end with a code of its own.
-            os._exit(EXIT_FATAL)
-        return EXIT_FATAL
-    return 0
+    return exit_code(lambda: run_server(config))
 
 
 if __name__ == "__main__":

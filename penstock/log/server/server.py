@@ -1,6 +1,6 @@
 """The log server process: open the log, listen, serve, stop cleanly.
 
-Owns the way up and down, and what is told to people. Sockets and admission are in listener.py, what
+Owns the way up and down, and what is told to people. Sockets and admission are in serving/, what
 connections do is in connection.py, what the log does in owner.py.
 Law: the directory lock is held from before recovery until after the files are closed.
 """
@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import resource
-import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -22,10 +21,14 @@ import uvloop
 
 from penstock.config import ServerConfig
 from penstock.errors import BadRequest, PenstockError, Unavailable
-from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
 from penstock.log.core.sequencer import SegmentLimits, Sequencer
 from penstock.log.server.connection import ServerConnection
-from penstock.log.server.data_dir import (
+from penstock.log.server.listener import LogListener
+from penstock.log.server.owner import LogOwner
+from penstock.log.server.served_log import ServedLog, wall_ms
+from penstock.log.serving.directory import (
+    SERVER_FILE,
+    TOKEN_FILE,
     Address,
     DirectoryLock,
     ensure_token,
@@ -33,13 +36,7 @@ from penstock.log.server.data_dir import (
     remove_own_address,
     write_address,
 )
-from penstock.log.server.listener import (
-    RESERVED_DESCRIPTORS,
-    Listener,
-    raise_descriptor_limit,
-)
-from penstock.log.server.owner import LogOwner
-from penstock.log.server.served_log import ServedLog, wall_ms
+from penstock.log.serving.process import run_until_signal
 from penstock.log.storage.disk import Disk, RealDisk
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.manifest import FileManifestStore
@@ -50,9 +47,6 @@ if TYPE_CHECKING:
     from penstock.log.storage.cold import ColdStore
 
 logger = logging.getLogger(__name__)
-
-#: Exit code after a failed write, so that a supervisor can tell it from a crash.
-EXIT_FATAL = 70
 
 
 def open_storage(disk: Disk, config: ServerConfig) -> tuple[LogStorage, Sequencer]:
@@ -80,7 +74,7 @@ def _open_cold(uri: str | None) -> ColdStore | None:
     return FileSystemColdStore(uri)
 
 
-class LogServer(Listener):
+class LogServer(LogListener):
     """One running server. `run` returns when it was told to stop, or raises what stopped it."""
 
     def __init__(
@@ -94,16 +88,16 @@ class LogServer(Listener):
         self._idle_since = time.monotonic()
         self.owner: LogOwner
         self.address: Address
-        self.ready: asyncio.Event
+        self.ready = asyncio.Event()
 
     async def run(self) -> None:
         config = self.config
         self.begin()
-        self.ready = asyncio.Event()
+        address_file = config.data_dir / SERVER_FILE
         lock = DirectoryLock(config.data_dir)
         try:
-            remove_address(config.data_dir)  # a dead server's: nobody may show it the token
-            self.token = ensure_token(config.data_dir)
+            remove_address(address_file)  # a dead server's: nobody may show it the token
+            self.token = ensure_token(config.data_dir / TOKEN_FILE)
             storage, sequencer = open_storage(RealDisk(config.data_dir / "log"), config)
             self.owner = LogOwner(
                 storage,
@@ -114,7 +108,7 @@ class LogServer(Listener):
             )
             await self._serve()
         finally:
-            remove_own_address(config.data_dir)
+            remove_own_address(address_file)
             lock.release()
         if self._fatal is not None:
             raise Unavailable(f"the log stopped: {self._fatal!r}") from self._fatal
@@ -138,12 +132,13 @@ class LogServer(Listener):
         config, manifest = self.config, self.owner.storage.manifest
         port = listener.sockets[0].getsockname()[1]
         self.address = Address(config.host, port, tls=config.tls_cert is not None)
-        write_address(config.data_dir, self.address, manifest.log_id)
+        log_id = manifest.log_id.hex()
+        write_address(config.data_dir / SERVER_FILE, self.address, log_id=log_id)
         logger.info(
             "serving host=%s port=%d log=%s epoch=%d trim_point=%d tail=%d segments=%d",
             config.host,
             port,
-            manifest.log_id.hex(),
+            log_id,
             manifest.epoch,
             manifest.trim_point,
             self.owner.sequencer.durable_lsn,
@@ -241,15 +236,4 @@ def run_server(
     config: ServerConfig, on_ready: Callable[[Address], None] = lambda address: None
 ) -> None:
     """Serve in this process until SIGTERM or SIGINT; `on_ready` is told where, once it listens."""
-    raise_descriptor_limit(CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + RESERVED_DESCRIPTORS)
-
-    async def main() -> None:
-        server = LogServer(config, on_ready)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
-        for line in config.lines():
-            logger.info("config %s", line)
-        await server.run()
-
-    uvloop.run(main())
+    uvloop.run(run_until_signal(LogServer(config, on_ready), config.lines()))

@@ -25,7 +25,7 @@ from cluster_workload import Watcher, wait_state
 from penstock.errors import Unavailable
 from penstock.limits import KIB
 from penstock.log.local_cluster import NAMESPACE, ClusterProcess, LocalCluster
-from penstock.log.server.data_dir import Address
+from penstock.log.serving.directory import Address
 from penstock.testing.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 SESSION_SECONDS = 1.0

@@ -19,9 +19,9 @@ from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import LocalCluster
 from penstock.log.meta.api import MetadataStore, Versioned
 from penstock.log.meta.open import open_metadata
-from penstock.log.node.data_dir import read_token
 from penstock.log.records import Appended, Entry, Kind
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
+from penstock.log.serving.directory import read_token
 from penstock.testing.history import Append, History, Outcome, check_counter
 
 COUNTER = "count"

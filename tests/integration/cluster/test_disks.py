@@ -25,11 +25,11 @@ from penstock.limits import BLOCK_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_MIN
 from penstock.log.client.client import AsyncLog
 from penstock.log.local_cluster import LocalCluster
 from penstock.log.node.client import NetworkNodes
-from penstock.log.node.data_dir import read_token
 from penstock.log.records import Entry, NewEntry
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.placement import machine_of
 from penstock.log.replication.quorum import replicas
+from penstock.log.serving.directory import read_token
 
 SEED = 20261118
 LOG = "main"

@@ -31,11 +31,11 @@ from penstock.log.client.client import AsyncLog, Endpoint, Resolve
 from penstock.log.local_cluster import LocalCluster
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.memory import MemorySession
-from penstock.log.node.data_dir import read_token
 from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.server import ProxyServer
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.replication.routing import ProxyInfo
+from penstock.log.serving.directory import read_token
 from penstock.testing.history import Outcome
 from penstock.testing.in_process_cluster import in_process_cluster
 

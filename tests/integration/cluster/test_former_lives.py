@@ -10,10 +10,10 @@ import uvloop
 from penstock.errors import PenstockError
 from penstock.ids import NodeId
 from penstock.log.node.client import NetworkNodes
-from penstock.log.node.data_dir import read_token
 from penstock.log.records import NewEntry
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Found
+from penstock.log.serving.directory import read_token
 from penstock.testing.in_process_cluster import in_process_cluster
 
 

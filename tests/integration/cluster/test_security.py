@@ -19,7 +19,7 @@ from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import read_token
+from penstock.log.serving.directory import read_token
 from penstock.testing.in_process_cluster import InProcessCluster
 from penstock.testing.server_process import listening_addresses
 from penstock.wire import messages as m

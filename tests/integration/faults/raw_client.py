@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from penstock.errors import PenstockError
-from penstock.log.server.data_dir import read_address, read_token
+from penstock.log.serving.directory import read_address, read_token
 from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.errors import error_from_code

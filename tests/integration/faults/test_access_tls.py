@@ -19,7 +19,7 @@ from penstock.limits import PREAUTH_SECONDS_MAX
 from penstock.log.client.client import AsyncLog, Endpoint, Resolve
 from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import read_token
+from penstock.log.serving.directory import read_token
 
 HOSTS = ("localhost", "127.0.0.1")
 

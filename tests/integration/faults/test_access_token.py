@@ -17,8 +17,8 @@ from penstock.limits import PREAUTH_FRAME_BYTES_MAX
 from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import read_address, read_token
-from penstock.log.server.server import EXIT_FATAL
+from penstock.log.serving.directory import read_address, read_token
+from penstock.log.serving.process import EXIT_FATAL
 from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame

@@ -29,7 +29,7 @@ from penstock.limits import (
 )
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import read_address
+from penstock.log.serving.directory import read_address
 from penstock.testing.history import History
 from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m

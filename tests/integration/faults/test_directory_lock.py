@@ -13,8 +13,9 @@ from penstock.config import ServerConfig
 from penstock.errors import Unavailable
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import NewEntry
-from penstock.log.server.data_dir import DirectoryLock, is_locked, read_address
-from penstock.log.server.server import EXIT_FATAL, LogServer
+from penstock.log.server.server import LogServer
+from penstock.log.serving.directory import DirectoryLock, is_locked, read_address
+from penstock.log.serving.process import EXIT_FATAL
 from penstock.testing.server_process import ServerProcess
 
 

@@ -18,7 +18,7 @@ from penstock.errors import Unavailable, Unknown
 from penstock.limits import KIB, SEGMENT_BYTES_MIN
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Appended, NewEntry
-from penstock.log.server.server import EXIT_FATAL
+from penstock.log.serving.process import EXIT_FATAL
 from penstock.testing.history import History, Outcome
 from penstock.testing.server_process import ServerProcess
 

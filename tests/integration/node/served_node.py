@@ -18,10 +18,10 @@ from penstock.errors import PenstockError
 from penstock.log.meta.memory import MemoryMetadata, MemorySession
 from penstock.log.node.client import NetworkNodeClient
 from penstock.log.node.config import NodeConfig
-from penstock.log.node.data_dir import read_token
 from penstock.log.node.server import NodeServer
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import NodeInfo
+from penstock.log.serving.directory import read_token
 
 START_SECONDS = 30.0
 

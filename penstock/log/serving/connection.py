@@ -1,8 +1,10 @@
-"""One connection to a node, before and after it shows the token.
+"""One connection on a server, before and after it shows the token.
 
-Owns the transport, what a peer may do before its token is accepted, and `GET /metrics`. Law (I20):
+Owns the transport, when it is read, and what a peer may do before its token is accepted. Law (I20):
 before that nothing is read beyond 16 KiB and nothing is done; bytes that are no frame close the
-connection and touch nobody else. What the requests mean is connection.py's business.
+connection and touch nobody else. A `GET /metrics` with the token as bearer is answered too, so that
+Prometheus needs no second, open port. What requests mean is up to the classes below:
+log/server/connection.py and log/node/connection.py.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import Damaged, PenstockError, Refused, Unauthorized
 from penstock.limits import (
@@ -22,39 +25,22 @@ from penstock.wire.errors import error_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
 from penstock.wire.messages import Failed, encode_as
 
+if TYPE_CHECKING:
+    from penstock.log.serving.listener import Listener
+
 logger = logging.getLogger(__name__)
 
-
-class Host(Protocol):
-    """The server of a connection."""
-
-    token: str
-    #: Connections with output that `after_event` must send.
-    dirty: set[Peer]
-
-    def admit(self, peer: Peer) -> bool:
-        """Whether a new connection may stay."""
-
-    def authenticated(self, peer: Peer) -> None: ...
-
-    def dismiss(self, peer: Peer) -> None: ...
-
-    def after_event(self) -> None: ...
-
-    def count_unauthorized(self) -> None: ...
-
-    def count_bad_frame(self) -> None: ...
-
-    def metrics_text(self) -> str: ...
+_UNREAD = "unread answers"
 
 
-class Peer(asyncio.BufferedProtocol):
-    """See the module's docstring. Output collects in `out` and goes out once per event."""
+class Connection(asyncio.BufferedProtocol):
+    """See the module's docstring. Output collects in `out` and goes out once per turn."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, listener: Listener[Any]) -> None:
+        self._listener = listener
         self._reader = FrameReader(authenticated=False)
         self.is_authenticated = False
+        self._is_silenced = False
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.out: list[bytes | bytearray | memoryview] = []
@@ -63,26 +49,29 @@ class Peer(asyncio.BufferedProtocol):
         self.peer = "?"
         self._http: bytearray | None = None
 
-    # ---- for the subclass
+    # ---- what the classes below say
+
+    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
+        """The token in the first frame, and what sends the welcome; None if it is no hello.
+
+        Sending it may raise PenstockError: the connection is closed.
+        """
+        raise NotImplementedError
 
     def handle(self, frame: Frame) -> None:
-        """A frame of a peer that has shown its token. May raise Damaged or Refused: it is cut."""
+        """A frame of a peer that has shown its token. Damaged or Refused: it is closed."""
         raise NotImplementedError
 
-    def hello(self, frame: Frame) -> str:
-        """The token in the first frame; raises Damaged or Refused."""
-        raise NotImplementedError
-
-    def welcome(self, frame: Frame) -> None:
-        """Answer the first frame, whose token is right. May raise PenstockError: it is closed."""
-        raise NotImplementedError
+    def after_event(self) -> None:
+        """Something arrived, or an answer is there."""
+        self._listener.turn_soon()
 
     # ---- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.peer = str(transport.get_extra_info("peername"))
-        if not self._host.admit(self):
+        if not self._listener.admit(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(CONNECTION_OUTPUT_BYTES_MAX)
@@ -93,12 +82,14 @@ class Peer(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
-        self._host.dismiss(self)
+        self._listener.dismiss(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
 
     def buffer_updated(self, size: int) -> None:
+        if self._is_silenced:
+            return
         try:
             if not self.is_authenticated and self._is_http(size):
                 return
@@ -108,21 +99,23 @@ class Peer(asyncio.BufferedProtocol):
                 else:
                     self._first(frame)
         except (Damaged, Refused) as error:
-            self._host.count_bad_frame()
+            self._listener.metrics.bad_frames += 1
             self.fail(0, error)
             self.cut(str(error))
-        self._host.after_event()
+        self.after_event()
 
     def _first(self, frame: Frame) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if not hmac.compare_digest(self.hello(frame).encode(), self._host.token.encode()):
-            self._host.count_unauthorized()
+        hello = self.hello(frame)
+        token = self._listener.token.encode()
+        if hello is None or not hmac.compare_digest(hello[0].encode(), token):
+            self._listener.metrics.unauthorized += 1
             self.fail(frame.request, Unauthorized("the token is missing or wrong"))
             self.cut("unauthorized")
             return
         try:
-            self.welcome(frame)
+            hello[1]()
         except PenstockError as error:
             self.fail(frame.request, error)
             self.cut(str(error))
@@ -131,14 +124,14 @@ class Peer(asyncio.BufferedProtocol):
         self._reader.allow_large()
         if self._deadline is not None:
             self._deadline.cancel()
-        self._host.authenticated(self)
+        self._listener.authenticated(self)
 
     def pause_writing(self) -> None:
         """The peer does not read what it asked for: it need not ask for more."""
-        self.halt("unread answers")
+        self.halt(_UNREAD)
 
     def resume_writing(self) -> None:
-        self.go_on("unread answers")
+        self.go_on(_UNREAD)
 
     def halt(self, cause: str) -> None:
         transport = self._transport
@@ -157,10 +150,6 @@ class Peer(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         return None
 
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None
-
     def cut(self, cause: str) -> None:
         """Close a connection that misbehaved."""
         if self._transport is not None:
@@ -168,9 +157,16 @@ class Peer(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
+        """Send what collected, and no more."""
         if self._transport is not None:
             self.flush()
             self._transport.close()
+
+    def silence(self) -> None:
+        """Nothing is heard on this connection any more."""
+        self._is_silenced = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def flush(self) -> None:
         """Send what collected."""
@@ -181,7 +177,7 @@ class Peer(asyncio.BufferedProtocol):
     def fail(self, request: int, error: PenstockError) -> None:
         head = encode_as(Failed, Failed(error_code(error), str(error)))
         self.out.append(encode_frame(Failed.KIND, request, head))
-        self._host.dirty.add(self)
+        self._listener.dirty.add(self)
 
     # ---- metrics over HTTP
 
@@ -200,21 +196,20 @@ class Peer(asyncio.BufferedProtocol):
 
     def _answer_http(self, request: bytes) -> None:
         lines = request.split(b"\r\n")
-        wanted = b"bearer " + self._host.token.encode()
         shown = b""
         for line in lines[1:]:
             name, _, value = line.partition(b":")
             if name.strip().lower() == b"authorization":
                 shown = value.strip()
-        shown = shown[:7].lower() + shown[7:]
-        if not hmac.compare_digest(shown, wanted):
-            self._host.count_unauthorized()
+        wanted = b"bearer " + self._listener.token.encode()
+        if not hmac.compare_digest(shown[:7].lower() + shown[7:], wanted):
+            self._listener.metrics.unauthorized += 1
             logger.warning("closing a connection peer=%s cause=unauthorized", self.peer)
             status, text = "401 Unauthorized", "send the token: Authorization: Bearer TOKEN\n"
         elif lines[0].split(b" ")[1] != b"/metrics":
             status, text = "404 Not Found", "only /metrics is here\n"
         else:
-            status, text = "200 OK", self._host.metrics_text()
+            status, text = "200 OK", self._listener.metrics_text()
         body = text.encode()
         head = (
             f"HTTP/1.1 {status}\r\ncontent-type: application/openmetrics-text; version=1.0.0; "

@@ -1,13 +1,16 @@
-"""A server's data directory: who holds it, where it listens, and its token.
+"""A process's data directory: who holds it, where it listens, and its token.
 
-    data_dir/          mode 0700
-      lock             flock of the running server; the kernel releases it when the process dies
-      server.json      where that server listens; meaningless unless the lock is held
-      token            the secret that every client shows, mode 0600
-      log/             the log's own files (storage/)
+    data_dir/        mode 0700
+      lock           flock of the running process; the kernel releases it when the process dies
+      token          the secret that everyone who connects shows, mode 0600
+      server.json    where that process listens (a storage node: node.json)
+      log/           a log server's files: storage/
+      identity.json  a storage node's name and cookie: node/cookie.py, also in the two below
+      journal/       node/journal.py
+      segments/      node/segment_store.py
 
-Law: two servers never open the same log: the lock is taken before anything is read. A file left by
-a dead server is recognised by its free lock, never by its age.
+Law: two processes never open the same directory: the lock is taken before anything is read. An
+address left by a dead process is recognised by its free lock, never by its age.
 """
 
 from __future__ import annotations
@@ -18,18 +21,21 @@ import os
 import secrets
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock.errors import BadConfig, Unavailable
 
 #: `is_locked` holds the lock itself for some microseconds: only what stays taken is another's.
 LOCK_SECONDS = 0.5
+TOKEN_FILE = "token"
+SERVER_FILE = "server.json"
+NODE_FILE = "node.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
+    """Where a process listens."""
 
     host: str
     port: int
@@ -39,14 +45,15 @@ class Address:
 class DirectoryLock:
     """An exclusive hold on a data directory."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, holder: str = "server") -> None:
+        """`holder` is what to call whoever holds it already."""
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_SECONDS
         while not _try_flock(self._fd, fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
                 os.close(self._fd)
-                raise Unavailable(f"another server has {data_dir} open")
+                raise Unavailable(f"another {holder} has {data_dir} open")
             time.sleep(0.002)
 
     def release(self) -> None:
@@ -73,11 +80,10 @@ def _try_flock(fd: int, kind: int) -> bool:
         return False
 
 
-def ensure_token(data_dir: Path) -> str:
+def ensure_token(path: Path) -> str:
     """The token, made on first use. A token that others may read is refused."""
-    path = data_dir / "token"
     if not path.exists():
-        temporary = data_dir / f"token.{os.getpid()}"
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as file:
             file.write(secrets.token_hex(32) + "\n")
@@ -102,20 +108,11 @@ def read_token(path: Path) -> str:
     return token
 
 
-def write_address(data_dir: Path, address: Address, log_id: bytes) -> None:
-    temporary = data_dir / "server.json.new"
-    temporary.write_text(
-        json.dumps(
-            {
-                "host": address.host,
-                "port": address.port,
-                "tls": address.tls,
-                "pid": os.getpid(),
-                "log_id": log_id.hex(),
-            }
-        )
-    )
-    os.replace(temporary, data_dir / "server.json")
+def write_address(path: Path, address: Address, **more: str) -> None:
+    """Tell people, and clients on this machine, where the holder of the directory listens."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(json.dumps({**asdict(address), "pid": os.getpid(), **more}))
+    os.replace(temporary, path)
 
 
 def read_address(data_dir: Path) -> Address | None:
@@ -123,21 +120,21 @@ def read_address(data_dir: Path) -> Address | None:
     if not is_locked(data_dir):
         return None
     try:
-        found = json.loads((data_dir / "server.json").read_text())
+        found = json.loads((data_dir / SERVER_FILE).read_text())
         return Address(str(found["host"]), int(found["port"]), bool(found.get("tls")))
     except (OSError, ValueError, KeyError):
         return None
 
 
-def remove_address(data_dir: Path) -> None:
-    """Whoever's it is: for a server that has just taken the lock."""
-    (data_dir / "server.json").unlink(missing_ok=True)
+def remove_address(path: Path) -> None:
+    """Whoever's it is: for a process that has just taken the lock."""
+    path.unlink(missing_ok=True)
 
 
-def remove_own_address(data_dir: Path) -> None:
-    """Only ours: the directory may have been replaced under us, and be another server's now."""
+def remove_own_address(path: Path) -> None:
+    """Only ours: the directory may have been replaced under us, and be another's now."""
     try:
-        if json.loads((data_dir / "server.json").read_text())["pid"] == os.getpid():
-            remove_address(data_dir)
+        if json.loads(path.read_text())["pid"] == os.getpid():
+            remove_address(path)
     except (OSError, ValueError, KeyError):
         pass  # gone, or not ours

@@ -1,0 +1,158 @@
+"""What every server has: a listening socket, admitted connections, turns of the loop.
+
+Owns admission (limits before and after the token), TLS, and when output is sent: once per turn,
+after everything that arrived together was handled. Law: connections never take the descriptors that
+a server's own files need; a defect in a callback stops the server. What a turn does is up to the
+classes below: log/server/listener.py and log/node/server.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import BadConfig, Defect, Unavailable
+from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
+from penstock.log.serving.connection import Connection
+from penstock.log.serving.openmetrics import Metrics
+from penstock.log.serving.process import descriptor_limits
+
+C = TypeVar("C", bound=Connection)
+
+
+class Listener(ABC, Generic[C]):
+    """See the module's docstring."""
+
+    def __init__(self, metrics: Metrics, *, files_max: int) -> None:
+        """`files_max`: files that may be kept open for readers."""
+        self.metrics = metrics
+        self.token = ""
+        self.inflight_bytes = 0
+        #: Connections with output that the next turn must send.
+        self.dirty: set[C] = set()
+        self._connections: set[C] = set()
+        self._waiting: set[C] = set()
+        self._reserved_descriptors = files_max + 64  # and some to work with
+        self._fatal: BaseException | None = None
+        self._stop = asyncio.Event()
+        self._turn_due = False
+        self._loop: asyncio.AbstractEventLoop
+
+    # ---- what the classes below say
+
+    @abstractmethod
+    def connection(self) -> C:
+        """For a peer that has just come."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Do what is due, and `send_dirty` when the answers are there."""
+
+    @abstractmethod
+    def metrics_text(self) -> str: ...
+
+    # ---- life
+
+    def begin(self) -> None:
+        """First thing on the loop."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_loop_error)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def on_fatal(self, error: BaseException) -> None:
+        if self._fatal is None:  # what comes later follows from it
+            self._fatal = error
+        self._stop.set()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed: log it; if it was a defect, nothing in memory can be trusted now."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, Defect | AssertionError):
+            self.on_fatal(error)
+
+    async def listen(
+        self, host: str, port: int, tls_cert: Path | None, tls_key: Path | None
+    ) -> asyncio.Server:
+        tls = server_tls(tls_cert, tls_key)
+        # Handshakes come before connection.py's deadline and have the same one.
+        deadline = PREAUTH_SECONDS_MAX if tls is not None else None
+        try:
+            return await self._loop.create_server(
+                self.connection,
+                host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=deadline,
+                ssl_shutdown_timeout=deadline,
+                backlog=1024,
+            )
+        except OSError as error:
+            # No cause: nothing is wrong with what is served (see `penstock log serve`).
+            reason = error.strerror or error
+            raise Unavailable(f"cannot listen on {host} port {port}: {reason}") from None
+
+    def close_connections(self) -> None:
+        for connection in [*self._connections, *self._waiting]:
+            connection.close()
+
+    # ---- connections
+
+    @property
+    def descriptors_wanted(self) -> int:
+        return CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + self._reserved_descriptors
+
+    def admit(self, connection: C) -> bool:
+        """Whether a new connection may stay; those without a token are few and short-lived."""
+        waiting, connected = len(self._waiting), len(self._connections)
+        descriptors, _ = descriptor_limits()
+        if (
+            waiting >= PREAUTH_CONNECTIONS_MAX
+            or connected >= CONNECTIONS_MAX
+            # A server that cannot open its next file must stop: it comes first.
+            or waiting + connected >= descriptors - self._reserved_descriptors
+        ):
+            return False
+        self._waiting.add(connection)
+        return True
+
+    def authenticated(self, connection: C) -> None:
+        self._waiting.discard(connection)
+        self._connections.add(connection)
+
+    def dismiss(self, connection: C) -> None:
+        for connections in (self._waiting, self._connections, self.dirty):
+            connections.discard(connection)
+
+    # ---- turns
+
+    def turn_soon(self) -> None:
+        """Write, answer and send, once everything that arrived together was handled."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self.turn()
+
+    def send_dirty(self) -> None:
+        while self.dirty:
+            self.dirty.pop().flush()
+
+
+def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:
+        raise BadConfig(f"cannot load certificate {cert}: {error}") from None
+    return context

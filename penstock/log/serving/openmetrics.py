@@ -1,0 +1,76 @@
+"""Counters, gauges and histograms, and their OpenMetrics text.
+
+Owns the format. Names, units and help of each metric are with whoever counts it. Law: what has no
+bound, such as tags, keys, producers, logs and segments, never becomes a label.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+#: Upper bounds in seconds; from one fsync of a fast disk to a stalled one.
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """A cumulative histogram of seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+    def lines(self, name: str) -> list[str]:
+        lines = []
+        seen = 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self.counts, strict=True):
+            seen += count
+            lines.append(f'{name}_bucket{{le="{bound}"}} {seen}')
+        return [*lines, f"{name}_sum {self.total:.6f}", f"{name}_count {seen}"]
+
+
+def counter(help: str) -> int:
+    """A field of `Metrics`."""
+    made: int = field(default=0, metadata={"help": help})
+    return made
+
+
+def histogram(help: str) -> Histogram:
+    """A field of `Metrics`; `_seconds` is added to its name."""
+    made: Histogram = field(default_factory=Histogram, metadata={"help": help})
+    return made
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What every process counts; the classes below add their own counters and histograms."""
+
+    PREFIX: ClassVar[str] = "penstock_"
+    unauthorized: int = counter("Connections with a missing or wrong token.")
+    bad_frames: int = counter("Connections closed for bytes that are no frame.")
+
+    def text(self, gauges: dict[str, tuple[str, int]]) -> str:
+        """OpenMetrics text; `gauges` are name → (help, value) read off the process now."""
+        lines: list[str] = []
+        for each in fields(self):
+            full, value = self.PREFIX + each.name, getattr(self, each.name)
+            help = each.metadata["help"]
+            if isinstance(value, Histogram):
+                full += "_seconds"
+                lines += (f"# TYPE {full} histogram", f"# UNIT {full} seconds")
+                lines += (f"# HELP {full} {help}", *value.lines(full))
+            else:
+                lines += (
+                    f"# TYPE {full} counter",
+                    f"# HELP {full} {help}",
+                    f"{full}_total {value}",
+                )
+        for name, (help, value) in gauges.items():
+            full = self.PREFIX + name
+            lines += (f"# TYPE {full} gauge", f"# HELP {full} {help}", f"{full} {value}")
+        return "\n".join((*lines, "# EOF", ""))
