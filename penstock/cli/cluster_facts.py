@@ -71,7 +71,7 @@ async def find_nodes(cluster: Cluster) -> dict[NodeId, NodeInfo]:
 
 def _proxy_info(found: Facts) -> ProxyInfo:
     """What a newer proxy says besides is not for us."""
-    return ProxyInfo(**{name: found[name] for name in ProxyInfo.__slots__ if name in found})
+    return ProxyInfo.of(found)
 
 
 # ---- asking

@@ -175,7 +175,7 @@ def status(target: Target, as_json: bool) -> None:
     show_fields(
         [
             ("log", f"{found['log_id']} epoch {found['epoch']}"),
-            ("directory", found["data_dir"]),
+            ("directory", found.get("data_dir")),
             ("trim point", found["trim_point"]),
             ("tail", found["tail"]),
             ("last append", time_text(found["time_ms"]) if found["time_ms"] else None),
@@ -198,7 +198,7 @@ def status(target: Target, as_json: bool) -> None:
                 segment["end_lsn"],
                 bytes_text(segment["bytes"]),
                 "sealed" if segment["sealed"] else "open",
-                "+".join(place for place in ("local", "cold") if segment[place]) or None,
+                "+".join(segment["copies"]) or None,
             )
             for segment in found["segments"]
         ],

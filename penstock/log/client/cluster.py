@@ -76,7 +76,7 @@ class ProxyList:
             return ()
         finally:
             await store.close()
-        return tuple(ProxyInfo(**json.loads(value.data)) for value in values if value is not None)
+        return tuple(ProxyInfo.of(json.loads(value.data)) for value in values if value is not None)
 
 
 class ClusterRoute:

@@ -563,7 +563,9 @@ def _is_same_place(one: NodeInfo, other: NodeInfo) -> bool:
 def decode_node_info(data: bytes, *, is_draining: bool = False) -> NodeInfo:
     """Raises BadFormat."""
     try:
-        fields: dict[str, Any] = json.loads(data)
+        said: dict[str, Any] = json.loads(data)
+        # What a newer version says beyond is left away.
+        fields = {name: said[name] for name in NodeInfo.__slots__ if name in said}
         fields["draining"] = bool(fields.get("draining")) or is_draining
         fields["past_cookies"] = tuple(fields.get("past_cookies", ()))
         return NodeInfo(**fields)

@@ -184,6 +184,15 @@ class FollowedLog(ServedLog):
         manifest = self.view.manifest
         return m.Welcome(manifest.log_id, manifest.epoch, self.durable_lsn, manifest.trim_point)
 
+    def status(self) -> dict[str, object]:
+        mine: dict[str, object] = {
+            "trim_point": self.trim_point,
+            "tail": self.durable_lsn,
+            "subscriptions": self.tails.count,
+            "subscriptions_behind": self.tails.behind,
+        }
+        return mine | self.view.status()
+
     @property
     def trim_point(self) -> Lsn:
         return self.view.manifest.trim_point

@@ -30,6 +30,7 @@ from penstock.log.group_format import decode_body
 from penstock.log.proxy.block_source import Block, BlockSource
 from penstock.log.record_format import RECORD_HEADER_BYTES, decode_header
 from penstock.log.replication.manifest import LogManifest, Segment, SegmentKey
+from penstock.log.server.served_log import log_status
 from penstock.log.storage.views import NotHere, SegmentView
 
 logger = logging.getLogger(__name__)
@@ -174,6 +175,26 @@ class LogView:
     @property
     def mark(self) -> int:
         return self.manifest.log_mark
+
+    def status(self) -> dict[str, object]:
+        manifest = self.manifest
+        segments = [
+            {
+                "id": segment.id,
+                "base_lsn": segment.base_lsn,
+                "end_lsn": segment.end_lsn if segment.sealed else self._end_of(segment),
+                "bytes": segment.bytes,
+                "sealed": segment.sealed,
+                "copies": [node.partition(":")[0] for node in segment.ensembles[-1].nodes]
+                + ["cold"] * segment.cold,
+            }
+            for segment in manifest.segments
+        ]
+        return log_status(manifest.log_id, manifest.epoch, segments)
+
+    def _end_of(self, segment: Segment) -> int:
+        found = self.maps.get(segment.id)
+        return segment.base_lsn if found is None else found.end_lsn
 
     async def read(self, function: Callable[..., T], *arguments: object) -> T:
         """Run `function(readable log, *arguments)`, fetching what it misses."""

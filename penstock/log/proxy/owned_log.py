@@ -119,6 +119,9 @@ class OwnedLog(SequencedLog):
         manifest = self.manifest
         return m.Welcome(manifest.log_id, manifest.epoch, self.durable_lsn, manifest.trim_point)
 
+    def status(self) -> dict[str, object]:
+        return super().status() | self.view.status()
+
     @property
     def trim_point(self) -> Lsn:
         return self.manifest.trim_point

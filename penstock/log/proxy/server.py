@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import secrets
 import ssl
 import time
@@ -83,6 +84,9 @@ class ProxyServer(LogListener):
         self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._started = time.time()
         self._owned: dict[str, OwnedLog] = {}
+        #: Which claim on `/owners/<name>` each of them rests on.
+        self._claims: dict[str, int] = {}
+        self._claim_count = 0
         self._opening: dict[str, asyncio.Task[OwnedLog]] = {}
         self._followed: dict[str, tuple[FollowedLog, Callable[[], None]]] = {}
         self._idle_since: dict[str, float] = {}
@@ -284,7 +288,7 @@ class ProxyServer(LogListener):
 
     async def _become_owner(self, name: str) -> OwnedLog:
         store = self._session.store
-        await self._claim(store, name)
+        claim = await self._claim(store, name)
         started = self._loop.time()
         around = self.surroundings(
             lambda: self._owned.get(name), lambda error: self._drop(name, error)
@@ -292,12 +296,13 @@ class ProxyServer(LogListener):
         try:
             owned = await self._opener.open(name, around)
         except BaseException:
-            await self._release(name)
+            await self._release(name, claim)
             raise
         if self._session.store is not store:
             await owned.stop(clean=False)
             raise Unavailable("the session with the metadata was lost")
         self._owned[name] = owned
+        self._claims[name] = claim
         logger.info(
             "owner of log=%s epoch=%d tail=%d after_seconds=%.3f",
             name,
@@ -307,14 +312,19 @@ class ProxyServer(LogListener):
         )
         return owned
 
-    async def _claim(self, store: MetadataStore, name: str) -> None:
-        """Make `/owners/<name>` ours, or raise NotOwner with the owner's address."""
-        mine = {"id": self._id, "host": self.info.host, "port": self.info.port}
+    async def _claim(self, store: MetadataStore, name: str) -> int:
+        """Make `/owners/<name>` ours, or raise NotOwner with the owner's address.
+
+        Each claim has a number, so that one which is given back is not taken for the next.
+        """
+        self._claim_count += 1
+        claim = self._claim_count
+        mine = {"id": self._id, "claim": claim, "host": self.info.host, "port": self.info.port}
         data = json.dumps(mine | {"tls": self.info.tls}).encode()
         while True:
             try:
                 await store.create(f"/owners/{name}", data, ephemeral=True)
-                return
+                return claim
             except (AlreadyExists, Unknown):
                 pass
             found = await store.get(f"/owners/{name}")
@@ -334,12 +344,13 @@ class ProxyServer(LogListener):
         found = await self._session.store.get(f"/owners/{name}")
         return "" if found is None else _address(json.loads(found.data))
 
-    async def _release(self, name: str) -> None:
-        """Give `/owners/<name>` back, if it is ours."""
+    async def _release(self, name: str, claim: int) -> None:
+        """Give `/owners/<name>` back, if it is still that claim of ours."""
         try:
             store = self._session.store
             found = await store.get(f"/owners/{name}")
-            if found is not None and json.loads(found.data)["id"] == self._id:
+            owner = {} if found is None else json.loads(found.data)
+            if found is not None and (owner["id"], owner["claim"]) == (self._id, claim):
                 await store.delete(f"/owners/{name}", found.version)
         except PenstockError as error:
             logger.debug("cannot release log=%s cause=%s", name, error)
@@ -359,9 +370,10 @@ class ProxyServer(LogListener):
         owned = self._owned.pop(name, None)
         if owned is None:
             return
+        claim = self._claims.pop(name)
         await owned.stop(clean=clean)
         self._close_connections_of(owned)
-        await self._release(name)
+        await self._release(name, claim)
 
     def _close_connections_of(self, log: ServedLog) -> None:
         for connection in list(self._connections):
@@ -454,11 +466,14 @@ class ProxyServer(LogListener):
 
     # ---- for people and tools
 
-    def status_json(self) -> str:
+    def status_json(self, log: ServedLog | None) -> str:
+        """Of the whole proxy and, beside it, of the log that the connection is about."""
         return json.dumps(
             {
+                **({} if log is None else log.status()),
                 "proxy": asdict(self.info),
                 "pid": os.getpid(),
+                "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "connections": len(self._connections),
                 "owned": {name: _owned_status(log) for name, log in self._owned.items()},

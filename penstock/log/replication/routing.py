@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 Role = Literal["write", "read"]
 
@@ -35,6 +35,11 @@ class ProxyInfo:
     region: str = "default"
     rack: str = "default"
     role: Role = "write"
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> ProxyInfo:
+        """From what stands in the metadata; what a newer version says beyond is left away."""
+        return cls(**{name: said[name] for name in cls.__slots__ if name in said})
 
     @property
     def address(self) -> str:

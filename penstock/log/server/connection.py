@@ -298,7 +298,7 @@ class ServerConnection(Connection):
         self.send(request, m.LogBounds(log.trim_point, log.durable_lsn))
 
     async def _status(self, request: int) -> None:
-        self.send(request, m.Status(self._server.status_json()))
+        self.send(request, m.Status(self._server.status_json(self.log)))
 
     async def _metadata(self, request: int, message: m.GetMetadata) -> None:
         found = await self._served.get_metadata(lambda known: choose_values(known, message))

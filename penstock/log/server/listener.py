@@ -46,7 +46,8 @@ class LogListener(Listener[ServerConnection]):
         """Find the log that a client wants; `opened` is called once, now or later."""
 
     @abstractmethod
-    def status_json(self) -> str: ...
+    def status_json(self, log: ServedLog | None) -> str:
+        """For people and tools; `log` is the one that the connection is about."""
 
     # ---- connections and turns
 

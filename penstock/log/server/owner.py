@@ -24,7 +24,13 @@ from penstock.ids import Lsn
 from penstock.limits import KIB
 from penstock.log.core.sequencer import Sequencer, Write
 from penstock.log.core.tails import DurableGroup
-from penstock.log.server.served_log import PROGRESS_MS, SequencedLog, Surroundings, wall_ms
+from penstock.log.server.served_log import (
+    PROGRESS_MS,
+    SequencedLog,
+    Surroundings,
+    log_status,
+    wall_ms,
+)
 from penstock.log.storage.log_storage import LogStorage
 from penstock.wire import messages as m
 
@@ -90,6 +96,21 @@ class LogOwner(SequencedLog):
     def welcome(self) -> m.Welcome:
         manifest = self.storage.manifest
         return m.Welcome(manifest.log_id, manifest.epoch, self.durable_lsn, manifest.trim_point)
+
+    def status(self) -> dict[str, object]:
+        manifest = self.storage.manifest
+        segments = [
+            {
+                "id": info.id,
+                "base_lsn": info.base_lsn,
+                "end_lsn": info.end_lsn if info.sealed else self.durable_lsn,
+                "bytes": info.bytes if info.sealed else self.storage.open_bytes,
+                "sealed": info.sealed,
+                "copies": [place for place in ("local", "cold") if getattr(info, place)],
+            }
+            for info in manifest.segments
+        ]
+        return super().status() | log_status(manifest.log_id, manifest.epoch, segments)
 
     @property
     def trim_point(self) -> Lsn:

@@ -50,6 +50,16 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def log_status(log_id: bytes, epoch: int, segments: list[dict[str, Any]]) -> dict[str, object]:
+    """What the status of every log says of its segments."""
+    return {
+        "log_id": log_id.hex(),
+        "epoch": epoch,
+        "segments": segments,
+        "bytes": sum(segment["bytes"] for segment in segments),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a log needs of the server that it is part of."""
@@ -76,6 +86,10 @@ class ServedLog(ABC):
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what the classes below say
+
+    @abstractmethod
+    def status(self) -> dict[str, object]:
+        """For people and tools."""
 
     @abstractmethod
     def welcome(self) -> m.Welcome: ...
@@ -206,6 +220,18 @@ class SequencedLog(ServedLog):
     @property
     def durable_lsn(self) -> Lsn:
         return self.sequencer.durable_lsn
+
+    def status(self) -> dict[str, object]:
+        state = self.sequencer.state
+        return {
+            "trim_point": self.trim_point,
+            "tail": self.durable_lsn,
+            "time_ms": state.time_ms,
+            "metadata_keys": len(state.metadata),
+            "producers": len(state.producers),
+            "subscriptions": self.tails.count,
+            "subscriptions_behind": self.tails.behind,
+        }
 
     def append(self, reply: Reply, body: Body, guards: tuple[Guard, ...], flush: Flush) -> None:
         """Order a group; `pump` must follow once all that arrived together is in."""

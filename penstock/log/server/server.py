@@ -174,35 +174,11 @@ class LogServer(LogListener):
 
     # ---- for people and tools
 
-    def status_json(self) -> str:
-        owner, manifest = self.owner, self.owner.storage.manifest
-        state = owner.sequencer.state
-        segments = [
-            {
-                "id": info.id,
-                "base_lsn": info.base_lsn,
-                "end_lsn": info.end_lsn if info.sealed else owner.sequencer.durable_lsn,
-                "bytes": info.bytes if info.sealed else owner.storage.open_bytes,
-                "sealed": info.sealed,
-                "cold": info.cold,
-                "local": info.local,
-            }
-            for info in manifest.segments
-        ]
+    def status_json(self, log: ServedLog | None) -> str:
         return json.dumps(
             {
-                "log_id": manifest.log_id.hex(),
-                "epoch": manifest.epoch,
-                "trim_point": manifest.trim_point,
-                "tail": owner.sequencer.durable_lsn,
-                "time_ms": state.time_ms,
-                "segments": segments,
-                "bytes": sum(int(segment["bytes"]) for segment in segments),
-                "metadata_keys": len(state.metadata),
-                "producers": len(state.producers),
+                **self.owner.status(),
                 "connections": len(self._connections),
-                "subscriptions": owner.tails.count,
-                "subscriptions_behind": owner.tails.behind,
                 "appended_entries": self.metrics.appended_entries,
                 "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "uptime_seconds": round(time.time() - self._started, 3),
