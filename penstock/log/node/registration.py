@@ -27,6 +27,9 @@ OpenStore = Callable[[], Awaitable[MetadataStore]]
 RETRY_SECONDS = 0.5
 #: One call of the store.
 CALL_SECONDS = 20.0
+#: Manifests that are read in one go; the others one by one, with a pause before each.
+MANIFESTS_AT_ONCE = 50
+PAUSE_SECONDS = 0.02
 
 
 def encode_node_info(info: NodeInfo) -> bytes:
@@ -117,7 +120,9 @@ class Registration:
 
     async def _give_up(self, store: MetadataStore) -> None:
         """Read the manifests of all logs that are here."""
-        for log in self._owner.store.logs():
+        for count, log in enumerate(self._owner.store.logs()):
+            if count >= MANIFESTS_AT_ONCE:
+                await asyncio.sleep(PAUSE_SECONDS)  # with many logs it is others' turn, too
             async with asyncio.timeout(CALL_SECONDS):
                 found = await store.get(f"/logs/{log}")
             if found is None:

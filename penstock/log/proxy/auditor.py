@@ -61,6 +61,9 @@ logger = logging.getLogger(__name__)
 
 #: Between two rounds.
 ROUND_SECONDS = 5.0
+#: Manifests that are read in one go; the others one by one, with a pause before each.
+MANIFESTS_AT_ONCE = 50
+PAUSE_SECONDS = 0.02
 #: A node that is missing for so long does not come back: until then it may be restarting.
 GONE_SECONDS = 60.0
 #: Repairs of one round, and how many at once.
@@ -341,7 +344,9 @@ class Auditor:
         except NotFound:
             return {}  # no log was made yet; whatever it means, nothing is done
         logs = {}
-        for name in names:
+        for count, name in enumerate(names):
+            if count >= MANIFESTS_AT_ONCE:
+                await asyncio.sleep(PAUSE_SECONDS)  # with many logs it is others' turn, too
             try:
                 found = await store.get(manifest_path(name))
                 if found is None:

@@ -430,10 +430,9 @@ class ProxyServer(LogListener):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_MS / 1000)
-            for owned in list(self._owned.values()):
-                owned.tick()
-            for followed, _ in list(self._followed.values()):
-                followed.tick()
+            read = {c.log: None for c in self._connections if c.log is not None and c.subscriptions}
+            for log in read:
+                log.tick()
 
     async def _keep_house(self) -> None:
         while True:
