@@ -166,6 +166,8 @@ class LogView:
         self.source = source
         self.manifest = manifest
         self.durable_lsn = Lsn(manifest.segments[-1].base_lsn if manifest.segments else 0)
+        #: Called before every look at the maps: they must know all that is durable.
+        self.catch_up: Callable[[], None] = lambda: None
         #: Maps of the segments that are not sealed, or were not when they were followed here.
         self.maps: dict[SegmentId, SegmentMap] = {}
         self._sealed: OrderedDict[SegmentId, tuple[SegmentMap, int]] = OrderedDict()
@@ -177,6 +179,7 @@ class LogView:
         return self.manifest.log_mark
 
     def status(self) -> dict[str, object]:
+        self.catch_up()
         manifest = self.manifest
         segments = [
             {
@@ -200,6 +203,7 @@ class LogView:
         """Run `function(readable log, *arguments)`, fetching what it misses."""
         pinned: dict[tuple[SegmentId, int], Block] = {}
         while True:
+            self.catch_up()
             try:
                 return function(BoundLog(self, pinned), *arguments)
             except Missing as missing:

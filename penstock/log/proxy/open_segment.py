@@ -98,8 +98,8 @@ class OpenSegment:
         time_ms: int,
         part: int = 0,
         parts: int = 1,
-    ) -> tuple[Buffer, ...]:
-        """Send the next block, and return its bytes; `on_durable` follows, in order."""
+    ) -> BlockHeader:
+        """Send the next block, and return its header; `on_durable` follows, in order."""
         core = self.core
         block = core.next_block
         body_bytes, body_crc = 0, 0
@@ -132,9 +132,8 @@ class OpenSegment:
         if kind == BlockKind.SNAPSHOT and part == parts - 1:
             self._snapshot_block = BlockId(block - part)
         self.last_ms = max(self.last_ms, time_ms)
-        data = (encode_block_header(header), *body)
-        self._send(core.add(data))
-        return data
+        self._send(core.add((encode_block_header(header), *body)))
+        return header
 
     def _send(self, sends: list[Send]) -> None:
         epoch = self.core.segment.epoch

@@ -16,14 +16,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.errors import BadRequest, Fenced, PenstockError, Unavailable
 from penstock.ids import BlockId, Lsn, SegmentId
 from penstock.limits import MIB
-from penstock.log.block_format import BLOCK_HEADER_BYTES, BlockKind, decode_block_header
+from penstock.log.block_format import BlockHeader, BlockKind
 from penstock.log.core.sequencer import Sequencer, Write
 from penstock.log.core.state import LogState, encode_snapshot
 from penstock.log.core.tails import DurableGroup
@@ -68,7 +68,15 @@ class _Sent:
     groups: list[DurableGroup]
     #: Counts the blocks that were sent, over all segments.
     number: int
-    data: tuple[Buffer, ...] = ()
+    body: Sequence[Buffer]
+    #: Known once it was sent.
+    header: BlockHeader | None = None
+
+    def as_read(self) -> Block:
+        """The block as a reader would see it; its bytes were just made, not received."""
+        assert self.header is not None
+        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
+        return Block(self.header, memoryview(body))
 
 
 class OwnedLog(SequencedLog):
@@ -92,6 +100,8 @@ class OwnedLog(SequencedLog):
         #: Segments that are written to; the last one takes new blocks.
         self._opens: deque[OpenSegment] = deque()
         self._sent: deque[_Sent] = deque()
+        #: Durable blocks that the index does not know yet.
+        self._unindexed: deque[_Sent] = deque()
         #: Writes that wait for the next segment to be opened.
         self._held: deque[Write] = deque()
         self._rolling = False
@@ -110,6 +120,7 @@ class OwnedLog(SequencedLog):
         self._sent_count = 0
         self._durable_count = 0
         view.durable_lsn = sequencer.durable_lsn
+        view.catch_up = self._index_durable
 
     @property
     def manifest(self) -> LogManifest:
@@ -261,9 +272,10 @@ class OwnedLog(SequencedLog):
         self._ordered_lsn = end_lsn
         # Before it is sent: a node may answer at once.
         self._sent_count += 1
-        sent = _Sent(segment, segment.core.next_block, write, groups or [], self._sent_count)
+        number = segment.core.next_block
+        sent = _Sent(segment, number, write, groups or [], self._sent_count, body)
         self._sent.append(sent)
-        sent.data = segment.write(
+        sent.header = segment.write(
             kind,
             body,
             base_lsn=base_lsn,
@@ -286,13 +298,8 @@ class OwnedLog(SequencedLog):
 
     def _took(self, sent: _Sent) -> None:
         """A block is durable, and all before it."""
-        block = _block(sent.data)
         self._durable_count = sent.number
-        self.view.maps[sent.open.segment.id].add(block, sent.groups)
-        self.view.source.keep(sent.open.key, block)
-        if block.header.kind == BlockKind.SNAPSHOT and sent.open is self.segment:
-            if block.header.part == block.header.parts - 1:
-                self._snapshot_durable = True
+        self._unindexed.append(sent)
         write = sent.write
         if write is None:
             return
@@ -304,6 +311,22 @@ class OwnedLog(SequencedLog):
         self.view.durable_lsn = self.sequencer.durable_lsn
         self._give_answers()
         self.perform(self.tails.durable(sent.groups, self.now_ms()))
+
+    def after_turn(self) -> None:
+        self._index_durable()
+
+    def _index_durable(self) -> None:
+        """Take what is durable into the index and the cache: after the answers went out, or for a
+        reader that comes before. Nobody who waits for a quorum waits for this too.
+        """
+        while self._unindexed:
+            sent = self._unindexed.popleft()
+            block = sent.as_read()
+            self.view.maps[sent.open.segment.id].add(block, sent.groups)
+            self.view.source.keep(sent.open.key, block)
+            header = block.header
+            if header.kind == BlockKind.SNAPSHOT and header.part == header.parts - 1:
+                self._snapshot_durable |= sent.open is self.segment
 
     def _has_pending(self, segment: OpenSegment) -> bool:
         return segment.durable_block < segment.core.next_block
@@ -378,6 +401,7 @@ class OwnedLog(SequencedLog):
     async def _seal(self, open: OpenSegment) -> None:
         """Close a segment all of whose blocks are durable."""
         try:
+            self._index_durable()
             await open.finish()
             following = self.manifest.segments
             place = next(i for i, s in enumerate(following) if s.id == open.segment.id)
@@ -401,6 +425,7 @@ class OwnedLog(SequencedLog):
     async def trim(self, lsn: int) -> Lsn:
         if lsn > self.sequencer.durable_lsn:
             raise BadRequest(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
+        self._index_durable()
         spare, before = self._snapshot_durable, self.manifest.segments
         await self.register.update(lambda known: trimmed(known, Lsn(lsn), spare))
         first = self.manifest.first_segment
@@ -434,14 +459,6 @@ class OwnedLog(SequencedLog):
             if self.sequencer.is_idle:
                 return
             await asyncio.sleep(0.002)
-
-
-def _block(data: tuple[Buffer, ...]) -> Block:
-    """The block as a reader would see it; its bytes were just made, not received."""
-    header = decode_block_header(data[0])
-    body = data[1] if len(data) == 2 else b"".join(data[1:])
-    assert BLOCK_HEADER_BYTES + len(body) == header.block_bytes
-    return Block(header, memoryview(body))
 
 
 def with_new(manifest: LogManifest, segment: Segment) -> LogManifest:
