@@ -65,7 +65,7 @@ class Plan:
 
     rounds: int = 5
     latency_appends: int = 600
-    #: Of the load that does not wait for answers. At 2,000 appends a second these processes keep two
+    #: Of the load that does not wait for answers. At 2,000 a second these processes keep two
     #: cores busy, and what is measured is the wait for one of them (docs/benchmarks.md).
     rate: int = 500
     rate_seconds: float = 3.0
