@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from penstock.config import is_loopback
 from penstock.errors import (
     BadFormat,
     DeadlineExceeded,
@@ -380,6 +381,9 @@ class NetworkNodeClient:
 
     async def _open(self) -> _Link:
         info = self.info
+        if not info.tls and not is_loopback(info.host):
+            # Whoever can write to the metadata could name an address of his own.
+            raise Unavailable(f"{info.host} does not speak TLS: the token must not travel openly")
         tls = (self._tls or ssl.create_default_context()) if info.tls else None
         _, link = await self._loop.create_connection(
             lambda: _Link(self._delay, self._ended), info.host, info.port, ssl=tls

@@ -17,9 +17,9 @@ class NodeConfig:
 
     #: Unique in the cluster and the same for ever; a disk remembers whose it is.
     name: str
-    #: Where everything lies, see data_dir.py. Made with mode 0700.
+    #: Where everything lies, see serving/directory.py. Made with mode 0700.
     data_dir: Path
-    #: The cluster's metadata, e.g. `zk-host:2181/logs`; see meta/open.py.
+    #: The cluster's metadata, e.g. `penstock://zk-host:2181/logs`; see meta/open.py.
     metadata: str = ""
     #: Address to listen on. Anything but loopback needs TLS and is refused without it.
     host: str = "127.0.0.1"

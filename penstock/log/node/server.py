@@ -19,8 +19,9 @@ from pathlib import Path
 
 import uvloop
 
-from penstock.errors import BadFormat, Defect, Unavailable
+from penstock.errors import BadConfig, BadFormat, Defect, Unavailable
 from penstock.log.meta.api import MetadataStore
+from penstock.log.node.client import decode_node_info
 from penstock.log.node.config import NodeConfig
 from penstock.log.node.connection import UNFLUSHED, NodeConnection
 from penstock.log.node.cookie import (
@@ -61,6 +62,8 @@ logger = logging.getLogger(__name__)
 
 #: Until the metadata can be reached for the first time.
 START_SECONDS = 60.0
+#: ... for the end of the last session under this name.
+ALONE_SECONDS = 15.0
 
 
 class NodeDisks:
@@ -193,6 +196,7 @@ class NodeServer(Listener[NodeConnection]):
         found = disks.identities()
         registered = await fetch_cookie(metadata, config.name)
         identity, cause = decide_identity(config.name, found, registered)
+        await self._wait_alone(metadata, found)
         is_new = all(one is None for one in found)
         if is_new and not disks.journal.exists(STATE_NAME):
             write_state(disks.journal, 0, [])
@@ -231,6 +235,24 @@ class NodeServer(Listener[NodeConnection]):
             store.memory_bytes,
             time.monotonic() - started,
         )
+
+    async def _wait_alone(self, metadata: MetadataStore, found: list[Identity | None]) -> None:
+        """Until nobody else is registered under our name: a cookie of ours would lock him out.
+
+        After a crash it is our own last session, which ends by itself.
+        """
+        ours = {identity.cookie for identity in found if identity is not None}
+        deadline = self._loop.time() + ALONE_SECONDS
+        while (known := await metadata.get(f"/nodes/{self.config.name}")) is not None:
+            info = decode_node_info(known.data)
+            if info.cookie in ours:
+                return
+            if self._loop.time() > deadline:
+                raise BadConfig(
+                    f"node {info.name} runs at {info.host}:{info.port}: give this one another name"
+                )
+            logger.warning("waiting for the last session of node=%s to end", info.id)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, metadata: MetadataStore) -> None:
         config = self.config

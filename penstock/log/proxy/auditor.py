@@ -61,6 +61,8 @@ logger = logging.getLogger(__name__)
 
 #: Between two rounds.
 ROUND_SECONDS = 5.0
+#: How long a round waits for a log that it opens; the opening goes on.
+ADOPT_SECONDS = 10.0
 #: Manifests that are read in one go; the others one by one, with a pause before each.
 MANIFESTS_AT_ONCE = 50
 PAUSE_SECONDS = 0.02
@@ -451,10 +453,14 @@ class Auditor:
             if len(usable) < size or await self._store().get(f"/owners/{log.name}") is not None:
                 continue
             try:
-                await self._adopt(log.name)
+                # One whose nodes are away must not keep the others from being repaired.
+                async with asyncio.timeout(ADOPT_SECONDS):
+                    await self._adopt(log.name)
                 logger.info("adopted a log that nobody owned log=%s", log.name)
             except NotOwner:
                 pass
+            except TimeoutError:
+                logger.warning("a log is not open yet log=%s", log.name)
             except PenstockError as error:
                 logger.warning("cannot open a log log=%s cause=%s", log.name, error)
 

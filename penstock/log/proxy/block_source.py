@@ -212,6 +212,9 @@ class BlockSource:
         self, key: SegmentKey, mark: int, segment: Segment, first: int, answer: Blocks
     ) -> list[Block]:
         found = split_blocks(answer.data, key, mark, segment, first)
+        if len(found) > 1:
+            # Each has its own bytes, or one that stays in the cache would keep the whole answer.
+            found = [Block(block.header, memoryview(bytes(block.body))) for block in found]
         for block in found:
             self.fetched_bytes += block.header.block_bytes
             self.keep(key, block)

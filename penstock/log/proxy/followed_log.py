@@ -128,13 +128,13 @@ class FollowedLog(ServedLog):
     def _take_in(self, blocks: list[Block]) -> None:
         segment = self._place
         assert segment is not None
+        end = max(self._durable, segment.blocks * segment.sealed)
+        # All are read before any is taken in: what cannot be read changes nothing.
+        found = [(block, groups_of(block)) for block in blocks if block.header.block < end]
         groups: list[DurableGroup] = []
-        for block in blocks:
-            if block.header.block >= max(self._durable, segment.blocks * segment.sealed):
-                break
-            found = groups_of(block)
-            self.view.maps[segment.id].add(block, found)
-            groups += found
+        for block, its_groups in found:
+            self.view.maps[segment.id].add(block, its_groups)
+            groups += its_groups
             self._next += 1
         if groups:
             self.view.durable_lsn = Lsn(groups[-1].end_lsn)

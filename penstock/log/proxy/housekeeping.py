@@ -47,10 +47,12 @@ class Housekeeper:
     async def keep(self, log: OwnedLog) -> None:
         """One round; errors are logged and the next round tries again."""
         try:
-            for segment in log.manifest.segments:
-                if segment.sealed and not segment.index_blocks and segment.blocks:
+            for number in [s.id for s in log.manifest.segments if self._is_unfinished(s)]:
+                segment = log.manifest.find(number)  # it may have been trimmed meanwhile
+                if segment is not None and not segment.index_blocks and segment.blocks:
                     await self.write_index(log, segment)
-                if segment.sealed and self.cold is not None and not segment.cold:
+                segment = log.manifest.find(number)
+                if segment is not None and self.cold is not None and not segment.cold:
                     await self._copy(log, segment)
             if self._ttl_seconds:
                 before_ms = log.around.wall_ms() - int(self._ttl_seconds * 1000)
@@ -65,6 +67,10 @@ class Housekeeper:
             log.on_fenced(error)
         except (PenstockError, OSError) as error:
             logger.error("housekeeping failed, will be tried again log=%s: %r", log.view.log, error)
+
+    def _is_unfinished(self, segment: Segment) -> bool:
+        lacks_index = not segment.index_blocks and segment.blocks > 0
+        return segment.sealed and (lacks_index or (self.cold is not None and not segment.cold))
 
     async def write_index(self, log: OwnedLog, segment: Segment) -> None:
         """Store the tag index of a sealed segment on its nodes, then say so in the manifest."""
@@ -125,7 +131,9 @@ class Housekeeper:
         )
         refusal = next((a for a in answers if isinstance(a, Fenced)), None)
         if refusal is not None:
-            raise refusal
+            # By a newer owner, or because the segment was given up: the manifest knows.
+            await log.register.refresh()
+            raise Unavailable(f"the index of segment {segment.id} was refused: {refusal}")
         if sum(answer is None for answer in answers) < segment.ack_quorum:
             raise Unavailable(f"too few nodes took the index of segment {segment.id}: {answers}")
 
@@ -143,6 +151,8 @@ class Housekeeper:
 
         await log.register.update(copied)
         log.view.manifest = log.manifest
+        if log.manifest.find(segment.id) is None:
+            log.given_up.append(segment.id)  # trimmed while it was copied
 
 
 class ColdSegments:

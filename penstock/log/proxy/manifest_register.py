@@ -92,6 +92,11 @@ class ManifestRegister:
                     pass
                 await self._reload()
 
+    async def refresh(self) -> None:
+        """Read it again; raises Fenced if another took a newer epoch."""
+        async with self._lock:
+            await self._reload()
+
     async def _reload(self) -> None:
         """What is read is ours only if nobody took a newer epoch: then it is not even looked at."""
         while True:

@@ -160,19 +160,13 @@ class OpenSegment:
                 logger.warning("a node did not take a block node=%s cause=%s", node, error)
             self._lost(node)
 
-    async def finish(self) -> None:
-        """All is durable, and the manifest is about to say so: nodes are not replaced any more."""
-        mender = self._mender
-        self.close()
-        if mender is not None:
-            await asyncio.gather(mender, return_exceptions=True)
-
-    def close(self) -> None:
-        """Nothing is sent or heard any more."""
+    def close(self) -> asyncio.Task[None] | None:
+        """Nothing is heard any more, and no node replaced; returns what is about to end, if any."""
         self._closed = True
-        if self._mender is not None:
-            self._mender.cancel()
-            self._mender = None
+        mender, self._mender = self._mender, None
+        if mender is not None:
+            mender.cancel()
+        return mender
 
     # ---- lost nodes
 
@@ -206,7 +200,12 @@ class OpenSegment:
             while self.core.lost_nodes and not self.core.fenced:
                 await asyncio.sleep(RETRY_SECONDS)
                 for node in sorted(self.core.lost_nodes):
-                    await self._mend_node(node)
+                    try:
+                        await self._mend_node(node)
+                    except Fenced:
+                        raise
+                    except PenstockError as error:
+                        logger.error("a node cannot be replaced node=%s cause=%r", node, error)
         except Fenced as error:
             self.core.refused()
             self._on_fenced(error)

@@ -152,7 +152,7 @@ class OwnedLog(SequencedLog):
         No time is short enough to do without: an owner that is cut off from the metadata does not
         know when its session ends.
         """
-        if self.fenced:
+        if self.fenced or self._stopping:
             raise Unavailable("the log has another owner now")
         future: asyncio.Future[None] = self._loop.create_future()
         self._unsure.append((self._sent_count, future))
@@ -290,7 +290,9 @@ class OwnedLog(SequencedLog):
         while self._sent and self._sent[0].block < self._sent[0].open.durable_block:
             self._took(self._sent.popleft())
         while len(self._opens) > 1 and not self._has_pending(self._opens[0]):
-            self._spawn(self._seal(self._opens.popleft()))
+            done = self._opens.popleft()
+            mending = done.close()
+            self._spawn(self._seal(done, mending))
         if self._unsure:
             self._reassure()
         self._tell_durable()
@@ -333,8 +335,8 @@ class OwnedLog(SequencedLog):
 
     def on_fenced(self, error: BaseException) -> None:
         """A newer owner exists: stop here, and answer nobody."""
-        if self.fenced:
-            return
+        if self.fenced or self._stopping:
+            return  # or we have let it go: a successor of the same name is not meant
         logger.warning("lost the log log=%s cause=%s", self.view.log, error)
         self.fenced = True
         self.sequencer.write_failed()
@@ -398,11 +400,12 @@ class OwnedLog(SequencedLog):
         await self.register.update(lambda known: with_new(known, segment))
         self.begin(segment, state)
 
-    async def _seal(self, open: OpenSegment) -> None:
-        """Close a segment all of whose blocks are durable."""
+    async def _seal(self, open: OpenSegment, mending: asyncio.Task[None] | None) -> None:
+        """Close a segment all of whose blocks are durable; nodes are not replaced any more."""
         try:
             self._index_durable()
-            await open.finish()
+            if mending is not None:
+                await asyncio.gather(mending, return_exceptions=True)
             following = self.manifest.segments
             place = next(i for i, s in enumerate(following) if s.id == open.segment.id)
             sealed = replace(
@@ -424,10 +427,15 @@ class OwnedLog(SequencedLog):
 
     async def trim(self, lsn: int) -> Lsn:
         if lsn > self.sequencer.durable_lsn:
+            await self.make_sure()
             raise BadRequest(f"cannot trim at {lsn}: the tail is {self.sequencer.durable_lsn}")
         self._index_durable()
         spare, before = self._snapshot_durable, self.manifest.segments
-        await self.register.update(lambda known: trimmed(known, Lsn(lsn), spare))
+        try:
+            await self.register.update(lambda known: trimmed(known, Lsn(lsn), spare))
+        except Fenced as error:
+            self.on_fenced(error)
+            raise Unavailable("the log has another owner now") from error
         first = self.manifest.first_segment
         self.given_up += [segment.id for segment in before if segment.cold and segment.id < first]
         self.view.manifest = self.manifest
@@ -469,14 +477,16 @@ def with_new(manifest: LogManifest, segment: Segment) -> LogManifest:
 
 
 def trimmed(manifest: LogManifest, lsn: Lsn, spare: bool) -> LogManifest:
-    """The manifest without what lies below `lsn`. The newest sealed segment stays, unless it can be
-    spared: until the open one has its snapshot, it is what the state is recovered from.
+    """The manifest without what lies below `lsn`. The newest sealed segment with entries stays,
+    unless it can be spared: until the open one has its snapshot, the state is recovered from it.
+    An empty one may have no snapshot: its writer died before it was whole.
     """
     point = max(manifest.trim_point, lsn)
     sealed = [segment for segment in manifest.segments if segment.sealed]
-    gone = [segment for segment in sealed if segment.end_lsn <= point]
-    if not spare and gone and gone[-1] is sealed[-1]:
-        gone.pop()
-    kept = manifest.segments[len(gone) :]
+    gone = sum(segment.end_lsn <= point for segment in sealed)
+    if not spare:
+        full = [at for at, segment in enumerate(sealed) if segment.end_lsn > segment.base_lsn]
+        gone = min(gone, full[-1] if full else 0)
+    kept = manifest.segments[gone:]
     first = kept[0].id if kept else manifest.first_segment
     return replace(manifest, trim_point=point, first_segment=first, segments=kept)

@@ -84,6 +84,8 @@ class ProxyServer(LogListener):
         self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._started = time.time()
         self._owned: dict[str, OwnedLog] = {}
+        #: Logs that are being looked after just now.
+        self._kept: set[str] = set()
         #: Which claim on `/owners/<name>` each of them rests on.
         self._claims: dict[str, int] = {}
         self._claim_count = 0
@@ -262,6 +264,10 @@ class ProxyServer(LogListener):
             found = error
         except TimeoutError:
             found = Unavailable(f"log {name} could not be opened in {OPEN_SECONDS:g} s")
+        followed = self._followed.get(name)
+        if found not in (self._owned.get(name), followed and followed[0]):
+            if not isinstance(found, PenstockError):
+                found = Unavailable(f"log {name} was let go again")
         opened(found)
 
     async def _own(self, name: str) -> OwnedLog:
@@ -298,7 +304,7 @@ class ProxyServer(LogListener):
         except BaseException:
             await self._release(name, claim)
             raise
-        if self._session.store is not store:
+        if not self._session.is_open_with(store):
             await owned.stop(clean=False)
             raise Unavailable("the session with the metadata was lost")
         self._owned[name] = owned
@@ -438,11 +444,20 @@ class ProxyServer(LogListener):
         while True:
             await asyncio.sleep(1.0)
             for name, owned in list(self._owned.items()):
-                if self._owned.get(name) is owned and not owned.fenced:
-                    await self._housekeeper.keep(owned)
-                if self._owned.get(name) is owned and not owned.fenced:
-                    await self._leave_nodes(name, owned)
+                # Each for itself: one whose nodes are away must not hold up the others.
+                if name not in self._kept:
+                    self._kept.add(name)
+                    self._spawn(self._keep(name, owned))
             await self._unfollow_idle()
+
+    async def _keep(self, name: str, owned: OwnedLog) -> None:
+        try:
+            if self._owned.get(name) is owned and not owned.fenced:
+                await self._housekeeper.keep(owned)
+            if self._owned.get(name) is owned and not owned.fenced:
+                await self._leave_nodes(name, owned)
+        finally:
+            self._kept.discard(name)
 
     async def _leave_nodes(self, name: str, owned: OwnedLog) -> None:
         """Nodes that are gone or being emptied: see evacuation.py."""

@@ -71,6 +71,9 @@ class ServerConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         for task in self._tasks:
             task.cancel()
+        # A log that was let go never answers: what it was given must not count for ever.
+        self._server.inflight_bytes -= self._inflight_bytes
+        self._inflight_bytes = 0
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -150,7 +153,7 @@ class ServerConnection(Connection):
                 self._later(request, lambda: self._read_last(request, message))
             case m.FindTime():
                 time_ms = message.time_ms
-                self._later(request, lambda: self._position(request, owner.find_time(time_ms)))
+                self._later(request, lambda: self._position(request, self._find_time(time_ms)))
             case m.Trim():
                 logger.info("trim requested peer=%s lsn=%d", self.peer, message.lsn)
                 lsn = message.lsn
@@ -188,6 +191,8 @@ class ServerConnection(Connection):
         request = frame.request
 
         def reply(outcome: Outcome) -> None:
+            if self._transport is None:
+                return  # nobody waits, and nothing is held for it any more
             self._inflight_bytes -= size
             server.inflight_bytes -= size
             if self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
@@ -291,6 +296,10 @@ class ServerConnection(Connection):
 
     async def _position(self, request: int, found: Coroutine[Any, Any, Lsn]) -> None:
         self.send(request, m.Position(await found))
+
+    async def _find_time(self, time_ms: int) -> Lsn:
+        await self._served.make_sure()
+        return await self._served.find_time(time_ms)
 
     async def _bounds(self, request: int) -> None:
         log = self._served

@@ -111,7 +111,7 @@ class ServedLog(ABC):
         return True
 
     async def make_sure(self) -> None:
-        """Returns when it is; raises Fenced or Unavailable if it never will be."""
+        """Returns when it is; raises Unavailable if it never will be."""
         return None
 
     @abstractmethod
@@ -195,7 +195,7 @@ class ServedLog(ABC):
         """A task that nobody foresaw to fail ends the log here: half of one must not go on."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if error is not None and not self._stopping:
             logger.critical("a task failed, the log stops cause=%r", error, exc_info=error)
             self.around.on_fatal(error)
 
