@@ -12,9 +12,10 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from penstock.cli.cluster_target import Cluster
+from penstock.cli.cluster_target import Cluster, decode_place
 from penstock.config import is_loopback
 from penstock.errors import PenstockError, Unauthorized, Unavailable
 from penstock.ids import NodeId
@@ -34,10 +35,11 @@ async def find_facts(cluster: Cluster) -> Facts:
     """Everything that `status` shows."""
     manifests = await cluster.manifests()
     registered = await find_nodes(cluster)
-    owners = await cluster.json_below("/owners")
-    proxies = [_proxy_info(fields) for fields in (await cluster.json_below("/proxies")).values()]
-    office = await cluster.store.get("/auditor")
-    auditor: Facts = {} if office is None else json.loads(office.data)
+    owners = await cluster.read_below("/owners", decode_place)
+    places = await cluster.read_below("/proxies", decode_place)
+    # What a newer proxy says besides is not for us.
+    proxies = [ProxyInfo.of(place) for place in places.values()]
+    auditor = await cluster.auditor() or {}
     nodes, said = await asyncio.gather(
         _ask_nodes(cluster, registered), _ask_proxies(cluster, proxies, owners)
     )
@@ -53,7 +55,7 @@ async def find_facts(cluster: Cluster) -> Facts:
             for name, manifest in manifests.items()
         ],
     }
-    known["problems"] = _problems(known)
+    known["problems"] = [*cluster.unread.values(), *_problems(known)]
     return known
 
 
@@ -61,17 +63,9 @@ async def find_nodes(cluster: Cluster) -> dict[NodeId, NodeInfo]:
     """The nodes that are registered now."""
     draining = set(await cluster.names("/draining"))
     found = {}
-    for name in await cluster.names("/nodes"):
-        value = await cluster.store.get(f"/nodes/{name}")
-        if value is not None:
-            info = decode_node_info(value.data, is_draining=name in draining)
-            found[info.id] = info
+    for info in (await cluster.read_below("/nodes", decode_node_info)).values():
+        found[info.id] = replace(info, draining=info.draining or info.name in draining)
     return found
-
-
-def _proxy_info(found: Facts) -> ProxyInfo:
-    """What a newer proxy says besides is not for us."""
-    return ProxyInfo.of(found)
 
 
 # ---- asking

@@ -74,7 +74,8 @@ def node(as_json: bool, **options: Any) -> None:
 
     \b
     Examples:
-      penstock cluster node --name n0 --data-dir /data --metadata penstock://zk:2181/logs
+      penstock cluster node --name n0 --data-dir /data --metadata penstock://zk:2181/logs \\
+        --token-file node-token
       penstock cluster node --name n1 --data-dir d --metadata penstock://zk:2181/logs \\
         --host 0.0.0.0 --advertised-host n1.example --tls-cert n1.pem --tls-key n1.key \\
         --token-file node-token --region east --rack r1

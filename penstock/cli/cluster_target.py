@@ -15,13 +15,13 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from penstock.errors import BadConfig, NotFound, Unavailable
+from penstock.errors import BadConfig, BadFormat, NotFound, Unavailable
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import ClusterAddress, open_metadata, parse_cluster_address, read_auth
 from penstock.log.node.client import NetworkNodes
@@ -29,6 +29,7 @@ from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.serving.directory import read_token
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 CLUSTER_FILE = "cluster.json"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -43,6 +44,8 @@ class Cluster:
     nodes: NetworkNodes | None
     tls: ssl.SSLContext | None
     timeout: float
+    #: By path, what is wrong with a value that could not be read the last time.
+    unread: dict[str, str] = field(default_factory=dict)
 
     async def names(self, path: str) -> list[str]:
         """What stands below a path; empty if nobody was ever there."""
@@ -51,21 +54,55 @@ class Cluster:
         except NotFound:
             return []
 
-    async def json_below(self, path: str) -> dict[str, Any]:
-        found = {}
-        for name in await self.names(path):
-            value = await self.store.get(f"{path}/{name}")
-            if value is not None:
-                found[name] = json.loads(value.data)
-        return found
+    async def read(self, path: str, decode: Callable[[bytes], T]) -> T | None:
+        """A value; None if there is none, or, noted in `unread`, if it cannot be read."""
+        self.unread.pop(path, None)
+        value = await self.store.get(path)
+        if value is None:
+            return None
+        try:
+            return decode(value.data)
+        except (BadFormat, ValueError) as error:
+            self.unread[path] = f"{path} in the metadata cannot be read: {error}"
+            return None
+
+    async def read_below(self, path: str, decode: Callable[[bytes], T]) -> dict[str, T]:
+        """All values below a path that can be read."""
+        for known in [each for each in self.unread if each.startswith(f"{path}/")]:
+            del self.unread[known]  # it may be gone now
+        found = {name: await self.read(f"{path}/{name}", decode) for name in await self.names(path)}
+        return {name: value for name, value in found.items() if value is not None}
 
     async def manifests(self, only: str | None = None) -> dict[str, LogManifest]:
-        found = {}
-        for name in await self.names("/logs") if only is None else [only]:
-            value = await self.store.get(f"/logs/{name}")
-            if value is not None:
-                found[name] = decode_log_manifest(value.data)
-        return found
+        """All that can be read; those that cannot are in `unread`."""
+        if only is None:
+            return await self.read_below("/logs", decode_log_manifest)
+        manifest = await self.read(f"/logs/{only}", decode_log_manifest)
+        return {} if manifest is None else {only: manifest}
+
+    @property
+    def unread_manifests(self) -> list[str]:
+        return [words for path, words in self.unread.items() if path.startswith("/logs/")]
+
+    async def auditor(self) -> dict[str, Any] | None:
+        """What the auditor says of itself: {"id", "audit"}."""
+        return await self.read("/auditor", _decode_object)
+
+
+def decode_place(data: bytes) -> dict[str, Any]:
+    """Who owns a log, or a proxy: {"id", "host", "port", …}. Raises BadFormat or ValueError."""
+    found = _decode_object(data)
+    lacking = {"id", "host", "port"} - set(found)
+    if lacking:
+        raise BadFormat(f"it does not say {', '.join(sorted(lacking))}")
+    return found
+
+
+def _decode_object(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise BadFormat("it is not a JSON object")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +132,11 @@ class ClusterTarget:
         auth = None if self.auth_file is None else read_auth(self.auth_file)
         tls = None
         if self.tls_ca is not None:
-            tls = ssl.create_default_context(cafile=str(self.tls_ca))
+            try:
+                tls = ssl.create_default_context(cafile=str(self.tls_ca))
+            except OSError as error:  # also what is wrong inside
+                why = error.strerror or error
+                raise BadConfig(f"cannot use {self.tls_ca} of --tls-ca: {why}") from error
             tls.hostname_checks_common_name = False  # names are in the SAN, or nowhere
         try:
             async with asyncio.timeout(self.timeout):

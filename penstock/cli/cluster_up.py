@@ -1,7 +1,8 @@
 """`penstock cluster up`: a whole cluster on this machine, until Ctrl-C.
 
 Owns the directory while it runs (`lock`) and what it says of the cluster (`cluster.json`). Law: a
-node that has a directory is started again, so that what is there comes back as a whole.
+node that has a directory is started again, so that what is there comes back as a whole; nothing is
+started while a process of an earlier run lives.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -31,6 +33,8 @@ from penstock.log.node.cookie import IDENTITY_NAME
 from penstock.log.serving.directory import DirectoryLock
 
 _LOOK_SECONDS = 0.2
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ZOOKEEPER = "zookeeper"
 Metadata = Literal["zookeeper", "directory"]
 
 
@@ -89,27 +93,28 @@ def up(
     port = port or known.get("port")
     if metadata == "zookeeper":
         _check_java()
-    lock = _lock(home)
+    lock = _lock(home, known)
     try:
         if metadata == "zookeeper":
             if port is not None:
-                _check_port(port)
+                _check_port(home, port)
             elif _is_free(DEFAULT_PORT):
                 port = DEFAULT_PORT
-        with (
-            _sigterm_interrupts(),
-            LocalCluster(home, metadata=metadata, zookeeper_port=port) as one,
-        ):
-            names = _node_names(home, nodes)
-            started = _start(one, names, proxies, read_proxies)
-            _write_known(one, home, metadata, started)
-            _announce(one, home, names, proxies, read_proxies, as_json=as_json)
+        with _one_signal_interrupts():
+            one = LocalCluster(home, metadata=metadata, zookeeper_port=port)
             try:
-                _watch(started)
-            except KeyboardInterrupt:
-                pass  # the way to end it
+                names = _node_names(home, nodes)
+                _start(one, names, proxies, read_proxies, lambda: _write_known(one, home, metadata))
+                _announce(one, home, names, proxies, read_proxies, as_json=as_json)
+                try:
+                    _watch(one)
+                except KeyboardInterrupt:
+                    pass  # the way to end it
             finally:
-                _stop_quietly(one)
+                try:
+                    _stop_quietly(one)
+                except KeyboardInterrupt:
+                    _stop_quietly(one)  # the first signal came only now; there is no second
     finally:
         lock.release()
 
@@ -124,6 +129,8 @@ def _known(home: Path) -> dict[str, Any]:
         return {}
     try:
         found: dict[str, Any] = json.loads(file.read_text())
+        if not isinstance(found, dict) or not isinstance(found.get("pids", {}), dict):
+            raise ValueError("it is not of this kind")
     except ValueError as error:
         raise BadConfig(f"{file} cannot be read: {error}") from error
     return found
@@ -144,12 +151,14 @@ def _check_java() -> None:
         raise BadConfig(f"{error}; or run without ZooKeeper: --metadata directory") from None
 
 
-def _check_port(port: int) -> None:
-    if not _is_free(port):
-        raise Unavailable(
-            f"port {port} of this machine is taken: give another one with --port, or stop what "
-            "has it"
-        )
+def _check_port(home: Path, port: int) -> None:
+    if _is_free(port):
+        return
+    # Two servers on the same files would destroy them: another port only where there are none.
+    advice = "give another one with --port, or stop what has it"
+    if (home / "zookeeper" / "data").exists():
+        advice = "stop what has it; it may be the ZooKeeper of an earlier run"
+    raise Unavailable(f"port {port} of this machine is taken: {advice}")
 
 
 def _is_free(port: int) -> bool:
@@ -162,7 +171,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _lock(home: Path) -> DirectoryLock:
+def _lock(home: Path, known: dict[str, Any]) -> DirectoryLock:
     try:
         lock = DirectoryLock(home)
     except OSError as error:
@@ -170,12 +179,58 @@ def _lock(home: Path) -> DirectoryLock:
     except Unavailable:
         raise Unavailable(f"a cluster runs in {home} already") from None
     try:
+        _check_nothing_lives(home, known)
         for name in _existing(home):
             DirectoryLock(home / name, "process").release()
-    except Unavailable as error:
+    except BaseException:
         lock.release()
-        raise Unavailable(f"{error}: a node of an earlier run is still there, stop it") from None
+        raise
     return lock
+
+
+def _check_nothing_lives(home: Path, known: dict[str, Any]) -> None:
+    living = living_processes(home, known)
+    if living:
+        names = ", ".join(f"{name} (pid {pid})" for name, pid in living.items())
+        pids = " ".join(str(pid) for pid in living.values())
+        raise Unavailable(
+            f"processes of an earlier run in {home} still live: {names}; end them with: kill {pids}"
+        )
+
+
+def living_processes(home: Path, known: dict[str, Any]) -> dict[str, int]:
+    """Those of an earlier run that were not ended: who ran them was killed."""
+    # All of them have the directory in their command, as it was spelled then.
+    place = str(known.get("dir", home))
+    found = {}
+    for name, pid in known.get("pids", {}).items():
+        command = _command(pid)
+        if command is not None and (not command or f"{place}/" in command):
+            found[name] = pid
+    if ZOOKEEPER not in found:
+        # Its pid is written once it serves, and it may have been left before.
+        for entry in Path("/proc").glob("[0-9]*"):
+            command = _command(int(entry.name)) or ""
+            if "QuorumPeerMain" in command and f"{place}/zookeeper/zoo.cfg" in command:
+                found[ZOOKEEPER] = int(entry.name)
+    return found
+
+
+def _command(pid: int) -> str | None:
+    """What runs as `pid`: None if nothing does, empty if this system does not say."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return None  # somebody else's
+    if not Path("/proc/self/cmdline").exists():
+        return ""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    return text or None  # one that has ended and was not waited for has none
 
 
 def _existing(home: Path) -> list[str]:
@@ -197,46 +252,68 @@ def _node_names(home: Path, wanted: int) -> list[str]:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def _one_signal_interrupts() -> Iterator[None]:
+    """The first signal interrupts; later ones do nothing, so that everything is stopped."""
+
     def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in former:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    former = signal.signal(signal.SIGTERM, interrupt)
+    # What is ignored stays so: `nohup` means it.
+    former = {n: h for n in _ENDS if (h := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
+    for number in former:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _start(
-    one: LocalCluster, names: list[str], proxies: int, read_proxies: int
-) -> list[ClusterProcess]:
+    one: LocalCluster,
+    names: list[str],
+    proxies: int,
+    read_proxies: int,
+    write_known: Callable[[], None],
+) -> None:
+    """`write_known` is called after every process, so that none is left that nobody knows of."""
     copies = min(len(names), 3)
     replication = {"ensemble": copies, "write-quorum": copies, "ack-quorum": copies // 2 + 1}
     console = Console(stderr=True)
     with console.status("starting the metadata", spinner="line") as shown:
         one.start_metadata()
-        started = [one.add_node(name) for name in names]
-        started += [one.add_proxy(f"p{number}", options=replication) for number in range(proxies)]
-        started += [
+        write_known()
+        for name in names:
+            one.add_node(name)
+            write_known()
+        for number in range(proxies):
+            one.add_proxy(f"p{number}", options=replication)
+            write_known()
+        for number in range(read_proxies):
             one.add_proxy(f"r{number}", {"role": "read"}, options=replication)
-            for number in range(read_proxies)
-        ]
+            write_known()
+        started = _processes(one)
         for done, process in enumerate(started):
             shown.update(f"starting {process.name} ({done} of {len(started)} run)")
             process.wait_ready()
-    return started
 
 
-def _write_known(
-    one: LocalCluster, home: Path, metadata: Metadata, started: list[ClusterProcess]
-) -> None:
-    port = None if one.zookeeper is None else one.zookeeper.port
+def _processes(one: LocalCluster) -> list[ClusterProcess]:
+    return [*one.nodes.values(), *one.proxies.values()]
+
+
+def _write_known(one: LocalCluster, home: Path, metadata: Metadata) -> None:
+    pids = {process.name: process.pid for process in _processes(one)}
+    if one.zookeeper is not None:
+        pids[ZOOKEEPER] = one.zookeeper.pid
     known = {
         "address": one.address,
+        "dir": str(home),
         "metadata": metadata,
-        "port": port,
-        "pids": {process.name: process.pid for process in started},
+        "port": None if one.zookeeper is None else one.zookeeper.port,
+        "pids": pids,
     }
     temporary = home / f"{CLUSTER_FILE}.new"
     temporary.write_text(json.dumps(known))
@@ -267,23 +344,45 @@ def _announce(
     click.echo("\nCtrl-C stops it; what was appended stays in the directory.")
 
 
-def _watch(started: list[ClusterProcess]) -> None:
+def _watch(one: LocalCluster) -> None:
     """Until somebody interrupts; who ends by itself is told once."""
     ended: set[str] = set()
     while True:
         time.sleep(_LOOK_SECONDS)
-        for process in started:
+        for process in _processes(one):
             if not process.is_running and process.name not in ended:
                 ended.add(process.name)
-                click.echo(f"{process.name} has ended: {process.last_line()}", err=True)
+                _tell_end(process.name, process._process, process.last_line(), process.output)
+        server = one.zookeeper
+        if server is not None and not server.is_running and ZOOKEEPER not in ended:
+            ended.add(ZOOKEEPER)
+            _tell_end(ZOOKEEPER, server._process, server.last_line(), server.log_path)
+
+
+def _tell_end(
+    name: str, process: subprocess.Popen[bytes] | None, last_line: str, output: Path
+) -> None:
+    code = None if process is None else process.returncode
+    click.echo(
+        f"{name} has ended {end_text(code)}: {last_line} (all that it said: {output})", err=True
+    )
+
+
+def end_text(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "for an unknown reason"
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"
 
 
 def _stop_quietly(one: LocalCluster) -> None:
     """Everything is stopped, however impatient somebody is."""
-    former = [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        with Console(stderr=True).status("stopping", spinner="line"):
-            one.stop()
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), former, strict=True):
-            signal.signal(number, handler)
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)  # until `_one_signal_interrupts` ends
+    with Console(stderr=True).status("stopping", spinner="line"):
+        one.stop()

@@ -8,7 +8,7 @@ is asked, so that the auditor mends it from the other copies.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import click
@@ -57,10 +57,18 @@ class ReplicaReport:
     copies: int = 0
     bytes: int = 0
     findings: list[ReplicaFinding] = field(default_factory=list)
+    #: Manifests that cannot be read: nobody knows where the blocks of these logs are.
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings and not self.problems
 
     @property
     def damaged(self) -> bool:
-        return any(finding.problem != "unreachable" for finding in self.findings)
+        return bool(self.problems) or any(
+            finding.problem != "unreachable" for finding in self.findings
+        )
 
 
 @click.command()
@@ -71,7 +79,8 @@ def verify(log: str | None, target: ClusterTarget, as_json: bool) -> None:
     """Read every block of every sealed segment from every node that should have it.
 
     Of all logs of the cluster at ADDRESS, or of LOG only. Exit code 8 if a copy is damaged or
-    missing, else 5 if a node could not be asked. Segments that are being written are not read.
+    missing, or a manifest cannot be read; else 5 if a node could not be asked. Segments that are
+    being written are not read.
 
     \b
     Examples:
@@ -82,24 +91,27 @@ def verify(log: str | None, target: ClusterTarget, as_json: bool) -> None:
     if as_json:
         show_json(
             {
-                "ok": not report.findings,
+                "ok": report.ok,
                 "segments": report.segments,
                 "copies": report.copies,
                 "bytes": report.bytes,
                 "findings": [asdict(finding) for finding in report.findings],
+                "problems": report.problems,
             }
         )
     else:
         for finding in report.findings:
             click.echo(str(finding))
+        for problem in report.problems:
+            click.echo(f"! {problem}")
         verdict = "no damage"
-        if report.findings:
+        if not report.ok:
             verdict = "damage found" if report.damaged else "some nodes could not be asked"
         click.echo(
             f"{verdict}: {report.segments} segments, {report.copies} copies of blocks, "
             f"{bytes_text(report.bytes)}"
         )
-    if report.findings:
+    if not report.ok:
         code = EXIT_DAMAGED if report.damaged else exit_code(Unavailable())
         click.get_current_context().exit(code)
 
@@ -108,7 +120,8 @@ async def _verify(target: ClusterTarget, only: str | None) -> ReplicaReport:
     report = ReplicaReport()
     async with target.open(needs_nodes=True) as cluster:
         manifests = await cluster.manifests(only)
-        if only is not None and not manifests:
+        report.problems += cluster.unread_manifests
+        if only is not None and not manifests and not report.problems:
             raise NotFound(f"there is no log {only}")
         work = [
             (log, manifest, segment)
@@ -130,6 +143,7 @@ async def _verify_segment(
     cluster: Cluster, log: str, manifest: LogManifest, segment: Segment, report: ReplicaReport
 ) -> None:
     report.segments += 1
+    known = len(report.findings)
     for part, end in ((0, segment.blocks), (1, segment.index_blocks)):
         key = SegmentKey(log, segment.id, part)
         #: Of each block, its checksums on the node that showed it first.
@@ -142,6 +156,33 @@ async def _verify_segment(
                     reading.note("unreachable", first, stop, "the node is not registered")
                 else:
                     await reading.read(client, first, stop)
+    if len(report.findings) > known:
+        # Segments are trimmed and moved all the time: only what is still owed is lacking.
+        newer = (await cluster.manifests(log)).get(log)
+        if newer is not None or f"/logs/{log}" not in cluster.unread:
+            found = report.findings[known:]
+            report.findings[known:] = still_owed(found, manifest, newer)
+
+
+def still_owed(
+    findings: list[ReplicaFinding], before: LogManifest, now: LogManifest | None
+) -> list[ReplicaFinding]:
+    """What is left of the findings of one segment, now that its manifest was read again."""
+    if now is None or now.log_id != before.log_id:
+        return []
+    segments = {int(segment.id): segment for segment in now.segments}
+    left = []
+    for finding in findings:
+        segment = segments.get(finding.segment)
+        if segment is None:
+            continue
+        part = int(finding.part == "index")
+        end = segment.index_blocks if part else segment.blocks
+        for first, stop in owed(segment, part, end).get(finding.node, []):
+            first, stop = max(first, finding.first), min(stop, finding.end)
+            if first < stop:
+                left.append(replace(finding, first=first, end=stop))
+    return left
 
 
 def owed(segment: Segment, part: int, end: int) -> dict[NodeId, list[tuple[int, int]]]:

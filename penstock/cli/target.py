@@ -56,7 +56,13 @@ def target_options(command: F) -> F:
         help="Data directory; its server is started if none runs.  [default: PENSTOCK_DIR, or the "
         "user's data directory]",
     )
-    @click.option("--connect", "address", metavar="URL", help="A server: penstock://host:port.")
+    @click.option(
+        "--connect",
+        "address",
+        metavar="URL",
+        help="A server: penstock://host:port; or a log of a cluster: penstock://zk-host:2181/logs, "
+        "…/logs/orders.",
+    )
     @click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),

@@ -311,10 +311,10 @@ class SequencerMachine(RuleBasedStateMachine):
         full = self.segment_bytes + len(found.body.data) > LIMITS.bytes
         old = found.time_ms - self.segment_ms >= LIMITS.ms
         rolls = self.segment_bytes > 0 and (full or old)
-        assert (found.roll is not None) == rolls
+        assert found.rolls is rolls
         if rolls:
             assert index == 0
-            assert found.roll == self.model.state_below(found.first_lsn)
+            assert found.snapshot == self.model.state_below(found.first_lsn)
         if rolls or not self.segment_bytes:
             self.segment_bytes, self.segment_ms = 0, found.time_ms
         self.segment_bytes += size

@@ -49,6 +49,8 @@ SNAPSHOT_FACTOR = 4
 #: How long a durable block waits for the next one to tell of it, before a control block does.
 CONTROL_SECONDS = 0.002
 ROLL_RETRY_SECONDS = 0.2
+#: An owner of a quiet log with readers asks the nodes this often whether it still is the owner.
+PROVE_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -118,6 +120,7 @@ class OwnedLog(SequencedLog):
         #: Blocks that were sent so far, and how many of them when the newest durable one was: until
         #: then this was the owner.
         self._sent_count = 0
+        self._sent_at = self._loop.time()
         self._durable_count = 0
         view.durable_lsn = sequencer.durable_lsn
         view.catch_up = self._index_durable
@@ -159,6 +162,13 @@ class OwnedLog(SequencedLog):
         if len(self._unsure) == 1 and not self._rolling:
             self._write_control()
         await future
+
+    def tick(self) -> None:
+        """Who has nothing to write would never hear of a successor, and keep its readers."""
+        super().tick()
+        quiet = self._loop.time() - self._sent_at
+        if quiet > PROVE_SECONDS and not self._rolling and not self.fenced and not self._stopping:
+            self._write_control()
 
     def _reassure(self) -> None:
         """Tell those who asked before the newest durable block was sent, however long it took."""
@@ -272,6 +282,7 @@ class OwnedLog(SequencedLog):
         self._ordered_lsn = end_lsn
         # Before it is sent: a node may answer at once.
         self._sent_count += 1
+        self._sent_at = self._loop.time()
         number = segment.core.next_block
         sent = _Sent(segment, number, write, groups or [], self._sent_count, body)
         self._sent.append(sent)

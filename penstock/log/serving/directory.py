@@ -92,19 +92,22 @@ def ensure_token(path: Path) -> str:
         except FileExistsError:
             pass
         os.unlink(temporary)
-    return read_token(path)
+    return read_token(path, "remove the file to have a new one made")
 
 
-def read_token(path: Path) -> str:
+def read_token(path: Path, advice: str = "it needs at least 32 letters") -> str:
+    """`advice` is for who has a file that is no token."""
     try:
         mode = path.stat().st_mode
-        token = path.read_text().strip()
+        token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise BadConfig(f"cannot read the token file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"the token file {path} is not UTF-8 text: {advice}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise BadConfig(f"others may read the token file {path}: chmod 600 {path}")
     if len(token) < 32:
-        raise BadConfig(f"the token in {path} is too short: remove the file to have a new one made")
+        raise BadConfig(f"the token in {path} is too short: {advice}")
     return token
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import penstock
+from penstock.cli.cluster_up import end_text, living_processes
+from penstock.cli.cluster_verify import ReplicaFinding, still_owed
 from penstock.cli.main import cli
+from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
+from penstock.log.meta.open import open_metadata, parse_cluster_address
 from penstock.log.node.config import NodeConfig
 from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
+from penstock.log.replication.manifest import Ensemble, LogManifest, Segment
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
@@ -108,7 +114,7 @@ def test_a_cluster_comes_back_with_all_that_was_appended(tmp_path: Path) -> None
     first = Up("cluster", "up", "--dir", home, "--proxies", 1, "--port", free_port())
     append(first, [1, 2, 3])
     before = pids(home)
-    assert sorted(before) == ["n0", "n1", "n2", "p0"]
+    assert sorted(before) == ["n0", "n1", "n2", "p0", "zookeeper"]
     started = time.monotonic()
     assert first.end(signal.SIGINT) == (0, "", "")
     assert time.monotonic() - started < 20
@@ -145,6 +151,65 @@ def test_what_keeps_a_cluster_from_starting_is_said(
     (home / "cluster.json").write_text(json.dumps({"address": "x", "metadata": "directory"}))
     other = run("cluster", "up", "--dir", home, "--metadata", "zookeeper")
     assert other.exit_code == 3 and "it cannot be changed" in other.stderr
+
+
+def living(home: Path) -> dict[str, int]:
+    return living_processes(home, json.loads((home / "cluster.json").read_text()))
+
+
+def test_nothing_is_started_beside_what_an_earlier_run_left(tmp_path: Path) -> None:
+    home = tmp_path / "cluster"
+    options = ("cluster", "up", "--dir", home, "--nodes", 1, "--proxies", 1, "--port", free_port())
+    Up(*options).end(signal.SIGKILL)
+    left = living(home)
+    assert sorted(left) == ["n0", "p0", "zookeeper"]
+    try:
+        # Without its pid it is found, too: whoever started it may have ended too early to write it.
+        known = json.loads((home / "cluster.json").read_text())
+        for pids_known in (known["pids"], {}):
+            (home / "cluster.json").write_text(json.dumps(known | {"pids": pids_known}))
+            refused = run("cluster", "up", "--dir", home, "--port", free_port())
+            assert refused.exit_code == 5
+            assert f"zookeeper (pid {left['zookeeper']})" in refused.stderr
+            assert "--port" not in refused.stderr
+            assert ("kill " + " ".join(map(str, left.values())) in refused.stderr) == bool(
+                pids_known
+            )
+        (home / "cluster.json").write_text(json.dumps(known))
+    finally:
+        for pid in left.values():
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not living(home))
+
+
+def test_a_cluster_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "cluster"
+    starting = subprocess.Popen(
+        [*COMMAND, "cluster", "up", "--dir", str(home), "--metadata", "directory"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    until(lambda: (home / "cluster.json").exists() and "n0" in pids(home))
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGHUP):  # somebody impatient
+        starting.send_signal(number)
+        time.sleep(0.05)
+    starting.communicate(timeout=60)
+    assert starting.returncode == 130
+    assert not living(home)
+
+
+def test_a_terminal_that_goes_away_stops_the_cluster(tmp_path: Path) -> None:
+    home = tmp_path / "cluster"
+    options = ("--metadata", "directory", "--nodes", 1, "--proxies", 1)
+    up = Up("cluster", "up", "--dir", home, *options)
+    node = pids(home)["n0"]
+    os.kill(node, signal.SIGKILL)
+    until(lambda: not is_running(node))
+    time.sleep(0.5)
+    code, _, complaint = up.end(signal.SIGHUP)
+    assert code == 0 and not living(home)
+    assert "n0 has ended by SIGKILL: " in complaint and str(home / "n0.out") in complaint
+    assert (end_text(70), end_text(-250)) == ("with exit code 70", "by signal 250")
 
 
 # ---- a running cluster of four nodes, without ZooKeeper
@@ -206,6 +271,10 @@ def test_status_without_tokens_shows_the_metadata_and_says_who_was_not_asked(
     assert [log["log"] for log in found["logs"]] == ["main"]
     assert found["logs"][0]["tail"] is None
 
+    checked = run_json("cluster", "decommission", four[1].said["url"], "n0", "--dry-run")
+    assert checked["ok"] and checked["min_regions"] is None
+    assert "the region rule (--min-regions) is not known" in checked["problems"][0]
+
     refused = run("cluster", "verify", four[1].said["url"])
     assert refused.exit_code == 3 and "--node-token-file" in refused.stderr
 
@@ -245,8 +314,13 @@ def test_a_node_is_emptied_and_the_next_is_refused(four: tuple[Path, Up]) -> Non
         0,
         f"{name} can be taken away: 2 segments would be copied\n",
     )
+    started = time.monotonic()
     done = run_json("cluster", "decommission", home, name)
-    assert done == {"node": name, "draining": True, "segments": 0}
+    assert time.monotonic() - started > 2.0  # a second look, when every proxy has seen the mark
+    assert done == {
+        **{"node": name, "draining": True, "segments": 0},
+        **{"min_regions": 1, "problems": []},
+    }
     after = {n["name"]: n for n in run_json("cluster", "status", home)["nodes"]}
     assert (after[name]["segments"], after[name]["state"]) == (0, "draining")
 
@@ -291,6 +365,67 @@ def test_status_and_verify_say_which_node_is_missing(four: tuple[Path, Up]) -> N
     assert f"unreachable node={lost['id']}" in unread.stdout
     assert "the node is not registered" in unread.stdout
     assert read(up) == list(range(200))
+
+
+def test_what_cannot_be_read_in_the_metadata_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    address = f"penstock+dir://{tmp_path / 'metadata'}"
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("x" * 32)
+
+    async def write() -> None:
+        store = await open_metadata(parse_cluster_address(address))
+        for path in ("/logs/bad", "/owners/bad", "/proxies/bad", "/nodes/bad", "/auditor"):
+            await store.create(path, b"no" if path != "/proxies/bad" else b'{"id": "p"}')
+        await store.close()
+
+    asyncio.run(write())
+    found = run_json("cluster", "status", address)
+    assert [words.split()[0] for words in found["problems"]] == [
+        *("/logs/bad", "/nodes/bad", "/owners/bad", "/proxies/bad", "/auditor"),
+        "no",  # write proxy runs
+    ]
+    for arguments in ((), ("bad",)):
+        verified = run("cluster", "verify", address, *arguments, "--node-token-file", token)
+        assert verified.exit_code == 8 and "! /logs/bad in the metadata" in verified.stdout
+    refused = run("cluster", "decommission", address, "n0")
+    assert refused.exit_code == 3 and "/logs/bad in the metadata" in refused.stderr
+
+
+def test_what_was_trimmed_or_moved_while_it_was_read_is_not_missing() -> None:
+    a, b, c = map(NodeId, ("a:1", "b:1", "c:1"))
+    segment = Segment(
+        SegmentId(0),
+        Epoch(1),
+        Lsn(0),
+        (Ensemble(BlockId(0), (a, b)),),
+        2,
+        2,
+        sealed=True,
+        blocks=10,
+    )
+    before = LogManifest(bytes(16), Epoch(1), "p", Lsn(0), SegmentId(0), (segment,))
+    finding = ReplicaFinding("missing", a, "main", 0, "data", 2, 8, "it is not there")
+    assert still_owed([finding], before, before) == [finding]
+    moved = replace(segment, ensembles=(Ensemble(BlockId(0), (c, b)), Ensemble(BlockId(5), (a, b))))
+    after = replace(before, segments=(moved,))
+    assert still_owed([finding], before, after) == [replace(finding, first=5)]
+    assert still_owed([finding], before, replace(before, segments=())) == []
+    assert still_owed([finding], before, replace(before, log_id=b"x" * 16)) == []
+    assert still_owed([finding], before, None) == []
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    address = f"penstock+dir://{tmp_path}"
+    missing = run("cluster", "status", address, "--tls-ca", "/nope.pem")
+    assert missing.exit_code == 3 and "/nope.pem of --tls-ca" in missing.stderr
+    token = tmp_path / "token"
+    token.touch(0o600)
+    for data, words in ((b"\xff" * 40, "is not UTF-8"), (b"x", "is too short")):
+        token.write_bytes(data)
+        refused = run("cluster", "status", address, "--token-file", token)
+        assert refused.exit_code == 3 and words in refused.stderr
+        assert "remove the file" not in refused.stderr
 
 
 # ---- single processes
