@@ -14,7 +14,7 @@ from penstock.log.client.connection import open_connection
 from penstock.log.core import tails
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server import owner
+from penstock.log.server import served_log
 from penstock.log.server.server import LogServer
 
 
@@ -42,14 +42,14 @@ def test_a_reader_goes_on_after_a_read_of_the_server_failed(
 ) -> None:
     """The connection lives on, so nobody but the reader itself can ask again."""
     monkeypatch.setattr(tails, "RECENT_BYTES", 1)  # nothing comes from memory
-    read_piece, failures = owner.read_piece, [OSError(5, "Input/output error")]
+    read_piece, failures = served_log.read_piece, [OSError(5, "Input/output error")]
 
     def fail_once(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return read_piece(*arguments)
 
-    monkeypatch.setattr(owner, "read_piece", fail_once)
+    monkeypatch.setattr(served_log, "read_piece", fail_once)
 
     async def play() -> list[bytes]:
         async with Serving(tmp_path) as serving, await AsyncLog.connect(serving.endpoint) as log:

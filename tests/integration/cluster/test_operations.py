@@ -162,8 +162,8 @@ def test_nothing_is_started_beside_what_an_earlier_run_left(tmp_path: Path) -> N
     options = ("cluster", "up", "--dir", home, "--nodes", 1, "--proxies", 1, "--port", free_port())
     Up(*options).end(signal.SIGKILL)
     left = living(home)
-    assert sorted(left) == ["n0", "p0", "zookeeper"]
     try:
+        assert sorted(left) == ["n0", "p0", "zookeeper"]
         # Without its pid it is found, too: whoever started it may have ended too early to write it.
         known = json.loads((home / "cluster.json").read_text())
         for pids_known in (known["pids"], {}):
@@ -193,8 +193,9 @@ def test_a_cluster_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: 
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGHUP):  # somebody impatient
         starting.send_signal(number)
         time.sleep(0.05)
-    starting.communicate(timeout=60)
-    assert starting.returncode == 130
+    _, complaint = starting.communicate(timeout=60)
+    # A later signal may find it when all is stopped, on its way out.
+    assert starting.returncode in (130, -signal.SIGINT, -signal.SIGHUP), complaint
     assert not living(home)
 
 
@@ -314,9 +315,7 @@ def test_a_node_is_emptied_and_the_next_is_refused(four: tuple[Path, Up]) -> Non
         0,
         f"{name} can be taken away: 2 segments would be copied\n",
     )
-    started = time.monotonic()
     done = run_json("cluster", "decommission", home, name)
-    assert time.monotonic() - started > 2.0  # a second look, when every proxy has seen the mark
     assert done == {
         **{"node": name, "draining": True, "segments": 0},
         **{"min_regions": 1, "problems": []},
@@ -390,6 +389,25 @@ def test_what_cannot_be_read_in_the_metadata_is_a_problem_of_its_own(tmp_path: P
         assert verified.exit_code == 8 and "! /logs/bad in the metadata" in verified.stdout
     refused = run("cluster", "decommission", address, "n0")
     assert refused.exit_code == 3 and "/logs/bad in the metadata" in refused.stderr
+
+
+def test_a_node_is_empty_only_after_a_second_look(tmp_path: Path) -> None:
+    """At the first, a proxy may not have seen the mark, and place something on the node."""
+    address = f"penstock+dir://{tmp_path / 'metadata'}"
+    info = {"name": "n0", "cookie": "1", "host": "127.0.0.1", "port": 1}
+
+    async def write() -> None:
+        store = await open_metadata(parse_cluster_address(address))
+        await store.create("/nodes/n0", json.dumps(info).encode())
+        await store.close()
+
+    asyncio.run(write())
+    started = time.monotonic()
+    done = run("cluster", "decommission", address, "n0")
+    assert time.monotonic() - started > 2.0
+    problem, verdict = done.stdout.splitlines()
+    assert problem.startswith("! the region rule (--min-regions) is not known")
+    assert verdict.startswith("n0 is empty")
 
 
 def test_what_was_trimmed_or_moved_while_it_was_read_is_not_missing() -> None:
