@@ -20,7 +20,7 @@ import uvloop
 from penstock.errors import PenstockError, Trimmed
 from penstock.log.client.client import AsyncLog
 from penstock.log.proxy.open_log import Replication
-from penstock.log.records import NewEntry
+from penstock.log.records import Kind, NewEntry
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.testing.in_process_cluster import SMALL, InProcessCluster
 
@@ -139,7 +139,7 @@ async def read(log: AsyncLog, tags: list[str] | None = None, start: int = 0) -> 
     found = []
     async with asyncio.timeout(SECONDS), log.tail(tags, start=start, end=end) as reader:
         async for batch in reader:
-            found += [entry.payload for entry in batch.entries if entry.payload[:1].isdigit()]
+            found += [entry.payload for entry in batch.entries if entry.kind == Kind.DATA]
     return found
 
 
