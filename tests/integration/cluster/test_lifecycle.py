@@ -139,7 +139,8 @@ async def read(log: AsyncLog, tags: list[str] | None = None, start: int = 0) -> 
     found = []
     async with asyncio.timeout(SECONDS), log.tail(tags, start=start, end=end) as reader:
         async for batch in reader:
-            found += [entry.payload for entry in batch.entries if entry.kind == Kind.DATA]
+            entries = [entry for entry in batch.entries if entry.kind == Kind.DATA]
+            found += [entry.payload for entry in entries if entry.payload[:1].isdigit()]
     return found
 
 
