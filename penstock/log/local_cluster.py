@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,23 @@ class ClusterProcess:
         """Start it without waiting."""
         assert not self.is_running, f"{self.name} runs already"
         self._ready.unlink(missing_ok=True)
+        # In a thread: a signal that interrupts us inside Popen would lose the child it has made.
+        done = threading.Event()
+        thread = threading.Thread(target=self._start_process, args=(extra, done), daemon=True)
+        try:
+            thread.start()
+            thread.join()
+        except BaseException:
+            done.wait(5.0)  # not `join`: interrupted in `start`, it may not know that it runs
+            raise
+
+    def _start_process(self, extra: Sequence[str], done: threading.Event) -> None:
+        try:
+            self._open_process(extra)
+        finally:
+            done.set()
+
+    def _open_process(self, extra: Sequence[str]) -> None:
         with open(self.output, "ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self._module, *self._options, *extra],
