@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from penstock.errors import BadFormat, Damaged, PenstockError
+from penstock.errors import BadFormat, Damaged, PenstockError, Unavailable
 from penstock.ids import BlockId, NodeId
 from penstock.limits import DELIVERY_BYTES, KIB, MIB
 from penstock.log.block_format import BlockHeader, check_block
@@ -112,18 +112,16 @@ class BlockSource:
     ) -> Block:
         """One block that is known to be durable; what follows it is read ahead."""
         key = SegmentKey(log, segment.id, part)
-        while True:
-            found = self.cached(key, block)
-            if found is not None:
-                return found
-            place = (key, block)
-            task = self._fetching.get(place)
-            if task is None:
-                task = self._loop.create_task(self._get(key, mark, segment, block))
-                self._fetching[place] = task
-                task.add_done_callback(partial(self._fetched, place))
-            fetched = await asyncio.shield(task)
-            return fetched.blocks[0]
+        found = self.cached(key, block)
+        if found is not None:
+            return found
+        place = (key, block)
+        task = self._fetching.get(place)
+        if task is None:
+            task = self._loop.create_task(self._get(key, mark, segment, block))
+            self._fetching[place] = task
+            task.add_done_callback(partial(self._fetched, place))
+        return (await asyncio.shield(task)).blocks[0]
 
     def _fetched(self, place: _Place, task: asyncio.Task[Fetched]) -> None:
         del self._fetching[place]
@@ -243,7 +241,7 @@ class BlockSource:
                 now_ms = loop.time() * 1000
                 client = self._nodes.client(node)
                 if client is None:
-                    gone = BadFormat("it is not registered")
+                    gone = Unavailable("it is not registered")
                     waiting += read.on_error(node, gone, now_ms)
                     continue
                 self.speculated += bool(tasks)
