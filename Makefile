@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types soak bench nexmark clean java
+.PHONY: help install demo test lint types soak bench nexmark clean java
 .DEFAULT_GOAL := help
 
 help:
@@ -14,12 +14,14 @@ help:
 	@echo "make bench   all of penstock bench, about 20 minutes"
 	@echo "make nexmark  all figures of docs/benchmarks.md and a page of them, about two hours"
 
-$(BIN)/.installed: pyproject.toml
+$(BIN)/.installed: pyproject.toml bench/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("penstock needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Penstock and its tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e bench
 	@touch $@
+
+install: $(BIN)/.installed
 
 java:
 	@command -v java >/dev/null 2>&1 && java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || \

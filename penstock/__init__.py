@@ -22,9 +22,8 @@ runtime/   tasks, workers and the coordinator: a query at work on the log
 connector/ format("penstock"): Spark's own engine on the log
 spark/     where PySpark meets Penstock: plans, start, the running query
 nexmark/   the benchmark: generator and queries
-bench/     measurements
+testing/   for tests of your own: a log in memory, batch Spark as the judge
 cli/       the command `penstock`
-testing/   fakes and a seeded world, for tests only: nothing above imports it
 
 The names below are the public ones. Importing this package loads nothing heavy and starts nothing:
 `connect`, `Log` and `Stream` bring Arrow in when they are first used.

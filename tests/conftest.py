@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,11 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Processes that tests start find `harness` and `simulation`, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 #: Slow machines are no news, and tests that build large inputs say so themselves.
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]

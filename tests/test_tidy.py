@@ -131,10 +131,11 @@ LAYERS = (
     ("connector",),
     ("spark",),
     ("nexmark",),
-    ("bench",),
-    ("cli",),
     ("testing",),
+    ("cli",),
 )
+#: What is not installed with Penstock: measurements and tests import it, never the other way round.
+OUTSIDE = ("penstock_bench", "harness", "simulation")
 #: They stand beside each other, and know nothing of each other.
 STRANGERS = (("log.server", "log.client"), ("log.storage", "log.client"))
 #: Third parties that have one home.
@@ -150,7 +151,6 @@ HOMES = {
         "connector/",
         "spark/",
         "nexmark/",
-        "bench/",
         "testing/",
     ),
     "click": ("cli/",),
@@ -160,11 +160,8 @@ HOMES = {
         "log/node/",
         "log/proxy/",
         "log/client/blocking.py",
-        "nexmark/producers.py",
         "runtime/worker.py",
         "runtime/coordinator.py",
-        "bench/",
-        "testing/",
     ),
     "kazoo": ("log/meta/zookeeper.py",),
     "grpc": (),
@@ -172,7 +169,6 @@ HOMES = {
         "connector/",
         "spark/",
         "nexmark/",
-        "bench/",
         "cli/plan.py",
         "testing/oracle.py",
         # Where a user's Python function runs, with pyspark's own conversions.
@@ -281,9 +277,11 @@ def layer_of(dotted: str) -> int | None:
 def upward_imports(module: Module) -> list[str]:
     own = layer_of(module.dotted)
     if own is None:
-        own = len(LAYERS) - 2  # the package itself: anything but what is for tests
+        own = len(LAYERS) - 1  # the package itself
     found = []
     for line, name in imported(module.tree):
+        if name.split(".")[0] in OUTSIDE:
+            found.append(f"{line}: {module.dotted} imports {name}, which is not installed with it")
         other = layer_of(name) if name.startswith("penstock.") else None
         if other is not None and other > own:
             found.append(f"{line}: {module.dotted} imports {name}, which stands below it")
@@ -376,9 +374,9 @@ BAD = {
     loops_over_sets: [Module("log/core/x.py", '"""x."""\nfor i in {1, 2}:\n    pass\n')],
     upward_imports: [
         Module("log/core/x.py", '"""x."""\nfrom penstock.log.storage.disk import Disk\n'),
-        Module("log/server/x.py", '"""x."""\nimport penstock.testing.disk\n'),
+        Module("log/server/x.py", '"""x."""\nimport harness.disk\n'),
         Module("log/client/x.py", '"""x."""\nfrom penstock.stream.rows import to_batches\n'),
-        Module("__init__.py", '"""x."""\nfrom penstock.testing.disk import MemoryDisk\n'),
+        Module("__init__.py", '"""x."""\nfrom harness.disk import MemoryDisk\n'),
     ],
     stranger_imports: [
         Module("log/client/x.py", '"""x."""\nfrom penstock.log.server.owner import LogOwner\n'),
@@ -425,7 +423,8 @@ def wrong_map(docstring: str, names: set[str]) -> list[str]:
 
 def test_every_package_says_what_its_files_are_for() -> None:
     problems = []
-    for init in sorted(PACKAGE.rglob("__init__.py")):
+    packages = [PACKAGE, *(ROOT / "tests").glob("*/"), *(ROOT / "bench").glob("*/")]
+    for init in sorted(init for place in packages for init in place.rglob("__init__.py")):
         files = {path.name for path in init.parent.glob("*.py") if path.name[:2] != "__"}
         folders = {f"{path.parent.name}/" for path in init.parent.glob("*/__init__.py")}
         docstring = ast.get_docstring(ast.parse(init.read_text())) or ""
@@ -455,6 +454,11 @@ def test_every_pure_path_exists() -> None:
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    """Files outside of a package share one name space."""
+    names = [
+        path.name
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.name != "conftest.py" and not (path.parent / "__init__.py").exists()
+    ]
 
     assert len(names) == len(set(names))

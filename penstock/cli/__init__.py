@@ -21,11 +21,4 @@ explain_task.py  markers, and whether an entry of a task counts
 demo.py          demo: see it work
 demo_run.py      a query on Spark in real time, two kills, its result checked
 demo_view.py     what the demo shows while it runs
-bench.py         measurements
-nexmark.py       the group of the benchmark's commands
-nexmark_generate.py  nexmark generate: the events alone, on schedule
-nexmark_run.py   nexmark run, saturate: a query measured, and the highest rate it holds
-nexmark_report.py  nexmark report, recovery: figures as a page; after a failure
-nexmark_protocols.py  nexmark protocols: commit protocols side by side
-nexmark_peers.py  nexmark peers, compare: other systems beside Penstock
 """

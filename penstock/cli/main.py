@@ -10,16 +10,15 @@ import io
 import os
 import sys
 import traceback
+from importlib.metadata import entry_points
 from typing import IO, Any
 
 import click
 
-from penstock.cli.bench import bench
 from penstock.cli.cluster import cluster
 from penstock.cli.demo import demo
 from penstock.cli.explain import explain
 from penstock.cli.log import log
-from penstock.cli.nexmark import nexmark
 from penstock.cli.output import EXIT_INTERRUPTED, error_text, exit_code
 from penstock.cli.plan import plan
 from penstock.cli.query import query
@@ -98,8 +97,10 @@ def cli() -> None:
     """
 
 
-for command in (log, cluster, stream, query, plan, explain, demo, bench, nexmark):
+for command in (log, cluster, stream, query, plan, explain, demo):
     cli.add_command(command)
+for _found in entry_points(group="penstock.commands"):  # of packages beside this one: benchmarks
+    cli.add_command(_found.load(), _found.name)
 
 
 def main() -> None:

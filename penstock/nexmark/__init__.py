@@ -6,8 +6,6 @@ pools.py      the strings, made once from the seed, picked by draws
 layout.py     columns of a kind as Arrow arrays, dense or with gaps
 generator.py  event ids -> persons, auctions, bids, or the mixed stream, as Arrow batches
 pace.py       which event is due when, and whether that was held
-producers.py  generator processes that append on schedule
 live.py       bids at the pace of the wall clock, and a query over them, for the demo
-timed.py      the queries with the moment from which the latency of a row counts
 queries/      q0 ... q22 and three of Rhino, one plain PySpark function each
 """

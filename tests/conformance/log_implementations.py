@@ -8,11 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.in_process_cluster import in_process_cluster
+
 from penstock.config import ServerConfig
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.server.server import LogServer
-from penstock.testing.in_process_cluster import in_process_cluster
 from penstock.testing.memory_log import MemoryLog
 
 #: Opens a log in an empty directory.

@@ -36,12 +36,12 @@ import fire_processes as processes
 import numpy as np
 import pyarrow as pa
 from fire import Driver, free_port
+from harness.server_process import ServerProcess
 
 import penstock
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import BATCH_PREFIX, batch_writer, naming_tag
-from penstock.testing.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 #: Two executors of one core each: a task's second attempt runs beside the first.

@@ -26,6 +26,7 @@ from typing import Any
 import fire_processes as processes
 import fire_queries
 import pyspark
+from harness.server_process import ServerProcess
 
 import penstock
 from penstock.log.records import Entry
@@ -34,7 +35,6 @@ from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import control_tag, parse_task, query_key
 from penstock.runtime.control import Assign, Hello, Place, decode_message
 from penstock.runtime.registry import decode_query
-from penstock.testing.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 SPARK_WORK = Path(pyspark.__file__).parent / "work"

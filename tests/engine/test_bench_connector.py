@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
-from penstock.bench.connector import (
+from penstock_bench.connector import (
     BASE,
     BATCH,
     BOTH,
@@ -20,7 +19,7 @@ from penstock.bench.connector import (
     make_report,
     run_connector_bench,
 )
-from penstock.bench.connector_queries import count_triggers
+from penstock_bench.connector_queries import count_triggers
 
 PLAN = Plan(rounds=1, rows=2_000, warm_triggers=0, triggers=2, warm_round=False)
 

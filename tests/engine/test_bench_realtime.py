@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock_bench.nexmark.peers import find_peer
+from penstock_bench.realtime import MICRO_BATCH_DEFAULTS, PENSTOCK, Plan, run_realtime_bench
 
 import penstock
-from penstock.bench.nexmark.peers import find_peer
-from penstock.bench.realtime import MICRO_BATCH_DEFAULTS, PENSTOCK, Plan, run_realtime_bench
 from penstock.errors import GuardFailed
 from penstock.log.records import NewEntry, SetKey
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.recovery import QUICK, run_recovery_bench
+from penstock_bench.recovery import QUICK, run_recovery_bench
 
 
 def test_state_is_built_lost_and_resumed_with_checkpoints_and_without(

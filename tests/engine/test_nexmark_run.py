@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from penstock_bench.nexmark.run import Bench, Run
 
-from penstock.bench.nexmark.run import Bench, Run
 from penstock.cli.main import cli
 from penstock.nexmark.queries import QUERIES
 

@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 from fire import Stand
 from fire_queries import QUERIES, closing_rows
+from harness.engine_checkers import by_task, check_engine, find_markers
 from nemesis import Nemesis, cpu_load
 
 from penstock.log.records import Entry
 from penstock.protocol.names import parse_task
-from penstock.testing.engine_checkers import by_task, check_engine, find_markers
 
 SEED = 20261101
 #: Two executors; in name, each has cores enough for all workers, should the other be lost.

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from click.testing import CliRunner
-
-from penstock.cli.bench import bench
+from penstock_bench.cli.bench import bench
 
 #: Bars of the issue: a run that misses one says so, and nobody makes them easier.
 BARS = {

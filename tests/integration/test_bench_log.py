@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from click.testing import CliRunner
-
-from penstock.cli.bench import bench
+from penstock_bench.cli.bench import bench
 
 CHECKS = {
     "append_1kib_p50_over_raw",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.bench.ops import BATCH_SIZES, SCENARIOS, Plan, run_ops_bench
+from penstock_bench.ops import BATCH_SIZES, SCENARIOS, Plan, run_ops_bench
 
 
 def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:

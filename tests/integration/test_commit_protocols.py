@@ -20,6 +20,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from embedded_server import stop_server
+from simulation.pipeline.queries import (
+    SOURCE,
+    Rows,
+    add_rows,
+    make_entries,
+    make_spec,
+    run_oracle,
+)
 
 import penstock
 from penstock.log.client.client import AsyncLog
@@ -32,14 +40,6 @@ from penstock.runtime.spec import ProtocolName, QuerySpec, Settings
 from penstock.runtime.task import Task
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import Address, run_worker
-from penstock.testing.pipeline.queries import (
-    SOURCE,
-    Rows,
-    add_rows,
-    make_entries,
-    make_spec,
-    run_oracle,
-)
 
 _context = multiprocessing.get_context("spawn")
 WORKERS = 2

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from harness.server_process import ServerProcess
+from penstock_bench.cli.nexmark_generate import generate
+from penstock_bench.nexmark.producers import Producers, now_us
 
 import penstock
-from penstock.cli.nexmark_generate import generate
 from penstock.errors import DeadlineExceeded, Unavailable
 from penstock.nexmark import model
 from penstock.nexmark.generator import Generator
-from penstock.nexmark.producers import Producers, now_us
-from penstock.testing.server_process import ServerProcess
 
 RATE = 4_000.0
 COUNT = 4_000

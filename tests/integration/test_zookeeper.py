@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from harness.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 from penstock.errors import (
     AlreadyExists,
@@ -32,7 +33,6 @@ from penstock.log.meta.api import Versioned
 from penstock.log.meta.zookeeper import ZooKeeperMetadata
 from penstock.log.meta.zookeeper_server import TICK_MS, ZooKeeperServer, find_jars, jar_places
 from penstock.log.serving.directory import Address
-from penstock.testing.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 SESSION_SECONDS = 1.5
 #: What a busy machine may add to a second or two.

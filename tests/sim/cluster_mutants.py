@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from simulation.cluster.swarm import Fault
 
 from penstock.errors import Fenced, PenstockError, Unknown
 from penstock.ids import BlockId, NodeId
@@ -28,7 +29,6 @@ from penstock.log.replication.node_api import Blocks, Found
 from penstock.log.replication.node_core import Answer, NodeCore, ReadPlan, ReadRequest, _Waiting
 from penstock.log.replication.segment_recovery import AddBack, Effect, SegmentRecovery
 from penstock.log.replication.segment_writer import SegmentWriter
-from penstock.testing.cluster.swarm import Fault
 
 #: A tail that a quorum of three can lose track of, on nodes that are killed and cut off.
 _TAIL = {

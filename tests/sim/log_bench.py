@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from harness.disk import SOME_LOST, Odds, SimDisk
+from simulation.log.machine import CrashPoint, MachineDisk, ProcessDied
+
 from penstock.ids import Lsn
 from penstock.log.client.reader import decode_records
 from penstock.log.core.sequencer import Answer, SegmentLimits, Sequencer, Write
@@ -19,8 +22,6 @@ from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.manifest import FileManifestStore
 from penstock.log.storage.reader import read_piece
 from penstock.log.storage.recover import create_log, recover
-from penstock.testing.disk import SOME_LOST, Odds, SimDisk
-from penstock.testing.sim.machine import CrashPoint, MachineDisk, ProcessDied
 
 _CREDIT = 1 << 20
 

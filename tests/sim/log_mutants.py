@@ -12,6 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from harness.disk import Odds
+from simulation.log import owner as owner_module
+from simulation.log.owner import SimOwner
+from simulation.log.swarm import Fault
 
 from penstock.errors import GuardFailed
 from penstock.log.client.appender_core import AppenderCore
@@ -27,10 +31,6 @@ from penstock.log.storage import log_storage, manifest, recover
 from penstock.log.storage.disk import Disk
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.segment_file import SegmentEnd, segment_name
-from penstock.testing.disk import Odds
-from penstock.testing.sim import owner as owner_module
-from penstock.testing.sim.owner import SimOwner
-from penstock.testing.sim.swarm import Fault
 
 
 @dataclass(frozen=True)

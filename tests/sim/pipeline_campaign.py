@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from simulation.pipeline.world import PipelineWorld
+
 from penstock.runtime.spec import ProtocolName
-from penstock.testing.pipeline.world import PipelineWorld
 
 _TRACE_LINES = 40
 

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from simulation.pipeline.swarm import draw_swarm
+from simulation.pipeline.world import PipelineWorld
 
 from penstock.runtime.spec import ProtocolName
-from penstock.testing.pipeline.swarm import draw_swarm
-from penstock.testing.pipeline.world import PipelineWorld
 
 SEEDS_MAX = 300
 #: Mistakes in a mutant itself, not in what it does to the engine.

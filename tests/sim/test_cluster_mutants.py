@@ -11,9 +11,8 @@ from random import Random
 
 import pytest
 from cluster_mutants import MUTANTS, Mutant
-
-from penstock.testing.cluster.swarm import draw_for
-from penstock.testing.cluster.world import ClusterWorld
+from simulation.cluster.swarm import draw_for
+from simulation.cluster.world import ClusterWorld
 
 SEEDS_MAX = 100
 #: Mistakes in a mutant itself, not in what it does to the log.

@@ -14,6 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulation.cluster.proxies import SimProxy
+from simulation.cluster.swarm import ClusterSwarm
+from simulation.cluster.world import ClusterWorld
 from test_cluster_fencing_search import KEY, MARK, NODES, SEGMENT, MemoryStore, block
 
 from penstock.errors import Fenced, SeqGap, Unavailable
@@ -31,9 +34,6 @@ from penstock.log.replication.node_api import Blocks, Fence, Found
 from penstock.log.replication.node_core import FenceRecord, NodeCore, ReadPlan, ReadRequest
 from penstock.log.replication.segment_recovery import AddBack, ReadBlock, SegmentRecovery
 from penstock.log.replication.segment_writer import SegmentWriter
-from penstock.testing.cluster.proxies import SimProxy
-from penstock.testing.cluster.swarm import ClusterSwarm
-from penstock.testing.cluster.world import ClusterWorld
 
 N0, N1, N2 = NODES
 ABSENT = Blocks(Found.ABSENT, BlockId(0))
@@ -175,7 +175,7 @@ def test_r07_a_node_shows_nothing_that_is_not_known_to_be_acknowledged() -> None
 
 def test_r08_what_is_known_to_be_durable_outlives_a_restart() -> None:
     """A node that has restarted knows the LAC from the blocks that it has."""
-    from penstock.testing.cluster.nodes import SimStore
+    from simulation.cluster.nodes import SimStore
 
     node = Node()
     store = SimStore()

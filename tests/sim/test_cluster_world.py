@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-
-from penstock.testing.cluster.swarm import Fault, draw_for
-from penstock.testing.cluster.world import ClusterWorld
+from simulation.cluster.swarm import Fault, draw_for
+from simulation.cluster.world import ClusterWorld
 
 PROTOCOLS = ("P1", "P2", "P3", "P4", "P6")
 #: Seeds per protocol of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n`
@@ -144,7 +143,7 @@ def test_every_fault_and_every_event_occurred(met: Counter[str]) -> None:
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
     """Other processes, with other hash seeds: no set or dict order may leak into what happens."""
     program = (
-        "from penstock.testing.cluster.world import ClusterWorld\n"
+        "from simulation.cluster.world import ClusterWorld\n"
         "for seed in range(10):\n"
         "    world = ClusterWorld(seed); world.run(); print(world.trace_hash, world.steps)\n"
     )

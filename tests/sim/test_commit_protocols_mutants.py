@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from pipeline_mutants import Mutant, catch, world
+from simulation.pipeline.drivers import SimDriver
+from simulation.pipeline.swarm import Fault
+from simulation.pipeline.tasks import SimTask
 
 from penstock.errors import Fenced
 from penstock.ids import Lsn
@@ -32,9 +35,6 @@ from penstock.runtime.spec import ProtocolName
 from penstock.runtime.task_core import TaskCore
 from penstock.runtime.transactions import Substreams, TransactionProtocol
 from penstock.state.checkpoint_store import CheckpointRef
-from penstock.testing.pipeline.drivers import SimDriver
-from penstock.testing.pipeline.swarm import Fault
-from penstock.testing.pipeline.tasks import SimTask
 
 Patch = pytest.MonkeyPatch
 

@@ -9,6 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulation.pipeline.bench import Bench
+from simulation.pipeline.client import Client, Network
+from simulation.pipeline.fibers import Process
+from simulation.pipeline.swarm import Swarm
 
 from penstock.errors import StaleInstance
 from penstock.ids import Lsn
@@ -24,10 +28,6 @@ from penstock.runtime.task_core import TaskCore
 from penstock.runtime.transactions import TransactionProtocol
 from penstock.runtime.trim import find_trim_point
 from penstock.state.checkpoint_store import CheckpointRef
-from penstock.testing.pipeline.bench import Bench
-from penstock.testing.pipeline.client import Client, Network
-from penstock.testing.pipeline.fibers import Process
-from penstock.testing.pipeline.swarm import Swarm
 
 
 class Place:

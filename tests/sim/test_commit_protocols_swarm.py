@@ -10,11 +10,11 @@ import os
 
 import pytest
 from pipeline_campaign import Campaign, run_seeds
+from simulation.pipeline.queries import SHAPES
+from simulation.pipeline.swarm import Fault
+from simulation.pipeline.world import PipelineWorld
 
 from penstock.runtime.spec import ProtocolName
-from penstock.testing.pipeline.queries import SHAPES
-from penstock.testing.pipeline.swarm import Fault
-from penstock.testing.pipeline.world import PipelineWorld
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "40"))
 FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "20"))

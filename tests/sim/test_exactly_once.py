@@ -13,9 +13,8 @@ import sys
 
 import pytest
 from pipeline_campaign import Campaign, run_seeds
-
-from penstock.testing.pipeline.queries import SHAPES
-from penstock.testing.pipeline.swarm import Fault
+from simulation.pipeline.queries import SHAPES
+from simulation.pipeline.swarm import Fault
 
 #: Seeds of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n` elsewhere.
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "80"))
@@ -67,7 +66,7 @@ def test_tasks_had_several_instances_where_workers_and_drivers_died(campaign: Ca
 def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     """Other hash seeds: no set or dict order may leak into what happens."""
     program = (
-        "from penstock.testing.pipeline.world import PipelineWorld\n"
+        "from simulation.pipeline.world import PipelineWorld\n"
         "for seed in range(4):\n"
         "    world = PipelineWorld(seed); world.run(); print(world.loop.trace_hash)\n"
     )

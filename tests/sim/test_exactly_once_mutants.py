@@ -13,6 +13,12 @@ from typing import Any
 
 import pytest
 from pipeline_mutants import WORLDS, Mutant, catch, world
+from simulation.pipeline import drivers
+from simulation.pipeline import world as world_module
+from simulation.pipeline.drivers import SimDriver
+from simulation.pipeline.store import SimStore
+from simulation.pipeline.swarm import Fault
+from simulation.pipeline.tasks import SimTask
 
 from penstock.ids import Lsn
 from penstock.log.core import sequencer
@@ -27,12 +33,6 @@ from penstock.runtime.commit import Commit
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.task_core import TaskCore
 from penstock.state.checkpoint_store import CheckpointRef
-from penstock.testing.pipeline import drivers
-from penstock.testing.pipeline import world as world_module
-from penstock.testing.pipeline.drivers import SimDriver
-from penstock.testing.pipeline.store import SimStore
-from penstock.testing.pipeline.swarm import Fault
-from penstock.testing.pipeline.tasks import SimTask
 
 DEADLY: dict[str, Any] = {"mean_ms": {Fault.KILL: 90, Fault.PAUSE: 150}, "odds": {Fault.LATE: 0.1}}
 ZOMBIES: dict[str, Any] = {"mean_ms": {Fault.PAUSE: 60}, "odds": {Fault.LATE: 0.2}, "workers": 2}
@@ -98,7 +98,7 @@ def last_marker_is_read_before_the_claim(patch: pytest.MonkeyPatch) -> None:
         known = await self.producer(name)
         return world_client.SimAppender(self, name, instance, known.next_seq)
 
-    from penstock.testing.pipeline import client as world_client
+    from simulation.pipeline import client as world_client
 
     patch.setattr(SimDriver, "claim", claim)
     patch.setattr(SimTask, "resume", resume)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from simulation.pipeline.bench import Bench, Instance
+from simulation.pipeline.queries import DELAY_MS
+from simulation.pipeline.story import contents_of
 
 from penstock.errors import StaleInstance, Trimmed
 from penstock.ids import Lsn
@@ -23,9 +26,6 @@ from penstock.runtime.control import Assign, Hello
 from penstock.runtime.coordinator_core import Announce, Claim, CoordinatorCore
 from penstock.runtime.registry import RegisteredQuery, describe_change
 from penstock.runtime.trim_rule import needed_from
-from penstock.testing.pipeline.bench import Bench, Instance
-from penstock.testing.pipeline.queries import DELAY_MS
-from penstock.testing.pipeline.story import contents_of
 
 ROWS = tuple((key, 1000 + key) for key in range(9))
 

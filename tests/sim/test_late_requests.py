@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from simulation.log.appender import Claim, SimAppender
+from simulation.log.link import Link
+from simulation.log.network import Connection
+from simulation.log.story import AppendOp
+from simulation.log.swarm import Swarm
+from simulation.log.world import World
 
 from penstock.errors import GuardFailed, PenstockError
 from penstock.log.core.sessions import Sessions
 from penstock.log.records import Appended, Guard, NewEntry, SetKey
-from penstock.testing.sim.appender import Claim, SimAppender
-from penstock.testing.sim.link import Link
-from penstock.testing.sim.network import Connection
-from penstock.testing.sim.story import AppendOp
-from penstock.testing.sim.swarm import Swarm
-from penstock.testing.world import World
 
 
 class Stage:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from log_mutants import MUTANTS, Mutant
-
-from penstock.testing.sim.swarm import draw_swarm
-from penstock.testing.world import World
+from simulation.log.swarm import draw_swarm
+from simulation.log.world import World
 
 SEEDS_MAX = 200
 #: Mistakes in a mutant itself, not in what it does to the log.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from harness.disk import ALL_KEPT, ALL_LOST, SOME_LOST, Odds
 from log_bench import LogBench
 from sample_groups import claim, group
 
@@ -17,7 +18,6 @@ from penstock.ids import Lsn
 from penstock.log.client.appender_core import AppenderCore
 from penstock.log.records import Appended, Flush, Guard, NewEntry, SetKey
 from penstock.log.storage.recover import snapshot_lsns, snapshot_name
-from penstock.testing.disk import ALL_KEPT, ALL_LOST, SOME_LOST, Odds
 
 EVERY_ODDS = (ALL_LOST, ALL_KEPT, SOME_LOST)
 

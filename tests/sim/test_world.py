@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
+from simulation.log.swarm import Fault
+from simulation.log.world import World
 
-from penstock.testing.sim.swarm import Fault
-from penstock.testing.world import World
 from penstock.wire.messages import MESSAGES, GetStatus, Ping, Pong, Status
 
 #: Seeds of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n` elsewhere.
@@ -137,7 +137,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
     """Another process, with other hash seeds: no set or dict order may leak into what happens."""
     program = (
-        "from penstock.testing.world import World\n"
+        "from simulation.log.world import World\n"
         "for seed in range(3):\n"
         "    world = World(seed); world.run(); print(world.trace_hash)\n"
     )

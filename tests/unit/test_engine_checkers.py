@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harness.engine_checkers import check_engine
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Heard, Marker, Range, decode_marker, encode_marker
-from penstock.testing.engine_checkers import check_engine
 
 ONE, TWO = "q.1/0/0", "q.1/1/0"
 

@@ -1,6 +1,6 @@
 """NEXMark as Spark's Structured Streaming accepts it, each query with `lat_ts` as its last column.
 
-Where Spark takes the DataFrame that Penstock runs (`penstock.nexmark.timed`), it gets that one.
+Where Spark takes the DataFrame that Penstock runs (`penstock_bench.nexmark.timed`), it gets it.
 Where it refuses it, it gets another that says the same in its terms: aggregates in a chain for q5,
 processors for q4 and q6, `max_by` for q9, q18 and q19, sets for the distinct counts of q15 and q16.
 Watermarks lag by nothing: the stream is ordered.
@@ -12,6 +12,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock_bench.nexmark.timed import LAT_TS, MODES, timed
 from processors import HighestBid, LastTen, MaxPerAuction
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,7 +21,6 @@ from talk import Refusal
 from penstock.nexmark.model import side_input
 from penstock.nexmark.queries import QUERIES
 from penstock.nexmark.queries.views import split_events
-from penstock.nexmark.timed import LAT_TS, MODES, timed
 
 #: What needs the time of which kinds, so that windows close.
 _WATERMARKED: Final = {

@@ -26,12 +26,12 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 
 from formulations import WITH_PROCESSORS, make_frame  # noqa: E402
 from log_streams import read_stream, write_stream  # noqa: E402
+from penstock_bench.queries import QUERIES as BENCH_QUERIES  # noqa: E402
 from pyspark.errors import AnalysisException  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema  # noqa: E402
 from talk import Command, Figures, Refusal, serve  # noqa: E402
 
-from penstock.bench.queries import QUERIES as BENCH_QUERIES  # noqa: E402
 from penstock.stream.registration import stream_tag  # noqa: E402
 from penstock.stream.session import connect  # noqa: E402
 

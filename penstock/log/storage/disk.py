@@ -1,7 +1,7 @@
 """The few file operations that the log needs, as an interface, and their real implementation.
 
 Owns nothing but the system calls: one directory, flat names. Everything that decides sits above it,
-so that the same code runs on `penstock.testing.disk`, which loses unsynced writes and fails on
+so that the same code runs on `harness.disk`, which loses unsynced writes and fails on
 request. Contract: after `File.sync` returns, the file's bytes and length survive a power cut; after
 `sync_dir`, creations, renames and removals do. A failed `sync` says nothing about what is on disk
 (ATC'20).

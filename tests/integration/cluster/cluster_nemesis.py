@@ -21,12 +21,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from cluster_workload import Watcher, wait_state
+from harness.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 from penstock.errors import Unavailable
 from penstock.limits import KIB
 from penstock.log.local_cluster import NAMESPACE, ClusterProcess, LocalCluster
 from penstock.log.serving.directory import Address
-from penstock.testing.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
 
 SESSION_SECONDS = 1.0
 STARTS_MAX = 10

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_workload import TAGS, Writer, count_up, follow, read_final
+from harness.history import Append, History, Outcome, check_counter
 
 from penstock.errors import Retryable, Unavailable
 from penstock.log.client.client import AsyncLog, Endpoint, Resolve
@@ -22,7 +23,6 @@ from penstock.log.meta.open import open_metadata
 from penstock.log.records import Appended, Entry, Kind
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.serving.directory import read_token
-from penstock.testing.history import Append, History, Outcome, check_counter
 
 COUNTER = "count"
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from harness.in_process_cluster import InProcessCluster, in_process_cluster
 
 from penstock.errors import NotFound, Unknown
 from penstock.log.block_format import check_block
@@ -25,7 +26,6 @@ from penstock.log.replication.manifest import LogManifest, SegmentKey, decode_lo
 from penstock.log.replication.node_api import NodeInfo, Nodes
 from penstock.log.replication.placement import machine_of
 from penstock.log.replication.quorum import replicas
-from penstock.testing.in_process_cluster import InProcessCluster, in_process_cluster
 
 
 @pytest.fixture(autouse=True)

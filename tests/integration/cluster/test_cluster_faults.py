@@ -20,8 +20,7 @@ import uvloop
 from cluster_nemesis import Nemesis, busy_processor, fire_cluster
 from cluster_workload import ClusterHistory, Load, route, watching
 from fault_workload import TAGS
-
-from penstock.testing.history import Outcome
+from harness.history import Outcome
 
 SEED = 20261117
 LOG = "main"

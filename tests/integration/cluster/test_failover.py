@@ -24,6 +24,8 @@ from cluster_workload import (
     wait_state,
     watching,
 )
+from harness.history import Outcome
+from harness.in_process_cluster import in_process_cluster
 
 from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.limits import KIB
@@ -36,8 +38,6 @@ from penstock.log.proxy.server import ProxyServer
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.replication.routing import ProxyInfo
 from penstock.log.serving.directory import read_token
-from penstock.testing.history import Outcome
-from penstock.testing.in_process_cluster import in_process_cluster
 
 SEED = 20261116
 SESSION_SECONDS = 1.0

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from harness.in_process_cluster import in_process_cluster
 
 from penstock.errors import BadConfig, PenstockError, Unavailable
 from penstock.log.node import server as node_server
 from penstock.log.node.client import NetworkNodeClient
 from penstock.log.records import NewEntry
 from penstock.log.replication.node_api import NodeInfo
-from penstock.testing.in_process_cluster import in_process_cluster
 
 
 def test_a_second_node_of_a_name_does_not_lock_out_the_first(

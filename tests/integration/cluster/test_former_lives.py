@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import uvloop
+from harness.in_process_cluster import in_process_cluster
 
 from penstock.errors import PenstockError
 from penstock.ids import NodeId
@@ -14,7 +15,6 @@ from penstock.log.records import NewEntry
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Found
 from penstock.log.serving.directory import read_token
-from penstock.testing.in_process_cluster import in_process_cluster
 
 
 def flip_in_the_middle(directory: Path) -> None:

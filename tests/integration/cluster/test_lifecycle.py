@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import uvloop
+from harness.in_process_cluster import SMALL, InProcessCluster
 
 from penstock.errors import PenstockError, Trimmed
 from penstock.log.client.client import AsyncLog
 from penstock.log.proxy.open_log import Replication
 from penstock.log.records import Kind, NewEntry
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
-from penstock.testing.in_process_cluster import SMALL, InProcessCluster
 
 SECONDS = 20.0
 NODES = ("n0", "n1", "n2")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from harness.in_process_cluster import InProcessCluster
 
 from penstock.errors import DeadlineExceeded, PenstockError, Unavailable
 from penstock.ids import NodeId
@@ -23,7 +24,6 @@ from penstock.log.records import NewEntry
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.placement import check_placement
-from penstock.testing.in_process_cluster import InProcessCluster
 
 REGIONS = ("east", "north", "west")
 RACKS = ("r1", "r2")

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import uvloop
+from harness.in_process_cluster import InProcessCluster
+from harness.server_process import listening_addresses
 from tls_material import Authority
 
 from penstock.errors import BadConfig, PenstockError, Unauthorized, Unavailable
@@ -20,8 +22,6 @@ from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
 from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_token
-from penstock.testing.in_process_cluster import InProcessCluster
-from penstock.testing.server_process import listening_addresses
 from penstock.wire import messages as m
 from penstock.wire import node_messages as n
 from penstock.wire.errors import error_from_code

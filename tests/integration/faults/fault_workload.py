@@ -7,11 +7,12 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from harness.history import Append, History, Reading
+
 from penstock.errors import GuardFailed, PenstockError
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.records import Appended, Entry, Guard, NewEntry, SetKey
-from penstock.testing.history import Append, History, Reading
 
 TAGS = tuple(f"tag-{number}" for number in range(8))
 #: How long readers may take to see the end of the log once all is quiet.

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from harness.server_process import ServerProcess
+
 from penstock.errors import PenstockError
 from penstock.log.serving.directory import read_address, read_token
-from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.errors import error_from_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.server_process import ServerProcess
 from raw_client import RawClient, log_digest, quiet_digest, read_metrics
 
 from penstock.config import ServerConfig
@@ -19,7 +20,6 @@ from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_address, read_token
 from penstock.log.serving.process import EXIT_FATAL
-from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from fault_workload import Writer, clients, follow, read_final, settle
+from harness.history import History
+from harness.server_process import ServerProcess
 from raw_client import RawClient, read_metrics
 
 from penstock.limits import (
@@ -30,8 +32,6 @@ from penstock.limits import (
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_address
-from penstock.testing.history import History
-from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from harness.server_process import ServerProcess
 
 from penstock.config import ServerConfig
 from penstock.errors import Unavailable
@@ -16,7 +17,6 @@ from penstock.log.records import NewEntry
 from penstock.log.server.server import LogServer
 from penstock.log.serving.directory import DirectoryLock, is_locked, read_address
 from penstock.log.serving.process import EXIT_FATAL
-from penstock.testing.server_process import ServerProcess
 
 
 async def append_one(server: ServerProcess, payload: bytes) -> list[bytes]:

@@ -16,12 +16,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from harness.history import History
+from harness.server_process import ServerProcess
 
 from penstock.errors import Unavailable
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Appended, NewEntry
-from penstock.testing.history import History
-from penstock.testing.server_process import ServerProcess
 
 CHILDREN = 4
 APPENDS = 150

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from harness.history import History, Outcome, check_counter
 
 from penstock.errors import DeadlineExceeded, GuardFailed, PenstockError, StaleInstance, Unknown
 from penstock.ids import Lsn
 from penstock.log.api import ReadBatch
 from penstock.log.group_format import meta_entry
 from penstock.log.records import Appended, Entry, Kind, NewEntry, SetKey
-from penstock.testing.history import History, Outcome, check_counter
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from harness.server_process import ServerProcess
 from hostile_groups import GROUPS, PRODUCER
 from raw_client import RawClient, log_digest, quiet_digest, read_metrics
 
@@ -25,7 +26,6 @@ from penstock.limits import (
 )
 from penstock.log.group_format import CLAIM, encode_body
 from penstock.log.records import Guard, Kind, NewEntry
-from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import uvloop
 from fault_workload import TAGS, Writer, clients, count_up, follow, read_final, settle
+from harness.history import History, Outcome, check_counter
+from harness.server_process import ServerProcess
 
 from penstock.limits import KIB
 from penstock.log.storage.disk import RealDisk
 from penstock.log.storage.manifest import FileManifestStore, Manifest
 from penstock.log.storage.verify import verify_log
-from penstock.testing.history import History, Outcome, check_counter
-from penstock.testing.server_process import ServerProcess
 
 SEED = 20260601
 #: Small, so that rolls, index files and snapshots happen between the kills.

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 import pytest
 from fault_workload import follow, settle
+from harness.history import History, Outcome, check_counter
+from harness.server_process import ServerProcess
+from harness.tcp_proxy import Fault, TcpProxy, Way
 
 from penstock.errors import BadRequest, GuardFailed, Unknown
 from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.records import Guard, NewEntry, SetKey
 from penstock.log.serving.directory import read_address, read_token
-from penstock.testing.history import History, Outcome, check_counter
-from penstock.testing.server_process import ServerProcess
-from penstock.testing.tcp_proxy import Fault, TcpProxy, Way
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import uvloop
 from fault_workload import TAGS, Writer, clients, count_up, follow, read_final, settle
+from harness.history import History, Outcome, Reading, check_counter
+from harness.server_process import ServerProcess
 
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
-from penstock.testing.history import History, Outcome, Reading, check_counter
-from penstock.testing.server_process import ServerProcess
 
 SEED = 20260606
 WRITERS = 10

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from fault_workload import Writer, clients, follow, read_final, settle
+from harness.history import History, Outcome
+from harness.server_process import ServerProcess
 
 from penstock.errors import Unavailable, Unknown
 from penstock.limits import KIB, SEGMENT_BYTES_MIN
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Appended, NewEntry
 from penstock.log.serving.process import EXIT_FATAL
-from penstock.testing.history import History, Outcome
-from penstock.testing.server_process import ServerProcess
 
 SEED = 20260604
 PLENTY = 512

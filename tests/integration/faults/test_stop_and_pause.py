@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from fault_workload import Writer, clients, follow, read_final, settle
+from harness.history import History, Outcome
+from harness.server_process import ServerProcess
 from raw_client import RawClient
 
 from penstock.errors import DeadlineExceeded, Retryable, Unknown
@@ -20,8 +22,6 @@ from penstock.log.records import Flush, Kind, NewEntry
 from penstock.log.storage.disk import RealDisk
 from penstock.log.storage.manifest import FileManifestStore
 from penstock.log.storage.segment_file import segment_name
-from penstock.testing.history import History, Outcome
-from penstock.testing.server_process import ServerProcess
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
 

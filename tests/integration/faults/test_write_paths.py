@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fault_workload import follow, settle
+from harness.history import History
 from served_log import served
 
 from penstock.config import ServerConfig
@@ -19,7 +20,6 @@ from penstock.log.core.tails import DurableGroup
 from penstock.log.records import Flush, NewEntry
 from penstock.log.server import owner
 from penstock.log.storage.log_storage import LogStorage
-from penstock.testing.history import History
 
 
 def test_a_small_write_behind_a_large_one_reaches_readers_after_it(

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from harness.disk import SimDisk
+from harness.driver import LOG_ID, LogDriver, Sent
+
 from penstock.ids import SegmentId
 from penstock.log.core.sequencer import SegmentLimits
 from penstock.log.record_format import RECORD_HEADER_BYTES, decode_header
@@ -13,8 +16,6 @@ from penstock.log.records import NewEntry, SetKey
 from penstock.log.storage.manifest import Manifest, decode_manifest
 from penstock.log.storage.recover import snapshot_lsns, snapshot_name
 from penstock.log.storage.segment_file import SEGMENT_HEADER_BYTES, segment_name
-from penstock.testing.disk import SimDisk
-from penstock.testing.driver import LOG_ID, LogDriver, Sent
 
 #: Two to four groups to a segment.
 LIMITS = SegmentLimits(bytes=1000, ms=2**40)

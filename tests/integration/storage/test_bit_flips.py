@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from harness.disk import SimDisk
+from harness.driver import LogDriver
 from sample_log import SampleLog, case, make_sample_log
 
 from penstock.errors import Damaged
@@ -14,8 +16,6 @@ from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.storage.recover import rebuild_index
 from penstock.log.storage.segment_file import SEGMENT_HEADER_BYTES, index_name, segment_name
 from penstock.log.storage.verify import verify_log
-from penstock.testing.disk import SimDisk
-from penstock.testing.driver import LogDriver
 
 SEED = 11
 #: Random bits of a file beside all bits of its headers.

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
+from harness.crash_states import CrashState, crash_states, draw_odds, killed_states
+from harness.disk import ALL_LOST, SimDisk
+from harness.driver import LOG_ID, Attempt, LogDriver, Sent
+from harness.faults import CHANGING, FaultyDisk, Mark, Operation, TracingDisk
 from sample_log import case
 
 from penstock.log.core.sequencer import SegmentLimits
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.storage.manifest import FileManifestStore
 from penstock.log.storage.recover import create_log, recover
-from penstock.testing.crash_states import CrashState, crash_states, draw_odds, killed_states
-from penstock.testing.disk import ALL_LOST, SimDisk
-from penstock.testing.driver import LOG_ID, Attempt, LogDriver, Sent
-from penstock.testing.faults import CHANGING, FaultyDisk, Mark, Operation, TracingDisk
 
 LIMITS = SegmentLimits(bytes=6000, ms=2**40)
 SEED = 5

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from harness.disk import ALL_LOST, SOME_LOST, SimDisk
+from harness.driver import LogDriver, Sent
+from harness.faults import ALL, CHANGING, FaultyDisk
 from sample_log import case
 
 from penstock.errors import Damaged, PenstockError, Unavailable
@@ -18,9 +21,6 @@ from penstock.log.records import NewEntry, SetKey
 from penstock.log.storage import recover as recover_module
 from penstock.log.storage.disk import File
 from penstock.log.storage.segment_file import SegmentEnd
-from penstock.testing.disk import ALL_LOST, SOME_LOST, SimDisk
-from penstock.testing.driver import LogDriver, Sent
-from penstock.testing.faults import ALL, CHANGING, FaultyDisk
 
 LIMITS = SegmentLimits(bytes=1200, ms=2**40)
 SEED = 3

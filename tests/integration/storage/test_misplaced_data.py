@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from harness.disk import SimDisk
+from harness.driver import LogDriver
 from sample_log import LIMITS, SampleLog, make_sample_log
 
 from penstock.errors import Damaged, MissingFile
@@ -14,8 +16,6 @@ from penstock.log.records import NewEntry
 from penstock.log.storage.manifest import FileManifestStore
 from penstock.log.storage.recover import recover
 from penstock.log.storage.segment_file import index_name, segment_name
-from penstock.testing.disk import SimDisk
-from penstock.testing.driver import LogDriver
 
 OTHER_LOG = bytes(range(100, 116))
 

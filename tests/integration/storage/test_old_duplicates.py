@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from harness.disk import SimDisk
+from harness.driver import LogDriver
 
 from penstock.errors import NotFound, SeqMismatch, StaleInstance
 from penstock.limits import PRODUCER_RECENT_GROUPS
@@ -10,8 +12,6 @@ from penstock.log.core.sequencer import OldDuplicate, SegmentLimits, decide_dupl
 from penstock.log.core.state import AppendedGroup
 from penstock.log.records import NewEntry
 from penstock.log.storage.reader import find_group
-from penstock.testing.disk import SimDisk
-from penstock.testing.driver import LogDriver
 
 LIMITS = SegmentLimits(bytes=2000, ms=2**40)
 #: Well beyond what the producer table remembers, over many segments.

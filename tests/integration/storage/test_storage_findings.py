@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.disk import SimDisk, SimFile
+from harness.driver import LOG_ID, LogDriver
+from simulation.log.machine import MemoryColdStore
 
 from penstock.errors import Damaged
 from penstock.ids import SegmentId
@@ -20,9 +23,6 @@ from penstock.log.storage.manifest import FileManifestStore, Manifest
 from penstock.log.storage.recover import snapshot_lsns, snapshot_name
 from penstock.log.storage.segment_file import index_name, segment_name
 from penstock.log.storage.verify import verify_log
-from penstock.testing.disk import SimDisk, SimFile
-from penstock.testing.driver import LOG_ID, LogDriver
-from penstock.testing.sim.machine import MemoryColdStore
 
 LIMITS = SegmentLimits(bytes=1500, ms=2**40)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from harness.disk import SECTOR_BYTES, SimDisk
+from harness.driver import ONE_SEGMENT, LogDriver, Sent
 from sample_log import case
 
 from penstock.errors import Damaged
 from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.records import NewEntry, SetKey
 from penstock.log.storage.segment_file import segment_name
-from penstock.testing.disk import SECTOR_BYTES, SimDisk
-from penstock.testing.driver import ONE_SEGMENT, LogDriver, Sent
 
 OPEN_SEGMENT = segment_name(0)
 SEED = 7

@@ -8,6 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from harness.disk import ALL_LOST, SOME_LOST, SimDisk, SimFile
+from harness.driver import LogDriver
+from harness.faults import CHANGING, FaultyDisk
 
 from penstock.errors import BadConfig, Damaged, MissingFile, Trimmed
 from penstock.ids import SegmentId
@@ -18,9 +21,6 @@ from penstock.log.storage.disk import RealDisk, RealFile
 from penstock.log.storage.reader import find_time, read_last, read_piece
 from penstock.log.storage.recover import snapshot_lsns, snapshot_name
 from penstock.log.storage.segment_file import index_name, segment_name
-from penstock.testing.disk import ALL_LOST, SOME_LOST, SimDisk, SimFile
-from penstock.testing.driver import LogDriver
-from penstock.testing.faults import CHANGING, FaultyDisk
 
 LIMITS = SegmentLimits(bytes=1500, ms=2**40)
 GROUPS = 24

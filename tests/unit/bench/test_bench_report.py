@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from penstock.bench.measure import percentile, summary
-from penstock.bench.report import Check, Report
+from penstock_bench.measure import percentile, summary
+from penstock_bench.report import Check, Report
 
 
 @pytest.mark.parametrize(

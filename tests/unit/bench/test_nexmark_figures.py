@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from penstock.bench.measure import percentile as plain_percentile
-from penstock.bench.nexmark.figures import (
+from penstock_bench.measure import percentile as plain_percentile
+from penstock_bench.nexmark.figures import (
     SECOND_US,
     Appended,
     Lags,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from penstock.bench.nexmark.keep import keep
+from penstock_bench.nexmark.keep import keep
 
 RESULT = {"system": "penstock", "variant": "marker", "query": "q5", "rate": 50_000.0}
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
-from penstock.bench.nexmark.multiset import difference
+from penstock_bench.nexmark.multiset import difference
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(23, 3))],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from penstock.bench.nexmark.protocols import PROTOCOLS, Plan, make_report, turned
+from penstock_bench.nexmark.protocols import PROTOCOLS, Plan, make_report, turned
 
 PLAN = Plan(rates={"q1": 1000.0}, intervals_ms=(10, 100), rounds=3)
 

@@ -17,20 +17,20 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-
-from penstock.bench.nexmark import report_runs
-from penstock.bench.nexmark.recovery import make_report, make_table, run_recovery
-from penstock.bench.nexmark.report_page import (
+from penstock_bench.cli.nexmark_report import recovery as recovery_command
+from penstock_bench.cli.nexmark_report import report as report_command
+from penstock_bench.nexmark import report_runs
+from penstock_bench.nexmark.recovery import make_report, make_table, run_recovery
+from penstock_bench.nexmark.report_page import (
     GAP,
     Section,
     make_page,
     make_sections,
     write_report,
 )
-from penstock.bench.nexmark.report_runs import OURS, Held, Run, Series, parse
-from penstock.bench.recovery import Found, Replay
-from penstock.cli.nexmark_report import recovery as recovery_command
-from penstock.cli.nexmark_report import report as report_command
+from penstock_bench.nexmark.report_runs import OURS, Held, Run, Series, parse
+from penstock_bench.recovery import Found, Replay
+
 from penstock.errors import NotFound
 
 BEST = Series("structured_streaming", "best")
@@ -362,7 +362,7 @@ def test_the_report_runs_without_matplotlib_as_far_as_saying_so(tmp_path: Path) 
     put(tmp_path, result())
     script = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from penstock.cli.nexmark_report import report\n"
+        "from penstock_bench.cli.nexmark_report import report\n"
         f"report(['--results', {str(tmp_path)!r}], standalone_mode=False)"
     )
 

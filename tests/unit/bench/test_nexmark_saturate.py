@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from penstock.bench.nexmark.saturate import RATE_MAX, RATE_MIN, WITHIN, Step, next_rate
+from penstock_bench.nexmark.saturate import RATE_MAX, RATE_MIN, WITHIN, Step, next_rate
 
 
 def _search(first: float, truth: float) -> list[Step]:

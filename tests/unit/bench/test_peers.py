@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-
-from penstock.bench.nexmark import peers as peers_module
-from penstock.bench.nexmark.compare import (
+from penstock_bench.cli.nexmark_peers import peers as peers_command
+from penstock_bench.nexmark import peers as peers_module
+from penstock_bench.nexmark.compare import (
     FAILED,
     Found,
     Plan,
@@ -26,9 +26,9 @@ from penstock.bench.nexmark.compare import (
     make_report,
     worst,
 )
-from penstock.bench.nexmark.figures import growth_ms_per_s
-from penstock.bench.nexmark.peer_run import last_by_key, read_rows
-from penstock.bench.nexmark.peers import (
+from penstock_bench.nexmark.figures import growth_ms_per_s
+from penstock_bench.nexmark.peer_run import last_by_key, read_rows
+from penstock_bench.nexmark.peers import (
     Peer,
     PeerRefused,
     PeerSpec,
@@ -37,8 +37,8 @@ from penstock.bench.nexmark.peers import (
     install,
     read_spec,
 )
-from penstock.bench.nexmark.visible import Rows
-from penstock.cli.nexmark_peers import peers as peers_command
+from penstock_bench.nexmark.visible import Rows
+
 from penstock.errors import BadConfig, DeadlineExceeded, NotFound, Unavailable
 
 #: What a program must do at least: one JSON object per line, in turn.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-
-from penstock.bench.arrivals import Arrival, latencies
-from penstock.bench.load import PRICE_KEPT, SECOND_US, kept, make_bids, next_second
-from penstock.bench.queries import QUERIES
-from penstock.bench.realtime import (
+from penstock_bench.arrivals import Arrival, latencies
+from penstock_bench.load import PRICE_KEPT, SECOND_US, kept, make_bids, next_second
+from penstock_bench.queries import QUERIES
+from penstock_bench.realtime import (
     MICRO_BATCH_BEST,
     MICRO_BATCH_DEFAULTS,
     PENSTOCK,

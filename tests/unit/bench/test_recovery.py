@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from penstock_bench.recovery import Found, Plan, _make_entries, make_report
 
-from penstock.bench.recovery import Found, Plan, _make_entries, make_report
 from penstock.nexmark import model
 from penstock.stream.batches import decode_batch
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from harness.crash_states import Replay, crash_states
+from harness.disk import ALL_LOST, SimDisk
+from harness.faults import ALL, FaultyDisk, Mark, Operation, TracingDisk
 
 from penstock.log.storage.disk import Disk, RealDisk, read_whole, replace_file
-from penstock.testing.crash_states import Replay, crash_states
-from penstock.testing.disk import ALL_LOST, SimDisk
-from penstock.testing.faults import ALL, FaultyDisk, Mark, Operation, TracingDisk
 
 
 def work(disk: Disk) -> None:

@@ -6,9 +6,7 @@ import errno
 from random import Random
 
 import pytest
-
-from penstock.log.storage.disk import read_whole, replace_file
-from penstock.testing.disk import (
+from harness.disk import (
     ALL_KEPT,
     ALL_LOST,
     ALLOCATE_BYTES,
@@ -17,6 +15,8 @@ from penstock.testing.disk import (
     Odds,
     SimDisk,
 )
+
+from penstock.log.storage.disk import read_whole, replace_file
 
 SEED = 20260801
 CRASHES = 300

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from harness.crash_states import CrashState, crash_states, killed_states
+from harness.disk import ALL_LOST, SimDisk
+from harness.faults import FaultyDisk, TracingDisk
 from node_blocks import LocalNode, make_block
 
 from penstock.errors import Fenced
@@ -15,9 +18,6 @@ from penstock.log.node.segment_store import SegmentStore, file_name, parse_file_
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
 from penstock.log.replication.node_core import AddRecord
-from penstock.testing.crash_states import CrashState, crash_states, killed_states
-from penstock.testing.disk import ALL_LOST, SimDisk
-from penstock.testing.faults import FaultyDisk, TracingDisk
 
 A = SegmentKey("a", 0)
 B = SegmentKey("log_b", 1)

@@ -1,0 +1,207 @@
+"""`penstock nexmark peers …` and `compare`: other systems beside Penstock, in one run.
+
+Owns the options and how figures are shown. Results go to standard output, everything else to
+standard error. Exit code 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.output import NOTHING, show_json, show_table
+from penstock_bench.cli.nexmark_run import shown
+
+if TYPE_CHECKING:
+    from penstock_bench.report import Report
+
+
+@click.group("peers")
+def peers() -> None:
+    """Other stream processors that can be measured beside Penstock.
+
+    \b
+    Examples:
+      penstock nexmark peers list
+      penstock nexmark peers install flink
+    """
+
+
+@peers.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on standard output.")
+def list_peers(as_json: bool) -> None:
+    """Which peers there are, and whether they can run here.
+
+    \b
+    Examples:
+      penstock nexmark peers list
+      penstock nexmark peers list --json
+    """
+    from penstock_bench.nexmark.peers import find_peers
+
+    specs = list(find_peers().values())
+    found = [
+        {
+            "name": spec.name,
+            "is_ready": spec.missing is None,
+            "missing": spec.missing,
+            "summary": spec.summary,
+            "variants": list(spec.variants),
+        }
+        for spec in specs
+    ]
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (spec.name, spec.missing or "ready", ", ".join(spec.variants), spec.summary)
+        for spec in specs
+    ]
+    show_table(["name", "state", "variants", "what it is"], rows)
+
+
+@peers.command("install")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def install_peers(names: tuple[str, ...], as_json: bool) -> None:
+    """Install peers, each into a virtual environment of its own beside its program.
+
+    \b
+    Examples:
+      penstock nexmark peers install flink
+    """
+    from penstock_bench.nexmark.peers import find_peer, install
+
+    specs = [find_peer(name) for name in names]
+    for spec in specs:
+        install(spec, lambda line: click.echo(f"… {line}", err=True))
+        click.echo(f"{spec.name} is ready", err=True)
+    if as_json:
+        show_json([{"name": spec.name, "is_ready": spec.missing is None} for spec in specs])
+
+
+@click.command("compare")
+@click.argument("queries", nargs=-1, required=True)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1),
+    default=5_000,
+    show_default=True,
+    help="Events a second; choose one that all hold.",
+)
+@click.option("--seconds", type=click.FloatRange(min=1), default=20, show_default=True)
+@click.option(
+    "--warm-seconds",
+    type=click.FloatRange(min=0),
+    default=10,
+    show_default=True,
+    help="Of Penstock: before the measured ones, and not counted.",
+)
+@click.option(
+    "--peer-warm-seconds",
+    type=click.FloatRange(min=0),
+    default=25,
+    show_default=True,
+    help="Of the peers, whose JVMs need longer.",
+)
+@click.option("--peer", "peers", multiple=True, help="Only this one; may be repeated.")
+@click.option("--variant", "variants", multiple=True, help="Only this one; may be repeated.")
+@click.option("--seed", type=int, default=42, show_default=True)
+@click.option("--no-oracle", is_flag=True, help="Do not compare with batch Spark.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where logs and files are for the time of the run.",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also keep every result as a file in this directory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def compare(
+    queries: tuple[str, ...],
+    no_oracle: bool,
+    directory: Path | None,
+    results: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Penstock and every installed peer over the same events, one after the other (needs Java).
+
+    Peers that are not installed are skipped with a line that says how to install them. About a
+    minute per query and variant.
+
+    \b
+    Examples:
+      penstock nexmark compare q1 q5
+      penstock nexmark compare q4 --rate 2000 --peer flink --variant checkpoints_100ms
+      penstock nexmark compare q1 q2 q3 --json --results results/ > compare.json
+    """
+    from penstock_bench.nexmark.compare import Plan
+    from penstock_bench.nexmark.compare import compare as run_comparison
+    from penstock_bench.nexmark.keep import keep
+
+    plan = Plan(queries, oracle=not no_oracle, **options)
+    with shown() as (say, show):
+        report = run_comparison(
+            plan,
+            say,
+            show=show,
+            directory=directory,
+            keep=lambda result: None if results is None else keep(result, results),
+        )
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _show_comparison(report)
+    if not report.ok:
+        sys.exit(1)
+
+
+def _show_comparison(report: Report) -> None:
+    headers = [
+        *("query", "system", "variant", "p50 ms", "p99 ms", "max ms", "emitted p50", "rows"),
+        *("CPU s/M", "rate held", "oracle"),
+    ]
+    show_table(headers, _rows(report))
+    for one in report.figures["skipped"]:
+        name = " ".join(one[part] for part in ("system", "variant", "query") if one[part])
+        click.echo(f"skipped: {name}: {one['reason']}")
+    click.echo()
+    for check in report.checks:
+        verdict = "ok  " if check.ok else "MISS"
+        bar = f"{check.sense} {check.bar:,g} {check.unit}".rstrip()
+        click.echo(f"{verdict} {check.name}: {check.value:,.2f}, {bar}  {check.detail}".rstrip())
+
+
+def _rows(report: Report) -> Iterator[tuple[object, ...]]:
+    from penstock_bench.nexmark.compare import holds_rate
+
+    order = {query: place for place, query in enumerate(report.parameters["queries"])}
+    for result in sorted(report.figures["results"], key=lambda one: order[one["query"]]):
+        latency = result["latency_ms"] or {}
+        emitted = result["emitted_latency_ms"] or {}
+        yield (
+            result["query"],
+            result["system"],
+            result["variant"],
+            _ms(latency, "p50"),
+            _ms(latency, "p99"),
+            _ms(latency, "max"),
+            _ms(emitted, "p50"),
+            result["rows"],
+            f"{result['cpu_s_per_million_events']['total']:,.0f}",
+            holds_rate(result),
+            result["oracle"],
+        )
+
+
+def _ms(latency: dict[str, float], name: str) -> str:
+    return f"{latency[name]:,.1f}" if name in latency else NOTHING

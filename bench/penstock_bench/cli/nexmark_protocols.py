@@ -1,0 +1,127 @@
+"""`penstock nexmark protocols`: markers beside transactions, aligned checkpoints and nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.output import show_table
+from penstock_bench.cli.nexmark_run import shown
+from penstock_bench.report import Report
+
+
+@click.command("protocols")
+@click.option(
+    "--rate",
+    "rates",
+    metavar="QUERY=RATE",
+    multiple=True,
+    help="A query and its events a second; repeatable.  [default: q1, q4, q5, q8]",
+)
+@click.option(
+    "--interval",
+    "intervals_ms",
+    metavar="MS",
+    type=click.IntRange(0, 60_000),
+    multiple=True,
+    default=(10, 100),
+    show_default=True,
+    help="Between two commits; repeatable.",
+)
+@click.option(
+    "--protocol",
+    "protocols",
+    type=click.Choice(["marker", "transaction", "aligned", "unsafe"]),
+    multiple=True,
+    default=("marker", "transaction", "aligned", "unsafe"),
+    help="Repeatable.  [default: all]",
+)
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=0.5), default=10, show_default=True)
+@click.option("--warm-seconds", type=click.FloatRange(min=0), default=4, show_default=True)
+@click.option("--no-oracle", is_flag=True, help="Do not compare with batch Spark.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where the log is for the time of the run.",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also keep every run as a file in this directory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def protocols(
+    rates: tuple[str, ...],
+    no_oracle: bool,
+    directory: Path | None,
+    results: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure commit protocols side by side: same query, same events, same log (needs Java).
+
+    About 25 minutes with the defaults.
+
+    \b
+    Examples:
+      penstock nexmark protocols
+      penstock nexmark protocols --rate q5=4000 --interval 10 --interval 25 --interval 50
+      penstock nexmark protocols --rounds 1 --seconds 5 --json --results results/
+    """
+    from penstock_bench.nexmark.keep import keep
+    from penstock_bench.nexmark.protocols import Plan, compare_protocols
+    from penstock_bench.nexmark.run import Bench
+
+    if rates:
+        options["rates"] = dict(_parse(one) for one in rates)
+    plan = Plan(**options, oracle=not no_oracle)
+    with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
+        report, runs = compare_protocols(
+            bench, plan, say, lambda run: None if results is None else keep(run, results)
+        )
+    if as_json:
+        click.echo(json.dumps({**report.as_json(), "runs": runs}, indent=2))
+    else:
+        _show(report)
+    if not report.ok:
+        sys.exit(1)
+
+
+def _parse(text: str) -> tuple[str, float]:
+    query, _, rate = text.partition("=")
+    try:
+        return query, float(rate)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: give it as q5=4000", param_hint="--rate") from None
+
+
+def _show(report: Report) -> None:
+    rows = []
+    for name, protocols in report.figures.items():
+        for protocol, found in protocols.items():
+            rows.append(
+                (
+                    name,
+                    protocol,
+                    found["p50_ms"],
+                    found["p99_ms"],
+                    found["appended_p50_ms"],
+                    found["bytes_per_event"],
+                    found["cpu_s_per_million_events"],
+                    f"{found['held']} of {len(found['p50_ms_rounds'])}",
+                    ", ".join(found["oracle"]),
+                )
+            )
+    headers = ["query", "protocol", "p50 ms", "p99 ms", "appended p50", "bytes/event", "CPU s/M"]
+    headers += ["held", "oracle"]
+    show_table(headers, rows)
+    click.echo()
+    for check in report.checks:
+        verdict = "as in the paper" if check.ok else "NOT as in the paper"
+        click.echo(f"{verdict}: {check.name} {check.value:,.2f} {check.unit} {check.detail}")

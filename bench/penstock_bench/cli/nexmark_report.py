@@ -1,0 +1,149 @@
+"""`penstock nexmark report` and `penstock nexmark recovery`.
+
+Owns their options and what they print. Matplotlib is imported by the report only, and only here is
+its absence told.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from penstock.cli.output import show_fields, show_json, show_table
+from penstock.errors import NotFound
+from penstock_bench.cli.bench import show_report
+
+#: Where `penstock nexmark run --results` keeps result objects, unless told otherwise.
+RESULTS = Path("nexmark-results")
+
+
+@click.command("report")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=RESULTS,
+    show_default=True,
+    help="Directory of result objects (*.json), searched to any depth.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where page and pictures go; `report` in the directory of results if not given.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def report(results: Path, out: Path | None, as_json: bool) -> None:
+    """One HTML page and PNGs of all results: latency against rate, peers, protocols, saturation.
+
+    The page needs no network and no other file. Needs Matplotlib: pip install 'penstock[report]'.
+
+    \b
+    Examples:
+      penstock nexmark report
+      penstock nexmark report --results nexmark-results --out docs/figures
+    """
+    try:
+        from penstock_bench.nexmark.report_page import write_report
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise NotFound(
+            "the report needs Matplotlib, which is not installed: pip install 'penstock[report]'"
+        ) from error
+
+    written = write_report(results, out or results / "report")
+    if as_json:
+        show_json(
+            {
+                "page": str(written.page),
+                "images": [str(path) for path in written.images],
+                "runs": written.runs,
+                "skipped": list(written.skipped),
+                "missing": {name: list(lines) for name, lines in written.missing.items()},
+            }
+        )
+        return
+    for line in written.skipped:
+        click.echo(f"passed over {line}", err=True)
+    images = [("image", path) for path in written.images]
+    show_fields([("page", written.page), *images, ("runs", written.runs)])
+
+
+def _parse_rates(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Whole numbers, by commas."""
+    try:
+        rates = tuple(int(part) for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no list of numbers such as 10000,20000") from error
+    # A step of the bench is 0.1 s of events and should hold whole turns of the generator.
+    if not all(rate >= 500 and rate % 500 == 0 for rate in rates):
+        raise click.BadParameter(f"{value}: each rate must be a multiple of 500 events/s")
+    return rates
+
+
+@click.command("recovery")
+@click.option(
+    "--rates",
+    default="10000,20000,40000",
+    show_default=True,
+    callback=_parse_rates,
+    help="Events/s, by commas.",
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    help="Event time until the failure.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How often each resume is measured; the median counts.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where to write (about 1 GB); the disk of the log.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def recovery(
+    rates: tuple[int, ...], seconds: int, rounds: int, directory: Path | None, as_json: bool
+) -> None:
+    """q8 fails and recovers, with checkpoints and without, at each input rate (needs Java).
+
+    The events of so many seconds are fed as fast as the tasks take them. Exit code 1 if checkpoints
+    are not ten times faster, or if the states differ.
+
+    \b
+    Examples:
+      penstock nexmark recovery
+      penstock nexmark recovery --rates 10000 --seconds 120
+      penstock nexmark recovery --json > nexmark-results/recovery.json
+    """
+    from penstock_bench.nexmark.recovery import make_table, run_recovery
+
+    found = run_recovery(
+        rates,
+        seconds=seconds,
+        rounds=rounds,
+        directory=directory,
+        say=lambda line: click.echo(f"… {line}", err=True),
+    )
+    if as_json:
+        show_report(found, as_json=True)
+        return
+    show_table(*make_table(found.as_json()))
+    click.echo()
+    for check in found.checks:
+        verdict = "ok  " if check.ok else "MISS"
+        value = f"{check.value:,.2f} {check.unit}"
+        click.echo(f"{verdict} {check.name}: {value} ({check.sense} {check.bar:,g})")
+    as_said = found.as_json()
+    click.echo(f"commit {as_said['commit']}, machine {as_said['machine']}")
+    if not found.ok:
+        sys.exit(1)

@@ -1,0 +1,294 @@
+"""`penstock nexmark run` and `saturate`: measure a query, and find the highest rate it holds.
+
+Owns the options and how figures are shown. Results go to standard output, everything else to
+standard error. Exit code 1 if a run was not held or the oracle found a difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.cli.output import show_fields, show_table
+
+if TYPE_CHECKING:
+    from penstock_bench.nexmark.run import Run
+
+Say = Callable[[str], None]
+Show = Callable[[float, str], None]
+Command = Callable[..., Any]
+
+#: Between two plain lines of progress.
+_LINE_SECONDS: Final = 5.0
+_PROTOCOLS: Final = ("marker", "transaction", "aligned", "unsafe")
+
+_OPTIONS: Final = (
+    click.option(
+        "--mode",
+        type=click.Choice(["append", "update", "complete"]),
+        help="By default the query's own.",
+    ),
+    click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True),
+    click.option(
+        "--generators",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="Processes that share the rate.",
+    ),
+    click.option(
+        "--flush-ms",
+        type=click.FloatRange(0.5, 10_000),
+        default=5,
+        show_default=True,
+        help="How often a generator appends.",
+    ),
+    click.option(
+        "--commit-interval",
+        "commit_interval_ms",
+        metavar="MS",
+        type=click.IntRange(0, 60_000),
+        default=0,
+        show_default=True,
+        help="Between two commits at least; 0: as often as the log can.",
+    ),
+    click.option("--protocol", type=click.Choice(_PROTOCOLS), default="marker", show_default=True),
+    click.option(
+        "--watermark-ms",
+        type=click.IntRange(0, 60_000),
+        help="How late events may be.  [default: 0, with several generators 100]",
+    ),
+    click.option(
+        "--state-scale",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Of nbq5, nbq8, nbqx: persons and auctions so many times as large, and in use.",
+    ),
+    click.option("--seed", type=int, default=42, show_default=True),
+    click.option("--no-oracle", is_flag=True, help="Do not compare with batch Spark."),
+    click.option(
+        "--oracle-events",
+        type=click.IntRange(min=1),
+        default=2_000_000,
+        show_default=True,
+        help="Of a longer run, the oracle checks a part in a run of its own.",
+    ),
+    click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Where the log is for the time of the run.",
+    ),
+    click.option(
+        "--results",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Also keep the result as a file in this directory.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output."),
+)
+
+
+def _with_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command("run")
+@click.argument("query")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1),
+    default=50_000,
+    show_default=True,
+    help="Events a second.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0.5), default=60, show_default=True)
+@click.option(
+    "--warm-seconds",
+    type=click.FloatRange(min=0),
+    default=10,
+    show_default=True,
+    help="Before the measured ones, and not counted.",
+)
+@_with_options
+def run(
+    query: str, as_json: bool, directory: Path | None, results: Path | None, **options: Any
+) -> None:
+    """Measure one query under a paced load, and compare its result with batch Spark (needs Java).
+
+    Latency is per result row, from the scheduled time of its newest event, or from the end of its
+    window, until a reader of the result has it.
+
+    \b
+    Examples:
+      penstock nexmark run q5
+      penstock nexmark run q1 --rate 20000 --seconds 30 --json
+      penstock nexmark run q4 --rate 2000 --protocol unsafe --results results/
+    """
+    from penstock_bench.nexmark.keep import keep
+    from penstock_bench.nexmark.run import run_nexmark
+
+    with shown() as (say, show):
+        result = run_nexmark(_run(query, options), say, show=show, directory=directory)
+    if results is not None:
+        keep(result, results)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        _show_result(result)
+    if not all(check["ok"] for check in result["checks"]):
+        sys.exit(1)
+
+
+@click.command("saturate")
+@click.argument("query")
+@click.option("--from", "first", type=click.FloatRange(min=1), help="The first rate to try.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.5), default=20, show_default=True, help="Of each step."
+)
+@click.option("--warm-seconds", type=click.FloatRange(min=0), default=5, show_default=True)
+@_with_options
+def saturate(
+    query: str,
+    first: float | None,
+    as_json: bool,
+    directory: Path | None,
+    results: Path | None,
+    **options: Any,
+) -> None:
+    """Find the highest rate that a query holds, within a tenth (needs Java).
+
+    Held: 99 of 100 rows within 60 ms (queries without state) or 1 s (others), no growing lag, and
+    generators that kept to their schedule.
+
+    \b
+    Examples:
+      penstock nexmark saturate q5
+      penstock nexmark saturate q1 --from 50000 --seconds 30 --json
+    """
+    from penstock_bench.nexmark.keep import keep
+    from penstock_bench.nexmark.run import Bench
+    from penstock_bench.nexmark.saturate import find_saturation
+
+    with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
+        found, steps = find_saturation(bench, _run(query, options), say, first=first)
+    if results is not None:
+        for step in steps:
+            keep(step, results)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _show_saturation(found)
+    if not found["is_final"] or found["oracle"] == "different":
+        sys.exit(1)
+
+
+def _run(query: str, options: dict[str, Any]) -> Run:
+    from penstock_bench.nexmark.run import Run
+
+    return Run(query, oracle=not options.pop("no_oracle"), **options)
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[tuple[Say, Show]]:
+    """What is said and shown while something runs: a bar in a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield _say, _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, refresh_per_second=4
+    ) as progress:
+        bar = progress.add_task("starting", total=1.0)
+
+        def show(share: float, text: str) -> None:
+            progress.update(bar, completed=share, description=text)
+
+        yield (lambda line: progress.console.print(f"… {line}", highlight=False)), show
+
+
+def _say(line: str) -> None:
+    click.echo(f"… {line}", err=True)
+
+
+class _Lines:
+    """Progress where there is no terminal: a line now and then."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, share: float, text: str) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            _say(f"{share:4.0%} {text}")
+
+
+def _show_result(result: dict[str, Any]) -> None:
+    latency = result["latency_ms"] or {}
+    lag = result["lag_events"]
+    cpu = result["cpu_s_per_million_events"]
+    show_fields(
+        [
+            ("query", f"{result['query']}, {result['mode']}, {result['variant']}"),
+            ("events/s", f"{_number(result['throughput_events_per_s'])} of {result['rate']:,.0f}"),
+            ("results/s", f"{result['results_per_s']:,.1f}"),
+            ("latency", f"{_times(latency)}, from {result['latency_from']}"),
+            ("appended", _times(result["emitted_latency_ms"] or {})),
+            (
+                "lag",
+                f"at most {_number(lag['max'])} events, {_number(lag['slope_per_s'])} more per s",
+            ),
+            ("CPU", ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in cpu.items())),
+            ("", "seconds per million events"),
+            ("memory", ", ".join(f"{k} {v:,.0f} MiB" for k, v in result["memory_mib"].items())),
+            ("markers/s", _number(result["markers_per_s"])),
+            ("bytes/event", f"{result['bytes_appended_per_event']:,.1f}"),
+            ("schedule", result["schedule"]["note"]),
+            ("oracle", f"{result['oracle']}: {result['oracle_reason']}"),
+        ]
+    )
+    click.echo()
+    for check in result["checks"]:
+        verdict = "ok  " if check["ok"] else "MISS"
+        bar = f"{check['sense']} {check['bar']:,g} {check['unit']}"
+        click.echo(f"{verdict} {check['name']}: {check['value']:,.2f}, {bar}".rstrip())
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
+
+
+def _times(latency: dict[str, float]) -> str:
+    return ", ".join(f"{name} {ms:,.1f} ms" for name, ms in latency.items()) or "no rows"
+
+
+def _show_saturation(found: dict[str, Any]) -> None:
+    rows = []
+    for step in found["steps"]:
+        latency = step["latency_ms"] or {}
+        missed = [check["name"] for check in step["checks"] if not check["ok"]]
+        rows.append(
+            (
+                f"{step['rate']:.0f}",
+                latency.get("p50"),
+                latency.get("p99"),
+                step["lag_events"]["slope_per_s"],
+                ", ".join(missed) or "held",
+            )
+        )
+    show_table(["events/s", "p50 ms", "p99 ms", "lag per s", "verdict"], rows)
+    click.echo()
+    best = found["saturation_events_per_s"]
+    click.echo(f"{found['query']}: {'none held' if best is None else f'{best:,.0f} events/s'}")

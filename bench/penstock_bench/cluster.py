@@ -1,0 +1,464 @@
+"""`penstock bench cluster`: the replicated log beside the log of one machine, in one run.
+
+Owns the scenarios and their bars. Everything is a process: ZooKeeper, three nodes, a proxy that
+writes, one that only reads, and a one-machine server on the same disk. What is compared takes turns
+within the run (one machine, cluster, …; healthy, slow, …), since a shared machine drifts. All nodes
+share one disk and its cores here: a real cluster would not.
+
+appends   1 KiB, one in flight, then at a rate; three nodes (write quorum 3, ack quorum 2)
+slow      the same rate on an ensemble of which one node's fsyncs take longer, beside a healthy one
+tails     what nodes must send when many follow a log through one read proxy, beside a single one
+logs      one rate spread over ever more logs of one proxy
+failover  the owner is killed: until the next acknowledged append, and until its session ended
+catch-up  a cold read proxy reads all of a log, and one tag of ten
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from penstock.limits import KIB
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.client.client import AsyncLog
+from penstock.log.embedded import directory_endpoint
+from penstock.log.local_cluster import ClusterProcess, LocalCluster
+from penstock_bench.cluster_load import (
+    Clients,
+    Tails,
+    Times,
+    append_at_rate,
+    append_one_by_one,
+    append_tagged,
+    count_entries,
+)
+from penstock_bench.measure import scratch, summary
+from penstock_bench.report import Check, Report
+
+Say = Callable[[str], None]
+
+ONE_MACHINE_BAR: Final = 3.0
+SLOW_NODE_BAR: Final = 1.3
+TAILS_BAR: Final = 2.0
+SLOW_MS: Final = 50.0
+TAILS: Final = 40
+_SLOW_NODE: Final = "n3"
+_READER: Final = "r0"
+_TAGS: Final = 10
+#: Names that are tried until one log has the slow node and one has not; each is as likely as 3:1.
+_NAMES_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything; QUICK is for tests of the bench itself."""
+
+    rounds: int = 5
+    latency_appends: int = 600
+    #: Of the load that does not wait for answers. At 2,000 a second these processes keep two
+    #: cores busy, and what is measured is the wait for one of them (docs/benchmarks.md).
+    rate: int = 500
+    rate_seconds: float = 3.0
+    slow_rounds: int = 8
+    slow_seconds: float = 3.0
+    tail_rounds: int = 3
+    tail_entries: int = 2_000
+    #: Logs of one proxy, and the appends a second that they share. Appends to different logs have
+    #: nothing in common: each is a block of its own on three nodes, and all of it on these cores.
+    logs: tuple[int, ...] = (1, 100, 1_000)
+    logs_rate: int = 300
+    logs_seconds: float = 5.0
+    failovers: int = 3
+    catch_up_entries: int = 100_000
+    catch_up_rounds: int = 3
+
+
+QUICK: Final = Plan(
+    rounds=1,
+    latency_appends=50,
+    rate=200,
+    rate_seconds=0.5,
+    slow_rounds=1,
+    slow_seconds=0.5,
+    tail_rounds=1,
+    tail_entries=100,
+    logs=(1, 5),
+    logs_rate=50,
+    logs_seconds=0.5,
+    failovers=1,
+    catch_up_entries=1_000,
+    catch_up_rounds=1,
+)
+
+
+def run_cluster_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report:
+    with scratch("penstock-bench-", directory) as root:
+        report = Report("cluster", parameters={"plan": repr(plan), "quick": plan == QUICK})
+        one = ClusterProcess(
+            "one machine",
+            "penstock.log.server",
+            ["--data-dir", str(root / "one")],
+            root / "one" / "server.json",
+            root / "one.out",
+        )
+        (root / "one").mkdir(mode=0o700)
+        with LocalCluster(root / "cluster") as cluster:
+            try:
+                say("starting ZooKeeper, 3 nodes, 2 proxies, and the server of one machine")
+                one.launch()
+                cluster.start(proxies=1, read_proxies=1)
+                one.wait_ready()
+                uvloop.run(_Bench(root, cluster, plan, report, say).run())
+            finally:
+                one.stop()
+    return report
+
+
+class _Bench:
+    """All scenarios, on a cluster that runs."""
+
+    def __init__(
+        self, root: Path, cluster: LocalCluster, plan: Plan, report: Report, say: Say
+    ) -> None:
+        self._root = root
+        self._cluster = cluster
+        self._plan = plan
+        self._report = report
+        self._say = say
+        self._data = os.urandom(KIB)
+        self._clients = Clients(cluster)
+
+    async def run(self) -> None:
+        try:
+            for scenario in (
+                self._appends,
+                self._tails,
+                self._catch_up,
+                self._slow_node,
+                self._many_logs,
+                self._failover,
+            ):
+                await scenario()
+        finally:
+            await self._clients.close()
+
+    def _check(self, name: str, value: float, bar: float, detail: str) -> None:
+        check = Check(name, value, bar, "at most", "×", detail)
+        self._report.checks.append(check)
+        self._say(f"{name}: {value:.3g} × (at most {bar:g})")
+
+    async def _at_rate(self, appender: AsyncAppender, seconds: float | None = None) -> Times:
+        plan = self._plan
+        duration = plan.rate_seconds if seconds is None else seconds
+        return await append_at_rate([appender], self._data, rate=plan.rate, seconds=duration)
+
+    # ---- appends, beside one machine
+
+    async def _appends(self) -> None:
+        plan = self._plan
+        self._say(f"1 KiB appends, one in flight and {plan.rate:,}/s, beside one machine")
+        found: dict[str, list[tuple[Times, Times]]] = {"one": [], "cluster": []}
+        async with await AsyncLog.connect(
+            directory_endpoint(self._root / "one", start=False)
+        ) as one:
+            cluster = await self._clients.connect("main")
+            appenders = {"one": await one.own_appender(), "cluster": await cluster.own_appender()}
+            for appender in appenders.values():
+                await append_one_by_one(appender, self._data, plan.latency_appends // 3)
+                await self._at_rate(appender, plan.rate_seconds / 3)
+            for _ in range(plan.rounds):
+                for name, appender in appenders.items():
+                    single = await append_one_by_one(appender, self._data, plan.latency_appends)
+                    found[name].append((single, await self._at_rate(appender)))
+        for place, load in enumerate(("one_in_flight", "at_rate")):
+            figures: dict[str, Any] = {}
+            for name, rounds in found.items():
+                figures[name] = _pooled([both[place] for both in rounds])
+            ratios = _ratios(
+                [both[place] for both in found["cluster"]],
+                [both[place] for both in found["one"]],
+                50,
+            )
+            figures["p50_ratio_rounds"] = _rounded(ratios)
+            self._report.figures[f"append_us_{load}"] = figures
+            self._check(
+                f"append_p50_over_one_machine_{load}",
+                statistics.median(ratios),
+                ONE_MACHINE_BAR,
+                "3 nodes, acknowledged by 2 fsyncs, over one machine; median of rounds",
+            )
+
+    # ---- one slow node
+
+    async def _slow_node(self) -> None:
+        plan = self._plan
+        self._say(f"one of three nodes with fsyncs slower by {SLOW_MS:g} ms, {plan.rate:,}/s")
+        process = self._cluster.add_node(_SLOW_NODE, {"fsync-delay-ms": SLOW_MS})
+        await asyncio.to_thread(process.wait_ready)
+        healthy, slow = await self._two_ensembles()
+        appenders = {"healthy": await healthy.own_appender(), "slow": await slow.own_appender()}
+        found: dict[str, list[Times]] = {"healthy": [], "slow": []}
+        for appender in appenders.values():
+            await self._at_rate(appender, plan.slow_seconds)
+        before = await self._clients.node_counters(_SLOW_NODE)
+        for _ in range(plan.slow_rounds):
+            for name, appender in appenders.items():
+                found[name].append(await self._at_rate(appender, plan.slow_seconds))
+                await self._until_quiet()
+        after = await self._clients.node_counters(_SLOW_NODE)
+        written = "penstock_node_written_records_total"
+        blocks = int(after[written] - before[written])
+        if blocks == 0:
+            raise RuntimeError("the slow node took no block: nothing was measured")
+        fsync = "penstock_node_fsync_duration_seconds"
+        fsyncs = after[f"{fsync}_count"] - before[f"{fsync}_count"]
+        spent = after[f"{fsync}_sum"] - before[f"{fsync}_sum"]
+        ratios = _ratios(found["slow"], found["healthy"], 99)
+        self._report.figures["slow_node_us"] = {
+            **{name: _pooled(rounds) for name, rounds in found.items()},
+            "p50_ratio_rounds": _rounded(_ratios(found["slow"], found["healthy"], 50)),
+            "p99_ratio_rounds": _rounded(ratios),
+            "blocks_on_slow_node": blocks,
+            "fsync_ms_of_slow_node": round(1000 * spent / max(fsyncs, 1), 1),
+        }
+        self._check(
+            "slow_node_append_p99_over_healthy",
+            statistics.median(ratios),
+            SLOW_NODE_BAR,
+            f"with one of three fsyncs slower by {SLOW_MS:g} ms; median of rounds",
+        )
+        await self._clients.close([healthy, slow])
+        await asyncio.to_thread(process.stop)
+        del self._cluster.nodes[_SLOW_NODE]
+
+    async def _two_ensembles(self) -> tuple[AsyncLog, AsyncLog]:
+        """A log without the slow node, and one with it: where a log lies depends on its name."""
+        found: dict[bool, AsyncLog] = {}
+        for number in range(_NAMES_MAX):
+            name = f"slow-{number}"
+            log = await self._clients.connect(name)
+            is_slow = _SLOW_NODE in await self._clients.nodes_of(name)
+            if is_slow in found:
+                await self._clients.close([log])
+            found.setdefault(is_slow, log)
+            if len(found) == 2:
+                return found[False], found[True]
+        raise RuntimeError(f"{_NAMES_MAX} logs, and all with or all without the slow node")
+
+    async def _until_quiet(self) -> None:
+        """Until nodes have nothing left to write: what one round left must not burden the next."""
+        written, last = "penstock_node_written_records_total", -1.0
+        for _ in range(50):
+            await asyncio.sleep(0.15)
+            counters = [await self._clients.node_counters(name) for name in self._cluster.nodes]
+            now = sum(found[written] for found in counters)
+            if now == last:
+                return
+            last = now
+
+    # ---- tails
+
+    async def _tails(self) -> None:
+        plan = self._plan
+        self._say(f"{TAILS} tails of one log through one read proxy, beside a single one")
+        log = await self._clients.connect("tails")
+        appender = await log.own_appender()
+        found: dict[int, list[int]] = {1: [], TAILS: []}
+        for number in range(plan.tail_rounds + 1):
+            for count in found:
+                size = await self._tail_once(log, appender, count)
+                if number:  # the first round only warms up
+                    found[count].append(size)
+        appended = plan.tail_entries * len(self._data)
+        self._report.figures["tails_node_bytes_over_appended"] = {
+            f"{count} tails": _rounded([size / appended for size in sizes])
+            for count, sizes in found.items()
+        }
+        self._check(
+            f"node_bytes_of_{TAILS}_tails_over_one",
+            sum(found[TAILS]) / sum(found[1]),
+            TAILS_BAR,
+            "bytes that all nodes sent to readers while the same data was appended",
+        )
+        await self._clients.close([log])
+
+    async def _tail_once(self, log: AsyncLog, appender: AsyncAppender, count: int) -> int:
+        """Bytes that nodes sent while some tails followed an append load."""
+        plan = self._plan
+        readers = await self._clients.connect_all(["tails"] * count)
+        start = (await log.bounds()).tail
+        tails = Tails(readers, start)
+        try:
+            await append_one_by_one(appender, self._data, 5)
+            await tails.reach((await log.bounds()).tail)
+            before = await self._clients.read_bytes()
+            fetched = await self._clients.fetched_bytes(_READER)
+            rate = plan.rate
+            seconds = plan.tail_entries / rate
+            await append_at_rate([appender], self._data, rate=rate, seconds=seconds)
+            await tails.reach((await log.bounds()).tail)
+            appended = int(rate * seconds) * len(self._data)
+            if await self._clients.fetched_bytes(_READER) - fetched < appended:
+                raise RuntimeError("another proxy has served the tails: nothing was measured")
+            return await self._clients.read_bytes() - before
+        finally:
+            await tails.stop()
+            await self._clients.close(readers)
+
+    # ---- many logs
+
+    async def _many_logs(self) -> None:
+        plan = self._plan
+        self._say(f"{plan.logs_rate:,} appends/s over {plan.logs} logs of one proxy")
+        figures: dict[str, Any] = {}
+        logs: list[AsyncLog] = []
+        appenders: list[AsyncAppender] = []
+        seconds = 0.0
+        for count in plan.logs:
+            names = [f"many-{number}" for number in range(len(logs), count)]
+            started = time.perf_counter()
+            logs += await self._clients.connect_all(names)
+            seconds += time.perf_counter() - started
+            for log in logs[len(appenders) :]:
+                appenders.append(await log.own_appender())
+            await append_at_rate(appenders, self._data, rate=plan.logs_rate, seconds=1.0)
+            times = await append_at_rate(
+                appenders, self._data, rate=plan.logs_rate, seconds=plan.logs_seconds
+            )
+            figures[f"{count} logs"] = _pooled([times])
+            self._say(f"{count} logs: {figures[f'{count} logs']}")
+        figures["seconds_to_open_all"] = round(seconds, 2)
+        self._report.figures["many_logs_us"] = figures
+        await self._clients.close(logs)
+
+    # ---- failover
+
+    async def _failover(self) -> None:
+        plan = self._plan
+        self._say("kill -9 of the owner, until the next acknowledged append")
+        other = self._cluster.add_proxy("p1")
+        await asyncio.to_thread(other.wait_ready)
+        log = await self._clients.connect("failover")
+        appender = await log.own_appender()
+        rounds = []
+        for _ in range(plan.failovers):
+            await append_one_by_one(appender, self._data, 20)
+            rounds.append(await self._fail_over_once(appender))
+        await self._clients.close([log])
+        self._report.figures["failover_seconds"] = {
+            "kill_to_next_ack": [round(total, 3) for total, _ in rounds],
+            "session_end_to_next_ack": [round(rest, 3) for _, rest in rounds],
+        }
+
+    async def _fail_over_once(self, appender: AsyncAppender) -> tuple[float, float]:
+        """Seconds from the kill to the next ack, and from the end of the owner's session."""
+        async with self._watched_owner("failover") as (port, gone):
+            owner = next(
+                process
+                for name, process in self._cluster.proxies.items()
+                if json.loads((self._cluster.directory / f"{name}.json").read_text())["port"]
+                == port
+            )
+            killed_at = time.perf_counter()
+            owner.kill()
+            await append_one_by_one(appender, self._data, 1)
+            acked_at = time.perf_counter()
+            gone_at = await gone
+        await asyncio.to_thread(owner.start)
+        return acked_at - killed_at, acked_at - gone_at
+
+    @contextlib.asynccontextmanager
+    async def _watched_owner(self, log: str) -> AsyncIterator[tuple[int, asyncio.Future[float]]]:
+        """Port of the log's owner, and when it was gone from the metadata."""
+        store = await self._clients.open_store()
+        try:
+            path = f"/owners/{log}"
+            found = await store.get(path)
+            if found is None:
+                raise RuntimeError(f"log {log} has no owner")
+            first = found.data
+
+            async def watch() -> float:
+                changed = asyncio.Event()
+                end = store.watch(path, changed.set)
+                try:
+                    while True:
+                        changed.clear()
+                        now = await store.get(path)
+                        if now is None or now.data != first:
+                            return time.perf_counter()
+                        await changed.wait()
+                finally:
+                    end()
+
+            yield int(json.loads(first)["port"]), asyncio.ensure_future(watch())
+        finally:
+            await store.close()
+
+    # ---- catching up
+
+    async def _catch_up(self) -> None:
+        plan = self._plan
+        self._say(f"a cold read proxy reads {plan.catch_up_entries:,} entries, and a tag of ten")
+        log = await self._clients.connect("catch-up")
+        started = time.perf_counter()
+        await append_tagged(log, self._data, plan.catch_up_entries, tags=_TAGS)
+        seconds = time.perf_counter() - started
+        end = (await log.bounds()).tail
+        figures: dict[str, Any] = {
+            "append_mb_per_second": round(_megabytes(plan.catch_up_entries) / seconds, 1),
+            "full_mb_per_second": [],
+            "tag_mb_per_second": [],
+        }
+        for _ in range(plan.catch_up_rounds):
+            for name, tags, share in (("full", None, 1), ("tag", ["t/3"], _TAGS)):
+                found, seconds = await self._read_cold(tags, end)
+                if found < plan.catch_up_entries // share:
+                    raise RuntimeError(f"read {found} entries of {plan.catch_up_entries // share}")
+                figures[f"{name}_mb_per_second"].append(round(_megabytes(found) / seconds, 1))
+        self._report.figures["catch_up"] = figures
+        await self._clients.close([log])
+
+    async def _read_cold(self, tags: list[str] | None, end: int) -> tuple[int, float]:
+        """Entries, and seconds until all were read, through a read proxy that has nothing yet."""
+        proxy = self._cluster.proxies[_READER]
+        await asyncio.to_thread(proxy.stop)
+        await asyncio.to_thread(proxy.start)
+        self._clients.look_again()
+        reader = await self._clients.connect("catch-up")
+        await count_entries(reader, ["nothing"], start=end - 1, end=end)  # it is connected
+        started = time.perf_counter()
+        found = await count_entries(reader, tags, start=0, end=end)
+        seconds = time.perf_counter() - started
+        if await self._clients.fetched_bytes(_READER) < self._plan.catch_up_entries * KIB:
+            raise RuntimeError("another proxy has served the reader: nothing was measured")
+        await self._clients.close([reader])
+        return found, seconds
+
+
+def _megabytes(entries: int) -> float:
+    return entries * KIB / 1e6
+
+
+def _ratios(ours: list[Times], theirs: list[Times], percent: float) -> list[float]:
+    return [a.p(percent) / b.p(percent) for a, b in zip(ours, theirs, strict=True)]
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [round(value, 2) for value in values]
+
+
+def _pooled(rounds: list[Times]) -> dict[str, float]:
+    seconds = [value for times in rounds for value in times.seconds]
+    late_ms = max(times.late_ms for times in rounds)
+    return {**summary(seconds, scale=1e6), "schedule_late_ms": round(late_ms, 1)}

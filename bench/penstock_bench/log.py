@@ -1,0 +1,482 @@
+"""`penstock bench log`: the shared log on one machine beside the raw disk, in one run.
+
+Owns the scenarios and their bars. Ratios are taken between rounds of the same run that follow each
+other (raw, ours, raw, ours, …), since a shared disk drifts by a factor of two within minutes. The
+server is a process of its own, as in use; so is the concurrent tail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from penstock.config import ServerConfig
+from penstock.limits import KIB, MIB
+from penstock.log.client.client import AsyncLog
+from penstock.log.embedded import directory_endpoint
+from penstock.log.records import NewEntry
+from penstock.log.server.server import LogServer, open_storage
+from penstock.log.serving.directory import read_address
+from penstock.log.storage.disk import RealDisk
+from penstock_bench.measure import RawDisk, percentile, resident_bytes, summary
+from penstock_bench.report import Check, Report
+
+#: What the server may use beyond an empty one, whatever the log's length: see docs/operations.md.
+MEMORY_BOUND_BYTES = 256 * MIB
+
+Say = Callable[[str], None]
+
+_context = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything; `quick` is for tests of the bench itself."""
+
+    rounds: int = 5
+    latency_appends: int = 1500
+    small_entries: int = 150_000
+    large_entries: int = 4_000
+    selective_entries: int = 1_000_000
+    open_segments: int = 200
+    memory_bytes: int = 5_000 * MIB
+    memory_tags: int = 100_000
+
+
+QUICK = Plan(
+    rounds=2,
+    latency_appends=100,
+    small_entries=5_000,
+    large_entries=100,
+    selective_entries=20_000,
+    open_segments=20,
+    memory_bytes=50 * MIB,
+    memory_tags=1_000,
+)
+
+
+class Bench:
+    """One run in a fresh directory, which is removed at the end."""
+
+    def __init__(self, directory: Path | None, plan: Plan, say: Say) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
+        self._plan = plan
+        self._say = say
+        self._report = Report("log", parameters={"plan": repr(plan)})
+        self._payload = os.urandom(PAYLOAD_BYTES_OF_LARGEST)
+
+    def run(self) -> Report:
+        try:
+            for scenario in (
+                self._latency,
+                self._small,
+                self._large,
+                self._selective,
+                self._opening,
+                self._memory,
+            ):
+                scenario()
+        finally:
+            shutil.rmtree(self._root, ignore_errors=True)
+        return self._report
+
+    def _check(self, check: Check) -> None:
+        self._report.checks.append(check)
+        self._say(f"{check.name}: {check.value:.3g} {check.unit} ({check.sense} {check.bar:g})")
+
+    # ---- one append in flight, and its way to a tail
+
+    def _latency(self) -> None:
+        self._say("1 KiB appends, one in flight, beside the raw disk")
+        data = self._payload[:KIB]
+        raw = RawDisk(self._root)
+        rounds: list[tuple[float, float]] = []
+        raw_all: list[float] = []
+        ours_all: list[float] = []
+        acked: list[float] = []
+        delivered: list[float] = []
+
+        async def measure(log: AsyncLog) -> None:
+            appender = await log.own_appender()
+            await _append_one_by_one(appender, data, self._plan.latency_appends // 5)
+            for _ in range(self._plan.rounds):
+                floor = raw.write(data, self._plan.latency_appends)
+                ours = await _append_one_by_one(appender, data, self._plan.latency_appends)
+                rounds.append((percentile(floor, 50), percentile(ours, 50)))
+                raw_all.extend(floor)
+                ours_all.extend(ours)
+            more = await _append_and_tail(log, appender, data, self._plan.latency_appends)
+            acked.extend(more[0])
+            delivered.extend(more[1])
+
+        with _server(self._root / "latency"):
+            _run_with_log(self._root / "latency", measure)
+        raw.close()
+        ratios = [ours / floor for floor, ours in rounds]
+        self._report.figures["append_us"] = summary(ours_all, scale=1e6)
+        self._report.figures["raw_us"] = summary(raw_all, scale=1e6)
+        self._report.figures["append_ratio_rounds"] = [round(ratio, 2) for ratio in ratios]
+        self._report.figures["delivery_us"] = summary(delivered, scale=1e6)
+        self._report.figures["acked_us"] = summary(acked, scale=1e6)
+        self._check(
+            Check(
+                "append_1kib_p50_over_raw",
+                statistics.median(ratios),
+                3.0,
+                "at most",
+                "×",
+                "durable append, one in flight, over write+fdatasync; median of rounds",
+            )
+        )
+        self._check(
+            Check(
+                "delivery_p50_over_ack",
+                percentile(delivered, 50) / percentile(acked, 50),
+                1.2,
+                "at most",
+                "×",
+                "append to arrival at a tail, over append to ack",
+            )
+        )
+
+    # ---- pipelined, with a concurrent tail
+
+    def _small(self) -> None:
+        self._say("1 KiB entries pipelined, with a concurrent tail")
+        rates = self._pipelined("small", self._payload[:KIB], self._plan.small_entries)
+        self._report.figures["small_entries_per_second_rounds"] = [round(rate) for rate in rates]
+        self._check(
+            Check(
+                "append_1kib_pipelined",
+                statistics.median(rates),
+                70_000,
+                "at least",
+                "entries/s",
+                "until the last is acknowledged and the tail has read it",
+            )
+        )
+
+    def _large(self) -> None:
+        self._say("128 KiB entries pipelined, with a concurrent tail, beside the raw disk")
+        data = self._payload[: 128 * KIB]
+        shares = []
+        figures = []
+        for number in range(self._plan.rounds):
+            raw = RawDisk(self._root)
+            seconds = sum(raw.write(data, self._plan.large_entries))
+            raw.close()
+            floor = self._plan.large_entries * len(data) / seconds
+            (rate,) = self._pipelined(f"large{number}", data, self._plan.large_entries, rounds=1)
+            shares.append(rate * len(data) / floor)
+            figures.append({"raw_mb": round(floor / 1e6), "ours_mb": round(rate * len(data) / 1e6)})
+        self._report.figures["large_mb_per_second_rounds"] = figures
+        self._check(
+            Check(
+                "append_128kib_bandwidth_share",
+                statistics.median(shares),
+                0.6,
+                "at least",
+                "of raw",
+                "of write+fdatasync of the same bytes; median of rounds",
+            )
+        )
+
+    def _pipelined(
+        self, name: str, data: bytes, count: int, *, rounds: int | None = None
+    ) -> list[float]:
+        rates = []
+        for number in range(rounds or self._plan.rounds):
+            directory = self._root / f"{name}-{number}"
+            with _server(directory):
+                times = _context.SimpleQueue()
+                tail = _spawn(_tail_until, directory, count, times)
+                times.get()  # it follows
+                started: list[float] = []
+
+                async def measure(log: AsyncLog, out: list[float] = started) -> None:
+                    await log.own_appender()
+                    out.append(time.perf_counter())
+                    await _append_pipelined(log, data, count)
+
+                _run_with_log(directory, measure)
+                # The clock is the system's: both processes read the same.
+                rates.append(count / (times.get() - started[0]))
+                tail.join()
+            shutil.rmtree(directory)
+        return rates
+
+    # ---- reading 1 %
+
+    def _selective(self) -> None:
+        count = self._plan.selective_entries
+        self._say(f"reading a tag that holds 1 % of {count:,} entries")
+        directory = self._root / "selective"
+        times: dict[str, list[float]] = {"all": [], "one": []}
+
+        async def measure(log: AsyncLog) -> None:
+            await _append_tagged(log, self._payload[:KIB], count, tags=100)
+            for _ in range(self._plan.rounds):
+                for name, tags, expected in (("one", ["t/7"], count // 100), ("all", None, count)):
+                    started = time.perf_counter()
+                    found = await _count(log, tags)
+                    times[name].append(time.perf_counter() - started)
+                    if found < expected or (tags and found != expected):
+                        raise RuntimeError(f"read {found} entries of {expected}")
+
+        with _server(directory):
+            _run_with_log(directory, measure)
+        shutil.rmtree(directory)
+        self._report.figures["read_all_seconds"] = [round(t, 3) for t in times["all"]]
+        self._report.figures["read_one_percent_seconds"] = [round(t, 4) for t in times["one"]]
+        self._check(
+            Check(
+                "selective_read_share",
+                100 * statistics.median(times["one"]) / statistics.median(times["all"]),
+                5.0,
+                "at most",
+                "%",
+                "time to read a tag with 1 % of the entries, over reading all",
+            )
+        )
+
+    # ---- opening
+
+    def _opening(self) -> None:
+        wanted = self._plan.open_segments
+        self._say(f"opening a log of {wanted} sealed segments")
+        directory = self._root / "opening"
+        config = ServerConfig(directory, port=0, segment_bytes=1 * MIB)
+
+        async def measure(log: AsyncLog) -> None:
+            await _append_pipelined(log, self._payload[: 64 * KIB], wanted * 17)
+
+        with _server(directory, segment_bytes=1 * MIB):
+            _run_with_log(directory, measure)
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            storage, _ = open_storage(RealDisk(directory / "log"), config)
+            times.append(time.perf_counter() - started)
+            sealed = len(storage.manifest.segments) - 1
+            storage.abandon()
+        shutil.rmtree(directory)
+        self._report.figures["open_seconds"] = [round(t, 4) for t in times]
+        self._report.figures["open_sealed_segments"] = sealed
+        if sealed < wanted:
+            raise RuntimeError(f"only {sealed} sealed segments were made")
+        self._check(
+            Check(
+                "open_sealed_segments_seconds",
+                statistics.median(times),
+                1.0,
+                "at most",
+                "s",
+                f"recovery of a log of {sealed} sealed segments",
+            )
+        )
+
+    # ---- memory
+
+    def _memory(self) -> None:
+        plan = self._plan
+        self._say(
+            f"server memory while {plan.memory_bytes // MIB:,} MiB with {plan.memory_tags:,} tags "
+            "are written and read"
+        )
+        directory = self._root / "memory"
+        peaks: dict[str, int] = {}
+
+        async def measure(log: AsyncLog) -> None:
+            pid = int(_status(await log.status(), "pid"))
+            peaks["start"] = resident_bytes(pid)[1]
+            data = self._payload[: 16 * KIB]
+            count = plan.memory_bytes // len(data)
+            await _append_tagged(log, data, count, tags=plan.memory_tags)
+            peaks["written"] = resident_bytes(pid)[1]
+            readers = [_count(log, [f"t/{number}"]) for number in range(0, plan.memory_tags, 997)]
+            await asyncio.gather(_count(log, None), *readers)
+            peaks["read"] = resident_bytes(pid)[1]
+
+        with _server(directory):
+            _run_with_log(directory, measure)
+        shutil.rmtree(directory)
+        self._report.figures["memory_peak_mib"] = {k: round(v / MIB) for k, v in peaks.items()}
+        self._check(
+            Check(
+                "server_memory_peak",
+                peaks["read"] / MIB,
+                MEMORY_BOUND_BYTES / MIB,
+                "at most",
+                "MiB",
+                "peak resident memory of the server, its own code included",
+            )
+        )
+
+
+#: The largest payload of any scenario.
+PAYLOAD_BYTES_OF_LARGEST = 128 * KIB
+
+
+def run_log_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report:
+    return Bench(directory, plan, say).run()
+
+
+# ---- load
+
+
+async def _append_one_by_one(appender: Any, data: bytes, count: int) -> list[float]:
+    seconds = []
+    entries = [NewEntry(data, ("bench",))]
+    for _ in range(count):
+        started = time.perf_counter()
+        await appender.append(entries)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+async def _append_and_tail(
+    log: AsyncLog, appender: Any, data: bytes, count: int
+) -> tuple[list[float], list[float]]:
+    """Seconds from append to ack, and from append to arrival at a tail, one after the other."""
+    arrived: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+    start = (await log.bounds()).tail
+
+    async def follow() -> None:
+        async with log.tail(["delivery"], start=start) as reader:
+            async for batch in reader:
+                now = time.perf_counter()
+                for entry in batch.entries:
+                    arrived.put_nowait((entry.lsn, now))
+
+    task = asyncio.create_task(follow())
+    acked, delivered = [], []
+    entries = [NewEntry(data, ("delivery",))]
+    for _ in range(count):
+        started = time.perf_counter()
+        done = await appender.append(entries)
+        acked.append(time.perf_counter() - started)
+        lsn, at = await arrived.get()
+        assert lsn == done.first_lsn
+        delivered.append(at - started)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return acked, delivered
+
+
+async def _append_pipelined(log: AsyncLog, data: bytes, count: int) -> None:
+    """Each entry is an append of its own; up to 8 MiB are on their way."""
+    appender = await log.own_appender()
+    window = max(64, min(4096, 8 * MIB // len(data)))
+    waiting: deque[asyncio.Future[Any]] = deque()
+    entries = [NewEntry(data, ("bench",))]
+    for _ in range(count):
+        waiting.append(appender.append_nowait(entries))
+        if len(waiting) >= window:
+            await waiting.popleft()
+    await appender.drained()
+
+
+async def _append_tagged(log: AsyncLog, data: bytes, count: int, *, tags: int) -> None:
+    """Entries whose tags take turns, in groups of ten: neighbours never share a tag."""
+    appender = await log.own_appender()
+    waiting: deque[asyncio.Future[Any]] = deque()
+    for first in range(0, count, 10):
+        group = [
+            NewEntry(data, (f"t/{number % tags}",))
+            for number in range(first, min(first + 10, count))
+        ]
+        waiting.append(appender.append_nowait(group))
+        if len(waiting) >= max(16, 4 * MIB // (10 * len(data))):
+            await waiting.popleft()
+    await appender.drained()
+
+
+async def _count(log: AsyncLog, tags: list[str] | None) -> int:
+    end = (await log.bounds()).tail
+    found = 0
+    async with log.tail(tags, start=0, end=end) as reader:
+        async for batch in reader:
+            found += len(batch.entries)
+    return found
+
+
+# ---- processes
+
+
+class _server:
+    """A server process for a directory, stopped at the end."""
+
+    def __init__(self, directory: Path, *, segment_bytes: int = 64 * MIB) -> None:
+        self._config = ServerConfig(directory, port=0, segment_bytes=segment_bytes)
+
+    def __enter__(self) -> _server:
+        self._process = _spawn(_serve, self._config)
+        deadline = time.monotonic() + 30
+        while read_address(self._config.data_dir) is None:
+            if time.monotonic() > deadline or not self._process.is_alive():
+                raise RuntimeError("the server did not start")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join(30)
+
+
+def _spawn(function: Callable[..., None], *arguments: Any) -> Any:
+    process = _context.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def _serve(config: ServerConfig) -> None:
+    import signal
+
+    async def main() -> None:
+        server = LogServer(config)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+        await server.run()
+
+    uvloop.run(main())
+
+
+def _tail_until(directory: Path, count: int, times: Any) -> None:
+    """Says when it follows, and when it has read `count` entries."""
+
+    async def main(log: AsyncLog) -> None:
+        found = 0
+        async with log.tail(["bench"], start=0) as reader:
+            times.put(time.perf_counter())
+            async for batch in reader:
+                found += len(batch.entries)
+                if found >= count:
+                    times.put(time.perf_counter())
+                    return
+
+    _run_with_log(directory, main)
+
+
+def _run_with_log(directory: Path, work: Callable[[AsyncLog], Any]) -> None:
+    async def main() -> None:
+        async with await AsyncLog.connect(directory_endpoint(directory, start=False)) as log:
+            await work(log)
+
+    uvloop.run(main())
+
+
+def _status(text: str, name: str) -> Any:
+    import json
+
+    return json.loads(text)[name]

@@ -1,0 +1,314 @@
+"""A Spark driver in a process of its own: starts measured queries, and answers for batch Spark.
+
+Owns the session: one for all queries of a bench, `local[2]`, one query at a time, as it is told
+through a pipe. It ends, and the JVM with it, when the bench closes the pipe or dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import PenstockError, QueryFailed, Unavailable
+from penstock.log.client.client import AsyncLog
+from penstock.plan import nodes as n
+from penstock.protocol.markers import decode_marker
+from penstock.stream.session import Log, connect
+from penstock_bench.nexmark.figures import Position
+from penstock_bench.nexmark.timed import APPEND, LAT_TS, timed
+
+_START_SECONDS: Final = 120.0
+#: From the start of a query until all of its tasks run.
+_RUNNING_SECONDS: Final = 60.0
+_context = multiprocessing.get_context("spawn")
+
+#: What the windows of a query take the time of, in append mode: they close, or are forgotten.
+_WATERMARKED: Final = {
+    "q5": ("bid",),
+    "q7": ("bid",),
+    "q8": ("person", "auction"),
+    "q11": ("bid",),
+    "nbq5": ("bid",),
+    "nbq8": ("person", "auction"),
+    "nbqx": ("auction", "bid"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartQuery:
+    """Run a timed query from a stream of events into a result stream."""
+
+    query: str
+    mode: str
+    source: str
+    result: str
+    workers: int
+    protocol: str
+    commit_interval_ms: int
+    watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Say where the query stands: `Position`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Wait until all that is in the source is processed and visible, or so long: say whether."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopQuery:
+    """End the query that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Run a plain query by batch Spark, from parquet files by kind, into parquet files."""
+
+    query: str
+    events: Path
+    result: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: PenstockError | str
+
+
+class Driver:
+    """The process, as the bench holds it."""
+
+    def __init__(self, target: Path) -> None:
+        self._ours, theirs = _context.Pipe()
+        self._process = _context.Process(target=_serve, args=(target, theirs))
+        self._process.start()
+        theirs.close()
+        self._answer(_START_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def ask(self, command: object, timeout: float = _START_SECONDS) -> Any:
+        """Have it done; raises what went wrong there."""
+        try:
+            self._ours.send(command)
+        except OSError:
+            raise Unavailable("the Spark driver died; what it said last is above") from None
+        return self._answer(timeout)
+
+    def _answer(self, timeout: float) -> Any:
+        if not self._ours.poll(timeout):
+            raise Unavailable(f"the Spark driver did not answer within {timeout:g} s")
+        try:
+            answer = self._ours.recv()
+        except (EOFError, OSError):
+            raise Unavailable("the Spark driver died; what it said last is above") from None
+        if isinstance(answer, _Failed):
+            if isinstance(answer.error, PenstockError):
+                raise answer.error
+            raise QueryFailed(f"the Spark driver failed:\n{answer.error}")
+        return answer
+
+    def close(self) -> None:
+        """End the process and its JVM. Idempotent."""
+        self._ours.close()
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join(10)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _serve(target: Path, commands: Connection) -> None:
+    # An interrupt at the terminal is for the bench, which ends us in order; the JVM would only die.
+    os.setpgid(0, 0)
+    # What the JVM prints must not mix with the result: it shares our standard output.
+    os.dup2(2, 1)
+    # Workers run the Python of the bench, whatever is first on the path.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    try:
+        with contextlib.ExitStack() as stack:
+            spark = _session()
+            stack.callback(spark.stop)
+            engine = _Engine(spark, connect(target))
+            stack.callback(engine.close)
+            commands.send(None)
+            while True:
+                commands.send(_guarded(engine, commands.recv()))
+    except (EOFError, OSError):
+        pass  # the bench has ended
+    except Exception:
+        commands.send(_Failed(traceback.format_exc()))
+
+
+def _guarded(engine: _Engine, command: object) -> object:
+    try:
+        return engine.obey(command)
+    except PenstockError as error:
+        return _Failed(error)
+    except Exception:
+        return _Failed(traceback.format_exc())
+
+
+def _session() -> Any:
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("penstock-nexmark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "4")
+        # What pyarrow reads as it was written; the default is a form of twelve bytes.
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        .getOrCreate()
+    )
+
+
+class _Engine:
+    """What is done with a command, inside the driver."""
+
+    def __init__(self, spark: Any, log: Log) -> None:
+        self._spark = spark
+        self._log = log
+        self._query: Any = None
+
+    def obey(self, command: object) -> object:
+        match command:
+            case StartQuery():
+                self._start(command)
+            case Look():
+                return self._look()
+            case Settle():
+                return self._settle(command.seconds)
+            case StopQuery():
+                self._stop()
+            case RunBatch():
+                self._run_batch(command)
+            case _:
+                raise AssertionError(f"no command: {command!r}")
+        return None
+
+    def _start(self, command: StartQuery) -> None:
+        from penstock.nexmark.queries.views import split_events
+        from penstock.spark.start import start
+
+        events = self._log.stream(command.source).df(self._spark)
+        frames = dict(zip(("person", "auction", "bid"), split_events(events), strict=True))
+        if command.mode == APPEND:
+            for kind in _WATERMARKED.get(command.query, ()):
+                late = f"{command.watermark_ms} milliseconds"
+                frames[kind] = frames[kind].withWatermark("dateTime", late)
+        side = self._side(command.query)
+        frame = timed(
+            command.query,
+            frames["person"],
+            frames["auction"],
+            frames["bid"],
+            side,
+            mode=command.mode,
+        )
+        self._query = start(
+            frame,
+            to=command.result,
+            name=command.result,
+            mode=command.mode,  # type: ignore[arg-type]  # the CLI offers the three of them
+            workers=command.workers,
+            log=self._log,
+            commit_interval=command.commit_interval_ms / 1_000,
+            protocol=command.protocol,  # type: ignore[arg-type]  # start refuses what it has not
+        )
+        self._wait_running()
+
+    def _wait_running(self) -> None:
+        deadline = time.monotonic() + _RUNNING_SECONDS
+        while not self._query.status["isTriggerActive"]:
+            self._query.awaitTermination(0.02)
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the query did not run within {_RUNNING_SECONDS:g} s")
+
+    def _side(self, query: str) -> Any:
+        from penstock.nexmark.model import side_input
+        from penstock.nexmark.queries import QUERIES
+
+        is_wanted = QUERIES[query].takes_side_input
+        return self._spark.createDataFrame(side_input()) if is_wanted else None
+
+    def _look(self) -> Position | None:
+        """By what its tasks reported, and by their markers, which are newer; None: not known."""
+        if (failed := self._query.exception()) is not None:
+            raise failed
+        spec = self._query._spec
+        reads = [any(isinstance(x, n.Scan) for x in stage.inputs) for stage in spec.query.stages]
+        tasks = spec.task_ids
+
+        async def newest(log: AsyncLog) -> list[Any]:
+            return [await log.read_last(task.marker_tag) for task in tasks]
+
+        entries = self._log.client.run(newest)
+        found = [None if one is None else decode_marker(one.payload) for one in entries]
+        told = (self._query.lastProgress or {}).get("sources", [])
+        told_lsn = min((one["endOffset"] or 0 for one in told), default=0)
+        marked = [
+            -1 if marker is None else int(marker.position)
+            for task, marker in zip(tasks, found, strict=True)
+            if reads[task.stage]
+        ]
+        markers = sum(0 if marker is None else marker.number + 1 for marker in found)
+        lsn = max(told_lsn, min(marked))
+        return Position(time.time_ns() // 1_000, lsn, markers) if lsn > 0 else None
+
+    def _settle(self, seconds: float) -> bool:
+        settled = threading.Event()
+
+        def wait() -> None:
+            with contextlib.suppress(PenstockError):  # the query was stopped before, or failed
+                self._query.processAllAvailable()
+                settled.set()
+
+        threading.Thread(target=wait, name="settle", daemon=True).start()
+        deadline = time.monotonic() + seconds
+        while not settled.wait(0.1) and time.monotonic() < deadline:
+            if (failed := self._query.exception()) is not None:
+                raise failed
+        return settled.is_set()
+
+    def _stop(self) -> None:
+        if (failed := self._query.exception()) is not None:
+            raise failed
+        self._query.stop()
+
+    def close(self) -> None:
+        """End the query that runs, if any."""
+        if self._query is not None:
+            with contextlib.suppress(PenstockError):
+                self._query.stop()
+
+    def _run_batch(self, command: RunBatch) -> None:
+        from penstock.nexmark.queries import QUERIES
+
+        kinds = ("person", "auction", "bid")
+        frames = [self._spark.read.parquet(str(command.events / kind)) for kind in kinds]
+        side = self._side(command.query)
+        result = QUERIES[command.query].build(*frames, *(() if side is None else (side,)))
+        assert LAT_TS not in result.columns
+        result.write.parquet(str(command.result))

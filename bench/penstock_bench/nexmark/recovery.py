@@ -1,0 +1,115 @@
+"""`penstock nexmark recovery`: q8 fails and recovers, with and without checkpoints, at some rates.
+
+Owns the table (that of Impeller 5.3.5: time, entries and changes by input rate) and its bars; how a
+resume is measured is bench/recovery.py's. State is built from so many seconds of event time, fed as
+fast as the tasks take it, so a checkpoint each second of the clock comes every few seconds of event
+time; the paper's came every ten.
+
+Law: each rate has its own log; with and without are measured on the same one, in turn, and end with
+equally many rows of state, or the check says by how many they differ.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from penstock_bench.recovery import RATIO_BAR, Found, Plan, measure_resume
+from penstock_bench.report import Check, Report
+
+Say = Callable[[str], None]
+
+BENCH: Final = "nexmark_recovery"
+RATES: Final = (10_000, 20_000, 40_000)
+SECONDS: Final = 300
+ROUNDS: Final = 5
+
+
+def run_recovery(
+    rates: Sequence[int] = RATES,
+    *,
+    seconds: int = SECONDS,
+    rounds: int = ROUNDS,
+    directory: Path | None = None,
+    say: Say = lambda _: None,
+) -> Report:
+    """Needs Java, to plan the query."""
+    found = {}
+    for rate in rates:
+        plan = Plan(event_seconds=seconds, events_per_s=rate, rounds=rounds)
+        found[rate] = measure_resume(directory=directory, plan=plan, say=say)
+    return make_report(found, seconds=seconds, rounds=rounds)
+
+
+def make_report(found: Mapping[int, Found], *, seconds: int, rounds: int) -> Report:
+    """The verdict, and one object per rate."""
+    checks = []
+    for rate, one in found.items():
+        with_s = statistics.median(one.with_checkpoints)
+        without_s = statistics.median(one.without)
+        checks.append(
+            Check(
+                f"{rate:,} events/s: resume with checkpoints, times faster",
+                without_s / with_s, RATIO_BAR, "at least", "x",
+                f"medians of {len(one.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
+            )
+        )  # fmt: skip
+        differ = f"{rate:,} events/s: difference in rows of state"
+        checks.append(Check(differ, one.rows_differ, 0, "at most", "rows"))
+    figures = {"rates": [_figures(rate, one) for rate, one in found.items()]}
+    parameters = {"query": "q8", "seconds": seconds, "rounds": rounds, "rates": list(found)}
+    return Report(BENCH, checks, figures, parameters)
+
+
+def _figures(rate: int, found: Found) -> dict[str, Any]:
+    return {
+        "rate": rate,
+        "state_rows": found.state_rows,
+        "commits": found.commits,
+        "build_seconds": found.build_seconds,
+        "without": {
+            **_seconds(found.without),
+            **asdict(found.replay_all),
+            "checkpoint_bytes": 0,
+        },
+        "with": {
+            **_seconds(found.with_checkpoints),
+            **asdict(found.replay_suffix),
+            "checkpoint_bytes": found.checkpoint_bytes,
+        },
+    }
+
+
+def _seconds(rounds: Sequence[float]) -> dict[str, float]:
+    return {
+        "seconds": round(statistics.median(rounds), 4),
+        "seconds_min": round(min(rounds), 4),
+        "seconds_max": round(max(rounds), 4),
+    }
+
+
+#: The rows of the table: what it is called, and where it stands in `_figures`.
+_MEASURES: Final = (
+    ("recovery time, s", "seconds", "{:.3f}"),
+    ("entries read", "entries", "{:,}"),
+    ("bytes read from the log", "bytes", "{:,}"),
+    ("changes applied", "changes", "{:,}"),
+    ("bytes of checkpoints read", "checkpoint_bytes", "{:,}"),
+)
+
+
+def make_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows, as the paper has them, of a report's JSON: a column per rate."""
+    rates = report["figures"]["rates"]
+    headers = ["events/s", "", *(f"{one['rate']:,}" for one in rates)]
+    rows = []
+    for name, key, form in _MEASURES:
+        for label, kind in (("no checkpoints", "without"), ("checkpoints", "with")):
+            rows.append([name, label, *(form.format(one[kind][key]) for one in rates)])
+    faster = [one["without"]["seconds"] / one["with"]["seconds"] for one in rates]
+    rows.append(["times faster", "", *(f"{ratio:.1f}×" for ratio in faster)])
+    rows.append(["rows of state", "", *(f"{one['state_rows']:,}" for one in rates)])
+    return headers, rows

@@ -1,0 +1,12 @@
+"""Real parts under control: disks that fail, servers to be killed, networks that stall.
+
+disk.py            a disk in memory that loses what was not synced
+faults.py          disks that fail on request, or write down what they are asked to do
+crash_states.py    every disk that a power cut could leave behind, from a recorded trace
+driver.py          one log on one disk, without a server, checked against what was sent
+engine_checkers.py the laws of exactly once, over all entries of a log
+history.py         what clients did and saw, and the check against the final log
+server_process.py  a log server to be killed, paused and starved
+in_process_cluster.py  nodes and proxies in one event loop, with real sockets
+tcp_proxy.py       a network that delays, stalls, cuts and swallows
+"""

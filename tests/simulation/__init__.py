@@ -1,0 +1,7 @@
+"""Whole systems in one thread, from one seed: safety under faults, then liveness.
+
+log/        a log server, its clients, disk, clock and network
+pipeline/   a query's tasks, workers and drivers; its laws
+cluster/    proxies and nodes of a replicated log
+checkers/   the laws of the log over what clients did and saw
+"""

@@ -1,0 +1,172 @@
+"""What a seed draws before anything happens: the faults of a world, and how small its limits are.
+
+Owns the swarm (Groce et al., ISSTA'12): some worlds have no faults, some one kind, most a random
+subset, each at a rate of its own; what never occurs together in the average world then does in
+some. `small_limits` shrinks the product's own limits, so that a few hundred entries roll, evict,
+slice and fall behind as gigabytes would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from types import ModuleType
+
+from harness import disk
+
+from penstock.log.client import appender_core
+from penstock.log.core import state, tails
+from penstock.log.storage import log_storage, reader, recover
+
+
+class Fault(StrEnum):
+    """Kinds of faults."""
+
+    CUT = "cut"  # a connection ends, and what was in flight is lost
+    LATE = "late"  # a connection ends, and the server gets what was in flight much later
+    KILL = "kill"  # the server process dies, the page cache stays
+    POWER_CUT = "power cut"  # the machine dies, unsynced writes may be lost or torn
+    CRASH_POINT = "crash point"  # either of the two, at a disk operation
+    FSYNC = "fsync error"  # one fsync fails and drops what it should have written
+    CLOCK = "clock jump"  # the wall clock is set forward or back
+    OVERLOAD = "overload"  # the server takes no appends for a moment
+    SLOW_DISK = "slow disk"  # writes take much longer for a while
+    CLEAN_STOP = "clean stop"  # the server is stopped as an operator would
+    READ_ERROR = "read error"  # one read for a subscription fails
+
+
+#: Bounds of the mean time between two faults of a kind, in milliseconds.
+_MEAN_MS = (150, 3000)
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """One world's draw. Sizes in bytes, times in virtual milliseconds."""
+
+    #: Mean time between faults, by kind; what is missing never happens.
+    mean_ms: dict[Fault, int] = field(default_factory=dict)
+    #: Client whose connections are cut before anybody else's; "" if there is none.
+    unlucky: str = ""
+    #: Length of the phase with faults.
+    safety_ms: int = 3000
+    segment_bytes: int = 4000
+    segment_ms: int = 10**9
+    write_bytes_max: int = 1 << 20
+    #: How often a write is done on the loop and not by a thread.
+    inline_odds: float = 0.0
+    fsync_us_max: int = 3000
+    allocate_bytes: int = 4096
+    sector_bytes: int = 512
+    #: What a power cut does to each unsynced change.
+    odds: disk.Odds = disk.SOME_LOST
+    # Clients.
+    named: int = 1
+    zombies: int = 0
+    anonymous: int = 1
+    counters: int = 1
+    locks: int = 0
+    readers: int = 2
+    scanners: int = 0
+    trimmers: int = 0
+    operations: int = 20
+    timeout_ms: int = 3000
+    #: Trimmers may trim what the archive has not read yet.
+    trim_freely: bool = False
+    ttl_ms: int = 0
+    #: Not None: there is a cold store, and at most so many bytes of sealed segments stay local.
+    local_bytes_max: int | None = None
+    # Limits of the product, made small.
+    recent_bytes: int = 8 << 20
+    piece_bytes: int = 1 << 20
+    matches_max: int = 4096
+    probe_bytes: int = 4096
+    credit_bytes: int = 4 << 20
+    window_groups: int = 16
+    recent_groups: int = 32
+    coalesce_bytes: int = 512 << 10
+    rewrite_bytes: int = 4 << 20
+    index_cache_bytes: int = 64 << 20
+    file_cache_count: int = 64
+
+
+def draw_swarm(random: Random) -> Swarm:
+    window = random.choice((2, 4, 16))
+    return Swarm(
+        mean_ms=_draw_faults(random),
+        unlucky=random.choice(("", "", "anon0", "lock0", "count0", "z0", "w0")),
+        safety_ms=random.randint(1500, 5000),
+        segment_bytes=random.choice((300, 1000, 3000, 12000)),
+        segment_ms=random.choice((10**9, 1500)),
+        write_bytes_max=random.choice((200, 2000, 1 << 20)),
+        inline_odds=random.choice((0.0, 0.0, 0.5, 1.0)),
+        fsync_us_max=random.choice((300, 5000, 40_000)),
+        allocate_bytes=random.choice((512, 4096)),
+        sector_bytes=random.choice((16, 64, 512)),
+        odds=random.choice((disk.ALL_LOST, disk.SOME_LOST, disk.Odds(lost=0.05, torn=0.9))),
+        named=random.randint(1, 2),
+        zombies=random.choice((0, 0, 1, 2)),
+        anonymous=random.randint(0, 2),
+        counters=random.randint(0, 2),
+        locks=random.choice((0, 2)),
+        readers=random.randint(1, 3),
+        scanners=random.randint(0, 1),
+        trimmers=random.choice((0, 1)),
+        operations=random.randint(8, 30),
+        timeout_ms=random.choice((400, 3000)),
+        trim_freely=random.random() < 0.2,
+        ttl_ms=random.choice((0, 0, 0, 2000)),
+        local_bytes_max=random.choice((None, None, 0, 2000)),
+        recent_bytes=random.choice((1, 1000, 8 << 20)),
+        piece_bytes=random.choice((1, 300, 1 << 20)),
+        matches_max=random.choice((1, 3, 4096)),
+        probe_bytes=random.choice((64 + 48, 4096)),
+        credit_bytes=random.choice((1, 400, 4 << 20)),
+        window_groups=window,
+        recent_groups=window * random.choice((1, 2)),
+        coalesce_bytes=random.choice((1, 400, 512 << 10)),
+        rewrite_bytes=random.choice((100, 4 << 20)),
+        index_cache_bytes=random.choice((1, 64 << 20)),
+        file_cache_count=random.choice((1, 64)),
+    )
+
+
+def _draw_faults(random: Random) -> dict[Fault, int]:
+    kinds = list(Fault)
+    drawn = random.random()
+    if drawn < 0.06:
+        kinds = []
+    elif drawn < 0.25:
+        kinds = [random.choice(kinds)]
+    else:
+        kinds = [kind for kind in kinds if random.random() < 0.4]
+    low, high = _MEAN_MS
+    return {kind: int(low * (high / low) ** random.random()) for kind in kinds}
+
+
+@contextmanager
+def small_limits(swarm: Swarm) -> Iterator[None]:
+    """Give the product's modules the world's limits for as long as it runs."""
+    changes: list[tuple[ModuleType, str, int]] = [
+        (disk, "SECTOR_BYTES", swarm.sector_bytes),
+        (tails, "RECENT_BYTES", swarm.recent_bytes),
+        (tails, "PIECE_BYTES", swarm.piece_bytes),
+        (reader, "MATCHES_MAX", swarm.matches_max),
+        (reader, "PROBE_BYTES", swarm.probe_bytes),
+        (appender_core, "WINDOW_GROUPS", swarm.window_groups),
+        (appender_core, "COALESCE_BYTES", swarm.coalesce_bytes),
+        (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+        (recover, "_REWRITE_BYTES", swarm.rewrite_bytes),
+        (log_storage, "INDEX_CACHE_BYTES", swarm.index_cache_bytes),
+        (log_storage, "FILE_CACHE_COUNT", swarm.file_cache_count),
+    ]
+    before = [getattr(module, name) for module, name, _ in changes]
+    for module, name, value in changes:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(changes, before, strict=True):
+            setattr(module, name, value)

@@ -1,0 +1,357 @@
+"""The laws of exactly once over the log that a world left behind (reliability I8 to I12, I15).
+
+Those of every commit protocol, and those of markers; transaction_laws.py and aligned_laws.py judge
+what the other protocols promise instead of one group per commit. They read the log, what readers
+were shown and what instances found, never the engine's memory, and have their own idea of what
+counts. Raise Violation for the first law that is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.ids import Lsn
+from penstock.log.records import Entry, Kind, meta_tag
+from penstock.ops.api import START_MS
+from penstock.plan import nodes as n
+from penstock.plan.stages import StageInput
+from penstock.protocol.markers import Heard, Marker, decode_marker
+from penstock.protocol.names import TaskId, node_tag, run_key
+from penstock.runtime.spec import share_of
+from penstock.stream.batches import decode_batch
+from penstock.stream.registration import stream_tag
+from simulation.checkers.evidence import Violation
+from simulation.pipeline.aligned_laws import Cuts, check_cuts, check_heard_in_cuts
+from simulation.pipeline.queries import SOURCE, Rows, add_rows, run_oracle
+from simulation.pipeline.state_law import check_recoveries
+from simulation.pipeline.story import Witness
+from simulation.pipeline.transaction_laws import check_heard_records, check_transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A marker and where it stands."""
+
+    lsn: Lsn
+    marker: Marker
+    entry: Entry
+
+
+class Evidence:
+    """The log, with what every marker commits.
+
+    `markers` has one for every commit of a task; with transactions `records` has more.
+    """
+
+    def __init__(self, world: Witness) -> None:
+        self.world = world
+        self.spec = world.spec
+        self.entries = world.log.entries
+        self.group_starts = frozenset(world.log.groups)
+        self.protocol = world.spec.settings.protocol
+        self.markers: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
+        #: All entries that are markers, by task.
+        self.records: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
+        #: Staged entries, at the LSN of the marker that names them.
+        self.named_at: dict[Lsn, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.kind is not Kind.MARKER:
+                continue
+            marker = decode_marker(entry.payload)
+            placed = Placed(entry.lsn, marker, entry)
+            self.records[marker.task].append(placed)
+            if self.protocol == "marker" or f"T/{marker.task}" in entry.tags:
+                self.markers[marker.task].append(placed)
+            found = [
+                one for span in marker.ranges for one in self.entries[span.first_lsn : span.end]
+            ]
+            self.named_at[entry.lsn] = [one for one in found if one.kind is Kind.STAGED]
+        self.cuts = Cuts(self) if self.protocol == "aligned" else None
+
+    def taken(self, task: TaskId, before: Placed | None, placed: Placed) -> list[tuple[int, Entry]]:
+        """(leaf, entry) of all that must be in a marker, and was not in the one before it."""
+        if self.cuts is not None:
+            return self.cuts.taken(task, before, placed)
+        start = 0 if before is None else before.marker.position
+        return self.inputs_of(task, start, placed.marker.position)
+
+    def given(self, task: TaskId, before: Placed | None, placed: Placed) -> list[Entry]:
+        """What a commit gave to the next stage, or as result."""
+        if self.cuts is not None:
+            return self.cuts.given(task, before, placed)
+        inline = self.entries[placed.lsn - placed.marker.inline : placed.lsn]
+        number = placed.marker.number
+        records = [one for one in self.records[str(task)] if one.marker.number == number]
+        return [*inline, *(staged for one in records for staged in self.named_at[one.lsn])]
+
+    def upstream_of(self, task: TaskId) -> list[TaskId]:
+        leaves = self.spec.query.stages[task.stage].inputs
+        stages = {leaf.stage for leaf in leaves if isinstance(leaf, StageInput)}
+        return [one for one in self.spec.task_ids if one.stage in stages]
+
+    def released(self, tags: frozenset[str], start: int, end: int) -> list[tuple[Lsn, Entry]]:
+        """What counts for a reader of these tags between two LSNs, in order."""
+        found: list[tuple[Lsn, Entry]] = []
+        for entry in self.entries[start:end]:
+            if entry.kind is Kind.DATA and not tags.isdisjoint(entry.tags):
+                found.append((entry.lsn, entry))
+            for staged in self.named_at.get(entry.lsn, ()):
+                if not tags.isdisjoint(staged.tags):
+                    found.append((entry.lsn, staged))
+        return found
+
+    def inputs_of(self, task: TaskId, start: int, end: int) -> list[tuple[int, Entry]]:
+        """(leaf, entry) of all that a task must take in between two positions, in order."""
+        found: list[tuple[int, Lsn, Entry]] = []
+        tasks = self.spec.tasks[task.stage]
+        for place, leaf in enumerate(self.spec.query.stages[task.stage].inputs):
+            if isinstance(leaf, n.Scan):
+                tags = frozenset([stream_tag(leaf.stream)])
+                found += [
+                    (place, lsn, entry)
+                    for lsn, entry in self.released(tags, start, end)
+                    if share_of(entry.lsn, tasks) == task.index
+                ]
+            else:
+                name, version = self.spec.name, self.spec.version
+                nodes = sorted(self.spec.owned(task))
+                tags = frozenset(node_tag(name, version, leaf.stage, node) for node in nodes)
+                found += [(place, at, entry) for at, entry in self.released(tags, start, end)]
+        return [(place, entry) for place, _, entry in sorted(found, key=lambda one: one[1])]
+
+    def sources(self) -> list[tuple[str, Entry]]:
+        tags = {stream_tag(name): name for name in self.spec.query.streams}
+        return [
+            (tags[entry.tags[0]], entry)
+            for entry in self.entries
+            if entry.kind is Kind.DATA and entry.tags[0] in tags
+        ]
+
+
+def check_all(world: Witness) -> None:
+    """All laws over a world that has come to rest."""
+    evidence = Evidence(world)
+    check_fenced(evidence)
+    check_claims(evidence)
+    for task in world.spec.task_ids:
+        check_markers(evidence, task)
+        check_checkpoints(evidence, task)
+        match evidence.protocol:
+            case "marker":
+                check_author(evidence, task)
+                check_heard(evidence, task)
+                check_groups(evidence, task)
+            case "transaction":
+                check_transactions(evidence, task)
+                check_heard_records(evidence, task)
+            case _:
+                assert evidence.cuts is not None
+                check_heard_in_cuts(evidence, evidence.cuts, task)
+    if evidence.cuts is not None:
+        check_cuts(evidence, evidence.cuts)
+    check_data(evidence)
+    check_trims(evidence)
+    check_recoveries(evidence)
+    check_result(evidence)
+
+
+def check_fenced(evidence: Evidence) -> None:
+    """Once an instance is claimed, no older one of the task writes (I5), nor anybody else."""
+    claims = {claim.lsn: claim for claim in evidence.world.log.claims}
+    newest: dict[str, int] = {}
+    for entry in evidence.entries:
+        known = newest.get(entry.producer, 0)
+        if entry.lsn in claims:
+            if entry.instance <= known:
+                raise Violation("I5", f"{entry.producer} was claimed as {entry.instance} again")
+            newest[entry.producer] = entry.instance
+        elif entry.instance != known:
+            raise Violation("I5", f"instance {entry.instance} wrote {entry} after {known}")
+
+
+def check_claims(evidence: Evidence) -> None:
+    """A run of the query claims nothing once another has begun: it could not say so any more."""
+    claimed = {claim.lsn: claim for claim in evidence.world.log.claims}
+    tag = meta_tag(run_key(evidence.spec.name))
+    run: int | None = None
+    for entry in evidence.entries:
+        if tag in entry.tags:
+            run = entry.instance
+        claim = claimed.get(entry.lsn)
+        by = (
+            None
+            if claim is None
+            else evidence.world.story.claims.get((claim.producer, claim.instance))
+        )
+        if by is not None and by != run:
+            raise Violation("I5", f"run {by} claimed {claim} in run {run}")
+
+
+def check_markers(evidence: Evidence, task: TaskId) -> None:
+    """Positions are contiguous, and between two of them everything was taken in once (I9)."""
+    before: Placed | None = None
+    for placed in evidence.markers[str(task)]:
+        marker = placed.marker
+        who = f"marker {marker.number} of {task} at {placed.lsn}"
+        number, position, rows_in, rows_out, watermark = (
+            (-1, Lsn(0), 0, 0, None)
+            if before is None
+            else (
+                before.marker.number, before.marker.position, before.marker.rows_in,
+                before.marker.rows_out, before.marker.watermark_ms,
+            )
+        )  # fmt: skip
+        # With aligned checkpoints there are commits in between that only the next stage sees.
+        is_next = marker.number == number + 1 or evidence.cuts is not None
+        if not is_next or marker.number <= number or marker.position < position:
+            raise Violation("I9", f"{who} at position {marker.position} follows {before}")
+        if marker.position > placed.lsn - marker.inline:
+            raise Violation("I9", f"{who} has taken in its own group: {marker.position}")
+        wanted = sum(entry.rows for _, entry in evidence.taken(task, before, placed))
+        if marker.rows_in - rows_in != wanted:
+            raise Violation(
+                "I9", f"{who} took in {marker.rows_in - rows_in} rows, there are {wanted}"
+            )
+        given = sum(one.rows for one in evidence.given(task, before, placed))
+        if marker.rows_out - rows_out != given:
+            raise Violation("I8", f"{who} says {marker.rows_out - rows_out} rows, wrote {given}")
+        # Before all upstream tasks have spoken it is not known whether there is a time at all.
+        if watermark not in (None, START_MS) and (marker.watermark_ms or START_MS) < watermark:
+            raise Violation("I18", f"{who}: time goes back to {marker.watermark_ms}")
+        before = placed
+
+
+def check_author(evidence: Evidence, task: TaskId) -> None:
+    """A marker is written by the instance that made it (I10)."""
+    for placed in evidence.markers[str(task)]:
+        entry = placed.entry
+        if entry.producer != task.producer or entry.instance != placed.marker.instance:
+            who = f"marker {placed.marker.number} of {task} at {placed.lsn}"
+            raise Violation("I10", f"{who} was written by {entry.producer} {entry.instance}")
+
+
+def check_heard(evidence: Evidence, task: TaskId) -> None:
+    """A marker says what was last heard of every upstream task, over all instances (I18)."""
+    upstream = [str(one) for one in evidence.upstream_of(task)]
+    for placed in evidence.markers[str(task)]:
+        wanted = {}
+        for name in upstream:
+            below = [one for one in evidence.markers[name] if one.lsn < placed.marker.position]
+            if below:
+                last = below[-1]
+                wanted[name] = Heard(last.lsn, last.marker.watermark_ms, last.marker.is_idle)
+        if placed.marker.heard != wanted:
+            raise Violation("I18", f"{task} at {placed.lsn} heard {placed.marker.heard}: {wanted}")
+
+
+def check_groups(evidence: Evidence, task: TaskId) -> None:
+    """What a marker commits is its own instance's, whole, and no other marker's (I8, I10)."""
+    starts = evidence.group_starts
+    before = Lsn(-1)
+    for placed in evidence.markers[str(task)]:
+        marker = placed.marker
+        first = placed.lsn - marker.inline
+        if any(lsn in starts for lsn in range(first + 1, placed.lsn + 1)):
+            raise Violation("I8", f"the marker at {placed.lsn} stands apart from its entries")
+        for span in marker.ranges:
+            if not before < span.first_lsn < span.end <= first or span.first_lsn not in starts:
+                raise Violation("I8", f"the marker at {placed.lsn} names {span} after {before}")
+            for entry in evidence.entries[span.first_lsn : span.end]:
+                if (entry.producer, entry.instance) != (task.producer, marker.instance):
+                    raise Violation("I10", f"the marker at {placed.lsn} names {entry}")
+        before = placed.lsn
+
+
+def check_data(evidence: Evidence) -> None:
+    """No data of a task counts without its marker (I8)."""
+    inline = {
+        lsn
+        for placed in (one for markers in evidence.markers.values() for one in markers)
+        for lsn in range(placed.lsn - placed.marker.inline, placed.lsn)
+    }
+    outputs = frozenset([stream_tag(evidence.spec.to)])
+    for entry in evidence.entries:
+        # What goes between stages counts at once with aligned checkpoints, for its cohort alone.
+        is_keyed = evidence.cuts is None and any(tag.startswith("k/") for tag in entry.tags)
+        is_output = is_keyed or outputs & {*entry.tags}
+        if entry.kind is Kind.DATA and is_output and entry.lsn not in inline:
+            raise Violation("I8", f"{entry} counts, but no marker commits it")
+
+
+def check_checkpoints(evidence: Evidence, task: TaskId) -> None:
+    """A checkpoint is named after it is durable, and kept for as long as it is named (R37)."""
+    store = evidence.world.store
+    for placed in evidence.markers[str(task)]:
+        lsns = [int(one["marker_lsn"]) for one in placed.marker.checkpoints]
+        if lsns != sorted(lsns, reverse=True):
+            raise Violation("R35", f"{task} at {placed.lsn} names checkpoints of {lsns}")
+        for found in placed.marker.checkpoints:
+            published = store.published.get(found["path"])
+            if published is None or published > placed.lsn:
+                raise Violation("R37", f"{task} at {placed.lsn} names {found['path']} too early")
+    for path, tail in store.swept.items():
+        if path.startswith(f"{task}/"):
+            before = [one for one in evidence.markers[str(task)] if one.lsn < tail]
+            after = [one for one in evidence.markers[str(task)] if one.lsn >= tail]
+            for placed in (*before[-1:], *after):
+                if any(found["path"] == path for found in placed.marker.checkpoints):
+                    raise Violation("R38", f"{path} was deleted, the marker {placed.lsn} names it")
+
+
+def check_trims(evidence: Evidence) -> None:
+    """No trim passed what any task could still need when it was made (I15)."""
+    for tail, point in evidence.world.story.trims:
+        for task in evidence.spec.task_ids:
+            needed = _needed_from(evidence, task, tail)
+            if point > needed:
+                raise Violation("I15", f"trimmed to {point} at {tail}: {task} needs {needed}")
+
+
+def _needed_from(evidence: Evidence, task: TaskId, tail: Lsn) -> int:
+    markers = [one for one in evidence.markers[str(task)] if one.lsn < tail]
+    if not markers:
+        return 0
+    marker = markers[-1].marker
+    needed: list[int] = [marker.position]
+    for other in evidence.upstream_of(task):
+        needed += [
+            span.first_lsn
+            for placed in evidence.records[str(other)]
+            if placed.lsn >= marker.position
+            for span in placed.marker.ranges
+        ]
+    changes = [
+        entry.lsn for entry in evidence.entries[: markers[-1].lsn] if task.change_tag in entry.tags
+    ]
+    if changes and len(marker.checkpoints) < 2:
+        needed.append(changes[0])
+    elif changes:
+        needed.append(int(marker.checkpoints[-1]["marker_lsn"]) + 1)
+    return min(needed)
+
+
+def check_result(evidence: Evidence) -> None:
+    """What readers were shown is what counts (I10), and what one thread would say (I12)."""
+    spec = evidence.spec
+    counted = evidence.released(frozenset([stream_tag(spec.to)]), 0, len(evidence.entries))
+    shown = evidence.world.story.shown
+    if shown != [(lsn, entry.payload) for lsn, entry in counted]:
+        raise Violation("I10", f"a reader was shown {_lsns(shown)}, {len(counted)} entries count")
+    result: Rows = Rows()
+    changing = spec.query.stages[-1].changing
+    for lsn, entry in counted:
+        add_rows(result, decode_batch(entry.payload, spec.to_schema), changing=changing)
+        if changing and min(result.values()) < 0:
+            raise Violation("I12", f"at {lsn} a row is taken back that was not given")
+    found = Rows({row: weight for row, weight in result.items() if weight})
+    inputs = [(stream, decode_batch(e.payload, SOURCE)) for stream, e in evidence.sources()]
+    wanted = run_oracle(spec, inputs)
+    if found != wanted:
+        missing = sorted(map(str, (wanted - found).items()))[:3]
+        extra = sorted(map(str, (found - wanted).items()))[:3]
+        raise Violation("I12", f"the result lacks {missing} and has {extra}")
+
+
+def _lsns(shown: Sequence[tuple[Lsn, bytes]]) -> str:
+    return f"{len(shown)} entries up to {shown[-1][0] if shown else 'none'}"

@@ -1,0 +1,105 @@
+"""The law of state (I11): what an instance found is the fold of the committed input.
+
+Recomputes it from the input, with operators and a state of its own that were never restored, one
+task at a time, and compares contents at every recovery.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.ids import Lsn
+from penstock.log.records import Entry, Kind
+from penstock.ops.api import Delta
+from penstock.ops.payloads import decode_delta
+from penstock.ops.pipeline import Pipeline
+from penstock.plan import nodes as n
+from penstock.plan.stages import Stage, StageInput
+from penstock.protocol.names import TaskId
+from penstock.runtime.inputs import decode_source
+from penstock.state.memory import MemoryState
+from simulation.checkers.evidence import Violation
+from simulation.pipeline.queries import SOURCE
+from simulation.pipeline.story import Recovery, contents_of
+
+if TYPE_CHECKING:
+    from simulation.pipeline.laws import Evidence, Placed
+
+
+def check_recoveries(evidence: Evidence) -> None:
+    """Every instance went on after its task's last marker, with the state of that marker."""
+    for task in evidence.spec.task_ids:
+        markers = {one.lsn: one.marker for one in evidence.markers[str(task)]}
+        fold = _Fold(evidence, task)
+        recoveries = [one for one in evidence.world.story.recoveries if one.task == task]
+        for found in sorted(recoveries, key=lambda one: (one.marker_lsn, one.instance)):
+            if found.marker_lsn not in markers:
+                raise Violation("I11", f"{found.instance} of {task} resumed at no marker")
+            late = [
+                lsn
+                for lsn, other in markers.items()
+                if lsn > found.marker_lsn and other.instance < found.instance
+            ]
+            if late:
+                raise Violation("R22", f"{found.instance} of {task} resumed before {late}")
+            counted = _changes_between(evidence, task, found)
+            if found.replayed != counted:
+                raise Violation(
+                    "I11", f"{task} replayed the changes at {found.replayed}, not {counted}"
+                )
+            wanted = fold.state_at(found.marker_lsn)
+            if found.contents != wanted:
+                raise Violation(
+                    "I11",
+                    f"{task} instance {found.instance} at marker {found.marker_lsn} found "
+                    f"{str(found.contents)[:200]}, not {str(wanted)[:200]}",
+                )
+
+
+def _changes_between(evidence: Evidence, task: TaskId, found: Recovery) -> list[Lsn]:
+    """The changes that count, after the checkpoint and up to the marker of a recovery."""
+    lsns: list[int] = []
+    for placed in evidence.markers[str(task)]:
+        if (found.base if found.base is not None else -1) < placed.lsn <= found.marker_lsn:
+            marker = placed.marker
+            spans = [(one.first_lsn, one.end) for one in marker.ranges]
+            for first, end in (*spans, (placed.lsn - marker.inline, placed.lsn)):
+                lsns += range(first, end)
+    return [Lsn(lsn) for lsn in lsns if evidence.entries[lsn].kind is Kind.CHANGE]
+
+
+class _Fold:
+    """One task's operators over its committed input, marker by marker."""
+
+    def __init__(self, evidence: Evidence, task: TaskId) -> None:
+        self._evidence = evidence
+        self._task = task
+        self._stage: Stage = evidence.spec.query.stages[task.stage]
+        self._state = MemoryState(evidence.spec.owned(task))
+        self._pipeline = Pipeline(self._stage.root, self._state, {})
+        self._pipeline.start()
+        self._at: Placed | None = None
+        self._next = iter(evidence.markers[str(task)])
+
+    def state_at(self, lsn: Lsn) -> object:
+        """Of the marker there; later ones only after it."""
+        while self._at is None or self._at.lsn < lsn:
+            before, self._at = self._at, next(self._next)
+            for place, entry in self._evidence.taken(self._task, before, self._at):
+                self._pipeline.push(place, self._decode(place, entry))
+        marker = self._at.marker
+        leaves = enumerate(self._stage.inputs)
+        # What the marker says of time is what its operators had been told.
+        marks = {
+            place: marker.watermark_ms if isinstance(leaf, StageInput) else None
+            for place, leaf in leaves
+        }
+        self._pipeline.advance(marks)
+        return contents_of(self._state)
+
+    def _decode(self, place: int, entry: Entry) -> Delta:
+        leaf = self._stage.inputs[place]
+        if isinstance(leaf, n.Scan):
+            return Delta(decode_source(entry, leaf, SOURCE))
+        changing = self._evidence.spec.query.stages[leaf.stage].changing
+        return decode_delta(entry.payload, leaf.schema, changing=changing)
