@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from penstock.spark.start import start
     from penstock.stream.session import Log, connect
     from penstock.stream.stream import Stream
-
-    __version__: str
 else:
     _LAZY = {
         "connect": "penstock.stream.session",
@@ -76,17 +74,20 @@ else:
 
     def __getattr__(name):
         import importlib
-        import importlib.metadata
 
-        if name == "__version__":
-            value = importlib.metadata.version("penstock")
-        elif name in _LAZY:
-            value = getattr(importlib.import_module(_LAZY[name]), name)
-        else:
+        if name not in _LAZY:
             raise AttributeError(f"module penstock has no attribute {name}")
+        value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
 
+    def __dir__():
+        # What `help(penstock)` and completion show: the public names, loaded or not.
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+#: Also the version of the distribution (pyproject.toml), so that a bare checkout has one.
+__version__ = "0.1.0"
 
 __all__ = [
     "BadRow",

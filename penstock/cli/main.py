@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import click
 
+from penstock import __version__
 from penstock.cli.cluster import cluster
 from penstock.cli.demo import demo
 from penstock.cli.explain import explain
@@ -24,6 +25,9 @@ from penstock.cli.plan import plan
 from penstock.cli.query import query
 from penstock.cli.stream import stream
 from penstock.errors import Defect, PenstockError
+
+#: Commands of the benchmark package, which is not installed with Penstock.
+BENCHMARK_COMMANDS = ("bench", "nexmark")
 
 
 class Failed(click.ClickException):
@@ -44,6 +48,15 @@ class Root(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["as_json"] = "--json" in args
         return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        command = super().get_command(ctx, name)
+        if command is None and name in BENCHMARK_COMMANDS:
+            raise click.UsageError(
+                f"`penstock {name}` is in the package penstock-bench, which is not installed here. "
+                "In a checkout of Penstock, run `pip install ./bench` (or `make install`)."
+            )
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         as_json: bool = ctx.meta["as_json"]
@@ -77,7 +90,7 @@ def _abandon_stdout() -> None:
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="penstock", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Exactly-once stream processing for PySpark over one shared log.
 
@@ -99,8 +112,8 @@ def cli() -> None:
 
 for command in (log, cluster, stream, query, plan, explain, demo):
     cli.add_command(command)
-for _found in entry_points(group="penstock.commands"):  # of packages beside this one: benchmarks
-    cli.add_command(_found.load(), _found.name)
+for _entry in entry_points(group="penstock.commands"):  # of packages beside this one: benchmarks
+    cli.add_command(_entry.load(), _entry.name)
 
 
 def main() -> None:
