@@ -24,8 +24,7 @@ $(BIN)/.installed: pyproject.toml bench/pyproject.toml
 install: $(BIN)/.installed
 
 java:
-	@command -v java >/dev/null 2>&1 && java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || \
-	  { echo "Java 17 or newer is missing (Spark needs it); install it with: apt-get install openjdk-17-jre-headless"; exit 1; }
+	@bin/ensure java
 
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
