@@ -152,28 +152,40 @@ class NodeServer(Listener[NodeConnection]):
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
+        """In the data directory, which nobody else may have open meanwhile."""
         config = self.config
-        self.begin()
-        if config.fsync_delay_ms:
-            logger.warning("for a benchmark, fsyncs are slow by %g ms", config.fsync_delay_ms)
         address_file = config.data_dir / NODE_FILE
         lock = DirectoryLock(config.data_dir, "process")
-        store: MetadataStore | None = None
         try:
             remove_address(address_file)  # a dead node's: nobody may show it the token
             if config.token_file is None:
                 self.token = ensure_token(config.data_dir / TOKEN_FILE)
             else:
                 self.token = read_token(config.token_file)
+            await self.run_on(
+                NodeDisks.real(config.data_dir),
+                listening=lambda address: write_address(address_file, address),
+            )
+        finally:
+            remove_address(address_file)
+            lock.release()
+
+    async def run_on(
+        self, disks: NodeDisks, listening: Callable[[Address], None] = lambda address: None
+    ) -> None:
+        """On disks that are this node's alone; `token` is set. `listening` is told where."""
+        self.begin()
+        if self.config.fsync_delay_ms:
+            logger.warning("for a benchmark, fsyncs are slow by %g ms", self.config.fsync_delay_ms)
+        store: MetadataStore | None = None
+        try:
             store = await self._first_store()
-            await self._recover(store)
+            await self._recover(store, disks)
             session, store = store, None
-            await self._serve(session)
+            await self._serve(session, listening)
         finally:
             if store is not None:
                 await store.close()
-            remove_address(address_file)
-            lock.release()
         if self._fatal is not None:
             raise Unavailable(f"the node stopped: {self._fatal!r}") from self._fatal
 
@@ -189,10 +201,9 @@ class NodeServer(Listener[NodeConnection]):
                 logger.warning("waiting for the metadata cause=%s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _recover(self, metadata: MetadataStore) -> None:
+    async def _recover(self, metadata: MetadataStore, disks: NodeDisks) -> None:
         """Decide who this node is; the metadata hears of it before anybody is answered."""
         config = self.config
-        disks = NodeDisks.real(config.data_dir)
         found = disks.identities()
         registered = await fetch_cookie(metadata, config.name)
         identity, cause = decide_identity(config.name, found, registered)
@@ -254,14 +265,14 @@ class NodeServer(Listener[NodeConnection]):
             logger.warning("waiting for the last session of node=%s to end", info.id)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _serve(self, metadata: MetadataStore) -> None:
+    async def _serve(self, metadata: MetadataStore, listening: Callable[[Address], None]) -> None:
         config = self.config
         self.owner.start()
         listener: asyncio.Server | None = None
         registering: asyncio.Task[None] | None = None
         try:
             listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
-            self._announce(listener)
+            listening(self._announce(listener))
             self._registration = Registration(
                 self.info, self.owner, self._open_store, trim_seconds=config.trim_seconds
             )
@@ -290,7 +301,7 @@ class NodeServer(Listener[NodeConnection]):
         await self.ready.wait()
         await self._registration.is_registered.wait()
 
-    def _announce(self, listener: asyncio.Server) -> None:
+    def _announce(self, listener: asyncio.Server) -> Address:
         config = self.config
         host = config.advertised_host or config.host
         port = int(listener.sockets[0].getsockname()[1])
@@ -304,8 +315,8 @@ class NodeServer(Listener[NodeConnection]):
             rack=config.rack,
             past_cookies=self.identity.past_cookies,
         )
-        write_address(config.data_dir / NODE_FILE, Address(host, port, tls))
         logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)
+        return Address(host, port, tls)
 
     # ---- connections and turns
 

@@ -52,7 +52,7 @@ from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.routing import ProxyInfo
 from penstock.log.server.connection import ServerConnection
 from penstock.log.server.listener import LogListener
-from penstock.log.server.served_log import PROGRESS_MS, ServedLog
+from penstock.log.server.served_log import PROGRESS_MS, ServedLog, wall_ms
 from penstock.log.serving.directory import read_token
 from penstock.log.serving.process import run_until_signal
 from penstock.wire import messages as m
@@ -63,6 +63,8 @@ logger = logging.getLogger(__name__)
 FOLLOW_SECONDS = 30.0
 #: A log that could not be opened is tried again by its next client, not before.
 OPEN_SECONDS = 60.0
+#: How often the logs of this proxy are looked after.
+HOUSE_SECONDS = 1.0
 
 Opened = Callable[[ServedLog | PenstockError], None]
 
@@ -75,13 +77,17 @@ class ProxyServer(LogListener):
         config: ProxyConfig,
         open_store: Callable[[], Awaitable[MetadataStore]],
         on_ready: Callable[[ProxyInfo], None] = lambda info: None,
+        *,
+        id: str | None = None,
+        wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        """`id`: unlike that of any other proxy, and of any former life of this one."""
         config.validate()
-        super().__init__()
+        super().__init__(wall_ms)
         self.config = config
         self._open_store = open_store
         self._on_ready = on_ready
-        self._id = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._id = id or f"{os.getpid()}-{secrets.token_hex(6)}"
         self._started = time.time()
         self._owned: dict[str, OwnedLog] = {}
         #: Logs that are being looked after just now.
@@ -442,7 +448,7 @@ class ProxyServer(LogListener):
 
     async def _keep_house(self) -> None:
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(HOUSE_SECONDS)
             for name, owned in list(self._owned.items()):
                 # Each for itself: one whose nodes are away must not hold up the others.
                 if name not in self._kept:

@@ -17,7 +17,7 @@ from penstock.log.core.sessions import Sessions
 from penstock.log.core.tails import Deliver, SubscriptionId
 from penstock.log.server.connection import ServerConnection
 from penstock.log.server.metrics import ServerMetrics
-from penstock.log.server.served_log import ServedLog, Surroundings
+from penstock.log.server.served_log import ServedLog, Surroundings, wall_ms
 from penstock.log.serving.listener import Listener
 from penstock.log.storage.log_storage import FILE_CACHE_COUNT
 from penstock.wire import messages as m
@@ -28,8 +28,9 @@ class LogListener(Listener[ServerConnection]):
 
     metrics: ServerMetrics
 
-    def __init__(self) -> None:
+    def __init__(self, wall_ms: Callable[[], int] = wall_ms) -> None:
         super().__init__(ServerMetrics(), files_max=FILE_CACHE_COUNT)
+        self._wall_ms = wall_ms
         #: Logs to pump in the next turn.
         self._due: dict[ServedLog, None] = {}
         self._sessions: Sessions[ServerConnection] = Sessions()
@@ -91,6 +92,7 @@ class LogListener(Listener[ServerConnection]):
             self._fail_subscription,
             lambda: self.after_event(log()),
             on_fatal,
+            self._wall_ms,
         )
 
     def _deliver(self, effect: Deliver) -> None:
