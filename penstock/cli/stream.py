@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 
 from penstock.cli.output import show_fields, show_json, show_table, time_text
-from penstock.cli.query_facts import QueryFacts, list_queries
+from penstock.cli.query_facts import QueryFacts, list_queries, now_ms
 from penstock.cli.target import Target, json_option, target_options
 from penstock.errors import PenstockError
 from penstock.runtime.lag import measure_lag
@@ -167,7 +167,7 @@ def _query_lag(log: Log, name: str, query: QueryFacts) -> dict[str, Any]:
     for source in (query.progress or {}).get("sources", ()):
         if source["description"].endswith(f" {name}") and source["endOffset"] is not None:
             position = source["endOffset"]
-    behind = log.client.run(lambda client: measure_lag(client, name, position))
+    behind = log.client.run(lambda client: measure_lag(client, name, position, now_ms=now_ms()))
     return {
         "query": query.name,
         "state": query.state.value,

@@ -17,11 +17,13 @@ coordinator_core.py  who is alive, who runs what, when to give up
 histogram.py         latencies that add up
 progress.py          how a query stands, as Spark would say it
 registry.py          what the log knows of a query
+host.py              what the shells below ask of their process and machine
 task.py              the shell of a task: resume, read, append, checkpoint
 worker.py            a long-lived Spark task that runs tasks
 lag.py               how far behind
 trim_rule.py         what a task may still read, by its last marker
 trim.py              what of the log nobody needs
-coordinator.py       the shell of the coordinator, a thread of the driver
+coordinator.py       the shell of the coordinator
+coordinator_thread.py  the driver's thread that it runs on
 results.py           a result, read back
 """

@@ -1,23 +1,19 @@
-"""The shell of the coordinator: a thread of the driver that keeps a query running through the log.
+"""The shell of the coordinator: it keeps a query running, through the log, from `run` to its end.
 
 Owns the run: it claims the query's name (an older driver's coordinator can announce nothing from
 then on, and claims of tasks are guarded by it), pulses, performs what the core decides, and makes
-progress reports. The driver's own thread talks to it through the methods at the end.
+progress reports. Everything here is for one event loop; coordinator_thread.py gives it a thread of
+the driver.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
-
-import uvloop
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.errors import (
     BadFormat,
@@ -30,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
-from penstock.log.client.client import AsyncLog
+from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
 from penstock.plan.nodes import Scan
 from penstock.protocol.markers import decode_marker
@@ -63,15 +59,14 @@ from penstock.runtime.coordinator_core import (
     Fail,
     StopAsked,
 )
+from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.lag import measure_lag
 from penstock.runtime.progress import Lag, Rates, make_progress, source_position
 from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.trim import trim_consumed
-from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, Address, close_within
+from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, close_within
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 PULSE_SECONDS = 0.25
 #: Pulses between two progress reports, and between two looks at what may be trimmed.
@@ -87,25 +82,34 @@ FINISH_SECONDS = 15.0
 
 
 class Coordinator:
-    """One run of one query. `start` it; `ended` is set when it is over, `error` says why."""
+    """One run of one query. After `run` has returned, `error` says why, if it did not end well."""
 
     def __init__(
-        self, address: Address, spec: QuerySpec, *, id: str, workers: int, trims: bool
+        self,
+        resolve: Callable[[], Resolve],
+        spec: QuerySpec,
+        *,
+        id: str,
+        workers: int,
+        trims: bool,
+        host: Host = THIS_PROCESS,
+        on_started: Callable[[], None] = lambda: None,
     ) -> None:
-        self._address = address
+        """`resolve` makes a way to the log; `on_started` is called once the query is claimed."""
+        self._resolve = resolve
         self._spec = spec
         self._id = id
+        self._host = host
+        self._on_started = on_started
         self.run_id = str(uuid.uuid4())
         self._trims = trims
         is_aligned = spec.settings.protocol == "aligned"
         self.core = CoordinatorCore(spec.task_ids, workers, is_together=is_aligned)
         self._checkpoints = AlignedCheckpoints() if is_aligned else None
-        self._checkpoint_over: asyncio.Event
+        self._checkpoint_over = asyncio.Event()
         #: A checkpoint is committed before its tasks are claimed again, or not at all.
-        self._ordering: asyncio.Lock
+        self._ordering = asyncio.Lock()
         self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
-        self.started = threading.Event()
-        self.ended = threading.Event()
         self.error: PenstockError | None = None
         self._stop_asked = False
         self._rates = Rates()
@@ -114,57 +118,36 @@ class Coordinator:
         self._goodbyes_from = Lsn(0)
         self._log: AsyncLog
         self._voice: AsyncAppender
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._over: asyncio.Event
-        self._thread = threading.Thread(target=self._run, name=f"penstock-{spec.name}", daemon=True)
+        self._guard: Guard
+        self._over = asyncio.Event()
 
-    @property
-    def is_over(self) -> bool:
-        """Nothing more will be processed."""
-        return self.core.is_over or self.ended.is_set()
-
-    # -- the thread
-
-    def start(self) -> None:
-        self._thread.start()
-        self.started.wait()
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self._loop = runner.get_loop()
-            try:
-                runner.run(self._main())
-            except (Fenced, GuardFailed) as error:
-                self.error = self.error or QueryFailed(
+    async def run(self) -> None:
+        """To the end of the run, whatever ends it."""
+        try:
+            await self._main()
+        except (Fenced, GuardFailed) as error:
+            if self.error is None:
+                self.error = QueryFailed(
                     f"query {self._spec.name} was started by another driver, which runs it now "
                     f"({error})"
                 )
-            except PenstockError as error:
-                self.error = self.error or error
-            except Exception as error:
-                logger.exception("query=%s coordinator failed", self._spec.name)
-                self.error = QueryFailed(f"the coordinator failed: {error!r}")
-            finally:
-                self.ended.set()
-                self.started.set()
+                self.error.__cause__ = error
+        except PenstockError as error:
+            self.error = self.error or error
+        except Exception as error:
+            logger.exception("query=%s coordinator failed", self._spec.name)
+            self.error = QueryFailed(f"the coordinator failed: {error!r}")
 
     async def _main(self) -> None:
-        self._over = asyncio.Event()
-        self._checkpoint_over = asyncio.Event()
-        self._ordering = asyncio.Lock()
         name = f"coordinator-{self._spec.name}"
-        self._log = await AsyncLog.connect(
-            self._address.resolve(), name=name, timeout=PATIENCE_SECONDS
-        )
+        self._log = await AsyncLog.connect(self._resolve(), name=name, timeout=PATIENCE_SECONDS)
         try:
             self._voice = await self._log.appender(coordinator_producer(self._spec.name))
             run = str(self._voice.instance).encode()
             await self._voice.append([], sets=[SetKey(run_key(self._spec.name), run)])
             self._guard = Guard(run_key(self._spec.name), run)
             self._heard_upto = (await self._log.bounds()).tail
-            self.started.set()
+            self._on_started()
             loops = [
                 asyncio.ensure_future(self._listen()),
                 asyncio.ensure_future(self._pulse()),
@@ -269,8 +252,9 @@ class Coordinator:
             if any(isinstance(leaf, Scan) for leaf in stage.inputs)
         ]
         interval = spec.settings.commit_interval_ms / 1000
+        loop = asyncio.get_running_loop()
         while True:
-            started = time.monotonic()
+            started = loop.time()
             instances = self.core.instances
             if instances is None:
                 await asyncio.sleep(_UNPLACED_SECONDS)
@@ -279,7 +263,7 @@ class Coordinator:
             barrier = barrier_entry(checkpoints.begin(instances), tuple(sources))
             await self._voice.append([barrier])
             await self._checkpoint_over.wait()
-            await asyncio.sleep(max(0.0, started + interval - time.monotonic()))
+            await asyncio.sleep(max(0.0, started + interval - loop.time()))
 
     async def _note_part(self, told: Part) -> None:
         if self._checkpoints is None:
@@ -339,69 +323,45 @@ class Coordinator:
             task: {**state.report, "worker": state.place.worker if state.place else None}
             for task, state in self.core.tasks.items()
         }
-        tail = (await self._log.bounds()).tail
+        tail, now_ms = (await self._log.bounds()).tail, self._host.now_ms()
         lags: dict[str, Lag] = {}
         for stream in self._spec.query.streams:
             position = source_position(self._spec, reports, stream)
             if position is not None:
-                lags[stream] = await measure_lag(self._log, stream, position)
+                lags[stream] = await measure_lag(self._log, stream, position, now_ms=now_ms)
         progress = make_progress(
             self._spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
-            now_ms=time.time_ns() // 1_000_000, tail=tail, lags=lags,
+            now_ms=now_ms, tail=tail, lags=lags,
             workers=len(self.core.members), rates=self._rates,
         )  # fmt: skip
         self._reports += 1
         self.recent.append(progress)
         return progress
 
-    # -- for the driver's threads
+    # -- for the driver
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    async def finish(self) -> None:
+        """Tell the workers to commit what they have and to leave. Idempotent."""
+        if self._stop_asked:
+            return
+        self._stop_asked = True
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                await self._perform(self.core.finish())
+        except TimeoutError:
+            logger.warning("query=%s ends without a word: the log is away", self._spec.name)
+        self._over.set()
 
-    def finish(self) -> None:
-        """Tell the workers to commit what they have and to leave. Returns at once; idempotent."""
-
-        async def finish() -> None:
-            try:
-                async with asyncio.timeout(FINISH_SECONDS):
-                    await self._perform(self.core.finish())
-            except TimeoutError:
-                logger.warning("query=%s ends without a word: the log is away", self._spec.name)
-            self._over.set()
-
-        if not self.ended.is_set() and not self._stop_asked:
-            self._stop_asked = True
-            self._submit(finish())
-
-    def fail(self, message: str) -> None:
+    async def fail(self, message: str) -> None:
         """End the run with this error."""
+        await self._perform([Fail(message), *self.core.finish()])
 
-        async def fail() -> None:
-            await self._perform([Fail(message), *self.core.finish()])
-
-        if not self.ended.is_set():
-            self._submit(fail())
-
-    def job_lost(self, slot: int, attempts: int | None = None) -> None:
+    async def job_lost(self, slot: int, attempts: int | None = None) -> None:
         """Spark's word: what ran in the slot has ended, or only attempts below a number."""
+        await self._perform(self.core.on_job_lost(slot, attempts))
 
-        async def lost() -> None:
-            await self._perform(self.core.on_job_lost(slot, attempts))
-
-        if not self.ended.is_set():
-            self._submit(lost())
-
-    def hellos(self, slot: int) -> int:
-        """How many workers have started in this slot so far."""
-        return self.core.hellos.get(slot, 0)
-
-    def flush(self) -> Future[None]:
-        """Done when everything that was in the sources now is processed, committed, visible."""
-        return self._submit(self._flush())
-
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Returns when everything that was in the sources is processed, committed, visible."""
         for stage, count in enumerate(self._spec.tasks):
             spec = self._spec
             tag = flush_tag(spec.name, spec.version, stage)

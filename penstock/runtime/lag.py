@@ -5,7 +5,6 @@ Bounded: at most LAG_BYTES are looked at, so that a query that is far behind is 
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 from penstock.errors import Trimmed
@@ -19,15 +18,15 @@ from penstock.stream.registration import stream_tag
 LAG_BYTES: Final = 1 * MIB
 
 
-async def measure_lag(log: AsyncLog, stream: str, position: int) -> Lag:
-    """Rows of data entries at or after `position`, and the age of the oldest of them."""
+async def measure_lag(log: AsyncLog, stream: str, position: int, *, now_ms: int) -> Lag:
+    """Rows of data entries at or after `position`, and how old the oldest of them is now."""
     try:
-        return await _measure(log, stream, position)
+        return await _measure(log, stream, position, now_ms)
     except Trimmed:  # the position was reported a moment ago, and others trim
         return Lag(0, 0.0)
 
 
-async def _measure(log: AsyncLog, stream: str, position: int) -> Lag:
+async def _measure(log: AsyncLog, stream: str, position: int, now_ms: int) -> Lag:
     bounds = await log.bounds()
     records, size = 0, 0
     oldest_ms: int | None = None
@@ -41,9 +40,9 @@ async def _measure(log: AsyncLog, stream: str, position: int) -> Lag:
                     size += len(entry.payload)
                     oldest_ms = entry.time_ms if oldest_ms is None else oldest_ms
             if size > LAG_BYTES:
-                return Lag(records, _age(oldest_ms), is_lower_bound=True)
-    return Lag(records, _age(oldest_ms))
+                return Lag(records, _age(oldest_ms, now_ms), is_lower_bound=True)
+    return Lag(records, _age(oldest_ms, now_ms))
 
 
-def _age(time_ms: int | None) -> float:
-    return 0.0 if time_ms is None else max(0.0, time.time() - time_ms / 1000)
+def _age(time_ms: int | None, now_ms: int) -> float:
+    return 0.0 if time_ms is None else max(0.0, (now_ms - time_ms) / 1000)

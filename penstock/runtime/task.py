@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -29,6 +28,7 @@ from penstock.runtime.alignment import Cohort
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import CommitProtocol, MarkerProtocol, UnsafeProtocol
 from penstock.runtime.histogram import RecentHistogram
+from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.runtime.transactions import TransactionProtocol
@@ -45,10 +45,6 @@ REFRESH_SECONDS = 10.0
 CAPTURED_MAX = 256
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Task:
     """One instance of one task, from `run` to its end."""
 
@@ -59,8 +55,10 @@ class Task:
         task: TaskId,
         instance: int,
         cohort: Cohort | None = None,
+        host: Host = THIS_PROCESS,
     ) -> None:
         self._log = log
+        self._host = host
         self._spec = spec
         #: Only with aligned checkpoints.
         self._cohort = cohort if spec.settings.protocol == "aligned" else None
@@ -122,7 +120,9 @@ class Task:
     def _make_protocol(self) -> CommitProtocol:
         appender, settings = self._appender, self._spec.settings
         self._store = (
-            None if settings.checkpoints is None else CheckpointStore(settings.checkpoints)
+            None
+            if settings.checkpoints is None
+            else self._host.open_checkpoints(settings.checkpoints)
         )
         match settings.protocol:
             case "marker":
@@ -146,6 +146,10 @@ class Task:
             return False  # it cannot resume alone
         return careful_upto is None or poison.lsn > careful_upto
 
+    def _now(self) -> float:
+        """Seconds, on the event loop's clock."""
+        return asyncio.get_running_loop().time()
+
     def drain(self) -> None:
         """Take nothing more in, commit what was worked on, and end."""
         self._is_draining = True
@@ -156,8 +160,8 @@ class Task:
 
     async def _resume(self, careful_upto: Lsn | None) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
-        started = time.monotonic()
-        self._core = TaskCore(self._spec, self.task, self.instance, now_ms, self._cohort)
+        started = self._now()
+        self._core = TaskCore(self._spec, self.task, self.instance, self._host.now_ms, self._cohort)
         await self._protocol.settle()
         last = await self._log.read_last(self.task.marker_tag)
         marker: Marker | None = None
@@ -172,7 +176,7 @@ class Task:
             self._last_lsn = last.lsn
         self._last_marker = marker
         self.core.begin(marker, careful_upto=careful_upto)
-        self.resume_ms = (time.monotonic() - started) * 1000
+        self.resume_ms = (self._now() - started) * 1000
         logger.info(
             "task=%s instance=%d resumed position=%d ms=%.1f",
             self.task, self.instance, self.core.position, self.resume_ms,
@@ -280,7 +284,7 @@ class Task:
         return await self._log.read(self.core.tags, start=named.first_lsn, end=named.end)
 
     async def _tick(self) -> None:
-        refreshed = time.monotonic()
+        refreshed = self._now()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._is_draining:
@@ -288,8 +292,8 @@ class Task:
             self.core.work()
             if self.core.has_work:
                 self._due.set()
-            if time.monotonic() - refreshed > REFRESH_SECONDS:
-                refreshed = time.monotonic()
+            if self._now() - refreshed > REFRESH_SECONDS:
+                refreshed = self._now()
                 self.core.refresh()
                 self._due.set()
 
@@ -306,7 +310,7 @@ class Task:
             if self._is_halting:
                 await self._protocol.finish()
                 return
-            started = time.monotonic()
+            started = self._now()
             commit = self.core.take_commit()
             if commit is not None:
                 self._note_captured(commit, started)
@@ -320,7 +324,7 @@ class Task:
             if self.core.has_work:
                 self._due.set()
             if interval and commit is not None and not self._is_draining:
-                await self._pause(started + interval - time.monotonic())
+                await self._pause(started + interval - self._now())
 
     async def _pause(self, seconds: float) -> None:
         """The floor between two commits; cut short if the task is to end or holds too much."""
@@ -341,9 +345,9 @@ class Task:
         self._last_marker = commit.marker
         started = self._captured.pop(commit.marker.number, None)
         if started is not None:
-            self.commit_ms.add((time.monotonic() - started) * 1000)
+            self.commit_ms.add((self._now() - started) * 1000)
         if commit.marker.origin_ms is not None:
-            self.visible_ms.add(max(0, now_ms() - commit.marker.origin_ms))
+            self.visible_ms.add(max(0, self._host.now_ms() - commit.marker.origin_ms))
         if commit.frozen is None or self._store is None:
             return
         if self._writing is None or self._writing.done():
@@ -359,12 +363,12 @@ class Task:
         commit = self.core.take_part()
         if commit is not None:
             telling = self._protocol.pass_on(commit, number)
-            self._beside(self._tell(telling, time.monotonic()))
+            self._beside(self._tell(telling, self._now()))
 
     async def _tell(self, telling: Coroutine[Any, Any, Commit], started: float) -> None:
         commit = await telling
         self._last_marker = commit.marker
-        self.commit_ms.add((time.monotonic() - started) * 1000)
+        self.commit_ms.add((self._now() - started) * 1000)
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
         """A part of a commit beside the loops: its failure ends the task as theirs does."""
@@ -436,6 +440,6 @@ class Task:
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
             "resume_ms": round(self.resume_ms, 1),
-            "commit_ms": self.commit_ms.recent(time.monotonic()).to_json(),
-            "visible_ms": self.visible_ms.recent(time.monotonic()).to_json(),
+            "commit_ms": self.commit_ms.recent(self._now()).to_json(),
+            "visible_ms": self.visible_ms.recent(self._now()).to_json(),
         }

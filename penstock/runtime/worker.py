@@ -2,9 +2,9 @@
 
 Owns a process's share of a query: it says hello, obeys the coordinator's newest Assign, reports how
 its tasks stand, and leaves when it is told to, when its Spark task is gone, or when nobody
-coordinates any more. Beats come from a thread with a connection of its own, so that long work in
-user code is not taken for death. Nothing here is trusted by the log: what a task may write is
-decided by its claim.
+coordinates any more. Beats have a connection of their own and run apart from the tasks, so that
+long work in user code is not taken for death. Nothing here is trusted by the log: what a task may
+write is decided by its claim.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import secrets
-import socket
 import threading
-import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +40,7 @@ from penstock.runtime.control import (
     decode_message,
     encode_message,
 )
+from penstock.runtime.host import THIS_PROCESS, Apart, Host
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.task import Task
 
@@ -83,29 +80,43 @@ def run_worker(address: Address, spec: QuerySpec, slot: int, attempt: int) -> No
     gc.freeze()  # what is loaded now stays: collections need not look at it, at 10 ms a time
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_Worker(address, spec, slot, attempt).run())
+            runner.run(Worker(address.resolve, spec, slot, attempt).run())
     finally:
         gc.unfreeze()  # Spark uses the process again
 
 
-class _Worker:
-    def __init__(self, address: Address, spec: QuerySpec, slot: int, attempt: int) -> None:
-        self._address = address
+class Worker:
+    """One attempt of one Spark task, from `run` to its end.
+
+    `resolve` makes a way to the log for each client that is opened.
+    """
+
+    def __init__(
+        self,
+        resolve: Callable[[], Resolve],
+        spec: QuerySpec,
+        slot: int,
+        attempt: int,
+        host: Host = THIS_PROCESS,
+    ) -> None:
+        self._resolve = resolve
         self._spec = spec
         self._slot = slot
         self._attempt = attempt
-        self._id = f"{slot}-{secrets.token_hex(6)}"
-        self._parent = os.getppid()
+        self._host = host
+        self._id = f"{slot}-{host.token(6)}"
+        self._parent = host.parent_id()
         self._log: AsyncLog
         self._tasks: dict[TaskId, tuple[int, Task, asyncio.Task[None]]] = {}
         #: Instances that ran here: each is adopted once.
         self._used: set[tuple[TaskId, int]] = set()
         #: The newest Assign that was obeyed: coordinator's instance, number.
         self._obeyed = (0, 0)
-        self._pulsed = time.monotonic()
+        #: When the coordinator was last heard, on the event loop's clock.
+        self._pulsed = 0.0
         self._reports: dict[str, dict[str, Any]] = {}
         self._leaving = threading.Event()
-        self._beating = threading.Thread(target=self._beat, name="penstock-beat", daemon=True)
+        self._beating: Apart | None = None
 
     async def run(self) -> None:
         name = f"worker-{self._spec.name}-{self._slot}"
@@ -113,12 +124,12 @@ class _Worker:
         if log is None:
             return
         self._log = log
-        beating = self._beating
+        self._pulsed = asyncio.get_running_loop().time()
         try:
             start = (await self._log.bounds()).tail
-            host, pid = socket.gethostname(), os.getpid()
-            await self._say(Hello(self._id, self._slot, host, pid, self._attempt))
-            beating.start()
+            name, pid = self._host.name(), self._host.process_id()
+            await self._say(Hello(self._id, self._slot, name, pid, self._attempt))
+            self._beating = self._host.run_apart(self._beat, "penstock-beat")
             obeying = asyncio.ensure_future(self._obey(start))
             watching = asyncio.ensure_future(self._watch())
             await asyncio.wait({obeying, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -134,15 +145,14 @@ class _Worker:
             for _, _, running in self._tasks.values():
                 running.cancel()
             await close_within(self._log, CLOSE_SECONDS)
-            if beating.is_alive():
-                await asyncio.to_thread(beating.join)
+            if self._beating is not None:
+                await self._beating.wait()
 
     async def _connect(self, name: str) -> AsyncLog | None:
         """Connect, however long the log is away, for as long as somebody may want this process."""
-        while os.getppid() == self._parent and not self._leaving.is_set():
+        while self._host.parent_id() == self._parent and not self._leaving.is_set():
             try:
-                resolve = self._address.resolve()
-                log = await AsyncLog.connect(resolve, name=name, timeout=CONNECT_SECONDS)
+                log = await AsyncLog.connect(self._resolve(), name=name, timeout=CONNECT_SECONDS)
             except Retryable as error:
                 logger.info("worker=%s waits for the log: %s", self._id, error)
                 continue
@@ -168,7 +178,7 @@ class _Worker:
         """True if this worker is to leave."""
         match decode_message(entry.payload):
             case Pulse():
-                self._pulsed = time.monotonic()
+                self._pulsed = asyncio.get_running_loop().time()
             case Assign() as assign if (entry.instance, assign.number) > self._obeyed:
                 self._obeyed = (entry.instance, assign.number)
                 self._reconcile(assign.places(), entry.lsn)
@@ -194,7 +204,7 @@ class _Worker:
             if task in self._tasks or (task, instance) in self._used:
                 continue
             self._used.add((task, instance))
-            made = Task(self._log, self._spec, task, instance, cohort)
+            made = Task(self._log, self._spec, task, instance, cohort, self._host)
             running = asyncio.ensure_future(self._run_task(made))
             self._tasks[task] = (instance, made, running)
 
@@ -230,10 +240,11 @@ class _Worker:
 
     async def _watch(self) -> None:
         """Ends when this process serves nobody any more."""
-        seen = time.monotonic()
+        loop = asyncio.get_running_loop()
+        seen = loop.time()
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            now = time.monotonic()
+            now = loop.time()
             if self._log.connection is None or now - seen > 1.0:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
@@ -241,9 +252,9 @@ class _Worker:
             for _, _, running in self._tasks.values():
                 if running.done() and not running.cancelled():
                     running.result()  # an end that could not be told
-            if not self._beating.is_alive():
+            if self._beating is None or not self._beating.is_alive():
                 raise Unavailable("this worker can beat no more")
-            if os.getppid() != self._parent:
+            if self._host.parent_id() != self._parent:
                 logger.warning("worker=%s leaves: its Spark executor is gone", self._id)
                 return
             if now - self._pulsed > ORPHAN_SECONDS:
@@ -255,21 +266,24 @@ class _Worker:
     def _report(self) -> dict[str, dict[str, Any]]:
         return {str(task): one.report() for task, (_, one, _) in self._tasks.items()}
 
-    def _beat(self) -> None:
-        """On a thread: say that the process lives, whatever its event loop is busy with."""
-        _run_apart(self._beat_again_and_again)
+    async def _beat(self) -> None:
+        """Apart from the tasks: say that the process lives, whatever they are busy with."""
+        try:
+            log = await self._connect(f"beat-{self._id}")
+            if log is not None:
+                await self._beat_again_and_again(log)
+        except (PenstockError, TimeoutError) as error:
+            logger.warning("beats ended: %s", error)
 
-    async def _beat_again_and_again(self) -> None:
-        log = await self._connect(f"beat-{self._id}")
-        if log is None:
-            return
+    async def _beat_again_and_again(self, log: AsyncLog) -> None:
+        loop = asyncio.get_running_loop()
         tags = (control_tag(self._spec.name),)
         try:
-            reported = 0.0
+            reported = -REPORT_SECONDS
             while not self._leaving.is_set():
-                is_due = time.monotonic() - reported >= REPORT_SECONDS
+                is_due = loop.time() - reported >= REPORT_SECONDS
                 reports = self._reports if is_due else {}
-                reported = time.monotonic() if reports else reported
+                reported = loop.time() if reports else reported
                 beat = encode_message(Beat(self._id, reports))
                 pending = asyncio.ensure_future(log.append([NewEntry(beat, tags, Kind.CONTROL)]))
                 while not pending.done() and not self._leaving.is_set():
@@ -289,11 +303,3 @@ async def close_within(log: AsyncLog, seconds: float) -> None:
             await log.close()
     except TimeoutError:
         log.abandon()
-
-
-def _run_apart(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(main())
-        except (PenstockError, TimeoutError) as error:
-            logger.warning("beats ended: %s", error)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, QueryFailed
 from penstock.ops.sink import read_result
 from penstock.plan.explain import explain
-from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.results import result_deltas
 from penstock.runtime.spec import QuerySpec
 from penstock.spark.jobs import WorkerJobs
@@ -32,7 +32,7 @@ class StreamingQuery:
     """A query that runs; from `penstock.start`."""
 
     def __init__(
-        self, log: Log, spec: QuerySpec, coordinator: Coordinator, jobs: WorkerJobs, id: str
+        self, log: Log, spec: QuerySpec, coordinator: CoordinatorThread, jobs: WorkerJobs, id: str
     ) -> None:
         self._log = log
         self._spec = spec

@@ -39,7 +39,7 @@ from penstock.protocol.names import (
     query_key,
     run_key,
 )
-from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
 from penstock.runtime.outputs import RESULT_WEIGHT, result_schema
 from penstock.runtime.registry import (
@@ -174,7 +174,7 @@ def _launch(
     spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
 ) -> StreamingQuery:
     address = Address(log.target, log.token_file, log.tls_ca)
-    coordinator = Coordinator(address, spec, id=id, workers=workers, trims=trims)
+    coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
     jobs = WorkerJobs(
         spark, address, spec, workers=workers, run_id=coordinator.run_id,
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,

@@ -28,6 +28,7 @@ from pyarrow import fs
 from penstock.errors import BadConfig, BadFormat, BadRequest, MissingFile, Unavailable
 from penstock.limits import POSITION_MAX
 from penstock.log.storage.cold import ColdFile
+from penstock.log.storage.disk import File
 from penstock.state.api import Change
 from penstock.state.checkpoint_format import (
     CheckpointMeta,
@@ -93,9 +94,10 @@ def _name(marker_lsn: int, instance: int, seal: int) -> str:
 class CheckpointStore:
     """Blocking; may be used by several threads at once."""
 
-    def __init__(self, uri_or_path: str) -> None:
+    def __init__(self, uri_or_path: str, folder: Folder | None = None) -> None:
+        """`folder`: what stands under that name, if it is not for us to open."""
         self._shown = uri_or_path
-        self._folder = _open_folder(uri_or_path)
+        self._folder = folder or _open_folder(uri_or_path)
 
     def write(
         self,
@@ -166,7 +168,7 @@ class CheckpointStore:
         return deleted
 
     @contextmanager
-    def _open(self, ref: CheckpointRef) -> Iterator[ColdFile]:
+    def _open(self, ref: CheckpointRef) -> Iterator[File]:
         ref.check()
         with self._reaching(ref.path):
             try:
@@ -214,7 +216,7 @@ class _Counted:
 # -- file systems; paths are relative to a root
 
 
-class _Folder(Protocol):
+class Folder(Protocol):
     def make_dirs(self, path: str) -> None: ...
 
     def write(self, path: str, pieces: Iterable[bytes]) -> None:
@@ -223,7 +225,7 @@ class _Folder(Protocol):
     def publish(self, old: str, new: str) -> None:
         """Rename a file of the same directory; on return the name is durable."""
 
-    def open(self, path: str) -> ColdFile: ...
+    def open(self, path: str) -> File: ...
 
     def names(self, path: str) -> list[str]:
         """Files of a directory, none if it is not there."""
@@ -231,7 +233,7 @@ class _Folder(Protocol):
     def delete(self, path: str) -> None: ...
 
 
-def _open_folder(uri_or_path: str) -> _Folder:
+def _open_folder(uri_or_path: str) -> Folder:
     try:
         if re.match(r"[a-z][a-z0-9+.-]+:", uri_or_path):
             filesystem, root = fs.FileSystem.from_uri(uri_or_path)

@@ -34,7 +34,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
 from penstock.protocol.names import TaskId, query_key
 from penstock.runtime.commit_protocol import CommitProtocol
-from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.spec import ProtocolName, QuerySpec, Settings
 from penstock.runtime.task import Task
@@ -52,7 +52,9 @@ class Cluster:
         self._address = Address(str(directory))
         self._spec = spec
         self._attempts = [0] * WORKERS
-        self.coordinator = Coordinator(self._address, spec, id="test", workers=WORKERS, trims=False)
+        self.coordinator = CoordinatorThread(
+            self._address, spec, id="test", workers=WORKERS, trims=False
+        )
         self.coordinator.start()
         self.workers = [self._start(slot) for slot in range(WORKERS)]
 

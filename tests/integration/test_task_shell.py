@@ -242,7 +242,7 @@ def test_a_trim_while_the_lag_is_measured_is_no_error(
                 return found
 
             monkeypatch.setattr(client, "bounds", bounds_then_trim)
-            return await measure_lag(client, "o", 0)
+            return await measure_lag(client, "o", 0, now_ms=0)
 
     assert asyncio.run(measure()) == Lag(0, 0.0)
 

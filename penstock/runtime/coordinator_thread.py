@@ -1,0 +1,101 @@
+"""The thread of the driver on which a query's coordinator runs.
+
+Owns the thread and its event loop. The driver's other threads talk to the coordinator through the
+methods here, which submit to that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import uvloop
+
+from penstock.errors import PenstockError
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.spec import QuerySpec
+from penstock.runtime.worker import Address
+
+T = TypeVar("T")
+
+
+class CoordinatorThread:
+    """One run of one query. `start` it; `ended` is set when it is over, `error` says why."""
+
+    def __init__(
+        self, address: Address, spec: QuerySpec, *, id: str, workers: int, trims: bool
+    ) -> None:
+        self._coordinator = Coordinator(
+            address.resolve, spec, id=id, workers=workers, trims=trims,
+            on_started=lambda: self._started.set(),
+        )  # fmt: skip
+        self.ended = threading.Event()
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=f"penstock-{spec.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            self._loop = runner.get_loop()
+            try:
+                runner.run(self._coordinator.run())
+            finally:
+                self.ended.set()
+                self._started.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will be processed."""
+        return self._coordinator.core.is_over or self.ended.is_set()
+
+    @property
+    def error(self) -> PenstockError | None:
+        return self._coordinator.error
+
+    @property
+    def run_id(self) -> str:
+        return self._coordinator.run_id
+
+    @property
+    def recent(self) -> deque[dict[str, Any]]:
+        """The last progress reports, oldest first."""
+        return self._coordinator.recent
+
+    def hellos(self, slot: int) -> int:
+        """How many workers have started in this slot so far."""
+        return self._coordinator.core.hellos.get(slot, 0)
+
+    # -- submitted to its loop; they return at once
+
+    def finish(self) -> None:
+        """Tell the workers to commit what they have and to leave. Idempotent."""
+        if not self.ended.is_set():
+            self._submit(self._coordinator.finish())
+
+    def fail(self, message: str) -> None:
+        """End the run with this error."""
+        if not self.ended.is_set():
+            self._submit(self._coordinator.fail(message))
+
+    def job_lost(self, slot: int, attempts: int | None = None) -> None:
+        """Spark's word: what ran in the slot has ended, or only attempts below a number."""
+        if not self.ended.is_set():
+            self._submit(self._coordinator.job_lost(slot, attempts))
+
+    def flush(self) -> Future[None]:
+        """Done when everything that was in the sources now is processed, committed, visible."""
+        return self._submit(self._coordinator.flush())
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
