@@ -117,8 +117,8 @@ class Pipeline:
     ) -> list[Delta]:
         """Time passed at the leaves (None: this leaf says nothing of time); returns the output.
 
-        Idle leaves step aside: the others' time counts. When one speaks again, or after a restart,
-        time does not go back, and rows that are older are late.
+        Idle leaves step aside: the others' time counts, and the latest if all are idle. When one
+        speaks again, or after a restart, time does not go back, and rows that are older are late.
         """
         self._out = []
         for position, leaf in enumerate(self._leaves):
@@ -135,8 +135,7 @@ class Pipeline:
         for child in place.children:
             self._advance(child)
         place.is_idle = bool(place.streams) and all(child.is_idle for child in place.streams)
-        awake = [_output_ms(child) for child in place.children if not child.is_idle]
-        watermark = min((ms for ms in awake if ms is not None), default=None)
+        watermark = _input_ms(place)
         if isinstance(place.operator, WatermarkOperator):
             place.watermark_ms = place.operator.advance(watermark)
             return
@@ -153,6 +152,18 @@ class Pipeline:
         tell: Callable[[], list[Delta]] | None = getattr(place.operator, "on_time", None)
         if tell is not None:
             self._send(place, tell())
+
+
+def _input_ms(place: _Place) -> int | None:
+    """The time of all inputs together: that of the slowest which has not stepped aside.
+
+    If all have, none holds the others back, and the latest time that one of them told counts.
+    Otherwise a time that is told just as its stream falls silent would wait for a row that may
+    never come.
+    """
+    awake = [child for child in place.streams if not child.is_idle]
+    times = [ms for child in awake or place.streams if (ms := _output_ms(child)) is not None]
+    return (min if awake else max)(times, default=None)
 
 
 def _output_ms(place: _Place) -> int | None:

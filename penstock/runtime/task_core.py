@@ -341,8 +341,11 @@ class TaskCore:
             told = [
                 self._unheard_ms[leaf.stage] if one is None else one.watermark_ms for one in known
             ]
-            marks[place] = None if None in told else min(ms for ms in told if ms is not None)
-            if all(one is not None and one.is_idle for one in known):
+            is_idle = all(one is not None and one.is_idle for one in known)
+            # Who is idle holds nobody back: if all are, the latest time counts (ops/pipeline.py).
+            which = max if is_idle else min
+            marks[place] = None if None in told else which(ms for ms in told if ms is not None)
+            if is_idle:
                 idle.add(place)
         try:
             self._outputs.add(self._pipeline.advance(marks, frozenset(idle)))

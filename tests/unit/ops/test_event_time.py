@@ -103,6 +103,14 @@ def test_an_idle_input_steps_aside_and_time_never_goes_back() -> None:
     assert shown(driver) == [(50, 1), (60, 1), (61, 1)]
 
 
+def test_inputs_that_fall_idle_together_hold_nobody_back() -> None:
+    """The time of the one that spoke counts, also if it steps aside as it tells it."""
+    driver = counting(union())
+    driver.idle = {"fast", "slow"}
+    driver.feed("fast", rows((1, 50), (1, 60)))
+    assert shown(driver) == [(50, 1), (60, 1)]
+
+
 def test_what_passed_is_forgotten_after_a_restart_too() -> None:
     driver = counting(stream("s", 1))
     driver.feed("s", rows((1, 10), (1, 12)))

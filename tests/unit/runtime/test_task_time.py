@@ -95,6 +95,14 @@ def test_a_stage_is_idle_when_all_that_feed_it_are() -> None:
     assert told(wired)[1]
 
 
+def test_tasks_that_fall_idle_together_hold_nobody_back() -> None:
+    wired = counting((2, 1))
+    say(wired, 0, 0, 50_000, idle=True)
+    say(wired, 1, 0, START_MS, idle=True)
+    wired.take(wired.task(1))
+    assert told(wired) == (50_000, True)
+
+
 def test_time_does_not_go_back_when_an_idle_task_speaks_again() -> None:
     wired = counting((2, 1))
     say(wired, 0, 0, 50_000)
