@@ -1,6 +1,5 @@
 """The replicated log in one thread, from one seed: its real code on virtual time, under faults.
 
-loop.py       virtual time; one event loop per simulated process, to be paused and killed
 network.py    connections that delay, hold back, break and deliver late; nodes as proxies see them
 nodes.py      storage nodes: the real core on a journal that loses what was not synced
 proxies.py    proxies: sessions, ownership, owned and followed logs, as proxy/server.py runs them

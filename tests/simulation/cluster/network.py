@@ -20,7 +20,7 @@ from penstock.log.group_format import Buffer
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Added, Blocks, Fence, NodeInfo
 from penstock.log.replication.node_core import ReadRequest
-from simulation.cluster.loop import Process
+from simulation.kernel import Process
 
 if TYPE_CHECKING:
     from simulation.cluster.nodes import SimNode

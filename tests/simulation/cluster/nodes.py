@@ -25,8 +25,8 @@ from penstock.log.replication.node_core import (
     StoredPart,
     Write,
 )
-from simulation.cluster.loop import Process
 from simulation.cluster.network import Outcome
+from simulation.kernel import Process
 
 if TYPE_CHECKING:
     from simulation.cluster.world import ClusterWorld

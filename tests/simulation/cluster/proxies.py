@@ -40,8 +40,8 @@ from penstock.log.records import Appended, Flush, Guard
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.server.metrics import ServerMetrics
 from penstock.log.server.served_log import ServedLog, Surroundings
-from simulation.cluster.loop import Process
 from simulation.cluster.network import Connection, SimNodes
+from simulation.kernel import Process
 
 if TYPE_CHECKING:
     from simulation.cluster.world import ClusterWorld

@@ -44,11 +44,11 @@ from simulation.cluster.clients import (
     Trimmer,
     Writer,
 )
-from simulation.cluster.loop import Process, Scheduler
 from simulation.cluster.network import Connection
 from simulation.cluster.nodes import SimNode
 from simulation.cluster.proxies import LOG, SimProxy
 from simulation.cluster.swarm import ClusterSwarm, Fault, draw_swarm, small_limits
+from simulation.kernel import Process, Scheduler
 from simulation.log.story import FinalLog, Story
 
 if TYPE_CHECKING:

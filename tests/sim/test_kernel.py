@@ -1,0 +1,345 @@
+"""The simulators' kernel: what it promises to asyncio code, and what its faults may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+from random import Random
+from typing import Any
+
+import pytest
+from simulation.kernel import (
+    JobPool,
+    Network,
+    NetworkOdds,
+    Process,
+    Scheduler,
+    Stuck,
+    Unforeseen,
+    WallClock,
+    seeded_secrets,
+)
+
+
+class Recorder(asyncio.Protocol):
+    """Keeps all that it hears."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+        self.pieces = 0
+        self.events: list[str] = []
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.events.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+        self.pieces += 1
+
+    def eof_received(self) -> None:
+        self.events.append("eof")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.events.append(f"lost {type(exc).__name__}")
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+
+class Stage:
+    """A server and a client on two machines, and the connection between them."""
+
+    def __init__(self, seed: int = 0, **odds: Any) -> None:
+        self.scheduler = Scheduler(Random(seed))
+        self.network = Network(self.scheduler, NetworkOdds(**odds))
+        self.server = self.scheduler.process("server", "m1")
+        self.client = self.scheduler.process("client", "m2")
+        self.accepted: list[Recorder] = []
+        self.run(self.server, self.server.create_server(self._accept, "m1", 7))
+
+    def _accept(self) -> Recorder:
+        self.accepted.append(Recorder())
+        return self.accepted[-1]
+
+    def run(self, process: Process, work: Any) -> Any:
+        task = process.create_task(work)
+        self.scheduler.run_until(task.done, seconds=60)
+        return task.result()
+
+    def connect(self) -> Recorder:
+        _, protocol = self.run(self.client, self.client.create_connection(Recorder, "m1", 7))
+        assert isinstance(protocol, Recorder)
+        return protocol
+
+    def wait(self, seconds: float = 10.0) -> None:
+        self.scheduler.run_for(seconds)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_arrive_in_order_in_any_pieces(seed: int) -> None:
+    stage = Stage(seed, split_odds=0.5)
+    client = stage.connect()
+    sent = bytearray()
+    for number in range(50):
+        data = b"%d," % number * (number % 7)
+        client.transport.write(data)
+        sent += data
+        stage.wait(stage.scheduler.random.random() * 0.001)
+    stage.wait()
+
+    assert stage.accepted[0].heard == sent
+    assert stage.accepted[0].pieces > 1
+
+
+def test_what_is_written_at_one_moment_travels_together() -> None:
+    stage = Stage(split_odds=0.0)
+    client = stage.connect()
+    client.transport.write(b"one")
+    client.transport.writelines([b"two", b"three"])
+    stage.wait()
+
+    assert (stage.accepted[0].heard, stage.accepted[0].pieces) == (b"onetwothree", 1)
+
+
+def test_who_closes_is_told_and_the_other_hears_everything_first() -> None:
+    stage = Stage()
+    client = stage.connect()
+    client.transport.write(b"bye")
+    client.transport.close()
+    assert client.transport.is_closing()
+    stage.wait()
+
+    assert client.events == ["made", "lost NoneType"]
+    assert stage.accepted[0].heard == b"bye"
+    assert stage.accepted[0].events == ["made", "eof", "lost NoneType"]
+
+
+def test_nobody_listens_nobody_answers() -> None:
+    stage = Stage()
+    with pytest.raises(ConnectionRefusedError):
+        stage.run(stage.client, stage.client.create_connection(Recorder, "m1", 8))
+
+
+def test_a_cut_holds_bytes_ends_and_connections_back_one_way() -> None:
+    stage = Stage()
+    client = stage.connect()
+    stage.wait()
+    server = stage.accepted[0]
+    stage.network.cut("m2", "m1")
+    client.transport.write(b"held")
+    client.transport.close()
+    server.transport.write(b"passes")
+    dial = stage.client.create_task(stage.client.create_connection(Recorder, "m1", 7))
+    stage.wait()
+
+    assert server.heard == b"" and server.events == ["made"] and not dial.done()
+    stage.network.mend("m2", "m1")
+    stage.wait()
+    assert server.heard == b"held" and server.events[-1] == "lost NoneType" and dial.done()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_a_reset_a_prefix_has_arrived_and_both_sides_know(seed: int) -> None:
+    stage = Stage(seed)
+    client = stage.connect()
+    stage.wait()
+    for number in range(10):
+        client.transport.write(b"%d" % number)
+        stage.wait(0.0001)
+    connection = stage.network.connections[1]
+    connection.reset(late=bool(seed % 2))
+    client.transport.write(b"more")
+    stage.wait()
+
+    server = stage.accepted[0]
+    assert b"0123456789more".startswith(bytes(server.heard))
+    assert client.events[-1] == server.events[-1] == "lost ConnectionResetError"
+
+
+def test_what_a_client_sent_can_arrive_after_it_sent_it_again() -> None:
+    late = 0
+    for seed in range(20):
+        stage = Stage(seed, late_odds=0.5)
+        client = stage.connect()
+        client.transport.write(b"request")
+        client.transport.close()
+        again = stage.connect()
+        again.transport.write(b"request")
+        stage.scheduler.run_until(lambda stage=stage: bool(stage.accepted[1].heard), seconds=5)
+        late += not stage.accepted[0].heard
+        stage.wait()
+        assert stage.accepted[0].heard == b"request"
+        assert stage.accepted[0].events[-1] == "lost NoneType"
+
+    assert 3 < late < 17
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_peers_of_a_killed_process_get_a_reset_or_silence(silent: bool) -> None:
+    stage = Stage()
+    client = stage.connect()
+    stage.wait()
+    stage.accepted[0].transport.write(b"last words")
+    stage.server.kill(silent=silent)
+    stage.accepted[0].transport.write(b"of the dead")
+    stage.wait()
+
+    if silent:
+        assert client.heard == b"" and client.events == ["made"]
+        stage.network.heal()
+        stage.wait()
+    else:
+        assert client.heard == b"last words"
+    assert client.events == ["made", "lost ConnectionResetError"]
+    with pytest.raises(ConnectionRefusedError):
+        stage.connect()
+
+
+def test_a_paused_process_is_connected_to_and_hears_of_it_later() -> None:
+    stage = Stage()
+    stage.server.pause()
+    client = stage.connect()
+    client.transport.write(b"hello")
+    stage.wait()
+    assert not stage.accepted
+
+    stage.server.resume()
+    stage.wait()
+    assert stage.accepted[0].heard == b"hello"
+
+
+def test_a_writer_waits_for_a_reader_that_does_not_read() -> None:
+    stage = Stage(window_bytes=100)
+    client = stage.connect()
+    stage.wait()
+    stage.accepted[0].transport.pause_reading()
+    client.transport.set_write_buffer_limits(high=50)
+    client.transport.write(b"x" * 120)
+    assert client.transport.get_write_buffer_size() == 20 and "pause" not in client.events
+    stage.wait()
+    client.transport.write(b"x" * 40)
+    client.transport.close()
+    assert client.events == ["made", "pause"]
+
+    stage.wait()
+    assert stage.accepted[0].heard == b""
+    stage.accepted[0].transport.resume_reading()
+    stage.wait()
+    assert len(stage.accepted[0].heard) == 160
+    assert stage.accepted[0].events == ["made", "eof", "lost NoneType"]
+
+
+def test_jobs_happen_as_a_whole_later_or_never() -> None:
+    stage = Stage()
+    done: list[str] = []
+
+    async def work() -> float:
+        await asyncio.to_thread(done.append, "job")
+        return stage.scheduler.now
+
+    assert stage.run(stage.client, work()) > 0.0 and done == ["job"]
+    pool = JobPool(stage.client)
+    stage.client.run_in_executor(pool, done.append, "in the pool")
+    stage.server.run_in_executor(None, done.append, "never")
+    stage.server.kill()
+    pool.shutdown()
+    stage.wait()
+
+    assert done == ["job", "in the pool"]
+
+
+def test_a_process_that_dies_in_a_step_does_nothing_more() -> None:
+    stage = Stage()
+    client = stage.connect()
+    stage.wait()
+
+    class Death(BaseException):
+        """Unwinds the step."""
+
+    def die() -> None:
+        try:
+            stage.server.kill()
+            raise Death
+        finally:
+            stage.accepted[0].transport.write(b"on the way out")
+            stage.server.call_soon(lambda: stage.accepted[0].transport.write(b"later"))
+
+    stage.server.call_soon(die)
+    stage.wait()
+
+    assert client.heard == b"" and client.events[-1] == "lost ConnectionResetError"
+
+
+def test_an_error_that_nobody_handles_ends_the_world() -> None:
+    stage = Stage()
+    stage.client.call_soon(lambda: 1 // 0)
+    with pytest.raises(Unforeseen, match="ZeroDivisionError"):
+        stage.wait()
+
+
+def test_what_never_happens_is_stuck() -> None:
+    stage = Stage()
+    with pytest.raises(Stuck):
+        stage.scheduler.run_until(lambda: False, seconds=1.0)
+
+
+def test_wall_clocks_jump_and_virtual_time_does_not() -> None:
+    scheduler = Scheduler()
+    clock = WallClock(scheduler, start_ms=1000)
+    scheduler.run_for(0.5)
+    clock.jump(-200)
+
+    assert clock.wall_ms() == 1300 and scheduler.now == 0.5
+
+
+def _play(seed: int) -> str:
+    """Tasks in sets, secrets, a network with all its faults."""
+    stage = Stage(seed, split_odds=0.3, late_odds=0.3)
+    random = stage.scheduler.random
+
+    async def talk(number: int) -> None:
+        await asyncio.sleep(random.random())
+        _, protocol = await stage.client.create_connection(Recorder, "m1", 7)
+        protocol.transport.write(uuid.uuid4().hex.encode() * number)
+        await asyncio.sleep(random.random())
+        protocol.transport.close()
+
+    async def many() -> None:
+        try:
+            async with asyncio.timeout(1.0), asyncio.TaskGroup() as group:
+                for number in range(1, 20):
+                    group.create_task(talk(number))
+        except TimeoutError:
+            stage.scheduler.note("timeout")
+
+    with seeded_secrets(random):
+        stage.run(stage.client, many())
+        stage.wait()
+    stage.scheduler.note(str(bytes(b"".join(each.heard for each in stage.accepted))))
+    return stage.scheduler.trace_hash
+
+
+def test_the_trace_depends_on_nothing_but_the_seed() -> None:
+    program = "import test_kernel\nfor seed in range(3): print(test_kernel._play(seed))"
+    hashes = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=os.path.dirname(__file__),
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+
+    assert hashes[0] == hashes[1] == "".join(f"{_play(seed)}\n" for seed in range(3))
+    assert len(set(hashes[0].split())) == 3

@@ -1,0 +1,59 @@
+"""One scheduler for all simulators: shipped asyncio code on virtual time, from one seed.
+
+scheduler.py  virtual time, the one queue of everything that happens, the trace, errors
+process.py    the event loop of one simulated process: start, pause, kill; jobs of executors
+network.py    connections between machines: delays, cuts, resets, silence, late arrival
+transport.py  one end of a connection, as asyncio's transports; listening sockets
+clock.py      wall clocks that jump; secrets and uuids from the seed
+
+A world makes a scheduler, a network and processes, and lets them run:
+
+    scheduler = Scheduler(Random(seed))
+    network = Network(scheduler)
+    server = scheduler.process("server", machine="m1")      # a process life: kill() ends it
+    client = scheduler.process("client", machine="m2")
+
+    async def serve() -> None:                               # shipped code, unchanged
+        loop = asyncio.get_running_loop()
+        await loop.create_server(Echo, "m1", 7000)           # the host is the machine's name
+        await asyncio.to_thread(work)                        # one atomic step, later, or never
+
+    server.create_task(serve())
+    client.create_task(ask("m1", 7000))
+    with seeded_secrets(scheduler.random):                   # secrets.token_hex, uuid.uuid4, ...
+        scheduler.run_until(lambda: answered, seconds=30.0)  # Stuck, or Unforeseen with the errors
+    scheduler.close()
+
+Faults: `process.kill(lose=..., silent=...)`, `pause()` and `resume()`; `network.cut(a, b)` and
+`mend(a, b)` one way each; `connection.reset(late=...)`, `go_silent()`, `hold()` and `release()` of
+any of `network.connections`; `network.heal()` mends all of it. `NetworkOdds` says how long bytes
+take, how often they are split, and how late they may arrive. `WallClock(scheduler).wall_ms` is for
+code that takes a `wall_ms` callable; `jump` sets it. `scheduler.after(seconds, call)` does
+something that belongs to no process.
+
+To kill a process in the middle of a step (a crash point of its disk, say): `process.kill()`, then
+raise any BaseException to unwind. What the dead process still does on its way out has no effect on
+the network, and errors of the dead are nobody's.
+
+Laws. I21: the same seed gives the same trace in every process, whatever PYTHONHASHSEED is; tasks
+and futures are hashed by number, so that sets of them have an order, too. Nothing of a dead process
+happens. An exception that nobody handles ends the world.
+"""
+
+from simulation.kernel.clock import WallClock, seeded_secrets
+from simulation.kernel.network import Connection, Network, NetworkOdds
+from simulation.kernel.process import JobPool, Process
+from simulation.kernel.scheduler import Scheduler, Stuck, Unforeseen
+
+__all__ = [
+    "Connection",
+    "JobPool",
+    "Network",
+    "NetworkOdds",
+    "Process",
+    "Scheduler",
+    "Stuck",
+    "Unforeseen",
+    "WallClock",
+    "seeded_secrets",
+]

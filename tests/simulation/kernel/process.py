@@ -1,0 +1,254 @@
+"""One simulated process: an asyncio event loop on virtual time that can be paused and killed.
+
+Owns its life. A pause makes everything wait that it would do; a kill makes sure that nothing of it
+happens any more. What it gives to an executor is done as one atomic step at a later virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from simulation.kernel.scheduler import Scheduler, SimHandle
+from simulation.kernel.transport import SimServer, SimTransport
+
+T = TypeVar("T")
+
+#: How long a job of an executor takes before it happens, unless the process says otherwise.
+JOB_SECONDS_MAX = 0.0005
+
+
+class SimTask(asyncio.Task[T]):
+    """Hashed by its number: sets of tasks then have the same order in every process (I21)."""
+
+    serial = 0
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class SimFuture(asyncio.Future[T]):
+    """As `SimTask`."""
+
+    serial = 0
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class JobPool(Executor):
+    """An executor whose jobs happen on virtual time, for shells that make a pool of their own."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.jobs: dict[int, Callable[[], None]] = {}
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        raise NotImplementedError("jobs are given to the loop: run_in_executor")
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What was given to the pool happens now: nobody can wait inside of a step."""
+        while self.jobs:
+            self.jobs.pop(next(iter(self.jobs)))()
+
+
+class Process(asyncio.BaseEventLoop):
+    """The event loop of one process life."""
+
+    def __init__(self, scheduler: Scheduler, name: str, machine: str) -> None:
+        super().__init__()
+        self.scheduler = scheduler
+        self.name = name
+        self.machine = machine
+        self.dead = False
+        self.paused = False
+        self.parked: list[SimHandle] = []
+        self._left: list[SimTask[Any]] = []
+        #: How long the next job of an executor takes before it happens.
+        self.job_seconds: Callable[[], float] = lambda: scheduler.random.random() * JOB_SECONDS_MAX
+
+    # ---- what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self.scheduler.now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Any:
+        handle = SimHandle(self.scheduler.now, callback, args, self)
+        if not self.dead:
+            self.scheduler._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Any:
+        return self.call_at(self.scheduler.now + delay, callback, *args)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Any:
+        handle = SimHandle(when, callback, args, self)
+        if not self.dead:
+            self.scheduler.at(handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        return None
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future: SimFuture[Any] = SimFuture(loop=self)
+        future.serial = self.scheduler.serial()
+        return future
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Any = None,
+    ) -> asyncio.Task[T]:
+        return _make_task(self, coro)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.scheduler.fail(self, context.get("exception"), str(context.get("message")))
+
+    # ---- jobs
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """`func` happens later, at once as a whole; what it returned is told later still."""
+        told: asyncio.Future[T] = self.create_future()
+        random = self.scheduler.random
+        jobs = executor.jobs if isinstance(executor, JobPool) else {}
+        number = self.scheduler.serial()
+
+        def work() -> None:
+            jobs.pop(number, None)
+            if told.cancelled() and random.random() < 0.5:
+                return  # it had not begun yet
+            try:
+                outcome = func(*args)
+            except Exception as error:
+                self._tell_soon(told, error, None)
+            else:
+                self._tell_soon(told, None, outcome)
+
+        def due() -> None:
+            if number in jobs:
+                work()
+
+        jobs[number] = work
+        self.call_later(self.job_seconds(), due)
+        return told
+
+    def _tell_soon(
+        self, told: asyncio.Future[Any], error: Exception | None, outcome: object
+    ) -> None:
+        def tell() -> None:
+            if told.done():
+                return
+            if error is None:
+                told.set_result(outcome)
+            else:
+                told.set_exception(error)
+
+        random = self.scheduler.random
+        if random.random() < 0.5:
+            self.call_soon(tell)
+        else:
+            self.call_later(random.random() * JOB_SECONDS_MAX, tell)
+
+    # ---- sockets
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], Any],
+        host: str,
+        port: int,
+        *,
+        ssl: None = None,
+    ) -> tuple[SimTransport, Any]:
+        assert self.scheduler.network is not None
+        transport = await self.scheduler.network.connect(self, host, port)
+        protocol = protocol_factory()
+        transport.begin(protocol)
+        return transport, protocol
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], Any],
+        host: str,
+        port: int,
+        *,
+        ssl: None = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+        backlog: int = 100,
+    ) -> SimServer:
+        assert self.scheduler.network is not None
+        return self.scheduler.network.listen(self, protocol_factory, host, port)
+
+    # ---- what a simulator does to a process
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        """All that came due meanwhile happens now, in its order."""
+        self.paused = False
+        parked, self.parked = self.parked, []
+        for handle in parked:
+            self.scheduler.soon(handle)
+
+    def kill(self, *, lose: bool = False, silent: bool = False) -> None:
+        """Nothing of it happens any more. Its peers are told by a reset, after what it had sent.
+
+        `lose`: what is on its way from it is lost. `silent`: nobody is told anything. Its tasks are
+        kept as they are until the world ends.
+        """
+        if self.dead:
+            return
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
+        tasks.sort(key=lambda task: task.serial)
+        self._left = tasks
+        self.dead = True
+        self.parked.clear()
+        if self.scheduler.network is not None:
+            self.scheduler.network.process_died(self, lose=lose, silent=silent)
+
+    def discard(self) -> None:
+        """Let go of what a killed process was doing."""
+        for task in self._left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            try:
+                coroutine.close()
+            except RuntimeError:
+                pass  # it would wait once more before it ends: it ends as it is
+        self._left.clear()
+        self.close()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def __del__(self) -> None:
+        """Nothing to warn of: there is no selector to close."""
+
+
+def _make_task(
+    process: Process, coro: Generator[Any, None, T] | Coroutine[Any, Any, T]
+) -> SimTask[T]:
+    # The number comes before the first use of the hash, which is in the constructor.
+    task: SimTask[T] = SimTask.__new__(SimTask)
+    task.serial = process.scheduler.serial()
+    task.__init__(coro, loop=process)  # type: ignore[misc]
+    return task
