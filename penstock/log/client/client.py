@@ -100,7 +100,7 @@ class AsyncLog:
         self._connected = asyncio.Event()
         self._request = 1
         self._readers: dict[int, AsyncReader] = {}
-        self._appenders: set[AsyncAppender] = set()
+        self._appenders: dict[AsyncAppender, None] = {}
         self._own: asyncio.Task[AsyncAppender] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._fatal: PenstockError | None = None
@@ -353,11 +353,11 @@ class AsyncLog:
 
     def _open_appender(self, core: AppenderCore, *, retire_on_close: bool) -> AsyncAppender:
         appender = AsyncAppender(self, core, retire_on_close=retire_on_close)
-        self._appenders.add(appender)
+        self._appenders[appender] = None
         return appender
 
     def dismiss(self, appender: AsyncAppender) -> None:
-        self._appenders.discard(appender)
+        self._appenders.pop(appender, None)
 
     async def own_appender(self) -> AsyncAppender:
         """The client's own producer, opened on first use, and anew once it can append no more.

@@ -94,7 +94,7 @@ class NodeConnection(Connection):
         """`body_bytes` bytes of body must follow in `out`."""
         head = n.encode_node_message(message)
         self.out.append(encode_frame(message.KIND, request, head, body_bytes))
-        self._server.dirty.add(self)
+        self._server.dirty[self] = None
 
     def _dispatch(self, request: int, message: n.NodeMessage) -> None:
         if isinstance(message, n.GetNodeStatus):
@@ -136,7 +136,7 @@ class NodeConnection(Connection):
                 self.go_on("unanswered blocks")
             if outcome is None:
                 self.out.append(encode_frame(n.BlockAdded.KIND, request, b""))
-                server.dirty.add(self)
+                server.dirty[self] = None
             else:
                 self._count(outcome)
                 self.fail(request, outcome)

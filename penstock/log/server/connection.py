@@ -95,7 +95,7 @@ class ServerConnection(Connection):
 
     def send(self, request: int, message: m.Message) -> None:
         self.out.append(encode_frame(message.KIND, request, m.encode_message(message)))
-        self._server.dirty.add(self)
+        self._server.dirty[self] = None
 
     # ---- frames
 
@@ -248,7 +248,7 @@ class ServerConnection(Connection):
         head = m.encode_message(m.Delivery(number, effect.looked_up_to, effect.done))
         self.out.append(encode_frame(m.Delivery.KIND, 0, head, size))
         self.out += effect.records
-        self._server.dirty.add(self)
+        self._server.dirty[self] = None
         if effect.done:
             self.subscriptions.discard(number)
 
@@ -292,7 +292,7 @@ class ServerConnection(Connection):
         body = record or b""
         head = m.encode_message(m.LastEntry())
         self.out += (encode_frame(m.LastEntry.KIND, request, head, len(body)), body)
-        self._server.dirty.add(self)
+        self._server.dirty[self] = None
 
     async def _position(self, request: int, found: Coroutine[Any, Any, Lsn]) -> None:
         self.send(request, m.Position(await found))

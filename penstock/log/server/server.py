@@ -49,13 +49,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def open_storage(disk: Disk, config: ServerConfig) -> tuple[LogStorage, Sequencer]:
+def open_storage(
+    disk: Disk,
+    config: ServerConfig,
+    *,
+    cold: ColdStore | None = None,
+    wall_ms: Callable[[], int] = wall_ms,
+) -> tuple[LogStorage, Sequencer]:
     """Create or recover the log under `disk`."""
     store = FileManifestStore(disk)
     if store.read() is None:
         create_log(disk, store, log_id=uuid.uuid4().bytes, now_ms=wall_ms())
     recovered = recover(disk, store)
-    storage = LogStorage(disk, store, recovered, cold=_open_cold(config.cold_uri), now_ms=wall_ms)
+    storage = LogStorage(disk, store, recovered, cold=cold, now_ms=wall_ms)
     limits = SegmentLimits(config.segment_bytes, int(config.segment_seconds * 1000))
     sequencer = Sequencer(
         recovered.state,
@@ -78,10 +84,14 @@ class LogServer(LogListener):
     """One running server. `run` returns when it was told to stop, or raises what stopped it."""
 
     def __init__(
-        self, config: ServerConfig, on_ready: Callable[[Address], None] = lambda address: None
+        self,
+        config: ServerConfig,
+        on_ready: Callable[[Address], None] = lambda address: None,
+        *,
+        wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
         config.validate()
-        super().__init__()
+        super().__init__(wall_ms)
         self.config = config
         self._on_ready = on_ready
         self._started = time.time()
@@ -91,35 +101,52 @@ class LogServer(LogListener):
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
+        """In the data directory, which nobody else may have open meanwhile."""
         config = self.config
-        self.begin()
         address_file = config.data_dir / SERVER_FILE
         lock = DirectoryLock(config.data_dir)
         try:
             remove_address(address_file)  # a dead server's: nobody may show it the token
             self.token = ensure_token(config.data_dir / TOKEN_FILE)
-            storage, sequencer = open_storage(RealDisk(config.data_dir / "log"), config)
-            self.owner = LogOwner(
-                storage,
-                sequencer,
-                self.surroundings(lambda: self.owner, self.on_fatal),
-                ttl_seconds=config.ttl_seconds,
-                local_bytes_max=config.local_bytes_max if config.cold_uri else None,
+            await self.run_on(
+                RealDisk(config.data_dir / "log"),
+                cold=_open_cold(config.cold_uri),
+                listening=lambda address, log_id: write_address(
+                    address_file, address, log_id=log_id
+                ),
             )
-            await self._serve()
         finally:
             remove_own_address(address_file)
             lock.release()
+
+    async def run_on(
+        self,
+        disk: Disk,
+        *,
+        cold: ColdStore | None = None,
+        listening: Callable[[Address, str], None] = lambda address, log_id: None,
+    ) -> None:
+        """On a disk that is this server's alone; `token` is set. `listening` is told where."""
+        self.begin()
+        storage, sequencer = open_storage(disk, self.config, cold=cold, wall_ms=self._wall_ms)
+        self.owner = LogOwner(
+            storage,
+            sequencer,
+            self.surroundings(lambda: self.owner, self.on_fatal),
+            ttl_seconds=self.config.ttl_seconds,
+            local_bytes_max=None if cold is None else self.config.local_bytes_max,
+        )
+        await self._serve(listening)
         if self._fatal is not None:
             raise Unavailable(f"the log stopped: {self._fatal!r}") from self._fatal
 
-    async def _serve(self) -> None:
+    async def _serve(self, listening: Callable[[Address, str], None]) -> None:
         config = self.config
         self.owner.start()
         listener: asyncio.Server | None = None
         try:
             listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
-            self._announce(listener)
+            self._announce(listener, listening)
             await self._wait()
         finally:
             if listener is not None:
@@ -128,12 +155,14 @@ class LogServer(LogListener):
             self.close_connections()
             logger.info("stopped tail=%d", self.owner.sequencer.durable_lsn)
 
-    def _announce(self, listener: asyncio.Server) -> None:
+    def _announce(
+        self, listener: asyncio.Server, listening: Callable[[Address, str], None]
+    ) -> None:
         config, manifest = self.config, self.owner.storage.manifest
         port = listener.sockets[0].getsockname()[1]
         self.address = Address(config.host, port, tls=config.tls_cert is not None)
         log_id = manifest.log_id.hex()
-        write_address(config.data_dir / SERVER_FILE, self.address, log_id=log_id)
+        listening(self.address, log_id)
         logger.info(
             "serving host=%s port=%d log=%s epoch=%d trim_point=%d tail=%d segments=%d",
             config.host,

@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, request: int, error: PenstockError) -> None:
         head = encode_as(Failed, Failed(error_code(error), str(error)))
         self.out.append(encode_frame(Failed.KIND, request, head))
-        self._listener.dirty.add(self)
+        self._listener.dirty[self] = None
 
     # ---- metrics over HTTP
 

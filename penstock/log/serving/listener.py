@@ -31,10 +31,11 @@ class Listener(ABC, Generic[C]):
         self.metrics = metrics
         self.token = ""
         self.inflight_bytes = 0
-        #: Connections with output that the next turn must send.
-        self.dirty: set[C] = set()
-        self._connections: set[C] = set()
-        self._waiting: set[C] = set()
+        #: Connections with output that the next turn must send. In dicts, as all of them: the order
+        #: in which peers are served must not hang on where objects lie in memory (I21).
+        self.dirty: dict[C, None] = {}
+        self._connections: dict[C, None] = {}
+        self._waiting: dict[C, None] = {}
         self._reserved_descriptors = files_max + 64  # and some to work with
         self._fatal: BaseException | None = None
         self._stop = asyncio.Event()
@@ -118,16 +119,16 @@ class Listener(ABC, Generic[C]):
             or waiting + connected >= descriptors - self._reserved_descriptors
         ):
             return False
-        self._waiting.add(connection)
+        self._waiting[connection] = None
         return True
 
     def authenticated(self, connection: C) -> None:
-        self._waiting.discard(connection)
-        self._connections.add(connection)
+        self._waiting.pop(connection, None)
+        self._connections[connection] = None
 
     def dismiss(self, connection: C) -> None:
         for connections in (self._waiting, self._connections, self.dirty):
-            connections.discard(connection)
+            connections.pop(connection, None)
 
     # ---- turns
 
@@ -143,7 +144,7 @@ class Listener(ABC, Generic[C]):
 
     def send_dirty(self) -> None:
         while self.dirty:
-            self.dirty.pop().flush()
+            self.dirty.popitem()[0].flush()
 
 
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

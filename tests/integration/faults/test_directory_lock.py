@@ -62,7 +62,7 @@ def test_a_dead_servers_address_is_gone_before_its_successor_recovers(
     assert (dead.data_dir / "server.json").exists()
     shown = []
 
-    def recover(*_: object) -> NoReturn:
+    def recover(*_: object, **__: object) -> NoReturn:
         assert is_locked(dead.data_dir)
         shown.append(read_address(dead.data_dir))
         raise Unavailable("seen enough")
