@@ -1,8 +1,7 @@
 """Runs a storage node's core on real time and real files.
 
-Owns the threads: the event loop (all decisions), one writer thread (journal: write + fsync, one at
-a time, so that the next group collects meanwhile), and a small pool for reads, indexes and flushes.
-A small write on a fast disk is done on the loop itself, as in server/owner.py. What is decided is
+Owns the threads: the event loop (all decisions), one writer of the journal
+(serving/group_commit.py), and a small pool for reads, indexes and flushes. What is decided is
 node_core.py's, what is durable journal.py's, where blocks lie segment_store.py's.
 Law: a failed write or flush ends the owner (R48): what was in flight is never answered.
 """
@@ -11,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.ids import BlockId
-from penstock.limits import KIB
 from penstock.log.group_format import Buffer
 from penstock.log.node.journal import Journal, LengthRecord, RecoveredJournal
 from penstock.log.node.metrics import NodeMetrics
@@ -29,19 +25,20 @@ from penstock.log.node.segment_store import Extent, LoadedIndex, SegmentStore
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
 from penstock.log.replication.node_core import NodeCore, ReadPlan, ReadRequest, Write
+from penstock.log.serving.group_commit import (
+    INLINE_BYTES,
+    NOTE_DELAY_MS,
+    Apart,
+    GroupCommit,
+    WriterThread,
+)
 from penstock.log.storage.disk import Disk
 
 logger = logging.getLogger(__name__)
 
-#: After this much quiet, a note vouches for the last write (see journal.py).
-NOTE_DELAY_MS = 100
 READ_THREADS = 4
 #: Parts that are flushed together: one sync of the directory for all of them.
 FLUSH_PARTS = 64
-#: Writes up to this size are done on the event loop while fsyncs take less than INLINE_SECONDS
-#: (docs/decisions/0003).
-INLINE_BYTES = 32 * KIB
-INLINE_SECONDS = 0.0005
 #: So many journals' worth of blocks may wait in memory for their flush; then adds must wait.
 UNFLUSHED_JOURNALS_MAX = 4
 
@@ -78,9 +75,9 @@ class _Job(NamedTuple):
     #: Told once it is durable.
     done: list[asyncio.Future[None]]
 
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    @property
+    def is_small(self) -> bool:
+        return not self.is_new and (self.write is None or self.write.bytes <= INLINE_BYTES)
 
 
 class NodeOwner:
@@ -99,7 +96,10 @@ class NodeOwner:
         on_fatal: Callable[[BaseException], None],
         journal_bytes: int,
         fsync_delay_ms: float = 0.0,
+        apart: Apart | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`apart` and `clock`: where writes are done and what measures them, in a simulation."""
         self.core = core
         self.store = store
         self.journal = Journal(journal_disk, recovered, bytes_max=journal_bytes)
@@ -110,11 +110,17 @@ class NodeOwner:
         self._unflushed_bytes_max = UNFLUSHED_JOURNALS_MAX * journal_bytes
         self._fsync_delay = fsync_delay_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write_loop, name="node-writer", daemon=True)
+        self._clock = clock
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="node-reader")
-        #: A job is being written.
-        self._busy = False
+        self._commit: GroupCommit[_Job, None] = GroupCommit(
+            take=self._next_job,
+            is_small=lambda job: job.is_small,
+            perform=self._perform,
+            written=self._written,
+            failed=self._failed,
+            apart=WriterThread("node-writer") if apart is None else apart,
+            clock=clock,
+        )
         #: Lengths for the next write, and who waits for it.
         self._lengths: list[LengthRecord] = []
         self._durable: list[asyncio.Future[None]] = []
@@ -122,14 +128,11 @@ class NodeOwner:
         self._loading: dict[SegmentKey, list[tuple[Callable[[PenstockError], None], _Call]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._fsync_seconds = 0.0
-        self._quiet_since = time.monotonic()
         self._flush_due = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        self._writer.start()
         if self.journal.numbers or self.store.has_removals:
             self._flush_due.set()
         self._spawn(self._flush_loop())
@@ -154,11 +157,10 @@ class NodeOwner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        while clean and not self.core.poisoned and (self._busy or not self.core.is_idle):
+        while clean and not self.core.poisoned and (self._commit.is_busy or not self.core.is_idle):
             self.pump()
             await asyncio.sleep(0.001)
-        self._jobs.put(None)
-        await asyncio.to_thread(self._writer.join)
+        await self._commit.close()
         await asyncio.to_thread(self._pool.shutdown, wait=True)
         if self._timer is not None:
             self._timer.cancel()
@@ -183,6 +185,9 @@ class NodeOwner:
         """Too much waits for its flush: `on_drained` tells when that is over."""
         return self.store.memory_bytes > self._unflushed_bytes_max
 
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
     # ---- requests; `pump` must follow once all that arrived together is in
 
     def add(
@@ -205,7 +210,7 @@ class NodeOwner:
         self._when_loaded(
             read.key,
             reply,
-            lambda: self.core.read(_ReadCause(reply), read, trusted=trusted, now_ms=monotonic_ms()),
+            lambda: self.core.read(_ReadCause(reply), read, trusted=trusted, now_ms=self._now_ms()),
         )
 
     def list_blocks(
@@ -275,24 +280,7 @@ class NodeOwner:
 
     def pump(self, *, inline: bool = True) -> None:
         """Start the next write if one is due, and give the answers that are ready."""
-        while not self._busy:
-            job = self._next_job()
-            if job is None:
-                break
-            self._busy = True
-            size = job.write.bytes if job.write is not None else 0
-            slow = size > INLINE_BYTES or self._fsync_seconds > INLINE_SECONDS
-            if slow or job.is_new or not inline:
-                self._jobs.put(job)
-                break
-            started = time.monotonic()
-            try:
-                self._perform(job)
-            except BaseException as error:
-                self._failed(error)
-                return
-            if not self._take_in(job, time.monotonic() - started):
-                return
+        self._commit.pump(inline=inline)
         self._give_answers()
 
     def _next_job(self) -> _Job | None:
@@ -310,38 +298,20 @@ class NodeOwner:
             time.sleep(self._fsync_delay)
         self.journal.write(job.buffers, job.is_new)
 
-    def _write_loop(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            started = time.monotonic()
-            try:
-                self._perform(job)
-            except BaseException as error:
-                self._loop.call_soon_threadsafe(self._failed, error)
-                return
-            seconds = time.monotonic() - started
-            self._loop.call_soon_threadsafe(self._written, job, seconds)
-
-    def _written(self, job: _Job, seconds: float) -> None:
-        """The writer thread is done. The next write starts before the answers go out."""
-        if self._take_in(job, seconds):
+    def _written(self, job: _Job, _: None, seconds: float, inline: bool) -> None:
+        try:
+            self._apply(job, seconds)
+        except Exception as error:
+            # What is durable cannot be taken in: nothing in memory is right any more.
+            self._failed(error)
+            return
+        if not inline:  # the next write starts before the answers go out
             self.pump(inline=False)
             self._after_event()
 
-    def _take_in(self, job: _Job, seconds: float) -> bool:
-        """False: what is durable cannot be taken in, so nothing in memory is right any more."""
-        try:
-            self._apply(job, seconds)
-            return True
-        except Exception as error:
-            self._failed(error)
-            return False
-
     def _apply(self, job: _Job, seconds: float) -> None:
-        self._busy = False
         metrics = self.metrics
         metrics.fsync_duration.observe(seconds)
-        self._fsync_seconds = 0.8 * self._fsync_seconds + 0.2 * seconds
-        self._quiet_since = time.monotonic()
         if job.write is not None:
             metrics.writes += 1
             metrics.written_records += len(job.write.records)
@@ -375,12 +345,12 @@ class NodeOwner:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_ms = due_ms
-            delay = max(due_ms - monotonic_ms(), 0) / 1000
+            delay = max(due_ms - self._now_ms(), 0) / 1000
             self._timer = self._loop.call_later(delay, self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
-        self.core.expire(monotonic_ms())
+        self.core.expire(self._now_ms())
         self._give_answers()
         self._after_event()
 
@@ -467,10 +437,8 @@ class NodeOwner:
         while True:
             await asyncio.sleep(NOTE_DELAY_MS / 2000)
             self._close_surplus()
-            quiet = time.monotonic() - self._quiet_since
-            if quiet * 1000 < NOTE_DELAY_MS or self._busy or not self.core.is_idle:
+            if not self._commit.is_quiet() or not self.core.is_idle or self.core.poisoned:
                 continue
             note = self.journal.encode_note()
-            if note is not None and not self.core.poisoned:
-                self._busy = True
-                self._jobs.put(_Job(None, note, False, []))
+            if note is not None:
+                self._commit.write_apart(_Job(None, note, False, []))

@@ -1,9 +1,8 @@
 """The owner of one log's files: runs the pure cores on real time, real files and real readers.
 
-Owns the threads: the event loop (all decisions), one writer thread (write + fsync, one at a time,
-so that the next group collects meanwhile), and a small pool for reads and housekeeping. A small
-write on a fast disk is done on the loop itself: two thread switches would cost more than the
-fsync. Order is sequencer.py's, delivery is tails.py's, files are storage/'s.
+Owns the threads: the event loop (all decisions), one writer (serving/group_commit.py), and a small
+pool for reads and housekeeping. Order is sequencer.py's, delivery is tails.py's, files are
+storage/'s.
 Law: a failed write ends the owner: what was in flight is never answered, hence unknown to its
 client.
 """
@@ -12,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +18,6 @@ from typing import TypeVar
 
 from penstock.errors import BadRequest, Damaged, PenstockError
 from penstock.ids import Lsn
-from penstock.limits import KIB
 from penstock.log.core.sequencer import Sequencer, Write
 from penstock.log.core.tails import DurableGroup
 from penstock.log.server.served_log import (
@@ -29,22 +25,22 @@ from penstock.log.server.served_log import (
     SequencedLog,
     Surroundings,
     log_status,
-    wall_ms,
+)
+from penstock.log.serving.group_commit import (
+    INLINE_BYTES,
+    NOTE_DELAY_MS,
+    Apart,
+    GroupCommit,
+    WriterThread,
 )
 from penstock.log.storage.log_storage import LogStorage
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
 
-#: After this much quiet, a note vouches for the last write (see segment_file.py).
-NOTE_DELAY_MS = 100
 #: How often sealed segments are finished, TTL is applied and local copies are dropped.
 HOUSEKEEPING_SECONDS = 0.5
 READ_THREADS = 4
-#: Writes up to this size are done on the event loop while fsyncs take less than INLINE_SECONDS;
-#: a slow disk must not stall readers, a fast one should not pay for a thread (docs/decisions/0003).
-INLINE_BYTES = 32 * KIB
-INLINE_SECONDS = 0.0005
 
 T = TypeVar("T")
 
@@ -60,21 +56,27 @@ class LogOwner(SequencedLog):
         *,
         ttl_seconds: float = 0.0,
         local_bytes_max: int | None = None,
+        apart: Apart | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`apart` and `clock`: where writes are done and what measures them, in a simulation."""
         super().__init__(around, sequencer)
         self.storage = storage
         self._ttl_seconds = ttl_seconds
         self._local_bytes_max = local_bytes_max
-        self._writes: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write_loop, name="log-writer", daemon=True)
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
-        self._quiet_since = time.monotonic()
-        #: Recent duration of a write with its fsync, smoothed.
-        self._fsync_seconds = 0.0
-        self._note_lock = threading.Lock()
+        #: None stands for a note that vouches for all before it.
+        self._commit: GroupCommit[Write | None, list[DurableGroup]] = GroupCommit(
+            take=self._take_write,
+            is_small=_is_small,
+            perform=self._perform_write,
+            written=self._written,
+            failed=self._failed,
+            apart=WriterThread("log-writer") if apart is None else apart,
+            clock=clock,
+        )
 
     def start(self) -> None:
-        self._writer.start()
         self._spawn(self._progress_loop())
         self._spawn(self._note_loop())
         self._spawn(self._housekeeping_loop())
@@ -83,10 +85,9 @@ class LogOwner(SequencedLog):
         """Finish what is in flight and close the files; or, if not clean, just let go."""
         await self._cancel_tasks()
         while clean and not self.sequencer.poisoned and not self.sequencer.is_idle:
-            self.pump(flush=True)
+            self.pump()
             await asyncio.sleep(0.001)
-        self._writes.put(None)
-        await asyncio.to_thread(self._writer.join)
+        await self._commit.close()
         await asyncio.to_thread(self._pool.shutdown, wait=True)
         if clean:
             await asyncio.to_thread(self.storage.close)
@@ -118,66 +119,47 @@ class LogOwner(SequencedLog):
 
     # ---- writes
 
-    def pump(self, *, flush: bool = False, inline: bool = True) -> None:
+    def pump(self, *, inline: bool = True) -> None:
         """Start the next write if one is due, and give the answers that are ready."""
-        now_ms = wall_ms()
-        write = self.sequencer.take_write(2**62 if flush else now_ms)
-        while write is not None:
-            slow = write.bytes > INLINE_BYTES or self._fsync_seconds > INLINE_SECONDS
-            if slow or not inline:
-                self._writes.put(write)
-                break
-            self._write_inline(write)
-            write = self.sequencer.take_write(2**62 if flush else now_ms)
-        if write is None:
+        self._commit.pump(inline=inline)
+        if not self._commit.is_busy:
             self._wake_when_due()
         self._give_answers()
 
     def after_turn(self) -> None:
         self.storage.index_written()
 
-    def _write_loop(self) -> None:
-        while (write := self._writes.get()) is not None:
-            started = time.monotonic()
-            try:
-                with self._note_lock:
-                    groups = self.storage.write(write)
-            except BaseException as error:
-                self._loop.call_soon_threadsafe(self._failed, error)
-                return
-            seconds = time.monotonic() - started
-            self._loop.call_soon_threadsafe(self._written, write, groups, seconds)
+    def _take_write(self) -> Write | None:
+        # A log that stops waits for nobody's company.
+        return self.sequencer.take_write(2**62 if self._stopping else self.around.wall_ms())
 
-    def _write_inline(self, write: Write) -> None:
-        started = time.monotonic()
-        try:
-            with self._note_lock:
-                groups = self.storage.write(write)
-        except BaseException as error:
-            self._failed(error)
+    def _perform_write(self, write: Write | None) -> list[DurableGroup]:
+        if write is not None:
+            return self.storage.write(write)
+        self.storage.note()
+        return []
+
+    def _written(
+        self, write: Write | None, groups: list[DurableGroup], seconds: float, inline: bool
+    ) -> None:
+        if write is None:
+            self.pump()
             return
-        self._take_in(write, groups, time.monotonic() - started)
-        self._give_answers()
-        self.perform(self.tails.durable(groups, self.now_ms()))
-
-    def _written(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
-        """The writer thread is done."""
-        self._take_in(write, groups, seconds)
-        # The next write starts before the answers go out; on its thread, for done here it would
-        # reach the readers before this one does.
-        self.pump(inline=False)
-        self.perform(self.tails.durable(groups, self.now_ms()))
-        self.around.after_event()
-
-    def _take_in(self, write: Write, groups: list[DurableGroup], seconds: float) -> None:
         metrics = self.metrics
         metrics.fsync_duration.observe(seconds)
         metrics.appended_groups += len(groups)
         metrics.appended_bytes += write.bytes
         metrics.appended_entries += write.end_lsn - write.groups[0].first_lsn
-        self._fsync_seconds = 0.8 * self._fsync_seconds + 0.2 * seconds
-        self._quiet_since = time.monotonic()
         self.sequencer.written(write)
+        if inline:
+            self._give_answers()
+            self.perform(self.tails.durable(groups, self.now_ms()))
+        else:
+            # The next write starts before the answers go out; on its thread, for done here it would
+            # reach the readers before this one does.
+            self.pump(inline=False)
+            self.perform(self.tails.durable(groups, self.now_ms()))
+            self.around.after_event()
 
     def _failed(self, error: BaseException) -> None:
         logger.critical("a write failed, the log stops cause=%r", error)
@@ -209,24 +191,14 @@ class LogOwner(SequencedLog):
     async def _note_loop(self) -> None:
         while True:
             await asyncio.sleep(NOTE_DELAY_MS / 2000)
-            quiet = time.monotonic() - self._quiet_since
-            if quiet * 1000 >= NOTE_DELAY_MS and self.sequencer.is_idle:
-                await self._run(self._note)
+            if self._commit.is_quiet() and self.sequencer.is_idle and self.storage.wants_note:
+                self._commit.write_apart(None)
 
     async def _housekeeping_loop(self) -> None:
         """Apart from the notes, which must not wait for a slow upload."""
         while True:
             await self._keep_house()
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-
-    def _note(self) -> None:
-        with self._note_lock:
-            try:
-                self.storage.note()
-            except PenstockError:
-                pass
-            except OSError as error:
-                self._loop.call_soon_threadsafe(self._failed, error)
 
     async def _keep_house(self) -> None:
         try:
@@ -237,7 +209,7 @@ class LogOwner(SequencedLog):
                     # The later ones must still get their snapshots, and the TTL its turn.
                     logger.error("cannot finish a segment segment=%d cause=%s", segment, error)
             if self._ttl_seconds:
-                before_ms = wall_ms() - int(self._ttl_seconds * 1000)
+                before_ms = self.around.wall_ms() - int(self._ttl_seconds * 1000)
                 lsn = self.storage.expired_lsn(before_ms)
                 if lsn > self.storage.manifest.trim_point:
                     await self.trim(lsn)
@@ -246,3 +218,7 @@ class LogOwner(SequencedLog):
         except (PenstockError, OSError) as error:
             # Nothing acknowledged depends on housekeeping: say so and try again.
             logger.error("housekeeping failed, will be tried again cause=%r", error)
+
+
+def _is_small(write: Write | None) -> bool:
+    return write is not None and write.bytes <= INLINE_BYTES

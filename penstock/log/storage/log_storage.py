@@ -162,6 +162,11 @@ class LogStorage:
         self._file.sync()
         return groups
 
+    @property
+    def wants_note(self) -> bool:
+        """Whether something was written that no note vouches for yet."""
+        return not self._noted and not self.poisoned
+
     def note(self) -> None:
         """Write down that all is durable, so that later damage is not taken for a torn tail."""
         self._check_usable()

@@ -18,7 +18,7 @@ from penstock.limits import KIB
 from penstock.log.core.sequencer import Write
 from penstock.log.core.tails import DurableGroup
 from penstock.log.records import Flush, NewEntry
-from penstock.log.server import owner
+from penstock.log.serving import group_commit
 from penstock.log.storage.log_storage import LogStorage
 
 
@@ -29,12 +29,12 @@ def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
 
     Method: a large group goes to the thread and is held there until a small one has arrived.
     """
-    monkeypatch.setattr(owner, "INLINE_SECONDS", 60.0)
+    monkeypatch.setattr(group_commit, "INLINE_SECONDS", 60.0)
     release = threading.Event()
     plain = LogStorage.write
 
     def write(self: LogStorage, write: Write) -> list[DurableGroup]:
-        if write.bytes > owner.INLINE_BYTES:
+        if write.bytes > group_commit.INLINE_BYTES:
             release.wait(10)
         return plain(self, write)
 
