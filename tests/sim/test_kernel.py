@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from simulation.kernel import (
     JobPool,
+    JobQueue,
     Network,
     NetworkOdds,
     Process,
@@ -254,6 +255,30 @@ def test_jobs_happen_as_a_whole_later_or_never() -> None:
     stage.wait()
 
     assert done == ["job", "in the pool"]
+
+
+def test_a_queue_does_one_piece_of_work_after_the_other() -> None:
+    stage = Stage()
+    done: list[tuple[int, float]] = []
+    queue = JobQueue(stage.client, lambda: 1.0)
+    for number in range(3):
+        queue.run(lambda number=number: done.append((number, stage.scheduler.now)))
+    stage.run(stage.client, queue.close())
+
+    assert [number for number, _ in done] == [0, 1, 2]
+    assert done[2][1] - done[0][1] == 2.0
+    stage.run(stage.client, queue.close())
+
+
+def test_a_task_for_which_nobody_waits_ends_the_world_if_it_fails() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("nobody heard")
+
+    stage = Stage()
+    stage.client.spawn(fail())
+    with pytest.raises(Unforeseen, match="nobody heard"):
+        stage.wait()
 
 
 def test_a_process_that_dies_in_a_step_does_nothing_more() -> None:

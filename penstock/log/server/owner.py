@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
 from penstock.errors import BadRequest, Damaged, PenstockError
@@ -57,14 +57,15 @@ class LogOwner(SequencedLog):
         ttl_seconds: float = 0.0,
         local_bytes_max: int | None = None,
         apart: Apart | None = None,
+        pool: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`apart` and `clock`: where writes are done and what measures them, in a simulation."""
+        """`apart`, `pool`, `clock`: where a simulation writes and reads, and what measures it."""
         super().__init__(around, sequencer)
         self.storage = storage
         self._ttl_seconds = ttl_seconds
         self._local_bytes_max = local_bytes_max
-        self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
+        self._pool = pool or ThreadPoolExecutor(READ_THREADS, thread_name_prefix="log-reader")
         #: None stands for a note that vouches for all before it.
         self._commit: GroupCommit[Write | None, list[DurableGroup]] = GroupCommit(
             take=self._take_write,

@@ -15,6 +15,7 @@ import resource
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -36,6 +37,7 @@ from penstock.log.serving.directory import (
     remove_own_address,
     write_address,
 )
+from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.process import run_until_signal
 from penstock.log.storage.disk import Disk, RealDisk
 from penstock.log.storage.log_storage import LogStorage
@@ -125,8 +127,14 @@ class LogServer(LogListener):
         *,
         cold: ColdStore | None = None,
         listening: Callable[[Address, str], None] = lambda address, log_id: None,
+        apart: Apart | None = None,
+        pool: Executor | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """On a disk that is this server's alone; `token` is set. `listening` is told where."""
+        """On a disk that is this server's alone; `token` is set. `listening` is told where.
+
+        `apart`, `pool` and `clock` are for the owner.
+        """
         self.begin()
         storage, sequencer = open_storage(disk, self.config, cold=cold, wall_ms=self._wall_ms)
         self.owner = LogOwner(
@@ -135,6 +143,9 @@ class LogServer(LogListener):
             self.surroundings(lambda: self.owner, self.on_fatal),
             ttl_seconds=self.config.ttl_seconds,
             local_bytes_max=None if cold is None else self.config.local_bytes_max,
+            apart=apart,
+            pool=pool,
+            clock=clock,
         )
         await self._serve(listening)
         if self._fatal is not None:

@@ -18,8 +18,8 @@ A world makes a scheduler, a network and processes, and lets them run:
         await loop.create_server(Echo, "m1", 7000)           # the host is the machine's name
         await asyncio.to_thread(work)                        # one atomic step, later, or never
 
-    server.create_task(serve())
-    client.create_task(ask("m1", 7000))
+    server.spawn(serve())                                    # if it fails, the world ends
+    client.spawn(ask("m1", 7000))
     with seeded_secrets(scheduler.random):                   # secrets.token_hex, uuid.uuid4, ...
         scheduler.run_until(lambda: answered, seconds=30.0)  # Stuck, or Unforeseen with the errors
     scheduler.close()
@@ -27,9 +27,11 @@ A world makes a scheduler, a network and processes, and lets them run:
 Faults: `process.kill(lose=..., silent=...)`, `pause()` and `resume()`; `network.cut(a, b)` and
 `mend(a, b)` one way each; `connection.reset(late=...)`, `go_silent()`, `hold()` and `release()` of
 any of `network.connections`; `network.heal()` mends all of it. `NetworkOdds` says how long bytes
-take, how often they are split, and how late they may arrive. `WallClock(scheduler).wall_ms` is for
-code that takes a `wall_ms` callable; `jump` sets it. `scheduler.after(seconds, call)` does
-something that belongs to no process.
+take, how often they are split, and how late they may arrive.
+
+`WallClock(scheduler).wall_ms` is for code that takes a `wall_ms` callable; `jump` sets it.
+`JobPool(process)` stands for a pool of threads that a shell makes for itself, `JobQueue(process)`
+for its writer thread. `scheduler.after(seconds, call)` does something that belongs to no process.
 
 To kill a process in the middle of a step (a crash point of its disk, say): `process.kill()`, then
 raise any BaseException to unwind. What the dead process still does on its way out has no effect on
@@ -42,12 +44,13 @@ happens. An exception that nobody handles ends the world.
 
 from simulation.kernel.clock import WallClock, seeded_secrets
 from simulation.kernel.network import Connection, Network, NetworkOdds
-from simulation.kernel.process import JobPool, Process
+from simulation.kernel.process import JobPool, JobQueue, Process
 from simulation.kernel.scheduler import Scheduler, Stuck, Unforeseen
 
 __all__ = [
     "Connection",
     "JobPool",
+    "JobQueue",
     "Network",
     "NetworkOdds",
     "Process",

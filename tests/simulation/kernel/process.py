@@ -7,6 +7,7 @@ happens any more. What it gives to an executor is done as one atomic step at a l
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -52,6 +53,39 @@ class JobPool(Executor):
         """What was given to the pool happens now: nobody can wait inside of a step."""
         while self.jobs:
             self.jobs.pop(next(iter(self.jobs)))()
+
+
+class JobQueue:
+    """A place beside the event loop that does one piece of work after the other, on virtual time.
+
+    It is a `penstock.log.serving.group_commit.Apart`. `seconds` says how long the next piece takes
+    before it happens.
+    """
+
+    def __init__(self, process: Process, seconds: Callable[[], float] | None = None) -> None:
+        self._process = process
+        self._seconds = process.job_seconds if seconds is None else seconds
+        self._works: deque[Callable[[], None]] = deque()
+        self._idle: asyncio.Future[None] | None = None
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._works.append(work)
+        if len(self._works) == 1:
+            self._process.call_later(self._seconds(), self._work)
+
+    def _work(self) -> None:
+        self._works[0]()
+        self._works.popleft()
+        if self._works:
+            self._process.call_later(self._seconds(), self._work)
+        elif self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def close(self) -> None:
+        """Returns when all work is done."""
+        if self._works:
+            self._idle = self._process.create_future()
+            await self._idle
 
 
 class Process(asyncio.BaseEventLoop):
@@ -116,6 +150,17 @@ class Process(asyncio.BaseEventLoop):
         context: Any = None,
     ) -> asyncio.Task[T]:
         return _make_task(self, coro)
+
+    def spawn(self, coro: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """A task for which nobody waits: if it fails, the world ends."""
+        task = self.create_task(coro)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.scheduler.fail(self, error, "in a task")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.scheduler.fail(self, context.get("exception"), str(context.get("message")))
