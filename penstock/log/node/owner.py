@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.ids import BlockId
@@ -32,6 +32,7 @@ from penstock.log.serving.group_commit import (
     GroupCommit,
     WriterThread,
 )
+from penstock.log.serving.task_set import TaskSet
 from penstock.log.storage.disk import Disk
 
 logger = logging.getLogger(__name__)
@@ -130,33 +131,19 @@ class NodeOwner:
         self._timer_ms = 0
         self._flush_due = asyncio.Event()
         self._stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        # A task that nobody foresaw to fail ends the owner: half of one must not go on.
+        self._tasks = TaskSet(self._failed)
 
     def start(self) -> None:
         if self.journal.numbers or self.store.has_removals:
             self._flush_due.set()
-        self._spawn(self._flush_loop())
-        self._spawn(self._note_loop())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that nobody foresaw to fail ends the owner: half of one must not go on."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failed(error)
+        self._tasks.spawn(self._flush_loop())
+        self._tasks.spawn(self._note_loop())
 
     async def stop(self, *, clean: bool) -> None:
         """Finish what is in flight and close the files; or, if not clean, just let go."""
         self._stopping = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
         while clean and not self.core.poisoned and (self._commit.is_busy or not self.core.is_idle):
             self.pump()
             await asyncio.sleep(0.001)
@@ -248,7 +235,7 @@ class NodeOwner:
             call()
         else:
             self._loading[key] = [(failed, call)]
-            self._spawn(self._load(key))
+            self._tasks.spawn(self._load(key))
 
     async def _load(self, key: SegmentKey) -> None:
         problem: PenstockError | None = None
@@ -366,7 +353,7 @@ class NodeOwner:
             self.metrics.read_bytes += sum(map(len, data))
             reply(BlocksFound(Found.HERE, plan.durable_block, data))
         elif not self._stopping:
-            self._spawn(self._fetch_files(reply, plan, pieces))
+            self._tasks.spawn(self._fetch_files(reply, plan, pieces))
 
     async def _fetch_files(
         self, reply: ReadReply, plan: ReadPlan, pieces: list[Buffer | Extent]

@@ -58,7 +58,7 @@ class FollowedLog(ServedLog):
         self._ahead = ReadAhead()
 
     def start(self) -> None:
-        self._spawn(self._follow())
+        self._tasks.spawn(self._follow())
 
     async def stop(self) -> None:
         await self._cancel_tasks()

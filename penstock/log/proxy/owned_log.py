@@ -184,7 +184,7 @@ class OwnedLog(SequencedLog):
     def _tell(self, reply: Reply, outcome: Outcome) -> None:
         """A refusal rests on what is known here: it is told only by who is surely the owner."""
         if isinstance(outcome, PenstockError) and not self.is_sure:
-            self._spawn(self._tell_surely(reply, outcome))
+            self._tasks.spawn(self._tell_surely(reply, outcome))
         else:
             super()._tell(reply, outcome)
 
@@ -303,7 +303,7 @@ class OwnedLog(SequencedLog):
         while len(self._opens) > 1 and not self._has_pending(self._opens[0]):
             done = self._opens.popleft()
             mending = done.close()
-            self._spawn(self._seal(done, mending))
+            self._tasks.spawn(self._seal(done, mending))
         if self._unsure:
             self._reassure()
         self._tell_durable()
@@ -378,7 +378,7 @@ class OwnedLog(SequencedLog):
     def _roll_next(self) -> None:
         if not self._rolling:
             self._rolling = True
-            self._spawn(self._roll())
+            self._tasks.spawn(self._roll())
 
     async def _roll(self) -> None:
         """Open the next segment for the first of the held writes, then go on with all."""

@@ -55,6 +55,7 @@ from penstock.log.server.listener import LogListener
 from penstock.log.server.served_log import PROGRESS_MS, ServedLog, wall_ms
 from penstock.log.serving.directory import read_token
 from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.task_set import TaskSet
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,6 @@ class ProxyServer(LogListener):
         self._opening: dict[str, asyncio.Task[OwnedLog]] = {}
         self._followed: dict[str, tuple[FollowedLog, Callable[[], None]]] = {}
         self._idle_since: dict[str, float] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
         #: All that a client can ask for is there.
         self._is_serving = False
         self.info: ProxyInfo
@@ -106,6 +106,7 @@ class ProxyServer(LogListener):
         self._source: BlockSource
         self._opener: LogOpener
         self._session: MetadataSession
+        self._tasks: TaskSet
         self._housekeeper: Housekeeper
         self._evacuation: Evacuation
         self._auditor: Auditor
@@ -113,6 +114,7 @@ class ProxyServer(LogListener):
     async def run(self) -> None:
         config = self.config
         self.begin()
+        self._tasks = TaskSet(self._task_failed)
         self.token = read_token(config.token_file)
         listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
         port = listener.sockets[0].getsockname()[1]
@@ -173,9 +175,9 @@ class ProxyServer(LogListener):
             adopt=self._own,
         )
         if config.role == "write":  # it opens logs that nobody owns
-            self._spawn(self._auditor.run())
-        self._spawn(self._tick())
-        self._spawn(self._keep_house())
+            self._tasks.spawn(self._auditor.run())
+        self._tasks.spawn(self._tick())
+        self._tasks.spawn(self._keep_house())
         self._is_serving = True
         await self._register(self._session.store)
         logger.info("serving host=%s port=%d role=%s", self.info.host, self.info.port, config.role)
@@ -186,9 +188,11 @@ class ProxyServer(LogListener):
         return self.config.region_delay_ms / 1000 if info.region != self.config.region else 0.0
 
     async def _end(self) -> None:
-        for task in [*self._tasks, *self._opening.values()]:
+        self._tasks.cancel_nowait()  # before any of them can begin to open another log
+        for task in self._opening.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await self._tasks.cancel()
         for name in list(self._owned):
             await self._let_go(name, clean=self._fatal is None)
         for name in list(self._followed):
@@ -199,16 +203,9 @@ class ProxyServer(LogListener):
         await self._session.close()
         logger.info("stopped")
 
-    def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("a task failed, the proxy stops", exc_info=error)
-            self.on_fatal(error)
+    def _task_failed(self, error: BaseException) -> None:
+        logger.critical("a task failed, the proxy stops", exc_info=error)
+        self.on_fatal(error)
 
     # ---- the session
 
@@ -236,7 +233,7 @@ class ProxyServer(LogListener):
         for name in list(self._owned):
             self._drop(name, Unavailable("the session with the metadata was lost"))
         for name in list(self._followed):
-            self._spawn(self._unfollow(name))
+            self._tasks.spawn(self._unfollow(name))
 
     # ---- which log
 
@@ -252,7 +249,7 @@ class ProxyServer(LogListener):
         elif owned is not None:
             opened(owned)
         else:
-            self._spawn(self._open(name, hello.reads, opened))
+            self._tasks.spawn(self._open(name, hello.reads, opened))
 
     async def _open(self, name: str, reads: bool, opened: Opened) -> None:
         try:
@@ -376,7 +373,7 @@ class ProxyServer(LogListener):
         else:
             logger.error("a log failed log=%s cause=%r", name, error, exc_info=error)
         if name in self._owned:
-            self._spawn(self._let_go(name, clean=False))
+            self._tasks.spawn(self._let_go(name, clean=False))
 
     async def _let_go(self, name: str, *, clean: bool) -> None:
         owned = self._owned.pop(name, None)
@@ -453,7 +450,7 @@ class ProxyServer(LogListener):
                 # Each for itself: one whose nodes are away must not hold up the others.
                 if name not in self._kept:
                     self._kept.add(name)
-                    self._spawn(self._keep(name, owned))
+                    self._tasks.spawn(self._keep(name, owned))
             await self._unfollow_idle()
 
     async def _keep(self, name: str, owned: OwnedLog) -> None:

@@ -42,6 +42,7 @@ from penstock.log.group_format import check_new_body, decode_body
 from penstock.log.records import Flush, Value, check_tag
 from penstock.log.server.served_log import Outcome
 from penstock.log.serving.connection import Connection
+from penstock.log.serving.task_set import TaskSet
 from penstock.wire import messages as m
 from penstock.wire.frames import Frame, encode_frame
 
@@ -66,11 +67,10 @@ class ServerConnection(Connection):
         self._writable.set()
         self.session = ""
         self.subscriptions: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(server.on_task_failed)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel_nowait()
         # A log that was let go never answers: what it was given must not count for ever.
         self._server.inflight_bytes -= self._inflight_bytes
         self._inflight_bytes = 0
@@ -275,14 +275,11 @@ class ServerConnection(Connection):
                 self.fail(request, Unavailable(f"the request failed: {error}"))
             self.after_event()
 
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._answered)
+        self._tasks.spawn(run()).add_done_callback(self._answered)
         if len(self._tasks) > CONNECTION_WAITING_MAX:
             self.halt("waiting requests")
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _answered(self, _: object) -> None:
         if len(self._tasks) < CONNECTION_WAITING_MAX // 2:
             self.go_on("waiting requests")
 

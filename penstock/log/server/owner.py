@@ -78,9 +78,9 @@ class LogOwner(SequencedLog):
         )
 
     def start(self) -> None:
-        self._spawn(self._progress_loop())
-        self._spawn(self._note_loop())
-        self._spawn(self._housekeeping_loop())
+        self._tasks.spawn(self._progress_loop())
+        self._tasks.spawn(self._note_loop())
+        self._tasks.spawn(self._housekeeping_loop())
 
     async def stop(self, *, clean: bool) -> None:
         """Finish what is in flight and close the files; or, if not clean, just let go."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from penstock.log.core.tails import Deliver, Effect, ReadBehind, SubscriptionId,
 from penstock.log.group_format import Body
 from penstock.log.records import Appended, Flush, Guard, Value
 from penstock.log.server.metrics import ServerMetrics
+from penstock.log.serving.task_set import TaskSet
 from penstock.log.storage.reader import ReadPiece, find_group, find_time, read_last, read_piece
 from penstock.wire import messages as m
 
@@ -83,7 +84,7 @@ class ServedLog(ABC):
         self.tails = Tails(durable_lsn, progress_ms=PROGRESS_MS)
         self._loop = asyncio.get_running_loop()
         self._stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._task_failed)
 
     # ---- what the classes below say
 
@@ -186,25 +187,15 @@ class ServedLog(ABC):
 
     # ---- tasks
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _task_failed(self, error: BaseException) -> None:
         """A task that nobody foresaw to fail ends the log here: half of one must not go on."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._stopping:
+        if not self._stopping:
             logger.critical("a task failed, the log stops cause=%r", error, exc_info=error)
             self.around.on_fatal(error)
 
     async def _cancel_tasks(self) -> None:
         self._stopping = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
 
 class SequencedLog(ServedLog):
@@ -295,7 +286,7 @@ class SequencedLog(ServedLog):
             reply = answer.cause
             assert callable(reply)
             if isinstance(outcome, OldDuplicate):
-                self._spawn(self._answer_old(reply, outcome))
+                self._tasks.spawn(self._answer_old(reply, outcome))
                 continue
             self._tell(reply, outcome)
 

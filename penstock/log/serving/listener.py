@@ -70,6 +70,9 @@ class Listener(ABC, Generic[C]):
             self._fatal = error
         self._stop.set()
 
+    def on_task_failed(self, error: BaseException) -> None:
+        self._on_loop_error(self._loop, {"message": "a request failed", "exception": error})
+
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback failed: log it; if it was a defect, nothing in memory can be trusted now."""
         loop.default_exception_handler(context)
