@@ -147,7 +147,7 @@ class NodeConnection(Connection):
             self.halt("unanswered blocks")
         if owner.is_full:
             self.halt(UNFLUSHED)
-            server.full.add(self)
+            server.full[self] = None
 
     def _decode_add(self, head: bytes) -> tuple[SegmentKey, int]:
         message = n.decode_node_message(n.AddBlock.KIND, head)

@@ -161,11 +161,11 @@ class SegmentStore:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         #: Parts that have a file.
-        self._files: set[SegmentKey] = set()
+        self._files: dict[SegmentKey, None] = {}
         for name in disk.names():
             key = parse_file_name(name)
             if key is not None:
-                self._files.add(key)
+                self._files[key] = None
         self._parts: OrderedDict[SegmentKey, _Part] = OrderedDict()
         #: Blocks found in the journal of parts that were not used yet, and trusted lengths.
         self._found: dict[SegmentKey, list[AddRecord]] = {}
@@ -264,7 +264,7 @@ class SegmentStore:
             self.memory_bytes -= sum(map(_cost, self._found.pop(key)))
             self._unflushed.pop(key, None)
         for key in [key for key in self._files if key.log == log and key.segment < first_segment]:
-            self._files.discard(key)
+            del self._files[key]
             self._lengths.pop(key, None)
             self._removals.append(key)
 
@@ -320,7 +320,7 @@ class SegmentStore:
 
     @property
     def parts_count(self) -> int:
-        return len(self._files | self._parts.keys() | self._found.keys())
+        return len(self._files.keys() | self._parts.keys() | self._found.keys())
 
     @property
     def open_files(self) -> int:
@@ -372,7 +372,7 @@ class SegmentStore:
         if part is None:
             self._removals.append(done.key)  # it was made again by the flush
             return None
-        self._files.add(done.key)
+        self._files[done.key] = None
         self._entries -= len(part.index)
         for record, extent in zip(done.records, done.extents, strict=True):
             part.index.add(extent)

@@ -54,6 +54,7 @@ from penstock.log.serving.directory import (
     remove_address,
     write_address,
 )
+from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.listener import Listener
 from penstock.log.serving.process import run_until_signal
 from penstock.log.storage.disk import Disk, RealDisk
@@ -136,14 +137,20 @@ class NodeServer(Listener[NodeConnection]):
         config: NodeConfig,
         open_store: OpenStore,
         on_ready: Callable[[NodeInfo], None] = lambda info: None,
+        *,
+        apart: Apart | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`apart` and `clock`: as `NodeOwner` has them."""
         config.validate()
         super().__init__(NodeMetrics(), files_max=FILE_CACHE_COUNT)
+        self._apart = apart
+        self._clock = clock
         self.config = config
         self._open_store = open_store
         self._on_ready = on_ready
         #: Connections that wait for a flush.
-        self.full: set[NodeConnection] = set()
+        self.full: dict[NodeConnection, None] = {}
         self._started = time.time()
         self.identity: Identity
         self.owner: NodeOwner
@@ -211,7 +218,7 @@ class NodeServer(Listener[NodeConnection]):
         is_new = all(one is None for one in found)
         if is_new and not disks.journal.exists(STATE_NAME):
             write_state(disks.journal, 0, [])
-        started = time.monotonic()
+        started = self._clock()
         store, core, recovered = await asyncio.to_thread(recover_node, disks)
         if recovered.damage:
             for problem in recovered.damage:
@@ -237,6 +244,8 @@ class NodeServer(Listener[NodeConnection]):
             on_fatal=self.on_fatal,
             journal_bytes=config.journal_bytes,
             fsync_delay_ms=config.fsync_delay_ms,
+            apart=self._apart,
+            clock=self._clock,
         )
         logger.info(
             "recovered node=%s cookie=%s journals=%d torn_bytes=%d unflushed_bytes=%d seconds=%.3f",
@@ -244,7 +253,7 @@ class NodeServer(Listener[NodeConnection]):
             len(recovered.numbers),
             recovered.torn_bytes,
             store.memory_bytes,
-            time.monotonic() - started,
+            self._clock() - started,
         )
 
     async def _wait_alone(self, metadata: MetadataStore, found: list[Identity | None]) -> None:
@@ -325,15 +334,16 @@ class NodeServer(Listener[NodeConnection]):
 
     def dismiss(self, connection: NodeConnection) -> None:
         super().dismiss(connection)
-        self.full.discard(connection)
+        self.full.pop(connection, None)
 
     def turn(self) -> None:
         self.owner.pump()
         self.send_dirty()
 
     def _drained(self) -> None:
-        while self.full:
-            self.full.pop().go_on(UNFLUSHED)
+        full, self.full = self.full, {}
+        for connection in full:
+            connection.go_on(UNFLUSHED)
 
     # ---- for people and tools
 
