@@ -4,13 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test lint types soak bench nexmark clean java
+.PHONY: help install demo test lint types soak answers bench nexmark clean java
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    see it work: a query on Spark in real time, two kills, the result checked"
 	@echo "make test    everything that CI checks"
-	@echo "make soak    longer runs with fresh seeds (SOAK_SECONDS=600)"
+	@echo "make soak    longer runs with fresh seeds (SOAK_SECONDS=600 each)"
 	@echo "make bench   all of penstock bench, about 20 minutes"
 	@echo "make nexmark  all figures of docs/benchmarks.md and a page of them, about two hours"
 
@@ -36,34 +36,25 @@ lint: $(BIN)/.installed
 types: $(BIN)/.installed
 	$(BIN)/mypy
 
-# Three lanes at a time, of about the same length: on two cores that leaves few of them idle, since
-# many tests wait for processes that they started or killed. Each lane with Spark has one session.
-# The queries under fire, which have bars of time, come last and alone.
-PYTEST := $(BIN)/pytest -p no:cacheprovider
-PLANNING := tests/unit tests/property tests/transcripts tests/conformance \
-	tests/integration/test_bench_ops.py tests/nexmark tests/oracle
-COMPUTING := tests/test_tidy.py tests/sim
-# Some of these are tests of Ctrl-C. A shell makes what it starts in the background deaf to it: the
-# lane is in the foreground.
-WAITING := tests/integration --ignore=tests/integration/test_bench_ops.py
-ALONE := tests/engine/test_under_fire.py
+# Three processes on two cores, since many tests wait for what they started or killed. Which file of
+# tests goes where, and in which order: tests/balance.py.
+JOBS ?= 3
+PYTEST := $(BIN)/pytest -p no:cacheprovider --dist loadfile
 
 test: $(BIN)/.installed java lint
-	@mkdir -p .pytest_cache
-	@{ $(PYTEST) $(COMPUTING); first=$$?; \
-	    $(PYTEST) tests/engine --ignore=$(ALONE); exit $$((first | $$?)); \
-	  } > .pytest_cache/engine.txt 2>&1 & engine=$$!; \
-	  $(PYTEST) $(PLANNING) > .pytest_cache/planning.txt 2>&1 & planning=$$!; \
-	  $(BIN)/mypy; types=$$?; \
-	  $(PYTEST) $(WAITING); second=$$?; \
-	  wait $$planning; third=$$?; cat .pytest_cache/planning.txt; \
-	  wait $$engine; fourth=$$?; cat .pytest_cache/engine.txt; \
-	  $(PYTEST) $(ALONE); fifth=$$?; \
-	  exit $$((types | second | third | fourth | fifth))
+	$(PYTEST) -n $(JOBS)
 
+# Each long test repeats itself with fresh seeds for so long; two run at a time.
+SOAK_SECONDS ?= 600
+soak: export SOAK_SECONDS := $(SOAK_SECONDS)
 soak: $(BIN)/.installed java
-	PENSTOCK_SOAK=1 $(BIN)/pytest tests/property --timeout 0
-	PENSTOCK_SOAK=1 $(BIN)/pytest -m soak --timeout 0
+	PENSTOCK_ANSWERS=anew $(PYTEST) -n 2 tests/oracle --timeout 0
+	PENSTOCK_SOAK=1 $(PYTEST) -n 2 tests/property --timeout 0
+	PENSTOCK_SOAK=1 $(PYTEST) -n 2 -m soak --timeout 0
+
+# What batch Spark answers to the tests, remembered anew (tests/harness/answers.py).
+answers: $(BIN)/.installed java
+	PENSTOCK_ANSWERS=write $(PYTEST) -n 2 tests/oracle
 
 bench: $(BIN)/.installed java
 	$(BIN)/penstock bench log

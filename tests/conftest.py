@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from balance import configure, sort_by_duration
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -19,12 +21,20 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# Sources and sinks in Python run with what Spark's own process was told: not `python3`.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
 #: Slow machines are no news, and tests that build large inputs say so themselves.
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 #: Java for many small queries, each run once: to optimize their code takes longer than it wins.
 #: Only the pace of Java depends on it, no result of Spark does.
 BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Spark hands these to the Java of every program that a test starts, which lives for seconds: the
+# driver, what finds out how to start it, and the master and workers of a standalone cluster.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_name, BRIEF_JAVA)
 
 # The default run is the same on every machine and every day; a soak run looks for news.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=_CALM)
@@ -34,8 +44,13 @@ settings.register_profile(
 settings.load_profile("soak" if os.environ.get("PENSTOCK_SOAK") == "1" else "default")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    configure(config)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `soak` run only if `-m` names them."""
+    """Tests marked `soak` run only if `-m` names them; the longest files come first."""
+    sort_by_duration(items)
     if "soak" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("soak") is not None]
@@ -46,23 +61,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One small local Spark, started by the first test that asks for it.
+    """One local Spark per process of tests, started by the first test that asks for it.
 
-    Java is a hard requirement: without it these tests fail, they are not skipped.
+    It has a core for each of two workers of a query, and one more. Java is a hard requirement:
+    without it these tests fail, they are not skipped.
     """
     from pyspark.sql import SparkSession  # only here: it takes a second, and few tests need it
 
+    import penstock
+
     # Tests ask for failures; to print the Java stack of each would take longer than to compare it.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    session = (
-        SparkSession.builder.master("local[2]")
+    builder = (
+        SparkSession.builder.master("local[3]")
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", BRIEF_JAVA)
+        .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
     )
+    session = penstock.tuned(builder).getOrCreate()
     yield session
     session.stop()
 

@@ -9,7 +9,6 @@ nothing half, nothing that was not in the input. In the end the results are thos
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from connector_fire import (
     look_at_log,
     make_out,
 )
+from harness.soak import SOAK_SECONDS
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
@@ -253,7 +253,7 @@ def test_each_row_counts_once_over_two_hundred_batches(tmp_path: Path, tables: l
         gap_seconds=(0.3, 2.5),
         calm_batches=25,
         batches=200,
-        seconds=float(os.environ.get("SOAK_SECONDS", "600")),
+        seconds=max(SOAK_SECONDS, 600.0),
     )
     report = run_under_fire(tmp_path, seed, plan)
     print(report)

@@ -2,13 +2,12 @@
 
 Four queries run at once on real processes: the log server, a driver with its JVM, two executors
 and eight Python workers, while a feed appends. All kinds of faults come at random moments, a part
-of them beside a busy processor; then single kills are timed, one after the other. In the end every
-result equals batch Spark's over the same rows, and the log itself keeps every law.
+of them beside a busy processor. In the end every result equals batch Spark's over the same rows,
+and the log itself keeps every law.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import time
@@ -21,6 +20,7 @@ import pytest
 from fire import Stand
 from fire_queries import QUERIES, closing_rows
 from harness.engine_checkers import by_task, check_engine, find_markers
+from harness.soak import fresh_seeds
 from nemesis import Nemesis, cpu_load
 
 from penstock.log.records import Entry
@@ -29,16 +29,15 @@ from penstock.protocol.names import parse_task
 SEED = 20261101
 #: Two executors; in name, each has cores enough for all workers, should the other be lost.
 MASTER = "local-cluster[2,8,1024]"
-WORKER_BAR_SECONDS = 2.0
-EXECUTOR_BAR_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class Plan:
     """How much of what."""
 
-    timed_workers: int = 7
-    timed_executors: int = 2
+    #: Single kills whose recovery is timed and told; bars are for `penstock bench recovery`.
+    timed_workers: int = 0
+    timed_executors: int = 0
     #: Faults of a round; a driver is killed after each.
     calm_machine: Counter[str] = field(
         default_factory=lambda: Counter(worker=18, server=5, zombie=2)
@@ -174,23 +173,18 @@ def check(report: Report) -> None:
 
 @pytest.mark.timeout(600)
 def test_results_are_batch_sparks_whatever_is_killed(tmp_path: Path, tables: list[str]) -> None:
-    """Goal: exactly once, and back soon. Method: sixty faults of five kinds at four queries."""
+    """Method: some fifty faults of five kinds at four queries."""
     report = run_under_fire(tmp_path, SEED, Plan())
     print(report)
     tables.append(str(report))
 
     check(report)
-    assert statistics.median(report.worker_seconds) <= WORKER_BAR_SECONDS
-    assert statistics.median(report.executor_seconds) <= EXECUTOR_BAR_SECONDS
 
 
 @pytest.mark.soak
 def test_results_are_batch_sparks_after_hours_of_fire(tmp_path: Path, tables: list[str]) -> None:
-    deadline = time.monotonic() + float(os.environ.get("SOAK_SECONDS", "600"))
-    while time.monotonic() < deadline:
-        seed = random.SystemRandom().randrange(2**32)
-        print(f"seed {seed}")
-        plan = Plan(rounds=4)
+    for seed in fresh_seeds():
+        plan = Plan(rounds=4, timed_workers=7, timed_executors=2)
         report = run_under_fire(tmp_path / str(seed), seed, plan)
         tables.append(str(report))
         check(report)

@@ -8,5 +8,6 @@ engine_checkers.py the laws of exactly once, over all entries of a log
 history.py         what clients did and saw, and the check against the final log
 server_process.py  a log server to be killed, paused and starved
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets
+soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows
 """

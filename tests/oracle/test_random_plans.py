@@ -7,7 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from harness.soak import fresh_seeds
+from hypothesis import given, seed, settings
 from plan_strategies import Case, cases
 
 from penstock.plan.explain import explain
@@ -22,7 +23,8 @@ from penstock.testing.oracle import (
 #: The bar; a few examples more are drawn, because some come out alike.
 PLANS_MIN = 500
 EXAMPLES = 590
-SOAK_EXAMPLES = 5000
+#: So many at a time, until the time is up.
+SOAK_EXAMPLES = 250
 
 
 def check(spark: Any, case: Case) -> str:
@@ -58,9 +60,10 @@ def test_random_plans_equal_batch_spark(spark: Any) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_fresh_random_plans_equal_batch_spark(spark: Any) -> None:
-    @settings(max_examples=SOAK_EXAMPLES, derandomize=False)
+    @settings(max_examples=SOAK_EXAMPLES, derandomize=False, database=None)
     @given(cases())
     def run(case: Case) -> None:
         check(spark, case)
 
-    run()
+    for number in fresh_seeds():
+        seed(number)(run)()

@@ -21,6 +21,7 @@ from cluster_nemesis import Nemesis, busy_processor, fire_cluster
 from cluster_workload import ClusterHistory, Load, route, watching
 from fault_workload import TAGS
 from harness.history import Outcome
+from harness.soak import fresh_seeds
 
 SEED = 20261117
 LOG = "main"
@@ -29,7 +30,7 @@ NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 6
 ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
 ROUNDS = 6
 #: Each campaign has a cluster of its own: the whole log is read after every round.
-SOAK_CAMPAIGNS, SOAK_ROUNDS = 6, 10
+SOAK_ROUNDS = 10
 #: After the last fault: until an append is acknowledged, and until tails have seen everything.
 HEAL_SECONDS = 20.0
 QUIET_SECONDS = 45.0
@@ -114,10 +115,8 @@ def test_a_hundred_faults_lose_double_and_reorder_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.soak
-def test_more_than_a_thousand_faults_with_a_fresh_seed(tmp_path: Path) -> None:
-    for number in range(SOAK_CAMPAIGNS):
-        seed = random.SystemRandom().randrange(2**32)
-        print(f"seed {seed}")
-        directory = tmp_path / str(number)
+def test_campaigns_of_faults_with_fresh_seeds(tmp_path: Path) -> None:
+    for seed in fresh_seeds():
+        directory = tmp_path / str(seed)
         with told(directory):
             uvloop.run(campaign(directory, seed, SOAK_ROUNDS))

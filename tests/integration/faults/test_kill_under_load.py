@@ -17,6 +17,7 @@ import uvloop
 from fault_workload import TAGS, Writer, clients, count_up, follow, read_final, settle
 from harness.history import History, Outcome, check_counter
 from harness.server_process import ServerProcess
+from harness.soak import fresh_seeds
 
 from penstock.limits import KIB
 from penstock.log.storage.disk import RealDisk
@@ -142,5 +143,6 @@ def test_a_hundred_kills_under_load_lose_double_and_reorder_nothing(tmp_path: Pa
 
 
 @pytest.mark.soak
-def test_a_thousand_kills_under_load_with_a_fresh_seed(tmp_path: Path) -> None:
-    kill_and_check(tmp_path, random.SystemRandom().randrange(2**32), 1000)
+def test_kills_under_load_with_fresh_seeds(tmp_path: Path) -> None:
+    for seed in fresh_seeds():
+        kill_and_check(tmp_path / str(seed), seed, 300)
