@@ -115,6 +115,7 @@ LAYERS = (
     ("log.replication",),
     ("log.meta",),
     ("log.storage",),
+    ("log.pairing",),
     ("log.serving",),
     ("log.node",),
     ("log.server",),

@@ -149,18 +149,7 @@ async def _status(cluster: Cluster, proxy: ProxyInfo, log: str) -> Facts:
         reads=True,
     )
     try:
-        answered: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
-
-        def answer(message: m.Message | PenstockError, _: memoryview) -> None:
-            if answered.done():
-                return
-            if isinstance(message, PenstockError):
-                answered.set_exception(message)
-            else:
-                answered.set_result(message)
-
-        connection.send(2, m.GetStatus(), answer)
-        message = await answered
+        message, _ = await connection.ask(2, m.GetStatus())
         if not isinstance(message, m.Status):
             raise Unavailable("it answered something else")
         found: Facts = json.loads(message.json)

@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     kind: int
     request: int
     head: bytes
-    body: bytes | bytearray | memoryview
+    body: memoryview
 
 
 def encode_frame(kind: int, request: int, head: bytes, body_bytes: int = 0) -> bytes:

@@ -18,7 +18,7 @@ from penstock.ids import Lsn
 from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.client.client import AsyncLog, Endpoint
-from penstock.log.client.connection import Answer, ClientConnection
+from penstock.log.client.connection import ClientAnswer, ClientConnection, make_connection
 from penstock.log.client.reader import AsyncReader
 from penstock.log.core.tails import FOREVER
 from penstock.log.embedded import directory_endpoint
@@ -34,9 +34,9 @@ class FakeConnection:
     def __init__(self) -> None:
         self.closed: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
         self.sent: list[m.Message] = []
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, ClientAnswer] = {}
 
-    def send(self, request: int, message: m.Message, answer: Answer | None = None) -> None:
+    def send(self, request: int, message: m.Message, answer: ClientAnswer | None = None) -> None:
         if self.closed.done():
             raise Unavailable("the connection is closed")
         self.sent.append(message)
@@ -85,7 +85,7 @@ def test_only_a_failure_of_request_0_ends_the_connection() -> None:
         connection.buffer_updated(len(frame))
 
     async def main() -> None:
-        connection, transport = ClientConnection(lambda *_: None), Transport()
+        connection, transport = make_connection(lambda *_: None), Transport()
         connection.connection_made(cast(Any, transport))
 
         receive(connection, 7, Unavailable("too late"))

@@ -20,8 +20,8 @@ from engine_samples import SOURCE, count_by, scan, spec_of
 
 import penstock
 from penstock.log.client.client import AsyncLog
-from penstock.log.client.connection import ClientConnection
 from penstock.log.embedded import endpoint
+from penstock.log.pairing import PairedConnection
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 from penstock.protocol.names import query_key
@@ -96,13 +96,13 @@ def test_a_task_that_fails_resumes_after_its_whole_commit(
             await wait_for(lambda: last._last_marker is not None)
             appender = last._appender
             append, sent = appender.append_nowait, []
-            send, name = ClientConnection.send, last.task.producer.encode()
+            send, name = PairedConnection.send, last.task.producer.encode()
 
             def counted(entries: Any, **options: Any) -> Any:
                 sent.append(entries)
                 return append(entries, **options)
 
-            def send_late(self: ClientConnection, *args: Any) -> None:
+            def send_late(self: PairedConnection[Any], *args: Any) -> None:
                 """As a log with a slow disk would order what this task appends."""
                 if len(args) < 4 or name not in args[3][:200]:
                     return send(self, *args)
@@ -114,7 +114,7 @@ def test_a_task_that_fails_resumes_after_its_whole_commit(
                 asyncio.get_running_loop().call_later(0.1, do)
 
             monkeypatch.setattr(appender, "append_nowait", counted)
-            monkeypatch.setattr(ClientConnection, "send", send_late)
+            monkeypatch.setattr(PairedConnection, "send", send_late)
             pipeline = last.core._pipeline
             push, failures = pipeline.push, [RuntimeError("a user's function, once")]
 

@@ -24,7 +24,7 @@ from penstock.log.client.appender_core import (
     check_submission,
     retire_body,
 )
-from penstock.log.client.connection import Answer
+from penstock.log.client.connection import ClientAnswer
 from penstock.log.group_format import CLAIM, encode_body, meta_entry
 from penstock.log.records import (
     IMMEDIATE,
@@ -183,7 +183,7 @@ class AsyncAppender:
                 return
         connection.flush()
 
-    def _answer_to(self, send: Send) -> Answer:
+    def _answer_to(self, send: Send) -> ClientAnswer:
         connection = self._log.connection
 
         def answer(message: m.Message | PenstockError, _: memoryview) -> None:

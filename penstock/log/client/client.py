@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.errors import (
+    BadFormat,
     DeadlineExceeded,
     NotOwner,
     PenstockError,
@@ -261,27 +262,10 @@ class AsyncLog:
         deadline = loop.time() + self.timeout
         while True:
             connection = await self._wait_connected(max(deadline - loop.time(), 0.001))
-            future: asyncio.Future[tuple[m.Message, memoryview]] = loop.create_future()
-
-            def answer(
-                found: m.Message | PenstockError,
-                data: memoryview,
-                future: asyncio.Future[tuple[m.Message, memoryview]] = future,
-            ) -> None:
-                if future.done():
-                    return
-                if isinstance(found, PenstockError):
-                    future.set_exception(found)
-                else:
-                    future.set_result((found, data))
-
-            request = self.next_request()
             try:
-                connection.send(request, message, answer, body)
                 async with asyncio.timeout_at(deadline):
-                    found, data = await future
+                    answer, data = await connection.ask(self.next_request(), message, body)
             except TimeoutError:
-                # Its answer stays awaited: one that comes late must find somebody to ignore it.
                 raise DeadlineExceeded(
                     f"no answer to {type(message).__name__} within {self.timeout:g} s"
                 ) from None
@@ -290,9 +274,9 @@ class AsyncLog:
                     raise
                 await asyncio.sleep(BACKOFF_SECONDS[0])
                 continue
-            if not isinstance(found, expect):
-                raise Unavailable(f"a {type(found).__name__} instead of a {expect.__name__}")
-            return found, data
+            if not isinstance(answer, expect):
+                raise Unavailable(f"a {type(answer).__name__} instead of a {expect.__name__}")
+            return answer, data
 
     async def close(self) -> None:
         """Finish what was submitted, then close. Idempotent."""
@@ -430,7 +414,9 @@ class AsyncLog:
         reader.number = self.next_request()
         self._readers[reader.number] = reader
 
-    def _delivered(self, message: m.Delivery, body: memoryview) -> None:
+    def _delivered(self, message: m.Message, body: memoryview) -> None:
+        if not isinstance(message, m.Delivery):
+            raise BadFormat(f"a {type(message).__name__}, which was not asked for")
         reader = self._readers.get(message.subscription)
         if reader is not None:
             reader.delivered(message, body)

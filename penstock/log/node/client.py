@@ -14,7 +14,8 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar
 
 from penstock.config import is_loopback
 from penstock.errors import (
@@ -29,12 +30,10 @@ from penstock.ids import BlockId, NodeId
 from penstock.limits import CONNECTION_INFLIGHT_BYTES_MAX, DELIVERY_BYTES, GROUP_OVERHEAD_BYTES
 from penstock.log.group_format import Buffer
 from penstock.log.meta.api import MetadataStore
+from penstock.log.pairing import PairedConnection
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Added, Blocks, Fence, Found, NodeInfo
 from penstock.wire import node_messages as n
-from penstock.wire.errors import error_from_code
-from penstock.wire.frames import Frame, FrameReader, encode_frame
-from penstock.wire.messages import Failed
 
 logger = logging.getLogger(__name__)
 
@@ -51,152 +50,7 @@ INFLIGHT_BYTES_MAX = CONNECTION_INFLIGHT_BYTES_MAX
 _HEADS_MAX = 1024
 
 M = TypeVar("M", bound=n.NodeMessage)
-_Answer = Callable[["n.NodeMessage | PenstockError", memoryview], None]
-_NOTHING = memoryview(b"")
-
-
-class _Link(asyncio.BufferedProtocol):
-    """One connection: requests paired with answers. Output goes out once per loop turn."""
-
-    def __init__(self, delay: float, on_end: Callable[[_Link, PenstockError], None]) -> None:
-        self._reader = FrameReader(authenticated=True)
-        self._transport: asyncio.Transport | None = None
-        self._delay = delay
-        self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
-        self._out: list[Buffer] = []
-        self._request = 0
-        #: Unanswered adds, each with its bytes, and everything else.
-        self._adds: dict[int, tuple[Added, int]] = {}
-        self._answers: dict[int, _Answer] = {}
-        self.inflight_bytes = 0
-        self._heard = self._loop.time()
-        self._watchdog: asyncio.TimerHandle | None = None
-        self._ended = False
-
-    # ---- transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end(Unavailable(f"the connection was lost: {exc or 'closed by the node'}"))
-
-    def end(self, error: PenstockError) -> None:
-        """Close; all that is unanswered ends with this error."""
-        if self._ended:
-            return
-        self._ended = True
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-            self._transport = None
-        adds, self._adds = self._adds, {}
-        answers, self._answers = self._answers, {}
-        self.inflight_bytes = 0
-        self._on_end(self, error)
-        for added, _ in adds.values():
-            added(error)
-        for answer in answers.values():
-            answer(error, _NOTHING)
-
-    def _watch(self) -> None:
-        """Cut off a node that owes something and says nothing."""
-        now = self._loop.time()
-        if not self._adds:
-            self._heard = now
-        elif now - self._heard > SILENCE_SECONDS:
-            self.end(Unavailable(f"the node has said nothing for {now - self._heard:.1f} s"))
-            return
-        self._watchdog = self._loop.call_later(SILENCE_SECONDS / 4, self._watch)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
-
-    def buffer_updated(self, size: int) -> None:
-        try:
-            frames = self._reader.buffer_updated(size)
-        except PenstockError as error:
-            self.end(Unavailable(f"the node sent what cannot be read: {error}"))
-            return
-        if self._delay:
-            self._loop.call_later(self._delay, self._take, frames)
-        else:
-            self._take(frames)
-
-    def _take(self, frames: list[Frame]) -> None:
-        self._heard = self._loop.time()
-        try:
-            for frame in frames:
-                if self._ended:
-                    return
-                self._handle(frame)
-        except PenstockError as error:
-            self.end(Unavailable(f"the node sent what cannot be read: {error}"))
-
-    def _handle(self, frame: Frame) -> None:
-        add = self._adds.pop(frame.request, None)
-        if add is not None:
-            self.inflight_bytes -= add[1]
-            if frame.kind == n.BlockAdded.KIND:
-                add[0](None)
-                return
-        message = n.decode_node_message(frame.kind, frame.head)
-        outcome: n.NodeMessage | PenstockError = message
-        if isinstance(message, Failed):
-            outcome = error_from_code(message.code, message.message)
-        if add is not None:
-            if isinstance(outcome, PenstockError):
-                add[0](outcome)
-                return
-            add[0](Unavailable("the node answered with something else"))
-            raise BadFormat(f"{type(outcome).__name__} is no answer to an add")
-        elif (answer := self._answers.pop(frame.request, None)) is not None:
-            answer(outcome, memoryview(frame.body))
-        elif isinstance(outcome, PenstockError) and frame.request == 0:
-            self.end(Unavailable(f"the node closed the connection: {outcome}"))
-        # Else nobody waits any more: the request was given up.
-
-    # ---- requests
-
-    def add(self, head: bytes, block: Sequence[Buffer], added: Added) -> None:
-        size = sum(map(len, block))
-        number = self._next()
-        self._adds[number] = (added, size + GROUP_OVERHEAD_BYTES)
-        self.inflight_bytes += size + GROUP_OVERHEAD_BYTES
-        self._send(encode_frame(n.AddBlock.KIND, number, head, size))
-        self._out += block
-
-    def ask(self, message: n.NodeMessage, answer: _Answer) -> int:
-        number = self._next()
-        self._answers[number] = answer
-        self._send(encode_frame(message.KIND, number, n.encode_node_message(message)))
-        return number
-
-    def forget(self, number: int) -> None:
-        self._answers.pop(number, None)
-
-    def _next(self) -> int:
-        self._request = self._request % 0xFFFF_FFFF + 1
-        return self._request
-
-    def _send(self, frame: bytes) -> None:
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out.append(frame)
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self._delay:
-            self._loop.call_later(self._delay, self._write, out)
-        else:
-            self._write(out)
-
-    def _write(self, out: list[Buffer]) -> None:
-        if self._transport is not None and out:
-            self._transport.writelines(out)
+NodeLink = PairedConnection[n.NodeMessage]
 
 
 class NetworkNodeClient:
@@ -217,10 +71,12 @@ class NetworkNodeClient:
         self._delay = delay_seconds
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._link: _Link | None = None
+        self._link: NodeLink | None = None
+        self._request = 0
+        self._watchdog: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         #: What waits for the connection: called with the error if it fails.
-        self._queue: list[Callable[[_Link | PenstockError], None]] = []
+        self._queue: list[Callable[[NodeLink | PenstockError], None]] = []
         self._queue_bytes = 0
         self._backoff = 0.0
         self._next_attempt = 0.0
@@ -247,7 +103,7 @@ class NetworkNodeClient:
             self._connecting = None
         self._fail_queue(error)
         if self._link is not None:
-            self._link.end(error)
+            self._link.abort(error)
 
     # ---- node_api.NodeClient
 
@@ -263,16 +119,16 @@ class NetworkNodeClient:
             if link.inflight_bytes > INFLIGHT_BYTES_MAX:
                 self._loop.call_soon(added, Overloaded("too many unanswered blocks"))
             else:
-                link.add(head, block, added)
+                self._order(link, head, block, added)
             return
         size = GROUP_OVERHEAD_BYTES + sum(map(len, block))
 
-        def connected(outcome: _Link | PenstockError) -> None:
+        def connected(outcome: NodeLink | PenstockError) -> None:
             self._queue_bytes -= size
             if isinstance(outcome, PenstockError):
                 added(outcome)
             else:
-                outcome.add(head, block, added)
+                self._order(outcome, head, block, added)
 
         self._queue_bytes += size
         if self._queue_bytes > INFLIGHT_BYTES_MAX:
@@ -313,41 +169,30 @@ class NetworkNodeClient:
         found: dict[str, Any] = json.loads(status.json)
         return found
 
+    def _order(self, link: NodeLink, head: bytes, block: Sequence[Buffer], added: Added) -> None:
+        size = GROUP_OVERHEAD_BYTES + sum(map(len, block))
+        link.order(self._next_request(), n.AddBlock.KIND, head, block, size=size, ack=added)
+
     async def _ask(
         self, message: n.NodeMessage, wanted: type[M], seconds: float
     ) -> tuple[M, memoryview]:
-        future: asyncio.Future[tuple[M, memoryview]] = self._loop.create_future()
-        sent: list[tuple[_Link, int]] = []
-
-        def answer(outcome: n.NodeMessage | PenstockError, body: memoryview) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, wanted):
-                future.set_result((outcome, body))
-            elif isinstance(outcome, PenstockError):
-                future.set_exception(outcome)
-            else:
-                future.set_exception(Unavailable(f"the node answered {type(outcome).__name__}"))
-
-        def connected(outcome: _Link | PenstockError) -> None:
-            if isinstance(outcome, PenstockError):
-                answer(outcome, _NOTHING)
-            elif not future.done():
-                sent.append((outcome, outcome.ask(message, answer)))
-
-        self._when_connected(connected)
         try:
             async with asyncio.timeout(seconds + 2 * self._delay):
-                return await future
+                link = await self._connected()
+                answer, body = await link.ask(self._next_request(), message)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{self.node} has not answered for {seconds:g} s") from error
-        finally:
-            for link, number in sent:
-                link.forget(number)
+        if not isinstance(answer, wanted):
+            raise Unavailable(f"the node answered {type(answer).__name__}")
+        return answer, body
+
+    def _next_request(self) -> int:
+        self._request = self._request % 0xFFFF_FFFF + 1
+        return self._request
 
     # ---- connecting
 
-    def _when_connected(self, connected: Callable[[_Link | PenstockError], None]) -> None:
+    def _when_connected(self, connected: Callable[[NodeLink | PenstockError], None]) -> None:
         """Now, soon, or, while a failed attempt is recent, not at all."""
         if self._link is not None:
             connected(self._link)
@@ -359,6 +204,22 @@ class NetworkNodeClient:
         else:
             self._queue.append(connected)
             self._connecting = self._loop.create_task(self._connect())
+
+    async def _connected(self) -> NodeLink:
+        if self._link is not None:
+            return self._link
+        future: asyncio.Future[NodeLink] = self._loop.create_future()
+
+        def connected(outcome: NodeLink | PenstockError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, PenstockError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self._when_connected(connected)
+        return await future
 
     async def _connect(self) -> None:
         try:
@@ -374,47 +235,58 @@ class NetworkNodeClient:
         self._connecting = None
         self._backoff = 0.0
         self._link = link
+        self._watch(link, heard_count=link.heard_count, rounds=0)
         queue, self._queue = self._queue, []
         for connected in queue:
             connected(link)
         self._on_change()
 
-    async def _open(self) -> _Link:
+    async def _open(self) -> NodeLink:
         info = self.info
         if not info.tls and not is_loopback(info.host):
             # Whoever can write to the metadata could name an address of his own.
             raise Unavailable(f"{info.host} does not speak TLS: the token must not travel openly")
         tls = (self._tls or ssl.create_default_context()) if info.tls else None
-        _, link = await self._loop.create_connection(
-            lambda: _Link(self._delay, self._ended), info.host, info.port, ssl=tls
-        )
-        welcome: asyncio.Future[n.NodeMessage] = self._loop.create_future()
-
-        def answer(outcome: n.NodeMessage | PenstockError, _: memoryview) -> None:
-            if welcome.done():
-                return
-            if isinstance(outcome, PenstockError):
-                welcome.set_exception(outcome)
-            else:
-                welcome.set_result(outcome)
-
+        _, link = await self._loop.create_connection(self._make_link, info.host, info.port, ssl=tls)
         try:
-            link.ask(n.NodeHello(self._token, info.name, info.cookie), answer)
-            message = await welcome
+            hello = n.NodeHello(self._token, info.name, info.cookie)
+            message, _ = await link.ask(self._next_request(), hello)
             if not isinstance(message, n.NodeWelcome):
                 raise Unavailable(f"{info.host}:{info.port} is not a storage node")
         except BaseException:
-            link.end(Unavailable("the connection was given up"))
-            if welcome.done() and not welcome.cancelled():
-                welcome.exception()  # whoever waited for it is gone
+            link.abort(Unavailable("the connection was given up"))
             raise
+        if link.closed.done():
+            raise link.closed.result()  # with the welcome came its end
         self.is_trusted = message.trusted
         return link
 
-    def _ended(self, link: _Link, error: PenstockError) -> None:
+    def _make_link(self) -> NodeLink:
+        link: NodeLink = PairedConnection(
+            n.encode_node_message,
+            n.decode_node_message,
+            on_end=lambda error: self._ended(link, error),
+            ack_kind=n.BlockAdded.KIND,
+            delay_seconds=self._delay,
+        )
+        return link
+
+    def _watch(self, link: NodeLink, *, heard_count: int, rounds: int) -> None:
+        """Cut off a node that owes acknowledgements and says nothing for four rounds."""
+        is_silent = link.inflight_bytes > 0 and link.heard_count == heard_count
+        rounds = rounds + 1 if is_silent else 0
+        if rounds > 4:
+            link.abort(Unavailable(f"the node has said nothing for {SILENCE_SECONDS:g} s"))
+            return
+        look = partial(self._watch, link, heard_count=link.heard_count, rounds=rounds)
+        self._watchdog = self._loop.call_later(SILENCE_SECONDS / 4, look)
+
+    def _ended(self, link: NodeLink, error: PenstockError) -> None:
         if link is self._link:
             self._link = None
             self._problem = Unavailable(f"node {self.node}: {error}")
+            if self._watchdog is not None:
+                self._watchdog.cancel()
             self._on_change()
 
     def _fail_queue(self, error: PenstockError) -> None:
