@@ -221,12 +221,14 @@ class Wired:
         core = self.cores[task]
         commit = core.take_commit()
         if commit is not None:
-            producer = task.producer
-            exact = self.spec.settings.logs_changes
-            cut = commit.cut(staged=exact)
-            ranges = [self.append(producer, core.instance, one) for one in cut.flushes]
-            self.append(producer, core.instance, cut.group(ranges if exact else []))
+            self.append_commit(core, commit)
         return commit
+
+    def append_commit(self, core: TaskCore, commit: Commit) -> None:
+        """As MarkerCommitter does."""
+        producer, cut = core.task.producer, commit.cut()
+        ranges = [self.append(producer, core.instance, group) for group in cut.flushes]
+        self.append(producer, core.instance, cut.group(ranges))
 
     def settle(self) -> None:
         """Until nobody has anything more to say."""

@@ -71,10 +71,8 @@ PURE = (
     "runtime/registry.py",
     "runtime/spec.py",
     "runtime/task_core.py",
-    *(
-        f"runtime/{name}.py"
-        for name in ("aligned_core", "alignment", "commit", "commit_protocol", "transactions")
-    ),
+    "runtime/commit.py",
+    "runtime/commit_protocol.py",
     "runtime/trim_rule.py",
     "connector/items.py",
     "nexmark/model.py",

@@ -14,6 +14,7 @@ connector.py     format("penstock") beside Spark's own sources and sinks: phases
 connector_queries.py  its queries, and what of their progress counts
 cluster.py       the replicated log beside one machine's: a slow node, tails, many logs, failover
 cluster_load.py  its clients, loads and readers, and what nodes count
+protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`
 """

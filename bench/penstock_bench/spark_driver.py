@@ -15,7 +15,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from penstock.runtime.spec import Settings
 from penstock.stream.session import Log, connect
+from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 from penstock_bench.queries import QUERIES
 
 _START_SECONDS = 90.0
@@ -103,17 +105,18 @@ class RealTime:
         self._query: Any = None
 
     def start(self, command: Start) -> None:
-        from penstock.spark.start import start
+        from penstock.spark.start import start_query
 
         bids = self._log.stream(command.source).df(self._spark)
-        self._query = start(
+        protocol: ProtocolName = "marker" if command.exactly_once else "unsafe"
+        self._query = start_query(
             QUERIES[command.query].build(bids),
+            with_protocol(protocol, Settings()),
             to=command.result,
             name=command.result,
             mode="append",
             workers=1,
             log=self._log,
-            protocol="marker" if command.exactly_once else "unsafe",
         )
 
     def stop(self) -> dict[str, Any]:

@@ -6,5 +6,4 @@ committed.py     which entries of a stream count, and when
 staged.py        staged entries that a reader was shown, until a marker names them
 resume.py        which change entries of a task count
 batch_commit.py  whether a micro-batch of Spark's own engine is new, done before, or another's
-transactions.py  what a transaction coordinator notes: markers are compared with that
 """

@@ -7,7 +7,6 @@
     s/<stream>/<virtual node>      data of a stream whose writer says by which columns it is keyed
     M/<stream>                     the markers of the stream that name staged entries
     T/<task>, C/<task>             a task's markers, and its state changes
-    X/<task>, O/<task>, R/<task>   with transactions: their states, positions, commit records
     ctl/<query>                    control entries between the coordinator and its workers
     pulse/<query>                  the coordinator's own, with the progress
     T/spark/<id>                   markers of a micro-batch query of Spark's own engine, by its id
@@ -67,18 +66,6 @@ class TaskId:
     @property
     def change_tag(self) -> str:
         return f"C/{self}"
-
-    @property
-    def transaction_tag(self) -> str:
-        return f"X/{self}"
-
-    @property
-    def position_tag(self) -> str:
-        return f"O/{self}"
-
-    @property
-    def commit_record_tag(self) -> str:
-        return f"R/{self}"
 
 
 def parse_task(text: str) -> TaskId:

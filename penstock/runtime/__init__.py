@@ -6,11 +6,7 @@ outputs.py           rows to entries, by who reads them
 dead_letters.py      rows that fail, set aside
 task_core.py         one task: entries in, one commit out
 commit.py            what a task captured, and how one append commits it
-commit_protocol.py   how a commit becomes durable and visible: markers, or nothing at all
-transactions.py      the same with Kafka Streams' transactions
-alignment.py         the same with Flink's aligned checkpoints: barriers in a task's input,
-aligned.py           a task's snapshots,
-aligned_core.py      and when a checkpoint is complete
+commit_protocol.py   how a commit becomes durable and visible: the seam, and markers
 control.py           what coordinator and workers say to each other
 assignment.py        which worker runs which task
 coordinator_core.py  who is alive, who runs what, when to give up

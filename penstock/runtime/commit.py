@@ -26,16 +26,17 @@ class Commit:
     changes: tuple[NewEntry, ...]
     #: Without what it names: that is known once it is in the log.
     marker: Marker
-    #: Who must see the marker.
+    #: Who must see the marker: the task itself, then others.
     tags: tuple[str, ...]
+    #: Whether somebody asked for this marker, and waits for it.
+    is_asked: bool = False
+    #: Whether the marker's time (watermark, idleness) is another than that of the one before.
+    tells_time: bool = False
     #: State at this marker, if a checkpoint is due.
     frozen: tuple[Change, ...] | None = None
-    #: Nobody waits for the marker: it would say nothing new.
-    unmarked: bool = False
 
-    def cut(self, *, staged: bool = True) -> Cut:
-        """Into groups; not `staged`: those before the last count by themselves."""
-        flushes, inline = cut_groups(self.data, self.changes, staged=staged)
+    def cut(self) -> Cut:
+        flushes, inline = cut_groups(self.data, self.changes)
         return Cut(self, flushes, inline)
 
     def marker_entry(
@@ -57,8 +58,6 @@ class Cut:
     inline: tuple[NewEntry, ...]
 
     def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
-        """The last group, once the flushes were acknowledged at these ranges; none: unsafe."""
-        assert len(ranges) in (0, len(self.flushes))
-        if self.commit.unmarked:
-            return list(self.inline)
+        """The last group, once the flushes were acknowledged at these ranges."""
+        assert len(ranges) == len(self.flushes)
         return [*self.inline, self.commit.marker_entry(ranges, inline=len(self.inline))]

@@ -1,29 +1,55 @@
-"""How what a task captured becomes durable and visible: one interface, so that protocols compare.
+"""How what a task captured becomes durable and visible: the one seam between engine and protocol.
 
-    marker       one append: data, changes and marker in one group (Impeller 3.3)
-    transaction  transactions.py: two phases, a coordinator and its stream (Kafka Streams)
-    aligned      aligned.py: data flows uncommitted; barriers, snapshots, one commit for all (Flink)
-    unsafe       data alone; a failure loses or repeats
+Penstock ships one protocol, markers: data, changes and marker in one group (Impeller 3.3). Others
+exist only to be measured beside it, and live with the benchmark that does so
+(bench/penstock_bench/protocols). What the engine must know of a protocol, it asks here:
 
-Everything else is the same for all of them: reading, operators, state, the log, workers. Law: a
-protocol decides nothing about content; it appends what the Commit holds, once, in order.
+    CommitProtocol  of a query: travels in its spec, and makes the other two
+    Committer       of one instance of a task
+    Conductor       of one run of the coordinator; markers need none
+
+Everything else is the same for all of them: reading, operators, state, the log, workers. Each
+method has the markers' answer as its default. Pure. Law: a protocol decides nothing about content;
+it appends what the Commit holds, once, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.ids import Lsn
 from penstock.log.records import Appended, Entry, NewEntry
-from penstock.protocol.markers import Range
-from penstock.runtime.commit import Commit
+from penstock.protocol.markers import Marker, Range
+from penstock.protocol.names import TaskId
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # they use the seam
+    from penstock.runtime.commit import Commit
+    from penstock.runtime.coordinator_core import CoordinatorCore
+    from penstock.runtime.spec import QuerySpec, Settings
+    from penstock.runtime.task_core import TaskCore
+    from penstock.state.api import Change
+    from penstock.state.checkpoint_store import CheckpointRef
+
+#: What a marker names, and the entries that were fetched for it.
+Staged = Sequence[tuple[Range, Sequence[Entry]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """The instances of all tasks, as the coordinator announced them."""
+
+    #: Where the announcement stands in the log.
+    lsn: Lsn
+    #: By task.
+    instances: Mapping[str, int]
 
 
 class Appends(Protocol):
-    """The task's producer, as its current instance."""
+    """The producer of a task or of the coordinator, as its current instance."""
 
     def append_nowait(self, entries: Sequence[NewEntry]) -> Awaitable[Appended]:
         """Submit; what is submitted first is ordered first."""
@@ -39,83 +65,149 @@ class Reads(Protocol):
     async def bounds(self) -> Any: ...
 
 
-#: Told once a commit is visible to readers: where its marker stands.
-Visible = Callable[[Commit, Lsn], None]
+class CommittingTask(Protocol):
+    """What a committer may use of its task (task.py)."""
+
+    @property
+    def spec(self) -> QuerySpec: ...
+
+    @property
+    def task(self) -> TaskId: ...
+
+    @property
+    def instance(self) -> int: ...
+
+    @property
+    def cohort(self) -> Cohort | None: ...
+
+    @property
+    def log(self) -> Reads: ...
+
+    @property
+    def appender(self) -> Appends: ...
+
+    @property
+    def core(self) -> TaskCore: ...
+
+    def visible(self, commit: Commit, lsn: Lsn) -> None:
+        """To be called once readers see the commit; its marker stands at `lsn`."""
+
+    # For protocols that do more than one append per commit:
+
+    def durable(self, commit: Commit) -> None:
+        """To be called instead of `visible` if somebody else makes the commit visible later."""
+
+    def capture_all(self, position: Lsn) -> Commit | None:
+        """Capture everything up to a position with the whole state; None: the task is failing."""
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Run a piece of a commit beside the task's loops; its failure ends the task."""
+
+    async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
+        """Write the state that a commit captured to the checkpoint store, under this LSN."""
+
+    async def read_state(self, reference: CheckpointRef) -> Sequence[Change]: ...
+
+    async def sweep_states(self, keep_from: Lsn) -> None:
+        """Delete the task's states that were written under LSNs below this one."""
 
 
-class CommitProtocol(Protocol):
-    """Of one instance of one task."""
+class ConductedRun(Protocol):
+    """What a conductor may use of the coordinator (coordinator.py)."""
+
+    @property
+    def spec(self) -> QuerySpec: ...
+
+    @property
+    def core(self) -> CoordinatorCore: ...
+
+    @property
+    def voice(self) -> Appends: ...
+
+
+class Committer(ABC):
+    """The protocol's side in one instance of one task."""
+
+    @abstractmethod
+    async def commit(self, commit: Commit) -> None:
+        """Returns when the next commit may be captured."""
 
     async def settle(self) -> None:
-        """Finish what an older instance left half done; before the last marker is read."""
-
-    async def commit(self, commit: Commit) -> None:
-        """Returns when the next commit may be captured; visible is told through `Visible`."""
+        """Finish what an older instance left half done; called before the last marker is read."""
+        return  # one append is there or it is not
 
     async def finish(self) -> None:
         """Returns when nothing is on its way any more."""
+        return
+
+    async def restore(self, marker: Marker) -> bool:
+        """Restore the state at the task's last marker. False: from its changes, by the task."""
+        return False
+
+    def admits(self, entry: Entry, staged: Staged) -> bool:
+        """Whether the task takes an entry of its input in now, with what it names.
+
+        If not, the committer drops it, or keeps it for `TaskCore.take_held`; either way it says
+        with `TaskCore.looked` how far the task has come.
+        """
+        return True
 
 
-async def all_of(awaitables: Sequence[Awaitable[T]]) -> list[T]:
-    """All results, in order; the first error once all are done. On any event loop."""
-    results: list[T] = []
-    error: Exception | None = None
-    for one in awaitables:
-        try:
-            results.append(await one)
-        except Exception as found:
-            error = error or found
-    if error is not None:
-        raise error
-    return results
+class Conductor:
+    """The protocol's side in one run of the coordinator. With markers, tasks commit alone."""
+
+    def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What runs for as long as the coordinator does."""
+        return ()
+
+    async def hear(self, entry: Entry) -> None:
+        """A control entry that somebody else wrote; if this raises BadFormat, it is ignored."""
+
+    def claiming(self) -> AbstractAsyncContextManager[None]:
+        """Entered around the claims of tasks."""
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class CommitProtocol:
+    """How a query commits. It travels to the workers in the query's spec, so it can be pickled."""
+
+    #: As the query's definition in the log says it.
+    name: ClassVar[str] = "marker"
+    #: Whether state is kept in the log, change by change, so that a task can resume by itself.
+    logs_changes: ClassVar[bool] = True
+    #: Whether all tasks get new instances when one does.
+    restarts_together: ClassVar[bool] = False
+
+    def check(self, settings: Settings) -> None:
+        """Raise BadRequest if a query cannot be run with these settings."""
+
+    def committer(self, task: CommittingTask) -> Committer:
+        return MarkerCommitter(task)
+
+    def conductor(self, run: ConductedRun) -> Conductor:
+        return Conductor()
+
+    def naming_tags(self, task: TaskId) -> tuple[str, ...]:
+        """Where the task's markers stand that name entries; empty: trim nothing beside it."""
+        return (task.marker_tag,)
+
+
+MARKERS = CommitProtocol()
+
+
+class MarkerCommitter(Committer):
+    """One append per commit, unless it is too large: then what goes ahead is named by it."""
+
+    def __init__(self, task: CommittingTask) -> None:
+        self._task = task
+
+    async def commit(self, commit: Commit) -> None:
+        append, cut = self._task.appender.append_nowait, commit.cut()
+        ranges = [range_of(await append(flush)) for flush in cut.flushes]
+        done = await append(cut.group(ranges))
+        self._task.visible(commit, Lsn(done.first_lsn + done.count - 1))
 
 
 def range_of(done: Appended) -> Range:
     return Range(done.first_lsn, done.count)
-
-
-class MarkerProtocol:
-    """One append per commit, unless it is too large: then what goes ahead is named by it."""
-
-    def __init__(self, appender: Appends, visible: Visible) -> None:
-        self._appender = appender
-        self._visible = visible
-
-    async def settle(self) -> None:
-        pass  # one append is there or not
-
-    async def commit(self, commit: Commit) -> None:
-        cut = commit.cut()
-        ranges = [range_of(await self._appender.append_nowait(flush)) for flush in cut.flushes]
-        done = await self._appender.append_nowait(cut.group(ranges))
-        self._visible(commit, Lsn(done.first_lsn + done.count - 1))
-
-    async def finish(self) -> None:
-        pass
-
-
-class UnsafeProtocol:
-    """Appends and does not look back."""
-
-    def __init__(self, appender: Appends, visible: Visible) -> None:
-        self._appender = appender
-        self._visible = visible
-
-    async def settle(self) -> None:
-        pass
-
-    async def commit(self, commit: Commit) -> None:
-        cut = commit.cut(staged=False)
-        groups = [group for group in (*cut.flushes, cut.group([])) if group]
-        for number, group in enumerate(groups, 1):
-            future: Any = self._appender.append_nowait(group)
-            told = commit if number == len(groups) else None
-            future.add_done_callback(lambda done, told=told: self._note(told, done))
-
-    async def finish(self) -> None:
-        pass
-
-    def _note(self, commit: Commit | None, done: Any) -> None:
-        if not done.cancelled() and done.exception() is None and commit is not None:
-            appended: Appended = done.result()
-            self._visible(commit, Lsn(appended.first_lsn + appended.count - 1))

@@ -3,7 +3,6 @@
     worker       Hello     I am here, in this slot
                  Beat      I am alive; my tasks stand like this
                  Ended     a task of mine has stopped by itself, and why
-                 Part      a task of mine is done with its part of an aligned checkpoint
                  Goodbye   I am going, all my tasks have stopped
     coordinator  Assign    who runs what, as which instance; all of it, each time
                  Pulse     I am alive; the query stands like this
@@ -54,16 +53,6 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`commit` is the task's marker for this checkpoint, as text, and the tags that it goes to."""
-
-    task: str
-    instance: int
-    number: int
-    commit: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Goodbye:
     worker: str
 
@@ -105,11 +94,11 @@ class Stop:
     who: str = ""
 
 
-Message = Hello | Beat | Ended | Part | Goodbye | Assign | Pulse | Finish | Stop
+Message = Hello | Beat | Ended | Goodbye | Assign | Pulse | Finish | Stop
 
 _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Beat, Ended, Part, Goodbye, Assign, Pulse, Finish, Stop)
+    for kind in (Hello, Beat, Ended, Goodbye, Assign, Pulse, Finish, Stop)
 }
 
 
@@ -148,10 +137,6 @@ def _check(message: Message) -> None:
     match message:
         case Beat(tasks=tasks):
             is_right = all(type(report) is dict for report in tasks.values())
-        case Part(commit=commit):
-            is_right = type(commit["marker"]) is str and all(
-                type(tag) is str for tag in commit["tags"]
-            )
         case Assign(tasks=tasks):
             is_right = all([type(part) for part in place] == [str, int] for place in tasks.values())
         case _:

@@ -28,25 +28,21 @@ from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
-from penstock.plan.nodes import Scan
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import (
     TaskId,
     control_tag,
     coordinator_producer,
     flush_tag,
-    parse_task,
     pulse_tag,
     run_key,
 )
-from penstock.runtime.aligned_core import AlignedCheckpoints
-from penstock.runtime.alignment import barrier_entry
+from penstock.runtime.commit_protocol import Conductor
 from penstock.runtime.control import (
     Beat,
     Finish,
     Goodbye,
     Message,
-    Part,
     Pulse,
     decode_message,
     encode_message,
@@ -75,8 +71,6 @@ PULSES_PER_TRIM = 240
 REPORTS_KEPT = 100
 #: Characters of an error in the last report of a run.
 EXCEPTION_MAX = 10_000
-#: How often a checkpoint that cannot begin, since tasks have no place, is tried again.
-_UNPLACED_SECONDS = 0.05
 #: How long workers may take to say goodbye.
 FINISH_SECONDS = 15.0
 
@@ -97,18 +91,15 @@ class Coordinator:
     ) -> None:
         """`resolve` makes a way to the log; `on_started` is called once the query is claimed."""
         self._resolve = resolve
-        self._spec = spec
+        self.spec = spec
         self._id = id
         self._host = host
         self._on_started = on_started
         self.run_id = str(uuid.uuid4())
         self._trims = trims
-        is_aligned = spec.settings.protocol == "aligned"
-        self.core = CoordinatorCore(spec.task_ids, workers, is_together=is_aligned)
-        self._checkpoints = AlignedCheckpoints() if is_aligned else None
-        self._checkpoint_over = asyncio.Event()
-        #: A checkpoint is committed before its tasks are claimed again, or not at all.
-        self._ordering = asyncio.Lock()
+        together = spec.settings.protocol.restarts_together
+        self.core = CoordinatorCore(spec.task_ids, workers, restarts_together=together)
+        self._conductor: Conductor
         self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
         self.error: PenstockError | None = None
         self._stop_asked = False
@@ -117,7 +108,7 @@ class Coordinator:
         self._heard_upto = Lsn(0)
         self._goodbyes_from = Lsn(0)
         self._log: AsyncLog
-        self._voice: AsyncAppender
+        self.voice: AsyncAppender
         self._guard: Guard
         self._over = asyncio.Event()
 
@@ -128,33 +119,33 @@ class Coordinator:
         except (Fenced, GuardFailed) as error:
             if self.error is None:
                 self.error = QueryFailed(
-                    f"query {self._spec.name} was started by another driver, which runs it now "
+                    f"query {self.spec.name} was started by another driver, which runs it now "
                     f"({error})"
                 )
                 self.error.__cause__ = error
         except PenstockError as error:
             self.error = self.error or error
         except Exception as error:
-            logger.exception("query=%s coordinator failed", self._spec.name)
+            logger.exception("query=%s coordinator failed", self.spec.name)
             self.error = QueryFailed(f"the coordinator failed: {error!r}")
 
     async def _main(self) -> None:
-        name = f"coordinator-{self._spec.name}"
+        name = f"coordinator-{self.spec.name}"
         self._log = await AsyncLog.connect(self._resolve(), name=name, timeout=PATIENCE_SECONDS)
         try:
-            self._voice = await self._log.appender(coordinator_producer(self._spec.name))
-            run = str(self._voice.instance).encode()
-            await self._voice.append([], sets=[SetKey(run_key(self._spec.name), run)])
-            self._guard = Guard(run_key(self._spec.name), run)
+            self.voice = await self._log.appender(coordinator_producer(self.spec.name))
+            run = str(self.voice.instance).encode()
+            await self.voice.append([], sets=[SetKey(run_key(self.spec.name), run)])
+            self._guard = Guard(run_key(self.spec.name), run)
             self._heard_upto = (await self._log.bounds()).tail
+            self._conductor = self.spec.settings.protocol.conductor(self)
             self._on_started()
             loops = [
                 asyncio.ensure_future(self._listen()),
                 asyncio.ensure_future(self._pulse()),
                 asyncio.ensure_future(self._over.wait()),
+                *(asyncio.ensure_future(loop) for loop in self._conductor.loops()),
             ]
-            if self._checkpoints is not None:
-                loops.append(asyncio.ensure_future(self._checkpoint(self._checkpoints)))
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for loop in loops:
                 loop.cancel()
@@ -166,8 +157,8 @@ class Coordinator:
             await close_within(self._log, CLOSE_SECONDS)
 
     async def _listen(self) -> None:
-        voice = coordinator_producer(self._spec.name)
-        tags = [control_tag(self._spec.name)]
+        voice = coordinator_producer(self.spec.name)
+        tags = [control_tag(self.spec.name)]
         async with self._log.tail(tags, start=self._heard_upto) as reader:
             async for batch in reader:
                 for entry in batch.entries:
@@ -179,10 +170,9 @@ class Coordinator:
         try:
             message = decode_message(entry.payload)
             effects = [] if message is None else self.core.on_message(message)
-            if isinstance(message, Part) and _is_by(entry, message):
-                await self._note_part(message)
+            await self._conductor.hear(entry)
         except BadFormat as error:
-            logger.warning("query=%s lsn=%d ignored: %s", self._spec.name, entry.lsn, error)
+            logger.warning("query=%s lsn=%d ignored: %s", self.spec.name, entry.lsn, error)
             return
         await self._perform(effects)
 
@@ -199,16 +189,16 @@ class Coordinator:
 
     async def _trim(self) -> None:
         try:
-            await trim_consumed(self._log)
+            await trim_consumed(self._log, self.spec.settings.protocol)
         except (Trimmed, Damaged) as error:
             # Somebody else trims as well, or registered what this version cannot read.
-            logger.warning("query=%s not trimmed: %s", self._spec.name, error)
+            logger.warning("query=%s not trimmed: %s", self.spec.name, error)
 
     async def _announce(self, message: Message) -> None:
-        tags: tuple[str, ...] = (control_tag(self._spec.name),)
+        tags: tuple[str, ...] = (control_tag(self.spec.name),)
         if isinstance(message, Pulse):
-            tags = (*tags, pulse_tag(self._spec.name))
-        await self._voice.append([NewEntry(encode_message(message), tags, Kind.CONTROL)])
+            tags = (*tags, pulse_tag(self.spec.name))
+        await self.voice.append([NewEntry(encode_message(message), tags, Kind.CONTROL)])
 
     async def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -223,57 +213,20 @@ class Coordinator:
                         self._goodbyes_from = self._heard_upto  # they may come before the ack of it
                     await self._announce(message)
                 case Fail(message=message, traceback=traceback):
-                    parts = (message, _advise(effect, self._spec.settings), traceback)
+                    parts = (message, _advise(effect, self.spec.settings), traceback)
                     text = "\n\n".join(part for part in parts if part).rstrip()
-                    self.error = QueryFailed(f"query {self._spec.name} stopped. {text}")
+                    self.error = QueryFailed(f"query {self.spec.name} stopped. {text}")
                     self._over.set()
                 case StopAsked(who=who):
-                    logger.info("query=%s stop asked by %s", self._spec.name, who)
+                    logger.info("query=%s stop asked by %s", self.spec.name, who)
                     self._stop_asked = True
                     await self._perform(self.core.finish())
                     self._over.set()
 
     async def _claim(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
-        async with self._ordering:
-            if self._checkpoints is not None:
-                self._checkpoints.end()
-                self._checkpoint_over.set()
-            claims = [self._log.claim(one.producer, guards=[self._guard]) for one in tasks]
+        async with self._conductor.claiming():
+            claims = [self._log.claim(task.producer, guards=[self._guard]) for task in tasks]
             return dict(zip(tasks, await asyncio.gather(*claims), strict=True))
-
-    # -- aligned checkpoints
-
-    async def _checkpoint(self, checkpoints: AlignedCheckpoints) -> None:
-        """Again and again: barriers to the sources; the rest happens in _note_part."""
-        spec = self._spec
-        sources = [
-            flush_tag(spec.name, spec.version, stage.id)
-            for stage in spec.query.stages
-            if any(isinstance(leaf, Scan) for leaf in stage.inputs)
-        ]
-        interval = spec.settings.commit_interval_ms / 1000
-        loop = asyncio.get_running_loop()
-        while True:
-            started = loop.time()
-            instances = self.core.instances
-            if instances is None:
-                await asyncio.sleep(_UNPLACED_SECONDS)
-                continue
-            self._checkpoint_over.clear()
-            barrier = barrier_entry(checkpoints.begin(instances), tuple(sources))
-            await self._voice.append([barrier])
-            await self._checkpoint_over.wait()
-            await asyncio.sleep(max(0.0, started + interval - loop.time()))
-
-    async def _note_part(self, told: Part) -> None:
-        if self._checkpoints is None:
-            return
-        async with self._ordering:
-            complete = self._checkpoints.on_part(told)
-            if complete is not None:
-                await self._voice.append(complete)
-                self._checkpoints.end()
-                self._checkpoint_over.set()
 
     async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
         last = await asyncio.gather(*(self._log.read_last(task.marker_tag) for task in tasks))
@@ -292,17 +245,17 @@ class Coordinator:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._wait_for_goodbyes(waiting)
         except TimeoutError:
-            logger.warning("query=%s workers did not say goodbye: %s", self._spec.name, waiting)
+            logger.warning("query=%s workers did not say goodbye: %s", self.spec.name, waiting)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 report = await self._report()
                 cause = None if self.error is None else str(self.error)[:EXCEPTION_MAX]
                 await self._announce(Pulse({**report, "isActive": False, "exception": cause}))
         except TimeoutError:
-            logger.warning("query=%s has no log to say its end to", self._spec.name)
+            logger.warning("query=%s has no log to say its end to", self.spec.name)
 
     async def _wait_for_goodbyes(self, waiting: set[str]) -> None:
-        tags = [control_tag(self._spec.name)]
+        tags = [control_tag(self.spec.name)]
         async with self._log.tail(tags, start=self._goodbyes_from) as reader:
             while waiting:
                 batch = await reader.__anext__()
@@ -325,12 +278,12 @@ class Coordinator:
         }
         tail, now_ms = (await self._log.bounds()).tail, self._host.now_ms()
         lags: dict[str, Lag] = {}
-        for stream in self._spec.query.streams:
-            position = source_position(self._spec, reports, stream)
+        for stream in self.spec.query.streams:
+            position = source_position(self.spec, reports, stream)
             if position is not None:
                 lags[stream] = await measure_lag(self._log, stream, position, now_ms=now_ms)
         progress = make_progress(
-            self._spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
+            self.spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
             now_ms=now_ms, tail=tail, lags=lags,
             workers=len(self.core.members), rates=self._rates,
         )  # fmt: skip
@@ -349,7 +302,7 @@ class Coordinator:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._perform(self.core.finish())
         except TimeoutError:
-            logger.warning("query=%s ends without a word: the log is away", self._spec.name)
+            logger.warning("query=%s ends without a word: the log is away", self.spec.name)
         self._over.set()
 
     async def fail(self, message: str) -> None:
@@ -362,8 +315,8 @@ class Coordinator:
 
     async def flush(self) -> None:
         """Returns when everything that was in the sources is processed, committed, visible."""
-        for stage, count in enumerate(self._spec.tasks):
-            spec = self._spec
+        for stage, count in enumerate(self.spec.tasks):
+            spec = self.spec
             tag = flush_tag(spec.name, spec.version, stage)
             asked = await self._log.append([NewEntry(b"", (tag,), Kind.CONTROL)])
             waiting = {TaskId(spec.name, spec.version, stage, index) for index in range(count)}
@@ -375,11 +328,6 @@ class Coordinator:
                         marker = decode_marker(entry.payload)
                         if marker.position > asked.first_lsn:
                             waiting -= {task for task in waiting if str(task) == marker.task}
-
-
-def _is_by(entry: Entry, told: Part) -> bool:
-    """Whether the task that it speaks of wrote it."""
-    return (entry.producer, entry.instance) == (parse_task(told.task).producer, told.instance)
 
 
 def _advise(fail: Fail, settings: Settings) -> str:

@@ -99,10 +99,12 @@ class _TaskState:
 class CoordinatorCore:
     """One run of one query."""
 
-    def __init__(self, tasks: Sequence[TaskId], workers: int, *, is_together: bool = False) -> None:
+    def __init__(
+        self, tasks: Sequence[TaskId], workers: int, *, restarts_together: bool = False
+    ) -> None:
         self._wanted = workers
-        #: If one task gets another instance, all do: they go back to one checkpoint.
-        self._is_together = is_together
+        #: If one task gets another instance, all do (commit_protocol.py).
+        self._restarts_together = restarts_together
         self.members: dict[str, Member] = {}
         #: Workers that counted as dead; one that beats again was only slow, and is taken back.
         self._gone: dict[str, Member] = {}
@@ -301,7 +303,7 @@ class CoordinatorCore:
             is_right = state.place is not None and state.place.worker == worker
             if not state.claiming and not is_right:
                 moved.append(task)
-        if moved and self._is_together:
+        if moved and self._restarts_together:
             if any(state.claiming for state in self.tasks.values()):
                 return []  # all of them are claimed; what they get is looked at then
             moved = list(self.tasks)
@@ -310,15 +312,6 @@ class CoordinatorCore:
         for task in moved:
             self.tasks[task].claiming = True
         return [Claim(tuple(moved))] if moved else []
-
-    @property
-    def instances(self) -> dict[TaskId, int] | None:
-        """Who runs what; None while anything has no place."""
-        places = {task: state.place for task, state in self.tasks.items()}
-        if self.is_over or any(state.claiming for state in self.tasks.values()):
-            return None
-        found = {task: place.instance for task, place in places.items() if place is not None}
-        return found if len(found) == len(self.tasks) else None
 
     def _announce(self) -> list[Effect]:
         self._number += 1

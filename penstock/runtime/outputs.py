@@ -151,17 +151,13 @@ def _cut(rows: pa.RecordBatch, tags: tuple[str, ...]) -> list[NewEntry]:
 
 
 def cut_groups(
-    data: Sequence[NewEntry], changes: Sequence[NewEntry], *, staged: bool = True
+    data: Sequence[NewEntry], changes: Sequence[NewEntry]
 ) -> tuple[tuple[tuple[NewEntry, ...], ...], tuple[NewEntry, ...]]:
-    """(groups to flush before, entries of the marker's own group).
-
-    Not `staged`: nobody waits for a marker, the groups count by themselves.
-    """
+    """(groups to flush before, entries of the marker's own group)."""
     whole = (*data, *changes)
     if group_bytes(whole) <= _GROUP_BYTES and len(whole) <= _GROUP_ENTRIES:
         return (), whole
-    kind = Kind.STAGED if staged else Kind.DATA
-    return pack_groups([*(one._replace(kind=kind) for one in data), *changes]), ()
+    return pack_groups([*(entry._replace(kind=Kind.STAGED) for entry in data), *changes]), ()
 
 
 def pack_groups(entries: Sequence[NewEntry]) -> tuple[tuple[NewEntry, ...], ...]:

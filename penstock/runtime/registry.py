@@ -87,8 +87,9 @@ def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:
     ):
         if was != now:
             lines.append(f"{label}: was {was}, is {now}")
-    if old.protocol == new.protocol == "aligned" and old.checkpoints != new.checkpoints:
-        lines.append(f"checkpoints, all that it has: were in {old.checkpoints}")
+    if old.protocol == new.protocol != "marker" and old.checkpoints != new.checkpoints:
+        # Only markers promise that a state without its checkpoints can be built again.
+        lines.append(f"checkpoints: were in {old.checkpoints}")
     if old.plan != new.plan:
         lines += difflib.unified_diff(
             old.plan.splitlines(), new.plan.splitlines(), "the plan so far", "this plan",

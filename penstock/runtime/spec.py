@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 
@@ -17,11 +16,8 @@ from penstock.ids import Lsn
 from penstock.plan import nodes as n
 from penstock.plan.stages import Query, Stage, StageInput
 from penstock.protocol.names import TaskId
+from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.state.keys import VIRTUAL_NODES
-
-#: runtime/commit_protocol.py: one marker; Kafka Streams' transactions; Flink's aligned checkpoints;
-#: outputs only, no markers and no changes, nothing survives.
-ProtocolName = Literal["marker", "transaction", "aligned", "unsafe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may choose; the same for all tasks of a query."""
+    """What can be chosen; the same for all tasks of a query."""
 
     #: A floor between two commits of a task; 0: commit again as soon as the last one is durable.
     commit_interval_ms: int = 0
@@ -42,16 +38,11 @@ class Settings:
     idle_after_ms: int | None = None
     #: Rows that make user code or an expression fail go to this stream; None: they stop the query.
     dead_letter: str | None = None
-    #: How commits become durable and visible; all but the first are for measurements.
-    protocol: ProtocolName = "marker"
     #: Where checkpoints go (any pyarrow.fs path); None: state is rebuilt from all of its changes.
     checkpoints: str | None = None
     checkpoint_interval_ms: int = 10_000
-
-    @property
-    def logs_changes(self) -> bool:
-        """Whether state is kept in the log, change by change."""
-        return self.protocol in ("marker", "transaction")
+    #: How commits become durable and visible; no user's choice, others are there to be measured.
+    protocol: CommitProtocol = MARKERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The shell of one task: resume from the log, read, work, append, and say how it stands.
 
 Owns two loops over one core: one takes entries in and works on them, the other commits, again as
-soon as its protocol (commit_protocol.py) is ready for it. They share an event loop, so what a
+soon as its committer (commit_protocol.py) is ready for it. They share an event loop, so what a
 commit captures is what was worked on, whole. Ends by raising: Fenced (another instance owns the
 task), Retryable or Unknown (another instance may do better), anything else (the query cannot go
 on).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from penstock.errors import Damaged
@@ -23,15 +23,13 @@ from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.protocol.staged import StagedEntries
-from penstock.runtime.aligned import AlignedProtocol, PartFiles
-from penstock.runtime.alignment import Cohort
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import CommitProtocol, MarkerProtocol, UnsafeProtocol
+from penstock.runtime.commit_protocol import Cohort, Committer
 from penstock.runtime.histogram import RecentHistogram
 from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
-from penstock.runtime.transactions import TransactionProtocol
+from penstock.state.api import Change
 from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
@@ -57,18 +55,17 @@ class Task:
         cohort: Cohort | None = None,
         host: Host = THIS_PROCESS,
     ) -> None:
-        self._log = log
+        self.log = log
+        self.spec = spec
+        self.cohort = cohort
         self._host = host
-        self._spec = spec
-        #: Only with aligned checkpoints.
-        self._cohort = cohort if spec.settings.protocol == "aligned" else None
         self.task = task
         self.instance = instance
         #: Made when it resumes: whatever is wrong with the plan is told as any other error.
         self._core: TaskCore | None = None
         self._store: CheckpointStore | None = None
-        self._appender: AsyncAppender
-        self._protocol: CommitProtocol
+        self.appender: AsyncAppender
+        self._committer: Committer
         self._due = asyncio.Event()
         self._committed = asyncio.Event()
         #: Ends the pause between two commits.
@@ -77,12 +74,11 @@ class Task:
         self._is_halting = False
         self._writing: asyncio.Task[None] | None = None
         self._last_marker: Marker | None = None
-        self._last_lsn = Lsn(0)
         self._is_appending = False
         self._is_running = False
         #: When a commit was captured, by its number, until it is visible.
         self._captured: dict[int, float] = {}
-        #: Parts of commits on their way beside the loops; one that fails ends the task.
+        #: Pieces of commits on their way beside the loops; one that fails ends the task.
         self._running_beside: set[asyncio.Future[None]] = set()
         self._failed: asyncio.Future[None]
         self.commit_ms = RecentHistogram()
@@ -96,9 +92,11 @@ class Task:
 
     async def run(self) -> None:
         """Until `drain` has been obeyed, or an error."""
-        self._appender = await self._log.adopt(self.task.producer, self.instance)
+        self.appender = await self.log.adopt(self.task.producer, self.instance)
         try:
-            self._protocol = self._make_protocol()
+            if self.spec.settings.checkpoints is not None:
+                self._store = self._host.open_checkpoints(self.spec.settings.checkpoints)
+            self._committer = self.spec.settings.protocol.committer(self)
             careful_upto: Lsn | None = None
             while True:
                 try:
@@ -115,34 +113,13 @@ class Task:
                 self._writing.cancel()
             for work in list(self._running_beside):
                 work.cancel()
-            self._log.dismiss(self._appender)
-
-    def _make_protocol(self) -> CommitProtocol:
-        appender, settings = self._appender, self._spec.settings
-        self._store = (
-            None
-            if settings.checkpoints is None
-            else self._host.open_checkpoints(settings.checkpoints)
-        )
-        match settings.protocol:
-            case "marker":
-                return MarkerProtocol(appender, self._visible)
-            case "transaction":
-                return TransactionProtocol(
-                    self._log, appender, self._visible, self._spec, self.task, self._beside
-                )
-            case "aligned":
-                assert self._store is not None
-                files = PartFiles(self._store, self._spec, self.task, self.instance)
-                return AlignedProtocol(appender, self._spec, self.task, self.instance, files)
-            case "unsafe":
-                return UnsafeProtocol(appender, self._visible)
+            self.log.dismiss(self.appender)
 
     def _can_bury(self, poison: Poisoned, careful_upto: Lsn | None) -> bool:
         """Whether looking for the rows to blame may help: asked to, and not tried there yet."""
-        if self._spec.settings.dead_letter is None or poison.lsn is None:
+        if self.spec.settings.dead_letter is None or poison.lsn is None:
             return False
-        if not self._spec.settings.logs_changes:
+        if not self.spec.settings.protocol.logs_changes:
             return False  # it cannot resume alone
         return careful_upto is None or poison.lsn > careful_upto
 
@@ -161,19 +138,18 @@ class Task:
     async def _resume(self, careful_upto: Lsn | None) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
         started = self._now()
-        self._core = TaskCore(self._spec, self.task, self.instance, self._host.now_ms, self._cohort)
-        await self._protocol.settle()
-        last = await self._log.read_last(self.task.marker_tag)
+        self._core = TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
+        await self._committer.settle()
+        last = await self.log.read_last(self.task.marker_tag)
         marker: Marker | None = None
         if last is not None:
             marker = decode_marker(last.payload)
             check_marker(marker, self.task)
-            if self._cohort is not None:
-                await self._load_part(marker)
-            elif marker.has_state:  # if not, even its first markers may have been trimmed
+            is_restored = await self._committer.restore(marker)
+            if marker.has_state and not is_restored:
+                # If it has none, even its first markers may have been trimmed.
                 base = await self._load_checkpoint(marker)
                 await self._replay(base, last)
-            self._last_lsn = last.lsn
         self._last_marker = marker
         self.core.begin(marker, careful_upto=careful_upto)
         self.resume_ms = (self._now() - started) * 1000
@@ -182,19 +158,12 @@ class Task:
             self.task, self.instance, self.core.position, self.resume_ms,
         )  # fmt: skip
 
-    async def _load_part(self, marker: Marker) -> None:
-        """The task's part of the last complete aligned checkpoint: that one or none."""
-        assert self._store is not None
-        reference = CheckpointRef.from_json(marker.checkpoints[0])
-        self.core.restored(await asyncio.to_thread(self._store.read, reference), 0)
-
     async def _load_checkpoint(self, marker: Marker) -> Lsn | None:
         """The marker at which the newest readable checkpoint was taken, and its state applied."""
-        for found in marker.checkpoints if self._store is not None else ():
-            assert self._store is not None
+        for named in marker.checkpoints if self._store is not None else ():
             try:
-                reference = CheckpointRef.from_json(found)
-                changes = await asyncio.to_thread(self._store.read, reference)
+                reference = CheckpointRef.from_json(named)
+                changes = await self.read_state(reference)
             except Damaged as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self.task, error)
                 continue
@@ -206,11 +175,11 @@ class Task:
         """Apply the committed changes after the checkpoint, up to the last marker."""
         tags = (self.task.marker_tag, self.task.change_tag)
         if base is None:
-            start = (await self._log.bounds()).trim_point
+            start = (await self.log.bounds()).trim_point
         else:
             start = Lsn(base + 1)
         fold = ChangeFold()
-        async with self._log.tail(tags, start=start, end=last.lsn + 1) as reader:
+        async with self.log.tail(tags, start=start, end=last.lsn + 1) as reader:
             async for batch in reader:
                 for entry in batch.entries:
                     is_first = fold.marker is None
@@ -257,15 +226,15 @@ class Task:
         core = self.core
         self._due.set()
         staged = StagedEntries(core.position)
-        async with self._log.tail(core.tags, start=core.position) as reader:
+        async with self.log.tail(core.tags, start=core.position) as reader:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
                 for entry in batch.entries:
                     staged.show(entry)
-                    names = core.names(entry)
-                    if core.take(entry, [(one, await self._find(staged, one)) for one in names]):
-                        self._take_part()
+                    named = [(one, await self._find(staged, one)) for one in core.names(entry)]
+                    if self._committer.admits(entry, named):
+                        core.take(entry, named)
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
                     continue
@@ -281,7 +250,7 @@ class Task:
         known = staged.find(named)
         if known is not None:
             return known
-        return await self._log.read(self.core.tags, start=named.first_lsn, end=named.end)
+        return await self.log.read(self.core.tags, start=named.first_lsn, end=named.end)
 
     async def _tick(self) -> None:
         refreshed = self._now()
@@ -300,26 +269,24 @@ class Task:
     # -- commit
 
     async def _commit_again_and_again(self) -> None:
-        interval = self._spec.settings.commit_interval_ms / 1000
-        if self._cohort is not None:
-            interval = 0.0  # it is the time between two checkpoints: data flows meanwhile
+        interval = self.spec.settings.commit_interval_ms / 1000
         while True:
             await self._due.wait()
             self._due.clear()
             self._hurry.clear()
             if self._is_halting:
-                await self._protocol.finish()
+                await self._committer.finish()
                 return
             started = self._now()
             commit = self.core.take_commit()
             if commit is not None:
                 self._note_captured(commit, started)
                 self._is_appending = True
-                await self._protocol.commit(commit)
+                await self._committer.commit(commit)
                 self._is_appending = False
             self._committed.set()
             if self._is_draining and not self.core.has_work:
-                await self._protocol.finish()
+                await self._committer.finish()
                 return
             if self.core.has_work:
                 self._due.set()
@@ -339,13 +306,18 @@ class Task:
         while len(self._captured) > CAPTURED_MAX:  # not every protocol tells what is visible when
             del self._captured[next(iter(self._captured))]
 
-    def _visible(self, commit: Commit, lsn: Lsn) -> None:
-        """Readers see what the commit holds."""
-        self._last_lsn = lsn
+    # -- for the committer
+
+    def durable(self, commit: Commit) -> None:
+        """The commit is in the log, and will be visible."""
         self._last_marker = commit.marker
         started = self._captured.pop(commit.marker.number, None)
         if started is not None:
             self.commit_ms.add((self._now() - started) * 1000)
+
+    def visible(self, commit: Commit, lsn: Lsn) -> None:
+        """Readers see what the commit holds."""
+        self.durable(commit)
         if commit.marker.origin_ms is not None:
             self.visible_ms.add(max(0, self._host.now_ms() - commit.marker.origin_ms))
         if commit.frozen is None or self._store is None:
@@ -355,23 +327,14 @@ class Task:
         else:
             self.core.checkpoint_missed()  # a store that is slow holds one state, not many
 
-    def _take_part(self) -> None:
-        """The cut of an aligned checkpoint is complete: pass it on before anything else."""
-        assert isinstance(self._protocol, AlignedProtocol) and self.core.alignment is not None
-        number = self.core.alignment.number
-        assert number is not None
-        commit = self.core.take_part()
+    def capture_all(self, position: Lsn) -> Commit | None:
+        commit = self.core.take_all(position)
         if commit is not None:
-            telling = self._protocol.pass_on(commit, number)
-            self._beside(self._tell(telling, self._now()))
+            self._note_captured(commit, self._now())
+        return commit
 
-    async def _tell(self, telling: Coroutine[Any, Any, Commit], started: float) -> None:
-        commit = await telling
-        self._last_marker = commit.marker
-        self.commit_ms.add((self._now() - started) * 1000)
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        """A part of a commit beside the loops: its failure ends the task as theirs does."""
+    def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Run a piece of a commit beside the loops: its failure ends the task as theirs does."""
         future = asyncio.ensure_future(work)
 
         def note(done: asyncio.Future[None]) -> None:
@@ -384,25 +347,37 @@ class Task:
         future.add_done_callback(note)
         return future
 
+    async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
+        assert self._store is not None and commit.frozen is not None
+        return await asyncio.to_thread(
+            self._store.write,
+            str(self.task),
+            marker_lsn=lsn,
+            instance=self.instance,
+            fingerprint=self.spec.fingerprint,
+            changes=commit.frozen,
+        )
+
+    async def read_state(self, reference: CheckpointRef) -> Sequence[Change]:
+        assert self._store is not None
+        return await asyncio.to_thread(self._store.read, reference)
+
+    async def sweep_states(self, keep_from: Lsn) -> None:
+        assert self._store is not None
+        await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
+
+    # -- checkpoints
+
     async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
         """Make the state at a marker durable; the next marker then names it."""
-        assert self._store is not None and commit.frozen is not None
         try:
-            reference = await asyncio.to_thread(
-                self._store.write,
-                str(self.task),
-                marker_lsn=lsn,
-                instance=self.instance,
-                fingerprint=self._spec.fingerprint,
-                changes=commit.frozen,
-            )
+            reference = await self.write_state(commit, lsn)
             self.core.checkpointed(reference.to_json(), reference.bytes)
             self._due.set()
             # What a durable marker names must stay, whatever was written since: we may be a zombie.
             named = () if self._last_marker is None else self._last_marker.checkpoints
             if len(named) == 2:
-                keep_from = CheckpointRef.from_json(named[-1]).marker_lsn
-                await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
+                await self.sweep_states(Lsn(CheckpointRef.from_json(named[-1]).marker_lsn))
         except Exception as error:
             # The changes are in the log: the task goes on, and tries again after the next interval.
             logger.warning("task=%s checkpoint not written cause=%r", self.task, error)

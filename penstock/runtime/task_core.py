@@ -30,8 +30,8 @@ from penstock.plan.stages import StageInput
 from penstock.protocol.committed import Counts, Marked, is_named, judge
 from penstock.protocol.markers import Heard, Marker, Range
 from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag
-from penstock.runtime.alignment import Alignment, Cohort, Staged, Step
 from penstock.runtime.commit import Commit
+from penstock.runtime.commit_protocol import Staged
 from penstock.runtime.dead_letters import DeadLetter, find_bad_rows, letter_of_entry
 from penstock.runtime.inputs import Arrival, Arrivals, decode_source
 from penstock.runtime.outputs import Outputs
@@ -93,7 +93,6 @@ class TaskCore:
         task: TaskId,
         instance: int,
         now_ms: Callable[[], int],
-        cohort: Cohort | None = None,
     ) -> None:
         self.spec = spec
         self.task = task
@@ -110,13 +109,11 @@ class TaskCore:
         self._leaves: dict[str, list[int]] = {}
         #: The tags of markers of upstream stages, and the tasks that write them.
         self._marker_tags: list[str] = []
-        self._upstream: set[str] = set()
+        self.upstream: set[str] = set()
         #: What time it is at a stage's tasks before they have said anything.
         self._unheard_ms: dict[int, int | None] = {}
         self._judged: tuple[Lsn | None, Counts | Marked | None] = (None, None)
         self._find_inputs()
-        #: Only with aligned checkpoints.
-        self.alignment = None if cohort is None else Alignment(cohort, self._upstream, self.tags)
         self._heard: dict[str, Heard] = {}
         self._number = 0
         self._rows_in = 0
@@ -143,7 +140,7 @@ class TaskCore:
                 continue
             self._marker_tags.append(keyed_tag(name, version, leaf.stage))
             for index in range(self.spec.tasks[leaf.stage]):
-                self._upstream.add(str(TaskId(name, version, leaf.stage, index)))
+                self.upstream.add(str(TaskId(name, version, leaf.stage, index)))
             self._unheard_ms[leaf.stage] = START_MS if self.spec.tells_time(leaf.stage) else None
             for node in sorted(self.spec.owned(self.task)):
                 tag = node_tag(name, version, leaf.stage, node)
@@ -202,28 +199,20 @@ class TaskCore:
             self._judged = (entry.lsn, found)
         return found
 
-    def take(self, entry: Entry, staged: Staged = ()) -> bool:
-        """An entry under one of the tags, and what was fetched of the ranges that it names.
-
-        True if it completes the cut of an aligned checkpoint: `take_part` before anything else.
-        """
+    def take(self, entry: Entry, staged: Staged = ()) -> None:
+        """An entry under one of the tags, and what was fetched of the ranges that it names."""
         assert entry.lsn >= self._next.position, f"{entry.lsn} was taken in before"
         self._next.position = Lsn(entry.lsn + 1)
-        step = Step.TAKE if self.alignment is None else self.alignment.step(entry)
-        if step is Step.TAKE:
-            self._take_now(entry, staged)
-        elif step is Step.HOLD:
-            assert self.alignment is not None
-            self.alignment.hold(entry, staged)
-        return step is Step.COMPLETE
+        self.take_held(entry, staged)
 
-    def _take_now(self, entry: Entry, staged: Staged) -> None:
+    def take_held(self, entry: Entry, staged: Staged) -> None:
+        """The same for an entry below the position, which the commit protocol has held back."""
         self._is_whole = False
         match self._judge(entry):
             case Counts():
                 self._take_data(entry, entry.lsn)
             case Marked(lsn=lsn, marker=marker):
-                if marker.task in self._upstream:
+                if marker.task in self.upstream:
                     self._heard[marker.task] = Heard(lsn, marker.watermark_ms, marker.is_idle)
                     self._note_origin(marker.origin_ms)
                 for named, entries in staged:
@@ -389,20 +378,15 @@ class TaskCore:
             self.work()  # the position says that they are in
         return self._capture(self._next.position) if self.has_work else None
 
-    def take_part(self) -> Commit | None:
-        """Capture all up to the cut that is complete, with the state; then go on behind it.
+    def take_all(self, position: Lsn) -> Commit | None:
+        """Capture all that was done, new or not, with the whole state; for protocols that ask.
 
         None if processing has failed: the instance is about to end.
         """
-        assert self.alignment is not None
         self.work()
         if not self._is_whole:
             return None
-        commit = self._capture(self.alignment.source_cut or self._next.position)
-        commit = replace(commit, frozen=self.state.freeze())
-        for entry, staged in self.alignment.release():
-            self._take_now(entry, staged)
-        return commit
+        return replace(self._capture(position), frozen=self.state.freeze())
 
     def _capture(self, position: Lsn) -> Commit:
         told = (self._pipeline.watermark_ms, self._pipeline.is_idle)
@@ -410,7 +394,7 @@ class TaskCore:
         rows_out = self._outputs.rows
         tags = self._outputs.marker_tags(done.dead)
         data = self._outputs.take(done.dead)
-        logs = self.spec.settings.logs_changes
+        logs = self.spec.settings.protocol.logs_changes
         changes = self._encode(self.state.take_log()) if logs else []
         if not logs:
             self.state.forget_log()
@@ -434,15 +418,19 @@ class TaskCore:
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
         )
-        is_asked = done.is_asked and self.alignment is None
-        unmarked = not logs and told == self._told and not is_asked
+        commit = Commit(
+            data=tuple(data),
+            changes=tuple(changes),
+            marker=marker,
+            tags=(self.task.marker_tag, *tags),
+            is_asked=done.is_asked,
+            tells_time=told != self._told,
+        )
         self._number += 1
         self._told = told
         self._committed_position = position
         self._change_bytes += sum(len(entry.payload) for entry in changes)
-        # Without guarantees nothing is resumed; but whoever waits for a marker gets it.
-        own = (self.task.marker_tag,) if logs or is_asked else ()
-        return Commit(tuple(data), tuple(changes), marker, (*own, *tags), self._freeze(), unmarked)
+        return replace(commit, frozen=self._freeze())
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
         tags = (self.task.change_tag,)
@@ -455,7 +443,7 @@ class TaskCore:
         settings = self.spec.settings
         now = self._now_ms()
         enough = max(CHECKPOINT_BYTES_MIN, self._checkpoint_bytes)
-        if settings.checkpoints is None or not settings.logs_changes:
+        if settings.checkpoints is None or not settings.protocol.logs_changes:
             return None
         if now < self._checkpoint_due_ms or self._change_bytes < enough:
             return None

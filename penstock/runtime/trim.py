@@ -24,30 +24,36 @@ from penstock.protocol.names import (
     batch_writer,
 )
 from penstock.protocol.staged import staged_from
+from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.runtime.registry import RegisteredQuery, decode_query
 from penstock.runtime.trim_rule import below_named, needed_from
 
 logger = logging.getLogger(__name__)
 
 
-async def find_trim_point(log: AsyncLog) -> Lsn:
-    """Nothing below it is needed by any query; the trim point of now without queries."""
+async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> Lsn:
+    """Nothing below it is needed by any query; the trim point of now without queries.
+
+    If a query commits by neither markers nor this protocol, nothing is known of what it needs.
+    """
+    protocols = {MARKERS.name: MARKERS, protocol.name: protocol}
     bounds = await log.bounds()
     needed: list[Lsn] = []
     #: Who wrote markers: under each tag, each commit names groups after those of the one before.
     writers: list[list[str]] = []
     for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
         query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
-        if query.protocol == "aligned":
-            # trim_rule.below_named does not hold for it.
-            logger.warning(
-                "nothing is trimmed: query=%s commits by aligned checkpoints", query.name
-            )
-            return bounds.trim_point
         for stage, count in enumerate(query.tasks):
             for index in range(count):
                 task = TaskId(query.name, query.version, stage, index)
-                writers.append([task.marker_tag, task.commit_record_tag])
+                commits = protocols.get(query.protocol)
+                naming = () if commits is None else commits.naming_tags(task)
+                if not naming:
+                    logger.warning(
+                        "nothing is trimmed: query=%s commits by %s", query.name, query.protocol
+                    )
+                    return bounds.trim_point
+                writers.append(list(naming))
                 needed.append(await _needed_by(log, query, task))
     point = min(needed, default=bounds.trim_point)
     if point > bounds.trim_point:
@@ -119,8 +125,8 @@ async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn
     return needed_from(marker, Lsn(min(query.starts.values(), default=0)))
 
 
-async def trim_consumed(log: AsyncLog) -> Lsn:
+async def trim_consumed(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> Lsn:
     """Trim what nobody needs; returns the trim point."""
     bounds = await log.bounds()
-    point = await find_trim_point(log)
+    point = await find_trim_point(log, protocol)
     return await log.trim(point) if point > bounds.trim_point else bounds.trim_point

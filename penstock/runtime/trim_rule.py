@@ -26,8 +26,7 @@ def needed_from(marker: Marker | None, start: Lsn) -> Lsn:
 def below_named(point: Lsn, marker: Marker) -> Lsn:
     """A trim point that spares what a marker of a task's first commit at or after `point` names.
 
-    Whoever reads that marker later fetches it. Later commits of the task name groups after it. Not
-    so with aligned checkpoints, whose next results are staged before the last ones are committed:
-    beside such a query nothing is trimmed.
+    Whoever reads that marker later fetches it. Later commits of the task name groups after it.
+    Beside a commit protocol for which that does not hold nothing is trimmed.
     """
     return Lsn(min([point, *(one.first_lsn for one in marker.ranges)]))

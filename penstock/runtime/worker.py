@@ -26,7 +26,7 @@ from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
-from penstock.runtime.alignment import Cohort
+from penstock.runtime.commit_protocol import Cohort
 from penstock.runtime.control import (
     Assign,
     Beat,

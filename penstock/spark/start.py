@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -48,7 +48,7 @@ from penstock.runtime.registry import (
     describe_change,
     encode_query,
 )
-from penstock.runtime.spec import ProtocolName, QuerySpec, Settings, Source, count_tasks
+from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
 from penstock.runtime.worker import Address
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs
@@ -63,7 +63,6 @@ OnChange = Literal["refuse", "restart_from_earliest"]
 #: Connections of queries that were given none, by target, token file and certificate authority:
 #: they last as long as the program.
 _LOGS: Final[dict[tuple[str | None, ...], Log]] = {}
-_PROTOCOLS: Final = get_args(ProtocolName)
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
 
@@ -83,7 +82,6 @@ def start(
     checkpoints: str | None = None,
     checkpoint_interval: float = 10.0,
     trim_consumed: bool = False,
-    protocol: ProtocolName = "marker",
 ) -> StreamingQuery:
     """Run a streaming DataFrame in real time, exactly once. Returns when its workers are asked for.
 
@@ -106,50 +104,53 @@ def start(
              then rebuilt from all of its changes
     checkpoint_interval  seconds between two checkpoints of a task at least
     trim_consumed  trim the log now and then, below what any query still needs
-    protocol  how commits are made; others than "marker" are there to be measured beside it:
-             "transaction" (as Kafka Streams), "aligned" (checkpoints as Flink's, commit_interval
-             apart), "unsafe" (no guarantees)
 
     Raises Unsupported (with every reason), NotFound, PlanChanged, SchemaMismatch, BadRequest.
     """
-    _check_names(name, on_change)
-    _check_protocol(protocol, dead_letter)
-    if protocol == "unsafe":
-        logger.warning("query=%s runs without guarantees: nothing survives a failure", name)
-    planned = plan(df, mode=mode)
-    count = _count_workers(df.sparkSession, workers)
-    log = log or _log_of(planned.query)
     settings = Settings(
         commit_interval_ms=_ms("commit_interval", commit_interval),
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
         dead_letter=dead_letter,
-        protocol=protocol,
-        checkpoints=_check_store(log.default_checkpoints if checkpoints is None else checkpoints),
+        checkpoints=checkpoints,
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
     )
-    if protocol == "aligned" and settings.checkpoints is None:
-        raise BadRequest('protocol="aligned" keeps state in checkpoints only: give checkpoints=')
+    return start_query(
+        df, settings, to=to, name=name, mode=mode, workers=workers, log=log, start=start,
+        on_change=on_change, trims=trim_consumed,
+    )  # fmt: skip
+
+
+def start_query(
+    df: Any,
+    settings: Settings,
+    *,
+    to: str,
+    name: str,
+    mode: n.Mode = "update",
+    workers: int | None = None,
+    log: Log | None = None,
+    start: Position | Mapping[str, Position] = "earliest",
+    on_change: OnChange = "refuse",
+    trims: bool = False,
+) -> StreamingQuery:
+    """`start` for those who bring settings of their own: any commit protocol, for measurements.
+
+    Of the settings, `checkpoints` is as `start` takes it: None means beside the log, "" nowhere.
+    """
+    check_query_name(name)
+    if on_change not in _ON_CHANGE:
+        raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
+    planned = plan(df, mode=mode)
+    count = _count_workers(df.sparkSession, workers)
+    log = log or _log_of(planned.query)
+    place = log.default_checkpoints if settings.checkpoints is None else settings.checkpoints
+    settings = replace(settings, checkpoints=_check_store(place))
+    settings.protocol.check(settings)
     spec, id = _register(
         log, planned.query, name=name, to=to, mode=mode, workers=count, start=start,
         on_change=on_change, settings=settings, statics=planned.static_rows(),
     )  # fmt: skip
-    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trim_consumed)
-
-
-def _check_names(name: str, on_change: str) -> None:
-    check_query_name(name)
-    if on_change not in _ON_CHANGE:
-        raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
-
-
-def _check_protocol(protocol: str, dead_letter: str | None) -> None:
-    if protocol not in _PROTOCOLS:
-        raise BadRequest(f"protocol {protocol!r}: use one of {', '.join(_PROTOCOLS)}")
-    if dead_letter is not None and protocol in ("aligned", "unsafe"):
-        raise BadRequest(
-            f'dead_letter with protocol="{protocol}": a task that finds a bad row goes back to its '
-            'own last commit, which only "marker" and "transaction" have'
-        )
+    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims)
 
 
 def _check_store(place: str | None) -> str | None:
@@ -251,7 +252,7 @@ def _register(
         mode=mode, to=to,
         starts=_resolve_starts(log, query, start), tasks=list(count_tasks(query, workers)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
-        protocol=settings.protocol,
+        protocol=settings.protocol.name,
     )  # fmt: skip
     value = log.client.get(query_key(name))
     known = None if value is None else decode_query(name, value.data)

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from embedded_server import stop_server
+from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 from simulation.pipeline.queries import (
     SOURCE,
     Rows,
@@ -30,13 +31,13 @@ from simulation.pipeline.queries import (
 )
 
 import penstock
+from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
 from penstock.protocol.names import TaskId, query_key
-from penstock.runtime.commit_protocol import CommitProtocol
 from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.registry import RegisteredQuery, encode_query
-from penstock.runtime.spec import ProtocolName, QuerySpec, Settings
+from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.task import Task
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import Address, run_worker
@@ -96,7 +97,7 @@ def register(log: penstock.Log, spec: QuerySpec) -> None:
     known = RegisteredQuery(
         name=spec.name, id="test", version=1, plan="", mode="", to=spec.to,
         starts=dict.fromkeys(spec.query.streams, 0), tasks=list(spec.tasks), created_ms=0,
-        checkpoints=None, protocol=spec.settings.protocol,
+        checkpoints=None, protocol=spec.settings.protocol.name,
     )  # fmt: skip
     log.client.compare_and_set(query_key(spec.name), expected=None, value=encode_query(known))
 
@@ -123,12 +124,11 @@ def oracle(log: penstock.Log, spec: QuerySpec) -> Rows:
 
 def make(log: penstock.Log, tmp_path: Path, shape: str, protocol: ProtocolName) -> QuerySpec:
     settings = Settings(
-        protocol=protocol,
         commit_interval_ms=5,
         checkpoints=str(tmp_path / "checkpoints"),
         checkpoint_interval_ms=200,
     )
-    spec = make_spec(shape, settings)
+    spec = make_spec(shape, with_protocol(protocol, settings))
     register(log, spec)
     return spec
 
@@ -188,9 +188,8 @@ class Mortal(Task):
         self._left, self._sent = appends, sent
         return self
 
-    def _make_protocol(self) -> CommitProtocol:
-        real = self._appender
-        append = real.append_nowait
+    async def _resume(self, careful_upto: Lsn | None) -> None:
+        append = self.appender.append_nowait
 
         def append_or_die(entries: Any, **options: Any) -> Any:
             self._left -= 1
@@ -200,8 +199,8 @@ class Mortal(Task):
                 raise Died
             return append(entries, **options)
 
-        real.append_nowait = append_or_die  # type: ignore[method-assign]
-        return super()._make_protocol()
+        self.appender.append_nowait = append_or_die  # type: ignore[method-assign]
+        await super()._resume(careful_upto)
 
 
 async def live_and_die(
@@ -233,7 +232,7 @@ async def at_work(
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_transaction_may_end_anywhere(log: penstock.Log, tmp_path: Path, stage: int) -> None:
     """Instances die at their first append, their second, …; each settles what the last one left."""
-    spec = make_spec("count", Settings(protocol="transaction"))
+    spec = make_spec("count", with_protocol("transaction", Settings()))
     register(log, spec)
     batches = iter(make_entries(spec, random.Random(5), 1000, 20)["bids"])
     source = log.stream("bids")

@@ -94,7 +94,7 @@ def test_a_task_that_fails_resumes_after_its_whole_commit(
         async with at_work(directory, spec) as (client, tasks, running):
             last = tasks[-1]
             await wait_for(lambda: last._last_marker is not None)
-            appender = last._appender
+            appender = last.appender
             append, sent = appender.append_nowait, []
             send, name = PairedConnection.send, last.task.producer.encode()
 

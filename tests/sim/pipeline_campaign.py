@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock_bench.protocols.choosing import ProtocolName
 from simulation.pipeline.world import PipelineWorld
-
-from penstock.runtime.spec import ProtocolName
 
 _TRACE_LINES = 40
 

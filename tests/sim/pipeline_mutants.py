@@ -8,10 +8,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from penstock_bench.protocols.choosing import ProtocolName
 from simulation.pipeline.swarm import draw_swarm
 from simulation.pipeline.world import PipelineWorld
-
-from penstock.runtime.spec import ProtocolName
 
 SEEDS_MAX = 300
 #: Mistakes in a mutant itself, not in what it does to the engine.

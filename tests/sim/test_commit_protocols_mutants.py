@@ -6,11 +6,26 @@ says after how many seeds, and by which law, each was caught.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from penstock_bench.protocols import aligned
+from penstock_bench.protocols import transactions as transactions_module
+from penstock_bench.protocols.aligned import AlignedCommitter
+from penstock_bench.protocols.aligned_core import AlignedCheckpoints, Part
+from penstock_bench.protocols.alignment import Alignment, Step
+from penstock_bench.protocols.choosing import ProtocolName
+from penstock_bench.protocols.shared import all_of
+from penstock_bench.protocols.transaction_records import (
+    CommitRecord,
+    TransactionRecord,
+    commit_record_tag,
+    decode_record,
+    transaction_tag,
+)
+from penstock_bench.protocols.transactions import Substreams, TransactionCommitter
 from pipeline_mutants import Mutant, catch, world
 from simulation.pipeline.drivers import SimDriver
 from simulation.pipeline.swarm import Fault
@@ -21,19 +36,9 @@ from penstock.ids import Lsn
 from penstock.log.records import Appended, Entry, Kind, NewEntry
 from penstock.protocol.markers import Range
 from penstock.protocol.staged import StagedEntries
-from penstock.protocol.transactions import CommitRecord, TransactionRecord, decode_record
-from penstock.runtime import aligned
-from penstock.runtime import transactions as transactions_module
-from penstock.runtime.aligned import AlignedProtocol
-from penstock.runtime.aligned_core import AlignedCheckpoints
-from penstock.runtime.alignment import Alignment, Cohort, Step
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import all_of
-from penstock.runtime.control import Part
+from penstock.runtime.commit_protocol import Cohort
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore
-from penstock.runtime.spec import ProtocolName
-from penstock.runtime.task_core import TaskCore
-from penstock.runtime.transactions import Substreams, TransactionProtocol
 from penstock.state.checkpoint_store import CheckpointRef
 
 Patch = pytest.MonkeyPatch
@@ -69,15 +74,15 @@ FORGETFUL: dict[str, Any] = {"kept_bytes": 500, "rows_max": 16}
 
 
 def settle_does_nothing(patch: Patch) -> None:
-    async def settle(self: TransactionProtocol) -> None:
+    async def settle(self: TransactionCommitter) -> None:
         pass
 
-    patch.setattr(TransactionProtocol, "settle", settle)
+    patch.setattr(TransactionCommitter, "settle", settle)
 
 
 def settle_writes_all_records_again(patch: Patch) -> None:
-    async def settle(self: TransactionProtocol) -> None:
-        last = await self._log.read_last(self._task.transaction_tag)
+    async def settle(self: TransactionCommitter) -> None:
+        last = await self._log.read_last(transaction_tag(self._task))
         if last is None or decode_record(last.payload).state != "prepared":
             return
         record = decode_record(last.payload)
@@ -85,15 +90,15 @@ def settle_writes_all_records_again(patch: Patch) -> None:
         await all_of([self._appender.append_nowait([entry]) for entry in entries])
         await self._note(TransactionRecord("done", record.number))
 
-    patch.setattr(TransactionProtocol, "settle", settle)
+    patch.setattr(TransactionCommitter, "settle", settle)
 
 
 def settle_takes_one_record_for_all(patch: Patch) -> None:
-    original = TransactionProtocol.settle
+    original = TransactionCommitter.settle
 
-    async def settle(self: TransactionProtocol) -> None:
-        last = await self._log.read_last(self._task.transaction_tag)
-        tags, tail = [self._task.commit_record_tag], (await self._log.bounds()).tail
+    async def settle(self: TransactionCommitter) -> None:
+        last = await self._log.read_last(transaction_tag(self._task))
+        tags, tail = [commit_record_tag(self._task)], (await self._log.bounds()).tail
         if last is not None and await self._log.read(tags, start=last.lsn, end=tail):
             record = decode_record(last.payload)
             if record.state == "prepared":
@@ -101,20 +106,20 @@ def settle_takes_one_record_for_all(patch: Patch) -> None:
             return
         await original(self)
 
-    patch.setattr(TransactionProtocol, "settle", settle)
+    patch.setattr(TransactionCommitter, "settle", settle)
 
 
 def instance_settles_after_it_has_resumed(patch: Patch) -> None:
     original = SimTask.resume
 
     async def resume(self: SimTask) -> None:
-        assert isinstance(self.protocol, TransactionProtocol)
-        settle = self.protocol.settle
+        assert isinstance(self.committer, TransactionCommitter)
+        settle = self.committer.settle
 
         async def later() -> None:
             pass
 
-        self.protocol.settle = later  # type: ignore[method-assign]
+        self.committer.settle = later  # type: ignore[method-assign]
         await original(self)
         await settle()
 
@@ -122,9 +127,9 @@ def instance_settles_after_it_has_resumed(patch: Patch) -> None:
 
 
 def commit_records_come_before_prepared(patch: Patch) -> None:
-    original = TransactionProtocol._note
+    original = TransactionCommitter._note
 
-    async def note(self: TransactionProtocol, record: TransactionRecord) -> None:
+    async def note(self: TransactionCommitter, record: TransactionRecord) -> None:
         if record.state == "prepared":
             entries = [transactions_module._entry(one) for one in record.records]
             await all_of([self._appender.append_nowait([entry]) for entry in entries])
@@ -133,28 +138,28 @@ def commit_records_come_before_prepared(patch: Patch) -> None:
         elif record.state == "begun":
             await original(self, record)
 
-    async def close(self: TransactionProtocol, commit: Commit, records: Any) -> None:
+    async def close(self: TransactionCommitter, commit: Commit, records: Any) -> None:
         pass
 
-    patch.setattr(TransactionProtocol, "_note", note)
-    patch.setattr(TransactionProtocol, "_close", close)
+    patch.setattr(TransactionCommitter, "_note", note)
+    patch.setattr(TransactionCommitter, "_close", close)
 
 
 def next_transaction_does_not_wait_for_phase_two(patch: Patch) -> None:
-    original = TransactionProtocol.commit
+    original = TransactionCommitter.commit
 
-    async def commit(self: TransactionProtocol, commit: Commit) -> None:
+    async def commit(self: TransactionCommitter, commit: Commit) -> None:
         self._closing = None
         await original(self, commit)
 
-    patch.setattr(TransactionProtocol, "commit", commit)
+    patch.setattr(TransactionCommitter, "commit", commit)
 
 
 def prepared_is_noted_before_the_changes_are_acknowledged(patch: Patch) -> None:
     """It says where they will stand, if nobody comes in between."""
 
     async def append_all(
-        self: TransactionProtocol, commit: Commit, parts: dict[str, list[NewEntry]]
+        self: TransactionCommitter, commit: Commit, parts: dict[str, list[NewEntry]]
     ) -> dict[str, list[Range]]:
         named = await original(self, replace(commit, changes=()), parts)
         if commit.changes:
@@ -163,18 +168,18 @@ def prepared_is_noted_before_the_changes_are_acknowledged(patch: Patch) -> None:
             named[self._task.change_tag] = [Range(after, len(commit.changes))]
         return named
 
-    original = TransactionProtocol._append_all
-    patch.setattr(TransactionProtocol, "_append_all", append_all)
+    original = TransactionCommitter._append_all
+    patch.setattr(TransactionCommitter, "_append_all", append_all)
 
 
 def own_record_is_written_first(patch: Patch) -> None:
     """Whoever waits for the task's marker does not find the result."""
-    original = TransactionProtocol._make_records
+    original = TransactionCommitter._make_records
 
-    def make_records(self: TransactionProtocol, commit: Commit, named: Any) -> Any:
+    def make_records(self: TransactionCommitter, commit: Commit, named: Any) -> Any:
         return tuple(reversed(original(self, commit, named)))
 
-    patch.setattr(TransactionProtocol, "_make_records", make_records)
+    patch.setattr(TransactionCommitter, "_make_records", make_records)
 
 
 def entries_of_transactions_count_at_once(patch: Patch) -> None:
@@ -197,14 +202,14 @@ def a_node_is_in_the_substream_of_another_reader(patch: Patch) -> None:
 
 
 def a_record_names_only_the_first_group_of_a_stream(patch: Patch) -> None:
-    original = TransactionProtocol._make_records
+    original = TransactionCommitter._make_records
 
     def make_records(
-        self: TransactionProtocol, commit: Commit, named: dict[str, list[Range]]
+        self: TransactionCommitter, commit: Commit, named: dict[str, list[Range]]
     ) -> tuple[CommitRecord, ...]:
         return original(self, commit, {stream: found[:1] for stream, found in named.items()})
 
-    patch.setattr(TransactionProtocol, "_make_records", make_records)
+    patch.setattr(TransactionCommitter, "_make_records", make_records)
 
 
 # ---- what readers keep
@@ -258,7 +263,7 @@ def only_the_lost_tasks_start_anew(patch: Patch) -> None:
     original = CoordinatorCore.__init__
 
     def init(self: CoordinatorCore, *args: Any, **options: Any) -> None:
-        original(self, *args, **{**options, "is_together": False})
+        original(self, *args, **{**options, "restarts_together": False})
 
     patch.setattr(CoordinatorCore, "__init__", init)
 
@@ -329,30 +334,29 @@ def markers_of_a_checkpoint_are_appended_one_by_one(patch: Patch) -> None:
 
 
 def part_is_told_before_its_results_are_durable(patch: Patch) -> None:
-    original = AlignedProtocol._tell
+    original = AlignedCommitter._tell
 
     async def tell(
-        self: AlignedProtocol, commit: Commit, number: int, staged: list[Any], streams: Any
-    ) -> Commit:
+        self: AlignedCommitter, commit: Commit, number: int, staged: list[Any], streams: Any
+    ) -> None:
         there = [one for one in staged if one.is_done]
-        return await original(self, commit, number, there, streams)
+        await original(self, commit, number, there, streams)
 
-    patch.setattr(AlignedProtocol, "_tell", tell)
+    patch.setattr(AlignedCommitter, "_tell", tell)
 
 
 def part_is_told_before_its_state_is_durable(patch: Patch) -> None:
-    original = SimTask.write
+    original = SimTask.write_state
 
-    async def write(self: SimTask, commit: Commit) -> CheckpointRef:
+    async def write_state(self: SimTask, commit: Commit, lsn: Lsn) -> CheckpointRef:
         assert commit.frozen is not None
         reference, _ = self.world.store.encode(
-            str(self.task), commit.marker.position, self.instance,
-            self.world.spec.fingerprint, commit.frozen,
-        )  # fmt: skip
-        self.process.start(original(self, commit))
+            str(self.task), lsn, self.instance, self.world.spec.fingerprint, commit.frozen
+        )
+        self.process.start(original(self, commit, lsn))
         return reference
 
-    patch.setattr(SimTask, "write", write)
+    patch.setattr(SimTask, "write_state", write_state)
 
 
 def barriers_of_an_older_cohort_are_obeyed(patch: Patch) -> None:
@@ -367,36 +371,41 @@ def barriers_of_an_older_cohort_are_obeyed(patch: Patch) -> None:
 def parts_are_swept_before_the_new_one_is_told(patch: Patch) -> None:
     """On the thread that writes, which no cancellation stops: the engine did so at first. A zombie
     obeys its successor's barrier, and deletes what the last complete checkpoint needs."""
-    original = SimTask.write
-    written: dict[SimTask, int] = {}
+    original = SimTask.write_state
+    written: dict[SimTask, Lsn] = {}
 
-    async def write_and_sweep(self: SimTask, commit: Commit) -> CheckpointRef:
-        reference = await original(self, commit)
+    async def write_and_sweep(self: SimTask, commit: Commit, lsn: Lsn) -> CheckpointRef:
+        reference = await original(self, commit, lsn)
         if self in written:
-            await self.sweep(written[self])
-        written[self] = commit.marker.position
+            await self.sweep_states(written[self])
+        written[self] = lsn
         return reference
 
-    async def write(self: SimTask, commit: Commit) -> CheckpointRef:
-        found: CheckpointRef = await self.process.start(write_and_sweep(self, commit)).ended
-        return found
+    async def write_state(self: SimTask, commit: Commit, lsn: Lsn) -> CheckpointRef:
+        reference: CheckpointRef = await self.process.start(
+            write_and_sweep(self, commit, lsn)
+        ).ended
+        return reference
 
-    async def sweep(self: AlignedProtocol, position: int) -> None:
+    async def sweep(self: AlignedCommitter, position: Lsn) -> None:
         pass
 
-    patch.setattr(SimTask, "write", write)
-    patch.setattr(AlignedProtocol, "_sweep", sweep)
+    patch.setattr(SimTask, "write_state", write_state)
+    patch.setattr(AlignedCommitter, "_sweep", sweep)
 
 
 def state_is_frozen_after_what_was_held_is_in(patch: Patch) -> None:
-    original = TaskCore.take_part
+    original = AlignedCommitter.pass_on
 
-    def take_part(self: TaskCore) -> Commit | None:
-        commit = original(self)
-        self.work()
-        return commit and replace(commit, frozen=self.state.freeze())
+    def pass_on(self: AlignedCommitter, commit: Commit, number: int) -> Coroutine[Any, Any, None]:
+        core = self._owner.core
+        assert self.alignment is not None
+        for entry, staged in self.alignment.release():
+            core.take_held(entry, staged)
+        core.work()
+        return original(self, replace(commit, frozen=core.state.freeze()), number)
 
-    patch.setattr(TaskCore, "take_part", take_part)
+    patch.setattr(AlignedCommitter, "pass_on", pass_on)
 
 
 def barrier_overtakes_the_rows_before_it(patch: Patch) -> None:
@@ -409,9 +418,9 @@ def barrier_overtakes_the_rows_before_it(patch: Patch) -> None:
 
 
 def results_count_before_their_checkpoint(patch: Patch) -> None:
-    original: Callable[..., Any] = AlignedProtocol._append
+    original: Callable[..., Any] = AlignedCommitter._append
 
-    def append(self: AlignedProtocol, commit: Commit, barrier: list[NewEntry]) -> None:
+    def append(self: AlignedCommitter, commit: Commit, barrier: list[NewEntry]) -> None:
         real = self._appender
 
         class Plain:
@@ -426,7 +435,7 @@ def results_count_before_their_checkpoint(patch: Patch) -> None:
         original(self, commit, barrier)
         self._appender = real
 
-    patch.setattr(AlignedProtocol, "_append", append)
+    patch.setattr(AlignedCommitter, "_append", append)
 
 
 def claims_come_after_the_announcement(patch: Patch) -> None:

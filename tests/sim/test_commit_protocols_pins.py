@@ -9,8 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from penstock_bench.protocols.aligned import AlignedCommitter
+from penstock_bench.protocols.transaction_records import (
+    commit_record_tag,
+    decode_record,
+    transaction_tag,
+)
+from penstock_bench.protocols.transactions import TransactionCommitter, Transactions
 from simulation.pipeline.bench import Bench
-from simulation.pipeline.client import Client, Network
+from simulation.pipeline.client import Client, Network, SimAppender
 from simulation.pipeline.fibers import Process
 from simulation.pipeline.swarm import Swarm
 
@@ -20,12 +27,9 @@ from penstock.log.api import Bounds, ReadBatch
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, query_key
-from penstock.protocol.transactions import decode_record
-from penstock.runtime.aligned import AlignedProtocol
 from penstock.runtime.commit import Commit
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.task_core import TaskCore
-from penstock.runtime.transactions import TransactionProtocol
 from penstock.runtime.trim import find_trim_point
 from penstock.state.checkpoint_store import CheckpointRef
 
@@ -66,34 +70,42 @@ def test_an_instance_that_begins_again_settles_after_its_own_phase_two() -> None
     instance = bench.claim(task.producer)
 
     async def run() -> None:
-        protocol = TransactionProtocol(
-            place.client,
-            await place.client.adopt(task.producer, instance),
-            lambda commit, lsn: None,
-            bench.spec,
-            task,
-            lambda work: process.start(work).ended,
+        host: Any = SimpleNamespace(
+            spec=bench.spec,
+            task=task,
+            log=place.client,
+            appender=await place.client.adopt(task.producer, instance),
+            visible=lambda commit, lsn: None,
+            beside=lambda work: process.start(work).ended,
         )
-        await protocol.commit(first_commit(bench, task, instance))
-        await protocol.settle()
+        committer = TransactionCommitter(host)
+        await committer.commit(first_commit(bench, task, instance))
+        await committer.settle()
 
     place.run(run())
-    states = [decode_record(one.payload).state for one in place.read(task.transaction_tag)]
-    assert states == ["begun", "prepared", "done"]
-    records = [one.tags[0] for one in place.read(task.commit_record_tag)]
+    notes = place.read(transaction_tag(task))
+    assert [decode_record(note.payload).state for note in notes] == ["begun", "prepared", "done"]
+    records = [entry.tags[0] for entry in place.read(commit_record_tag(task))]
     assert records == ["s/out", task.marker_tag]
 
 
-class Parts:
-    """A store that remembers what it was asked."""
+class Host:
+    """A task whose checkpoint store remembers what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, bench: Bench, task: TaskId, instance: int, appender: SimAppender) -> None:
+        self.spec = bench.spec
+        self.task = task
+        self.instance = instance
+        self.appender = appender
         self.sweeps: list[int] = []
 
-    async def write(self, commit: Commit) -> CheckpointRef:
+    def durable(self, commit: Commit) -> None:
+        pass
+
+    async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
         return CheckpointRef("count.1/0/0/00000000000000000001-1-00000000.ckpt", 1, 1, 1, 0)
 
-    async def sweep(self, keep_from: int) -> None:
+    async def sweep_states(self, keep_from: Lsn) -> None:
         self.sweeps.append(keep_from)
 
 
@@ -103,25 +115,27 @@ def test_a_part_that_the_log_refuses_deletes_nothing(is_zombie: bool) -> None:
     here as well, while we do not know that we were replaced: what we take for the last complete
     checkpoint is not, and the one before it is what the successor resumes from."""
     place = Place()
-    bench, parts = place.bench, Parts()
+    bench = place.bench
     task = bench.task(0, 0)
     instance = bench.claim(task.producer)
+    hosts: list[Any] = []
 
     async def run() -> None:
         appender = await place.client.adopt(task.producer, instance)
-        protocol = AlignedProtocol(appender, bench.spec, task, instance, parts)
+        hosts.append(Host(bench, task, instance, appender))
+        committer = AlignedCommitter(hosts[0])
         commit = first_commit(bench, task, instance)
-        await protocol.pass_on(commit, 1)
+        await committer.pass_on(commit, 1)
         if is_zombie:
             await place.client.claim(task.producer)
-        await protocol.pass_on(commit, 2)
+        await committer.pass_on(commit, 2)
 
     if is_zombie:
         with pytest.raises(StaleInstance):
             place.run(run())
     else:
         place.run(run())
-    assert parts.sweeps == ([] if is_zombie else [0])
+    assert hosts[0].sweeps == ([] if is_zombie else [0])
 
 
 class Opened:
@@ -130,10 +144,11 @@ class Opened:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         spec = bench.spec
-        known = RegisteredQuery(
-            spec.name, "id", spec.version, "", "", spec.to, {"bids": 0}, list(spec.tasks), 0
-        )
-        self._metadata = {query_key(spec.name): SimpleNamespace(data=encode_query(known))}
+        query = RegisteredQuery(
+            spec.name, "id", spec.version, "", "", spec.to, {"bids": 0}, list(spec.tasks), 0,
+            protocol=Transactions.name,
+        )  # fmt: skip
+        self._metadata = {query_key(spec.name): SimpleNamespace(data=encode_query(query))}
 
     async def bounds(self) -> Bounds:
         return self._bench.log.bounds()
@@ -167,9 +182,10 @@ def test_a_trim_spares_what_a_commit_record_of_the_result_names() -> None:
         records = [NewEntry(encode_marker(marker), (task.marker_tag,), Kind.MARKER)]
         if task == bench.task(1, 0):
             named = Marker(str(task), 1, 0, position, 0, ranges=(Range(staged, 1),))
-            tags = ("s/out", task.commit_record_tag)
+            tags = ("s/out", commit_record_tag(task))
             records.insert(0, NewEntry(encode_marker(named), tags, Kind.MARKER))
         bench.append(task.producer, records)
 
     opened: Any = Opened(bench)
-    assert asyncio.run(find_trim_point(opened)) == staged
+    assert asyncio.run(find_trim_point(opened, Transactions())) == staged
+    assert asyncio.run(find_trim_point(opened)) == 0, "who knows markers only trims nothing"

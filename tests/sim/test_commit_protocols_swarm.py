@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from penstock_bench.protocols.choosing import ProtocolName
 from pipeline_campaign import Campaign, run_seeds
 from simulation.pipeline.queries import SHAPES
 from simulation.pipeline.swarm import Fault
 from simulation.pipeline.world import PipelineWorld
-
-from penstock.runtime.spec import ProtocolName
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "40"))
 FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "20"))

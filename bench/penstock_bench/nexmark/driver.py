@@ -22,9 +22,11 @@ from penstock.errors import PenstockError, QueryFailed, Unavailable
 from penstock.log.client.client import AsyncLog
 from penstock.plan import nodes as n
 from penstock.protocol.markers import decode_marker
+from penstock.runtime.spec import Settings
 from penstock.stream.session import Log, connect
 from penstock_bench.nexmark.figures import Position
 from penstock_bench.nexmark.timed import APPEND, LAT_TS, timed
+from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 
 _START_SECONDS: Final = 120.0
 #: From the start of a query until all of its tasks run.
@@ -52,7 +54,7 @@ class StartQuery:
     source: str
     result: str
     workers: int
-    protocol: str
+    protocol: ProtocolName
     commit_interval_ms: int
     watermark_ms: int
 
@@ -210,7 +212,7 @@ class _Engine:
 
     def _start(self, command: StartQuery) -> None:
         from penstock.nexmark.queries.views import split_events
-        from penstock.spark.start import start
+        from penstock.spark.start import start_query
 
         events = self._log.stream(command.source).df(self._spark)
         frames = dict(zip(("person", "auction", "bid"), split_events(events), strict=True))
@@ -227,15 +229,15 @@ class _Engine:
             side,
             mode=command.mode,
         )
-        self._query = start(
+        settings = Settings(commit_interval_ms=command.commit_interval_ms)
+        self._query = start_query(
             frame,
+            with_protocol(command.protocol, settings),
             to=command.result,
             name=command.result,
             mode=command.mode,  # type: ignore[arg-type]  # the CLI offers the three of them
             workers=command.workers,
             log=self._log,
-            commit_interval=command.commit_interval_ms / 1_000,
-            protocol=command.protocol,  # type: ignore[arg-type]  # start refuses what it has not
         )
         self._wait_running()
 

@@ -1,7 +1,7 @@
 """`penstock nexmark protocols`: commit protocols side by side, everything else the same.
 
 Owns the plan of the experiment (Impeller's Figure 8 and 9): the same query, events, rate, operators
-and log; only the way commits are made differs (runtime/commit_protocol.py), and the interval
+and log; only the way commits are made differs (penstock_bench/protocols), and the interval
 between them. Rounds go through all protocols in turn, each round in another order, so that a
 machine that drifts favours nobody; what is compared is the median of the rounds' percentiles.
 
@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from penstock_bench.nexmark.run import Bench, Run, Say
+from penstock_bench.protocols.choosing import PROTOCOLS, ProtocolName
 from penstock_bench.report import Check, Report
 
-PROTOCOLS: Final = ("marker", "transaction", "aligned", "unsafe")
 #: Events a second: each well within what all protocols hold on two cores.
 RATES: Final[Mapping[str, float]] = {"q1": 20_000, "q4": 2_000, "q5": 4_000, "q8": 20_000}
 _MODES: Final = {"q1": "append"}
@@ -32,7 +32,7 @@ _SHORT_MS: Final = 10
 class Plan:
     rates: Mapping[str, float] = field(default_factory=lambda: dict(RATES))
     intervals_ms: tuple[int, ...] = (10, 100)
-    protocols: tuple[str, ...] = PROTOCOLS
+    protocols: tuple[ProtocolName, ...] = PROTOCOLS
     rounds: int = 3
     seconds: float = 10
     warm_seconds: float = 4
@@ -60,10 +60,10 @@ def compare_protocols(
     return make_report(plan, runs), runs
 
 
-def turned(protocols: Sequence[str], number: int) -> tuple[str, ...]:
+def turned(protocols: Sequence[ProtocolName], number: int) -> tuple[ProtocolName, ...]:
     """Every round begins with another one."""
-    at = number % len(protocols)
-    return (*protocols[at:], *protocols[:at])
+    first = number % len(protocols)
+    return (*protocols[first:], *protocols[:first])
 
 
 def make_report(plan: Plan, runs: Sequence[dict[str, Any]]) -> Report:
@@ -71,7 +71,7 @@ def make_report(plan: Plan, runs: Sequence[dict[str, Any]]) -> Report:
     report = Report("nexmark protocols", parameters=asdict(plan))
     for query in plan.rates:
         for interval in plan.intervals_ms:
-            found = {
+            found: dict[str, dict[str, Any]] = {
                 protocol: _figures(runs, query, interval, protocol) for protocol in plan.protocols
             }
             report.figures[f"{query}, {interval} ms"] = found

@@ -34,6 +34,7 @@ from penstock_bench.nexmark.producers import Producers
 from penstock_bench.nexmark.result import Measured, make_result
 from penstock_bench.nexmark.timed import APPEND, MODES, WINDOWED
 from penstock_bench.nexmark.visible import Rows, Visible, decode
+from penstock_bench.protocols.choosing import ProtocolName
 
 Say = Callable[[str], None]
 #: How much of a run is over, from 0 to 1, and how it stands.
@@ -68,7 +69,7 @@ class Run:
     generators: int = 1
     flush_ms: float = 5
     commit_interval_ms: int = 0
-    protocol: str = "marker"
+    protocol: ProtocolName = "marker"
     seed: int = 42
     oracle: bool = True
     #: More than so many and the oracle looks at the first ones only.

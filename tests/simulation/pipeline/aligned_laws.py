@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock_bench.protocols.aligned_core import Part, decode_part
+
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.plan import nodes as n
@@ -22,7 +24,6 @@ from penstock.protocol.names import (
     node_tag,
     parse_task,
 )
-from penstock.runtime.control import Part, decode_message
 from penstock.runtime.spec import share_of
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
@@ -58,8 +59,8 @@ class Cuts:
                 number = json.loads(entry.payload)["barrier"]
                 self._barriers[entry.producer, entry.instance, number] = entry.lsn
             elif control_tag(self._spec.name) in entry.tags:
-                told = decode_message(entry.payload)
-                if isinstance(told, Part):
+                told = decode_part(entry.payload)
+                if told is not None:
                     self.parts[told.commit["marker"].encode()] = (entry.lsn, told)
         self.all = self._find()
         self._at = {

@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock_bench.protocols.aligned import Aligned
+from penstock_bench.protocols.aligned_conductor import instances_of, is_by, source_tags
+from penstock_bench.protocols.aligned_core import AlignedCheckpoints, Part, decode_part
+from penstock_bench.protocols.alignment import barrier_entry
+
 from penstock.errors import Fenced, GuardFailed, Trimmed
 from penstock.ids import Lsn
 from penstock.log.records import Guard, Kind, NewEntry, SetKey
-from penstock.plan.nodes import Scan
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import (
     TaskId,
     control_tag,
     coordinator_producer,
-    flush_tag,
     run_key,
 )
-from penstock.runtime.aligned_core import AlignedCheckpoints
-from penstock.runtime.alignment import barrier_entry
-from penstock.runtime.control import Message, Part, Pulse, decode_message, encode_message
+from penstock.runtime.control import Message, Pulse, decode_message, encode_message
 from penstock.runtime.coordinator_core import Announce, Claim, CoordinatorCore, Effect, Fail
 from penstock.runtime.trim_rule import below_named, needed_from
 from simulation.checkers.evidence import Violation
@@ -47,11 +48,13 @@ class SimDriver:
         self.number = number
         self.process = world.start_process(f"driver-{number}")
         self.client = Client(self.process, world.log, world.network)
-        is_aligned = world.spec.settings.protocol == "aligned"
+        self.protocol = world.spec.settings.protocol
         self.core = CoordinatorCore(
-            world.spec.task_ids, world.swarm.workers, is_together=is_aligned
+            world.spec.task_ids,
+            world.swarm.workers,
+            restarts_together=self.protocol.restarts_together,
         )
-        self.checkpoints = AlignedCheckpoints() if is_aligned else None
+        self.checkpoints = AlignedCheckpoints() if isinstance(self.protocol, Aligned) else None
         self.checkpoint_over = Event()
         #: A checkpoint is committed before its tasks are claimed again, or not at all.
         self.ordering = Lock()
@@ -138,8 +141,9 @@ class SimDriver:
                     continue
                 message = decode_message(entry.payload)
                 effects = [] if message is None else self.core.on_message(message)
-                if isinstance(message, Part):
-                    await self.note_part(message)
+                part = decode_part(entry.payload)
+                if part is not None and is_by(entry, part):
+                    await self.note_part(part)
                 await self.perform(effects)
 
     async def _pulse(self) -> None:
@@ -190,15 +194,11 @@ class SimDriver:
 
     async def _checkpoint(self, checkpoints: AlignedCheckpoints) -> None:
         """Again and again: barriers to the sources; the rest happens in note_part."""
-        spec, loop = self.world.spec, self.world.loop
-        sources = tuple(
-            flush_tag(spec.name, spec.version, stage.id)
-            for stage in spec.query.stages
-            if any(isinstance(leaf, Scan) for leaf in stage.inputs)
-        )
+        assert isinstance(self.protocol, Aligned)
+        loop, sources = self.world.loop, source_tags(self.world.spec)
         while True:
-            due_us = loop.now_us + spec.settings.commit_interval_ms * 1000
-            instances = self.core.instances
+            due_us = loop.now_us + self.protocol.interval_ms * 1000
+            instances = instances_of(self.core)
             if instances is None:
                 await self.process.sleep(_UNPLACED_US)
                 continue
@@ -234,7 +234,7 @@ class SimDriver:
             marker = None if last is None else decode_marker(last.payload)
             points.append(needed_from(marker, Lsn(0)))
         point = min(points)
-        if self.world.spec.settings.protocol != "marker":
+        if self.protocol.name != "marker":
             try:
                 point = await self._spare_named(min(point, self.world.shown_upto))
             except Trimmed:
@@ -248,7 +248,7 @@ class SimDriver:
         tail = (await self.client.bounds()).tail
         lower = point
         for task in self.world.spec.task_ids:
-            tags = [task.marker_tag, task.commit_record_tag]
+            tags = self.protocol.naming_tags(task) or (task.marker_tag,)
             found = await self.client.read(tags, start=point, end=tail)
             markers = [decode_marker(entry.payload) for entry in found]
             for marker in markers:

@@ -49,7 +49,7 @@ class Evidence:
         self.spec = world.spec
         self.entries = world.log.entries
         self.group_starts = frozenset(world.log.groups)
-        self.protocol = world.spec.settings.protocol
+        self.protocol = world.spec.settings.protocol.name
         self.markers: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
         #: All entries that are markers, by task.
         self.records: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}

@@ -14,10 +14,12 @@ from enum import StrEnum
 from random import Random
 from types import ModuleType
 
+from penstock_bench.protocols import aligned
+from penstock_bench.protocols.choosing import ProtocolName
+
 from penstock.limits import PAYLOAD_BYTES_MAX
 from penstock.log.core import state
-from penstock.runtime import aligned, coordinator_core, outputs, task_core
-from penstock.runtime.spec import ProtocolName
+from penstock.runtime import coordinator_core, outputs, task_core
 
 
 class Fault(StrEnum):

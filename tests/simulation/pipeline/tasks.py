@@ -6,8 +6,10 @@ ones. What differs from the real shell is only that clock, log and store are the
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
+
+from penstock_bench.protocols.aligned import AlignedCommitter
 
 from penstock.errors import Damaged, Unavailable
 from penstock.ids import Lsn
@@ -16,12 +18,10 @@ from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.protocol.staged import StagedEntries
-from penstock.runtime.aligned import AlignedProtocol
-from penstock.runtime.alignment import Cohort
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import CommitProtocol, MarkerProtocol
+from penstock.runtime.commit_protocol import Cohort, Committer, MarkerCommitter
 from penstock.runtime.task_core import TaskCore, check_marker
-from penstock.runtime.transactions import TransactionProtocol
+from penstock.state.api import Change
 from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef
 from simulation.pipeline.client import Client, SimAppender
@@ -48,14 +48,14 @@ class SimTask:
     ) -> None:
         self.world = world
         self.process = process
-        self.client = client
+        self.client = self.log = client
+        self.spec = world.spec
         self.task = task
         self.instance = instance
-        #: Only with aligned checkpoints.
-        self.cohort = cohort if world.spec.settings.protocol == "aligned" else None
-        self.core = TaskCore(world.spec, task, instance, world.now_ms, self.cohort)
+        self.cohort = cohort
+        self.core = TaskCore(world.spec, task, instance, world.now_ms)
         self.appender: SimAppender
-        self.protocol: CommitProtocol
+        self.committer: Committer
         self.staged: StagedEntries
         self.due = Event()
         self.committed = Event()
@@ -69,7 +69,7 @@ class SimTask:
 
     async def run(self) -> None:
         self.appender = await self.client.adopt(self.task.producer, self.instance)
-        self.protocol = self.make_protocol()
+        self.committer = self.spec.settings.protocol.committer(self)
         await self.resume()
         self._fibers = [
             self.process.start(self.read()),
@@ -86,20 +86,6 @@ class SimTask:
     def cancel(self) -> None:
         for fiber in (*self._fibers, *self._running_beside):
             fiber.cancel()
-
-    def make_protocol(self) -> CommitProtocol:
-        spec = self.world.spec
-        match spec.settings.protocol:
-            case "marker":
-                return MarkerProtocol(self.appender, self.visible)
-            case "transaction":
-                return TransactionProtocol(
-                    self.client, self.appender, self.visible, spec, self.task, self.beside
-                )
-            case "aligned":
-                return AlignedProtocol(self.appender, spec, self.task, self.instance, self)
-            case _:
-                raise AssertionError("without guarantees there is no law")
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> Promise[Any]:
         """A part of a commit beside the loops: its failure ends the task as theirs does."""
@@ -120,38 +106,28 @@ class SimTask:
 
     async def resume(self) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
-        await self.protocol.settle()
+        await self.committer.settle()
         last = await self.client.read_last(self.task.marker_tag)
         marker: Marker | None = None
         if last is not None:
             marker = decode_marker(last.payload)
             check_marker(marker, self.task)
-            if self.cohort is not None:
-                await self.load_part(marker)
-            elif marker.has_state:
+            is_restored = await self.committer.restore(marker)
+            if marker.has_state and not is_restored:
                 self.base = await self.load_checkpoint(marker)
                 await self.replay(self.base, last)
         self.last_marker = marker
         self.world.story.resumed(self, None if last is None else last.lsn)
         self.core.begin(marker)
 
-    async def load_part(self, marker: Marker) -> None:
-        """The task's part of the last complete aligned checkpoint: that one or none."""
-        await self.process.sleep(100)
-        reference = CheckpointRef.from_json(marker.checkpoints[0])
-        self.core.restored(self.world.store.read(reference), 0)
-        self.world.count("checkpoint used")
-
     async def load_checkpoint(self, marker: Marker) -> Lsn | None:
         for found in marker.checkpoints:
             try:
                 reference = CheckpointRef.from_json(found)
-                await self.process.sleep(100)
-                changes = self.world.store.read(reference)
+                changes = await self.read_state(reference)
             except Damaged:
                 self.world.count("checkpoint unusable")
                 continue
-            self.world.count("checkpoint used")
             self.core.restored(changes, 0)
             return Lsn(reference.marker_lsn)
         return None
@@ -196,9 +172,9 @@ class SimTask:
 
     async def take(self, entry: Entry) -> None:
         self.staged.show(entry)
-        names = self.core.names(entry)
-        if self.core.take(entry, [(one, await self.find(one)) for one in names]):
-            self.take_part()
+        named = [(one, await self.find(one)) for one in self.core.names(entry)]
+        if self.committer.admits(entry, named):
+            self.core.take(entry, named)
 
     async def find(self, named: Range) -> list[Entry]:
         known = self.staged.find(named)
@@ -235,18 +211,21 @@ class SimTask:
             self.committed.set()
             if self.core.has_work:
                 self.due.set()
-            interval = self.world.spec.settings.commit_interval_ms if self.cohort is None else 0
+            interval = self.world.spec.settings.commit_interval_ms
             if interval and commit is not None:
                 await self.process.sleep(interval * 1000)
 
     async def append(self, commit: Commit) -> None:
-        if isinstance(self.protocol, MarkerProtocol):
+        if isinstance(self.committer, MarkerCommitter):
             self.world.counts["flushed early"] += len(commit.cut().flushes)
-        await self.protocol.commit(commit)
+        await self.committer.commit(commit)
+
+    def durable(self, commit: Commit) -> None:
+        self.last_marker = commit.marker
 
     def visible(self, commit: Commit, lsn: Lsn) -> None:
         """Readers see what the commit holds."""
-        self.last_marker = commit.marker
+        self.durable(commit)
         self.world.loop.note(f"{self.task} instance {self.instance} committed at {lsn}")
         if commit.frozen is not None:
             self.process.start_main(self.checkpoint(commit, lsn))
@@ -256,7 +235,7 @@ class SimTask:
         assert commit.frozen is not None
         store = self.world.store
         try:
-            reference = await self.store_state(commit, lsn)
+            reference = await self.write_state(commit, lsn)
         except Unavailable:
             return
         self.core.checkpointed(reference.to_json(), reference.bytes)
@@ -266,7 +245,7 @@ class SimTask:
             keep_from = CheckpointRef.from_json(named[-1]).marker_lsn
             store.sweep(str(self.task), keep_from, self.world.log.tail)
 
-    async def store_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
+    async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
         """Durable when it returns."""
         assert commit.frozen is not None
         store, random = self.world.store, self.world.loop.random
@@ -280,31 +259,21 @@ class SimTask:
         await self.process.sleep(random.randint(10, 1000))
         return reference
 
-    # -- aligned checkpoints
+    async def read_state(self, reference: CheckpointRef) -> Sequence[Change]:
+        await self.process.sleep(100)
+        changes = self.world.store.read(reference)
+        self.world.count("checkpoint used")
+        return changes
 
-    def take_part(self) -> None:
-        """The cut of an aligned checkpoint is complete: pass it on before anything else."""
-        assert isinstance(self.protocol, AlignedProtocol) and self.core.alignment is not None
-        number = self.core.alignment.number
-        assert number is not None
-        self.world.counts["held"] += len(self.core.alignment._held)
-        commit = self.core.take_part()
-        if commit is not None:
-            told = self.beside(self.protocol.pass_on(commit, number))
-            told.then(lambda: self.note_told(told))
-
-    def note_told(self, told: Promise[Commit]) -> None:
-        try:
-            self.last_marker = told.result().marker
-        except Exception:
-            pass  # it ends the task
-
-    async def write(self, commit: Commit) -> CheckpointRef:
-        return await self.store_state(commit, commit.marker.position)
-
-    async def sweep(self, keep_from: int) -> None:
+    async def sweep_states(self, keep_from: Lsn) -> None:
         await self.process.sleep(self.world.loop.random.randint(10, 1000))
         self.world.store.sweep(str(self.task), keep_from, self.world.log.tail)
+
+    def capture_all(self, position: Lsn) -> Commit | None:
+        assert isinstance(self.committer, AlignedCommitter)
+        assert self.committer.alignment is not None
+        self.world.counts["held"] += len(self.committer.alignment._held)
+        return self.core.take_all(position)
 
     def report(self) -> dict[str, Any]:
         marker = self.last_marker

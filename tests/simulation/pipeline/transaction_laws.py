@@ -9,11 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock_bench.protocols.transaction_records import (
+    TransactionRecord,
+    decode_record,
+    position_tag,
+    transaction_tag,
+)
+
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Heard, Marker, decode_marker
 from penstock.protocol.names import TaskId, node_tag
-from penstock.protocol.transactions import TransactionRecord, decode_record
 from simulation.checkers.evidence import Violation
 
 if TYPE_CHECKING:
@@ -54,7 +60,7 @@ def _find(evidence: Evidence, task: TaskId) -> list[_Transaction]:
     for entry in evidence.entries:
         if entry.producer != task.producer or entry.lsn in claims:
             continue
-        if task.transaction_tag in entry.tags:
+        if transaction_tag(task) in entry.tags:
             _note(found, entry, decode_record(entry.payload), task)
         elif not found:
             raise Violation("I8", f"{task} wrote {entry} before any transaction")
@@ -119,7 +125,7 @@ def _check_named(evidence: Evidence, task: TaskId, one: _Transaction, prepared: 
                 if wanted.isdisjoint(entry.tags):
                     raise Violation("I8", f"{task}: the record {record.tags} names {entry}")
                 named.append(entry.lsn)
-    body = [entry.lsn for entry in one.body if task.position_tag not in entry.tags]
+    body = [entry.lsn for entry in one.body if position_tag(task) not in entry.tags]
     if sorted(named) != body or len({*named}) != len(named):
         raise Violation("I8", f"{task}: {one.number} names {sorted(named)}, wrote {body}")
 

@@ -8,7 +8,7 @@ from penstock.errors import Fenced, PenstockError, Retryable, Trimmed, Unknown
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
-from penstock.runtime.alignment import Cohort
+from penstock.runtime.commit_protocol import Cohort
 from penstock.runtime.control import (
     Assign,
     Beat,

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from penstock_bench.protocols.choosing import ProtocolName, with_protocol
+
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.committed import Counts, Marked, is_named, judge
 from penstock.protocol.markers import Range, decode_marker
 from penstock.protocol.names import TaskId, flush_tag
 from penstock.protocol.staged import KEPT_BYTES, StagedEntries
-from penstock.runtime.spec import ProtocolName, Settings
+from penstock.runtime.spec import Settings
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
@@ -50,12 +52,11 @@ class PipelineWorld:
         drawn = draw_swarm(self.loop.random, protocol)
         self.swarm = drawn if swarm is None else swarm
         settings = Settings(
-            protocol=self.swarm.protocol,
             commit_interval_ms=self.swarm.commit_interval_ms,
             checkpoints="memory" if self.swarm.checkpoints else None,
             checkpoint_interval_ms=self.swarm.checkpoint_interval_ms,
         )
-        self.spec = make_spec(self.swarm.shape, settings)
+        self.spec = make_spec(self.swarm.shape, with_protocol(self.swarm.protocol, settings))
         self.log = SimLog(self.loop, self.swarm.fsync_us_max)
         self.network = Network(self.loop, self.log, self.swarm)
         self.store = SimStore()

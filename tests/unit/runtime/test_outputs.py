@@ -149,6 +149,3 @@ def test_what_does_not_fit_is_staged_whole_and_in_order(
     assert [len(group) for group in flushes] == [3] * 8 + [1]
     kinds = [entry.kind for group in flushes for entry in group]
     assert kinds == [Kind.STAGED] * 20 + [Kind.CHANGE] * 5
-    unsafe, _ = cut_groups(data, [], staged=False)
-    assert {entry.kind for group in unsafe for entry in group} == {Kind.DATA}
-    assert sum(len(group) for group in unsafe) == 20

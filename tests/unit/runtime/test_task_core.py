@@ -12,7 +12,6 @@ from engine_samples import (
     Wired,
     column,
     count_by,
-    finals,
     join,
     pairs,
     plain,
@@ -29,9 +28,9 @@ from penstock.ops.api import Delta
 from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
 from penstock.protocol.markers import Marker, Range, encode_marker
-from penstock.protocol.names import TaskId, keyed_tag
+from penstock.protocol.names import TaskId
 from penstock.runtime import outputs, task_core
-from penstock.runtime.spec import Settings, share_of
+from penstock.runtime.spec import share_of
 from penstock.runtime.task_core import check_marker
 from penstock.stream.batches import encode_trusted
 from penstock.stream.registration import stream_tag
@@ -416,44 +415,6 @@ def test_changes_that_were_flushed_early_are_restored() -> None:
     wired.feed(pairs(*[(key, 0) for key in range(300)]))
     wired.settle()
     assert plain(wired.result()) == [(key, 2) for key in range(300)]
-
-
-# ---- unsafe mode
-
-UNSAFE = Settings(protocol="unsafe")
-
-
-def test_without_exactly_once_only_time_is_marked() -> None:
-    wired = Wired(spec_of(finals(timed(delay_ms=1000)), mode="append", settings=UNSAFE))
-    wired.settle()
-    for seconds in ([1, 1, 2], [2, 3], [3]):
-        wired.feed(times(*seconds))
-        wired.settle()
-    assert plain(wired.result()) == [(1, 2), (2, 2)]
-    kinds = [entry.kind for entry in wired.log if entry.producer.startswith("@")]
-    assert Kind.CHANGE not in kinds
-    tags = [entry.tags for entry in wired.log if entry.kind is Kind.MARKER]
-    assert set(tags) == {(keyed_tag("q", 1, 0),), ("s/out",)}, "none to resume from"
-
-
-def test_without_exactly_once_nothing_piles_up_in_the_state() -> None:
-    wired = Wired(spec_of(count_by(scan(), 0), settings=UNSAFE))
-    wired.feed(pairs((1, 1)))
-    wired.settle()
-    assert wired.core(1).state.take_log() == ()
-
-
-@pytest.mark.usefixtures("small_groups")
-def test_without_exactly_once_large_results_count_by_themselves() -> None:
-    wired = passing(settings=UNSAFE)
-    wired.feed(pairs(*[(key, key) for key in range(300)]))
-    wired.take(wired.task())
-    commit = wired.core().take_commit()
-    assert commit is not None
-    cut = commit.cut(staged=False)
-    assert len(cut.flushes) > 2
-    assert {entry.kind for flush in cut.flushes for entry in flush} == {Kind.DATA}
-    assert cut.group([]) == []
 
 
 # ---- faults in what is read

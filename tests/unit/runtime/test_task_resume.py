@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from engine_samples import Wired, count_by, finals, pairs, plain, scan, spec_of, timed, times
+from penstock_bench.protocols.unsafe import Unsafe
 
 from penstock.log.records import Kind
 from penstock.runtime import task_core
@@ -179,7 +180,7 @@ def test_a_large_checkpoint_is_worth_as_many_changes_after_a_restart(
 
 
 @pytest.mark.parametrize(
-    "settings", [replace(KEPT, checkpoints=None), replace(KEPT, protocol="unsafe")]
+    "settings", [replace(KEPT, checkpoints=None), replace(KEPT, protocol=Unsafe())]
 )
 def test_no_checkpoint_is_due_where_none_is_wanted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-
-from penstock.errors import BadFormat
-from penstock.protocol.transactions import (
+from penstock_bench.protocols.transaction_records import (
     CommitRecord,
     TransactionRecord,
     decode_record,
     encode_record,
 )
+
+from penstock.errors import BadFormat
 
 RECORDS = [
     TransactionRecord("begun", 0, ("s/out", "C/q.1/0/0")),

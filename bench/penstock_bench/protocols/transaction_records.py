@@ -16,10 +16,26 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.errors import BadFormat
+from penstock.protocol.names import TaskId
 
 VERSION: Final = 1
 State = Literal["begun", "prepared", "done"]
 _STATES: Final = ("begun", "prepared", "done")
+
+
+def transaction_tag(task: TaskId) -> str:
+    """What the task's transaction coordinator notes."""
+    return f"X/{task}"
+
+
+def position_tag(task: TaskId) -> str:
+    """The task's stream of positions."""
+    return f"O/{task}"
+
+
+def commit_record_tag(task: TaskId) -> str:
+    """The task's commit records, whatever stream each is for."""
+    return f"R/{task}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,28 +14,17 @@ Law: when `step` says COMPLETE, exactly the entries before the barrier of each c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
-from penstock.protocol.markers import Range
+from penstock.runtime.commit_protocol import Cohort, Staged
 
 #: The channel of all sources together.
 SOURCES: Final = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Cohort:
-    """All tasks of the query from one restart to the next."""
-
-    #: It was announced here: barriers of sources before it were meant for others.
-    lsn: Lsn
-    #: By task.
-    instances: Mapping[str, int]
 
 
 class Step(Enum):
@@ -48,9 +37,6 @@ class Step(Enum):
     WAIT = auto()
     #: It was the last barrier of its checkpoint: capture now.
     COMPLETE = auto()
-
-
-Staged = Sequence[tuple[Range, Sequence[Entry]]]
 
 
 class Alignment:
@@ -80,7 +66,7 @@ class Alignment:
         if number is None:
             return Step.HOLD if channel in self._barriers else Step.TAKE
         if channel == SOURCES and (entry.lsn <= self._cohort.lsn or not self._reads_sources):
-            return Step.DROP
+            return Step.DROP  # it was meant for the cohort before
         if self.number not in (None, number) or channel in self._barriers:
             raise BadFormat(f"barrier {number} of {channel!r} while {self.number} is on its way")
         self.number = number

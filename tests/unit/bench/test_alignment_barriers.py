@@ -7,11 +7,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock_bench.protocols.alignment import Alignment, Step, barrier_entry, decode_barrier
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
-from penstock.runtime.alignment import Alignment, Cohort, Step, barrier_entry, decode_barrier
+from penstock.runtime.commit_protocol import Cohort
 
 COHORT = Cohort(Lsn(10), {"q.1/0/0": 4, "q.1/0/1": 7})
 UPSTREAM = {"q.1/0/0", "q.1/0/1"}

@@ -19,47 +19,56 @@ the next one's `settle` before it resumes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Range
 from penstock.protocol.names import TaskId, keyed_tag, node_tag
-from penstock.protocol.transactions import (
-    CommitRecord,
-    TransactionRecord,
-    decode_record,
-    encode_record,
-)
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import Appends, Reads, Visible, all_of, range_of
+from penstock.runtime.commit_protocol import (
+    CommitProtocol,
+    Committer,
+    CommittingTask,
+    range_of,
+)
 from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import QuerySpec
 from penstock.state.keys import VIRTUAL_NODES
+from penstock_bench.protocols.shared import all_of
+from penstock_bench.protocols.transaction_records import (
+    CommitRecord,
+    TransactionRecord,
+    commit_record_tag,
+    decode_record,
+    encode_record,
+    position_tag,
+    transaction_tag,
+)
 
-#: Starts a coroutine beside the task, and returns what is awaited for its end.
-Beside = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+
+@dataclass(frozen=True)
+class Transactions(CommitProtocol):
+    name: ClassVar[str] = "transaction"
+
+    def committer(self, task: CommittingTask) -> Committer:
+        return TransactionCommitter(task)
+
+    def naming_tags(self, task: TaskId) -> tuple[str, ...]:
+        return (task.marker_tag, commit_record_tag(task))
 
 
-class TransactionProtocol:
+class TransactionCommitter(Committer):
     """The task's side and its coordinator."""
 
-    def __init__(
-        self,
-        log: Reads,
-        appender: Appends,
-        visible: Visible,
-        spec: QuerySpec,
-        task: TaskId,
-        beside: Beside,
-    ) -> None:
-        self._log = log
-        self._appender = appender
-        self._visible = visible
-        self._task = task
-        self._substreams = Substreams(spec, task.stage)
-        self._beside = beside
+    def __init__(self, owner: CommittingTask) -> None:
+        self._owner = owner
+        self._log = owner.log
+        self._appender = owner.appender
+        self._task = owner.task
+        self._substreams = Substreams(owner.spec, owner.task.stage)
         #: Phase two of the last transaction.
         self._closing: Awaitable[None] | None = None
 
@@ -68,16 +77,16 @@ class TransactionProtocol:
     async def settle(self) -> None:
         """Write the commit records that are missing of a transaction that was prepared."""
         await self.finish()  # an instance that begins again itself may still be writing them
-        last = await self._log.read_last(self._task.transaction_tag)
+        last = await self._log.read_last(transaction_tag(self._task))
         if last is None:
             return
         record = decode_record(last.payload)
         if record.state != "prepared":
             return  # begun, and never committed: nothing names its entries
         tail = (await self._log.bounds()).tail
-        tags = [self._task.commit_record_tag]
-        found = await self._log.read(tags, start=last.lsn, end=tail)
-        there = {frozenset(entry.tags) for entry in found}
+        tags = [commit_record_tag(self._task)]
+        written = await self._log.read(tags, start=last.lsn, end=tail)
+        there = {frozenset(entry.tags) for entry in written}
         missing = [one for one in record.records if frozenset(one.tags) not in there]
         await all_of([self._appender.append_nowait([_entry(one)]) for one in missing])
         await self._note(TransactionRecord("done", record.number))
@@ -89,12 +98,12 @@ class TransactionProtocol:
         number = commit.marker.number
         parts = self._substreams.split(commit)
         changes = (self._task.change_tag,) if commit.changes else ()
-        streams = (*parts, *changes, self._task.position_tag)
+        streams = (*parts, *changes, position_tag(self._task))
         await self._note(TransactionRecord("begun", number, streams))
         named = await self._append_all(commit, parts)
         records = self._make_records(commit, named)
         await self._note(TransactionRecord("prepared", number, (), records))
-        self._closing = self._beside(self._close(commit, records))
+        self._closing = self._owner.beside(self._close(commit, records))
 
     async def finish(self) -> None:
         if self._closing is not None:
@@ -103,20 +112,20 @@ class TransactionProtocol:
 
     async def _close(self, commit: Commit, records: Sequence[CommitRecord]) -> None:
         done = await all_of([self._appender.append_nowait([_entry(one)]) for one in records])
-        self._visible(commit, Lsn(max(one.first_lsn for one in done)))
+        self._owner.visible(commit, Lsn(max(one.first_lsn for one in done)))
         await self._note(TransactionRecord("done", commit.marker.number))
 
     async def _append_all(
         self, commit: Commit, parts: dict[str, list[NewEntry]]
     ) -> dict[str, list[Range]]:
         """Each stream's entries, in flight together; where they came to stand."""
-        position = NewEntry(commit.marker_entry().payload, (self._task.position_tag,), Kind.STAGED)
+        position = NewEntry(commit.marker_entry().payload, (position_tag(self._task),), Kind.STAGED)
         wanted: dict[str, Sequence[NewEntry]] = {
             stream: [one._replace(kind=Kind.STAGED) for one in entries]
             for stream, entries in parts.items()
         }
         wanted[self._task.change_tag] = commit.changes
-        wanted[self._task.position_tag] = [position]
+        wanted[position_tag(self._task)] = [position]
         owners: list[str] = []
         groups: list[Sequence[NewEntry]] = []
         for stream, entries in wanted.items():
@@ -138,15 +147,15 @@ class TransactionProtocol:
         for stream, ranges in named.items():
             if stream == task.change_tag:
                 continue
-            is_own = stream == task.position_tag
+            is_own = stream == position_tag(task)
             tag = task.marker_tag if is_own else stream
-            tags = (tag, task.commit_record_tag)
+            tags = (tag, commit_record_tag(task))
             entry = commit.marker_entry(named[task.change_tag] if is_own else ranges, tags=tags)
             records.append(CommitRecord(entry.tags, entry.payload.decode()))
         return tuple(records)
 
     async def _note(self, record: TransactionRecord) -> None:
-        entry = NewEntry(encode_record(record), (self._task.transaction_tag,), Kind.CONTROL)
+        entry = NewEntry(encode_record(record), (transaction_tag(self._task),), Kind.CONTROL)
         await self._appender.append_nowait([entry])
 
 

@@ -9,11 +9,47 @@ was begun with count; a task that gets another instance ends it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from penstock.errors import BadFormat
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.names import TaskId, parse_task
-from penstock.runtime.control import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A task's word that its part of a checkpoint is durable: a control entry.
+
+    `commit` is the task's marker for this checkpoint, as text, and the tags that it goes to.
+    """
+
+    task: str
+    instance: int
+    number: int
+    commit: dict[str, Any]
+
+
+def encode_part(part: Part) -> bytes:
+    return json.dumps({"kind": "part", **asdict(part)}, separators=(",", ":")).encode()
+
+
+def decode_part(payload: bytes) -> Part | None:
+    """None: a control entry of another kind."""
+    try:
+        fields: Any = json.loads(payload)
+        if fields.pop("kind") != "part":
+            return None
+        part = Part(**fields)
+        texts = [part.task, part.commit["marker"], *part.commit["tags"]]
+        counts = [part.instance, part.number]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadFormat(f"bytes that are no part of a checkpoint: {error}") from error
+    if any(type(text) is not str for text in texts) or any(type(n) is not int for n in counts):
+        raise BadFormat(f"a part of a checkpoint of other types: {part}")
+    return part
 
 
 class AlignedCheckpoints:
