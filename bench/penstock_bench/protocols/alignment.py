@@ -8,6 +8,9 @@ that have delivered theirs is held: it belongs to the next checkpoint. Carbone e
 Entries of older instances of the upstream tasks are dropped: after a failure all tasks start anew
 from the last complete checkpoint, and those of the cohort say everything after it again.
 
+A barrier is JSON, {"barrier": number}: under f/<query>.<version>/<stage> to the sources, and under
+k/<query>.<version>/<stage> to the next stage.
+
 Law: when `step` says COMPLETE, exactly the entries before the barrier of each channel were taken.
 """
 

@@ -4,9 +4,13 @@
     prepared  all of them are there: n is committed, these commit records are still to be written
     done      they are
 
-One stream per task (tag X/<task>), as a Kafka transactional id has its place in the transaction
-log. A commit record is a marker, one for every stream, since without tags no entry can stand in two
-streams at once. Law: decode_record(encode_record(r)) equals r; any other bytes raise BadFormat.
+As JSON: version 1, state, number, streams, records ([tags, marker] each). One stream per task, as a
+Kafka transactional id has its place in the transaction log. A commit record is a marker, one for
+every stream, since without tags no entry can stand in two streams at once: under T/<task> the
+one whose ranges are the changes; under a reader's first virtual node, or the result's stream, one
+whose ranges are its data. All of a commit have one number.
+
+Law: decode_record(encode_record(r)) equals r; any other bytes raise BadFormat.
 """
 
 from __future__ import annotations
