@@ -22,7 +22,7 @@ runtime/   tasks, workers and the coordinator: a query at work on the log
 connector/ format("penstock"): Spark's own engine on the log
 spark/     where PySpark meets Penstock: plans, start, the running query
 nexmark/   the benchmark: generator and queries
-testing/   for tests of your own: a log in memory, batch Spark as the judge
+testing/   for your own tests: pipelines over lists of rows, batch Spark as the judge
 cli/       the command `penstock`
 
 The names below are the public ones. Importing this package loads nothing heavy and starts nothing:

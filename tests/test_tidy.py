@@ -170,7 +170,7 @@ HOMES = {
         "spark/",
         "nexmark/",
         "cli/plan.py",
-        "testing/oracle.py",
+        "testing/",
         # Where a user's Python function runs, with pyspark's own conversions.
         "ops/python_eval.py",
         "ops/map_batches.py",

@@ -1,10 +1,10 @@
-"""The central assertion: the same DataFrame function, run by batch Spark and by our operators.
+"""One DataFrame function, run by batch Spark and by our operators, and the results compared.
 
-`assert_same` builds the query twice, over batch DataFrames and over streaming ones of the same
-schemas; runs the first with Spark, the second with the Driver over the same rows in random chunks,
-by a random number of tasks, stopped and resumed at a random point with another number, from a
-snapshot or from the changes that were followed; and compares the final results
-as multisets. Where Spark fails, we must fail with the same error condition.
+A query is built twice, over batch DataFrames and over streaming ones of the same schemas. Spark
+runs the first. The Driver runs the second over the same rows: in random chunks, by some number of
+tasks, stopped and resumed at a random point with another number of tasks, from a snapshot or from
+the changes that were followed. Results are compared as multisets. A failure is a result, too: it is
+told by Spark's error condition.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import math
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -40,31 +41,13 @@ class Failed:
     condition: str
 
 
-def assert_same(
+def run_spark(
     spark: Any,
     build: Build,
     tables: Mapping[str, pa.Table],
-    *,
-    seed: int = 0,
-    runs: int = 1,
-    mode: Mode = "update",
-) -> None:
-    """Fail unless our result equals batch Spark's, in every run; the seed counts up with runs."""
-    expected = run_spark(spark, build, tables)
-    planned = plan_streaming(spark, build, tables, mode)
-    for run in range(seed, seed + runs):
-        actual = run_ours(planned, tables, random.Random(run))
-        assert_equal(actual, expected, f"seed {run}")
-
-
-def run_spark(spark: Any, build: Build, tables: Mapping[str, pa.Table]) -> pa.Table | Failed:
-    """The result by batch Spark, or its error."""
-    return _run_spark(spark, build, tables, lambda frame: frame.toArrow())
-
-
-def _run_spark(
-    spark: Any, build: Build, tables: Mapping[str, pa.Table], fetch: Callable[[Any], Any]
+    fetch: Callable[[Any], Any] = methodcaller("toArrow"),
 ) -> Any:
+    """The result by batch Spark, as `fetch` gets it from the DataFrame, or its error."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -82,68 +65,10 @@ def _run_spark(
         return Failed(condition.split(".")[0])
 
 
-def assert_expressions(
-    spark: Any, expressions: list[str], table: pa.Table, *, ansi: bool = True, seed: int = 0
-) -> None:
-    """Every SQL expression over the table's columns gives what Spark gives, row by row.
-
-    All of them make one plan, which keeps this cheap; none may fail in Spark.
-    """
-    with session_setting(spark, "spark.sql.ansi.enabled", str(ansi).lower()):
-        numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
-        chosen = [f"{expression} AS c{index}" for index, expression in enumerate(expressions)]
-        tables = {"t": numbered}
-
-        def build(frames: Frames) -> Any:
-            return frames["t"].selectExpr("_row", *chosen)
-
-        expected = run_spark(spark, build, tables)
-        assert not isinstance(expected, Failed), f"Spark itself fails: {expected}"
-        actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(seed))
-        assert not isinstance(actual, Failed), f"Spark does not fail: {actual}"
-    actual, expected = (t.sort_by("_row") for t in (actual, expected))
-    for index, expression in enumerate(expressions):
-        ours, theirs = (t.column(f"c{index}") for t in (actual, expected))
-        assert ours.type == theirs.type, f"{expression}: {ours.type} instead of {theirs.type}"
-        if ours.equals(theirs):
-            continue
-        for row, (one, two) in enumerate(
-            zip(_rows(pa.table([ours], ["x"])), _rows(pa.table([theirs], ["x"])), strict=True)
-        ):
-            if not _near(one, two):
-                inputs = table.slice(row, 1).to_pylist()
-                raise AssertionError(f"{expression}: {one} instead of {two} for {inputs}")
-
-
-def assert_fails(
-    spark: Any, expression: str, table: pa.Table, condition: str, *, ansi: bool = True
-) -> None:
-    """The expression fails in Spark with this error condition, and here with the same."""
-    with session_setting(spark, "spark.sql.ansi.enabled", str(ansi).lower()):
-        tables = {"t": table}
-
-        def build(frames: Frames) -> Any:
-            return frames["t"].selectExpr(f"{expression} AS c")
-
-        # An error takes three times as long to reach Python by way of toArrow.
-        expected = _run_spark(spark, build, tables, lambda frame: frame.collect())
-        assert expected == Failed(condition), f"Spark: {expected}"
-        actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(0))
-        assert actual == expected, f"{expression}: {_show(actual)} instead of {expected}"
-
-
-@contextmanager
-def session_setting(spark: Any, name: str, value: str) -> Iterator[None]:
-    """Inside, the session has this setting."""
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
-
-
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
+@cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """Streaming DataFrames must name a directory that exists. It goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="penstock-testing-")
 
 
 def streaming_frames(spark: Any, tables: Mapping[str, pa.Table]) -> dict[str, Any]:
@@ -152,7 +77,7 @@ def streaming_frames(spark: Any, tables: Mapping[str, pa.Table]) -> dict[str, An
 
     frames = {}
     for name, table in tables.items():
-        path = Path(_DIRECTORY.name, name)
+        path = Path(_directory().name, name)
         path.mkdir(exist_ok=True)
         schema = from_arrow_schema(table.schema)
         reader = spark.readStream.schema(schema).format("parquet").option("stream", name)
@@ -224,17 +149,17 @@ def _interleave(
 def assert_equal(actual: pa.Table | Failed, expected: pa.Table | Failed, note: str) -> None:
     """Compare results as multisets of rows; floating point numbers nearly."""
     if isinstance(actual, Failed) or isinstance(expected, Failed):
-        assert actual == expected, f"{note}: {_show(actual)} instead of {_show(expected)}"
+        assert actual == expected, f"{note}: {show(actual)} instead of {show(expected)}"
         return
     assert actual.column_names == expected.column_names, note
     if all(map(pa.ChunkedArray.equals, actual.columns, expected.columns)):
         return  # in order already, as large results of row by row queries are
-    ours, theirs = _rows(actual), _rows(expected)
+    ours, theirs = plain_rows(actual), plain_rows(expected)
     if Counter(ours) == Counter(theirs):
         return
     ours.sort(key=repr)
     theirs.sort(key=repr)
-    if len(ours) == len(theirs) and all(map(_near, ours, theirs)):
+    if len(ours) == len(theirs) and all(map(near, ours, theirs)):
         return
     missing = Counter(theirs) - Counter(ours)
     extra = Counter(ours) - Counter(theirs)
@@ -244,11 +169,11 @@ def assert_equal(actual: pa.Table | Failed, expected: pa.Table | Failed, note: s
     )
 
 
-def _show(outcome: pa.Table | Failed) -> str:
+def show(outcome: pa.Table | Failed) -> str:
     return str(outcome) if isinstance(outcome, Failed) else f"{outcome.num_rows} rows"
 
 
-def _rows(table: pa.Table) -> list[tuple[object, ...]]:
+def plain_rows(table: pa.Table) -> list[tuple[object, ...]]:
     columns = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
@@ -266,9 +191,9 @@ def _plain(value: object) -> object:
     return value
 
 
-def _near(one: object, two: object) -> bool:
+def near(one: object, two: object) -> bool:
     if isinstance(one, tuple) and isinstance(two, tuple):
-        return len(one) == len(two) and all(map(_near, one, two))
+        return len(one) == len(two) and all(map(near, one, two))
     if isinstance(one, float) and isinstance(two, float):
         return one == two or math.isclose(one, two, rel_tol=_RELATIVE)
     return one == two

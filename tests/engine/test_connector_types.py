@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import session_setting
 
 import penstock
 from penstock.stream.ddl import parse_ddl
 from penstock.stream.rows import to_batches
-from penstock.testing.oracle import session_setting
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -5,6 +5,7 @@ faults.py          disks that fail on request, or write down what they are asked
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 driver.py          one log on one disk, without a server, checked against what was sent
 engine_checkers.py the laws of exactly once, over all entries of a log
+oracle.py          our operators beside batch Spark, for functions, operators and whole plans
 history.py         what clients did and saw, and the check against the final log
 server_process.py  a log server to be killed, paused and starved
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same, session_setting
 from pyspark.sql import functions as F
 
 from penstock.errors import Unsupported
@@ -18,11 +19,9 @@ from penstock.testing.oracle import (
     Failed,
     Frames,
     assert_equal,
-    assert_same,
     plan_streaming,
     run_ours,
     run_spark,
-    session_setting,
 )
 
 _NAN, _INF = float("nan"), float("inf")

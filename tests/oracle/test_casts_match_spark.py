@@ -9,16 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_expressions, assert_fails, session_setting
 
 from penstock.errors import Unsupported
-from penstock.testing.oracle import (
-    Failed,
-    assert_expressions,
-    assert_fails,
-    plan_streaming,
-    run_ours,
-    session_setting,
-)
+from penstock.testing.oracle import Failed, plan_streaming, run_ours
 
 _TEXTS = {
     "number": [

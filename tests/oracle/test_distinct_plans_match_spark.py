@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness.oracle import assert_same
 from plan_strategies import make_tables
 
 from penstock.plan import nodes as n
-from penstock.testing.oracle import assert_same, plan_streaming
+from penstock.testing.oracle import plan_streaming
 
 WRITTEN = [
     "SELECT k, count(DISTINCT i) a, count(DISTINCT g) b, max(n) c, sum(m) d FROM {t} GROUP BY k",

@@ -8,14 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_expressions, assert_fails, session_setting
 
 from penstock.errors import Unsupported
-from penstock.testing.oracle import (
-    assert_expressions,
-    assert_fails,
-    plan_streaming,
-    session_setting,
-)
+from penstock.testing.oracle import plan_streaming
 
 PRINTED = [
     "yyyy-MM-dd",

@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same
 
 from penstock.errors import Unsupported
 from penstock.plan.nodes import Mode
-from penstock.testing.oracle import Frames, assert_same, plan_streaming
+from penstock.testing.oracle import Frames, plan_streaming
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

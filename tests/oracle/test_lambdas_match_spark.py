@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_expressions, assert_fails
 
 from penstock.errors import Unsupported
-from penstock.testing.oracle import Frames, assert_expressions, assert_fails, plan_streaming
+from penstock.testing.oracle import Frames, plan_streaming
 
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 

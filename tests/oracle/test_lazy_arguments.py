@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_expressions, assert_fails
 
 from penstock.ops import functions
 from penstock.ops.functions.registry import FUNCTIONS
-from penstock.testing.oracle import assert_expressions, assert_fails
 
 TABLE = pa.table(
     {

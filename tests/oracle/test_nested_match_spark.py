@@ -10,19 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from harness.oracle import assert_expressions, assert_fails, assert_same
 from pyspark.errors import IllegalArgumentException
 
 from penstock.ops.functions.lists import lists_of, retype
-from penstock.testing.oracle import (
-    Failed,
-    Frames,
-    assert_expressions,
-    assert_fails,
-    assert_same,
-    plan_streaming,
-    run_ours,
-    run_spark,
-)
+from penstock.testing.oracle import Failed, Frames, plan_streaming, run_ours, run_spark
 
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 TEXTS = ["", "a", "b", "ab", "é", "\U0001f600", "z,y"]

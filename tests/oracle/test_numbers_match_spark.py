@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
-from penstock.testing.oracle import assert_expressions, assert_fails, assert_same
+from harness.oracle import assert_expressions, assert_fails, assert_same
 
 _INTEGERS = {"b": 8, "s": 16, "i": 32, "l": 64}
 _FLOATS = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.5, 0.1, 1e-300, 1e300]

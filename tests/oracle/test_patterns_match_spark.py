@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_expressions, assert_fails
 
 from penstock.errors import Unsupported
-from penstock.testing.oracle import assert_expressions, assert_fails, plan_streaming
+from penstock.testing.oracle import plan_streaming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from harness.oracle import assert_same
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
@@ -20,13 +21,7 @@ from penstock.errors import EvaluationFailed, Unsupported
 from penstock.ops.driver import Driver
 from penstock.ops.python_eval import PICKLED, Udf, build_worker, user_errors
 from penstock.stream.ddl import parse_ddl
-from penstock.testing.oracle import (
-    Failed,
-    Frames,
-    assert_same,
-    plan_streaming,
-    run_spark,
-)
+from penstock.testing.oracle import Failed, Frames, plan_streaming, run_spark
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

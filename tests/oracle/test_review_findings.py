@@ -8,13 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same
 from plan_strategies import make_tables
 
 from penstock.errors import Unsupported
 from penstock.ops.driver import Driver
 from penstock.plan import nodes as n
 from penstock.plan.nodes import Mode
-from penstock.testing.oracle import assert_same, plan_streaming
+from penstock.testing.oracle import plan_streaming
 
 #: Delays that no row of make_tables exceeds, and that the watermark overtakes while rows come.
 _WATERMARKS = (("t", "ts", "5 seconds"), ("u", "ts2", "8 seconds"))

@@ -8,13 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same
 from pyspark.sql import functions as F
 
 from penstock.errors import Unsupported
 from penstock.ops.api import Delta
 from penstock.ops.driver import Driver
 from penstock.plan.nodes import Mode
-from penstock.testing.oracle import Build, Frames, assert_same, plan_streaming
+from penstock.testing.oracle import Build, Frames, plan_streaming
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

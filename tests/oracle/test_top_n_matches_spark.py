@@ -7,17 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same
 
 from penstock.errors import Unsupported
 from penstock.ops.driver import Driver
 from penstock.plan import nodes as n
-from penstock.testing.oracle import (
-    assert_same,
-    chunks,
-    plan_streaming,
-    run_ours,
-    run_spark,
-)
+from penstock.testing.oracle import chunks, plan_streaming, run_ours, run_spark
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

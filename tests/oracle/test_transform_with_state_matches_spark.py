@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same
 from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql import functions as F
@@ -28,7 +29,6 @@ from penstock.testing.oracle import (
     Failed,
     Frames,
     assert_equal,
-    assert_same,
     plan_streaming,
     run_spark,
     streaming_frames,

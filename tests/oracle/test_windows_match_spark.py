@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_same
 
 from penstock.errors import Unsupported
-from penstock.testing.oracle import assert_same, plan_streaming, run_ours
+from penstock.testing.oracle import plan_streaming, run_ours
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
