@@ -7,6 +7,7 @@ agree on are in limits.py.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -44,18 +45,7 @@ class ServerConfig:
 
     def validate(self) -> None:
         """Raise BadConfig with every problem at once."""
-        problems = []
-        if not 0 <= self.port <= 65535:
-            problems.append(f"port {self.port} is not in 0..65535")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            problems.append("tls_cert and tls_key go together")
-        for path in (self.tls_cert, self.tls_key):
-            if path is not None and not path.is_file():
-                problems.append(f"{path} does not exist")
-        if self.tls_cert is None and not is_loopback(self.host):
-            problems.append(
-                f"listening on {self.host} needs TLS: give tls_cert and tls_key, or use 127.0.0.1"
-            )
+        problems = listening_problems(self.host, (self.port,), self.tls_cert, self.tls_key)
         if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
             problems.append(
                 f"segment_bytes {self.segment_bytes} is not in "
@@ -71,6 +61,23 @@ class ServerConfig:
     def lines(self) -> list[str]:
         """The effective settings, one `name=value` each; printed at start."""
         return [f"{field.name}={getattr(self, field.name)}" for field in fields(self)]
+
+
+def listening_problems(
+    host: str, ports: Iterable[int], tls_cert: Path | None, tls_key: Path | None
+) -> list[str]:
+    """What is wrong with where a server listens, and with how it would prove who it is."""
+    problems = [f"port {port} is not in 0..65535" for port in ports if not 0 <= port <= 65535]
+    if (tls_cert is None) != (tls_key is None):
+        problems.append("tls_cert and tls_key go together")
+    for path in (tls_cert, tls_key):
+        if path is not None and not path.is_file():
+            problems.append(f"{path} does not exist")
+    if tls_cert is None and not is_loopback(host):
+        problems.append(
+            f"listening on {host} needs TLS: give tls_cert and tls_key, or use 127.0.0.1"
+        )
+    return problems
 
 
 def is_loopback(host: str) -> bool:

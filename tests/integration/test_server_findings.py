@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -31,10 +31,11 @@ from penstock.log.core.sequencer import OldDuplicate
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.server import owner as owner_module
-from penstock.log.server import served_log
-from penstock.log.server.connection import ServerConnection
-from penstock.log.server.metrics import ServerMetrics
 from penstock.log.server.server import LogServer
+from penstock.log.serving import served_log
+from penstock.log.serving.connection import ServerConnection
+from penstock.log.serving.log_metrics import LogMetrics
+from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.process import EXIT_FATAL
 from penstock.log.storage.log_storage import LogStorage
 
@@ -62,7 +63,7 @@ def play(data_dir: Path, scenario: Scenario) -> None:
 
 
 def the_connection(server: LogServer) -> ServerConnection:
-    (connection,) = server._connections
+    (connection,) = server.listener.connections
     return connection
 
 
@@ -115,17 +116,18 @@ def test_a_connection_with_many_waiting_requests_is_not_read_until_most_are_answ
 ) -> None:
     async def scenario(server: LogServer, log: AsyncLog) -> None:
         connection, gate = the_connection(server), asyncio.Event()
+        requests = cast(LogRequests, connection._requests)
 
         async def wait() -> None:
             await gate.wait()
 
         for number in range(CONNECTION_WAITING_MAX + 1):
-            assert not connection._halts
-            connection._later(number, wait)
-        assert connection._halts == {"waiting requests"}
+            assert not connection.halts
+            requests._later(number, wait)
+        assert connection.halts == {"waiting requests"}
         gate.set()
         await log.bounds()
-        assert not connection._halts
+        assert not connection.halts
 
     play(tmp_path, scenario)
 
@@ -179,7 +181,7 @@ def test_hidden_tags_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_metrics_show_positions_exactly() -> None:
-    text = ServerMetrics().text({"tail_position": ("First unwritten LSN.", 123_456_789)})
+    text = LogMetrics().text({"tail_position": ("First unwritten LSN.", 123_456_789)})
     assert "penstock_tail_position 123456789\n" in text
 
 

@@ -14,8 +14,8 @@ from penstock.log.client.connection import open_connection
 from penstock.log.core import tails
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server import served_log
 from penstock.log.server.server import LogServer
+from penstock.log.serving import served_log
 
 
 class Serving:

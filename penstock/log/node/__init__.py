@@ -4,7 +4,7 @@ server.py         who it is, recover, listen, stop
 registration.py   its place in the metadata, and which segments were given up
 cookie.py         name and cookie: when it is another node
 config.py         its settings
-connection.py     one proxy's requests
+requests.py       one proxy's requests
 owner.py          the core on real time and files: group commit, reads, flushes
 journal.py        what makes blocks, fences and tombstones durable
 segment_store.py  where blocks lie: memory, then one file per part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from penstock.config import is_loopback
+from penstock.config import listening_problems
 from penstock.errors import BadConfig
 from penstock.limits import BLOCK_BYTES_MAX, MIB
 from penstock.log.node.cookie import NODE_NAME
@@ -51,18 +51,8 @@ class NodeConfig:
             problems.append(
                 f"{self.name!r} is not the name of a node: lower-case letters, digits, . - and _"
             )
-        for port in (self.port, self.advertised_port):
-            if not 0 <= port <= 65535:
-                problems.append(f"port {port} is not in 0..65535")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            problems.append("tls_cert and tls_key go together")
-        for path in (self.tls_cert, self.tls_key):
-            if path is not None and not path.is_file():
-                problems.append(f"{path} does not exist")
-        if self.tls_cert is None and not is_loopback(self.host):
-            problems.append(
-                f"listening on {self.host} needs TLS: give tls_cert and tls_key, or use 127.0.0.1"
-            )
+        ports = (self.port, self.advertised_port)
+        problems += listening_problems(self.host, ports, self.tls_cert, self.tls_key)
         if not self.region or not self.rack:
             problems.append("region and rack have names")
         if not BLOCK_BYTES_MAX <= self.journal_bytes <= 1024 * MIB:

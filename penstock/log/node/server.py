@@ -1,7 +1,7 @@
 """The storage node process: find out who it is, recover, listen, register, stop cleanly.
 
-Owns the way up and down. Sockets and admission are in serving/, what connections do is in
-connection.py, what the node does in owner.py, its place in the cluster in registration.py.
+Owns the way up and down. Sockets and admission are in serving/, what requests do is in
+requests.py, what the node does in owner.py, its place in the cluster in registration.py.
 Law: the directory lock is held from before recovery until after the files are closed; nothing is
 answered before the cookie is right in the metadata.
 """
@@ -23,7 +23,6 @@ from penstock.errors import BadConfig, BadFormat, Defect, Unavailable
 from penstock.log.meta.api import MetadataStore
 from penstock.log.node.client import decode_node_info
 from penstock.log.node.config import NodeConfig
-from penstock.log.node.connection import UNFLUSHED, NodeConnection
 from penstock.log.node.cookie import (
     Identity,
     decide_identity,
@@ -41,9 +40,11 @@ from penstock.log.node.journal import (
 from penstock.log.node.metrics import NodeMetrics
 from penstock.log.node.owner import NodeOwner
 from penstock.log.node.registration import RETRY_SECONDS, OpenStore, Registration
+from penstock.log.node.requests import UNFLUSHED, NodeRequests
 from penstock.log.node.segment_store import FILE_CACHE_COUNT, SegmentStore
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.node_core import NodeCore, TrimRecord
+from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.directory import (
     NODE_FILE,
     TOKEN_FILE,
@@ -127,10 +128,11 @@ def mend(
     return recover_journal(disks.journal)
 
 
-class NodeServer(Listener[NodeConnection]):
-    """One running node. `run` returns when it was told to stop, or raises what stopped it."""
+class NodeServer:
+    """One running node. `run` returns when it was told to stop, or raises what stopped it.
 
-    metrics: NodeMetrics
+    A `listener.Host`.
+    """
 
     def __init__(
         self,
@@ -143,20 +145,29 @@ class NodeServer(Listener[NodeConnection]):
     ) -> None:
         """`apart` and `clock`: as `NodeOwner` has them."""
         config.validate()
-        super().__init__(NodeMetrics(), files_max=FILE_CACHE_COUNT)
+        self.metrics = NodeMetrics()
+        self.listener = Listener(self, files_max=FILE_CACHE_COUNT)
         self._apart = apart
         self._clock = clock
         self.config = config
         self._open_store = open_store
         self._on_ready = on_ready
         #: Connections that wait for a flush.
-        self.full: dict[NodeConnection, None] = {}
+        self.full: dict[ServerConnection, None] = {}
         self._started = time.time()
         self.identity: Identity
         self.owner: NodeOwner
         self.info: NodeInfo
         self._registration: Registration
+        self._loop: asyncio.AbstractEventLoop
         self.ready = asyncio.Event()
+
+    @property
+    def descriptors_wanted(self) -> int:
+        return self.listener.descriptors_wanted
+
+    def stop(self) -> None:
+        self.listener.stop()
 
     async def run(self) -> None:
         """In the data directory, which nobody else may have open meanwhile."""
@@ -166,9 +177,9 @@ class NodeServer(Listener[NodeConnection]):
         try:
             remove_address(address_file)  # a dead node's: nobody may show it the token
             if config.token_file is None:
-                self.token = ensure_token(config.data_dir / TOKEN_FILE)
+                self.listener.token = ensure_token(config.data_dir / TOKEN_FILE)
             else:
-                self.token = read_token(config.token_file)
+                self.listener.token = read_token(config.token_file)
             await self.run_on(
                 NodeDisks.real(config.data_dir),
                 listening=lambda address: write_address(address_file, address),
@@ -180,8 +191,12 @@ class NodeServer(Listener[NodeConnection]):
     async def run_on(
         self, disks: NodeDisks, listening: Callable[[Address], None] = lambda address: None
     ) -> None:
-        """On disks that are this node's alone; `token` is set. `listening` is told where."""
-        self.begin()
+        """On disks that are this node's alone; the listener has its token.
+
+        `listening` is told where it listens.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.listener.begin()
         if self.config.fsync_delay_ms:
             logger.warning("for a benchmark, fsyncs are slow by %g ms", self.config.fsync_delay_ms)
         store: MetadataStore | None = None
@@ -193,8 +208,7 @@ class NodeServer(Listener[NodeConnection]):
         finally:
             if store is not None:
                 await store.close()
-        if self._fatal is not None:
-            raise Unavailable(f"the node stopped: {self._fatal!r}") from self._fatal
+        self.listener.raise_fatal("the node")
 
     async def _first_store(self) -> MetadataStore:
         """The metadata must be reached once: only there stands which cookie is the newest."""
@@ -203,7 +217,7 @@ class NodeServer(Listener[NodeConnection]):
             try:
                 return await self._open_store()
             except Unavailable as error:
-                if self._loop.time() > deadline or self._stop.is_set():
+                if self._loop.time() > deadline or self.listener.stopped.is_set():
                     raise
                 logger.warning("waiting for the metadata cause=%s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -239,9 +253,9 @@ class NodeServer(Listener[NodeConnection]):
             core,
             recovered,
             metrics=self.metrics,
-            after_event=self.turn_soon,
+            after_event=self.listener.turn_soon,
             on_drained=self._drained,
-            on_fatal=self.on_fatal,
+            on_fatal=self.listener.on_fatal,
             journal_bytes=config.journal_bytes,
             fsync_delay_ms=config.fsync_delay_ms,
             apart=self._apart,
@@ -277,11 +291,13 @@ class NodeServer(Listener[NodeConnection]):
     async def _serve(self, metadata: MetadataStore, listening: Callable[[Address], None]) -> None:
         config = self.config
         self.owner.start()
-        listener: asyncio.Server | None = None
+        listener, socket = self.listener, None
         registering: asyncio.Task[None] | None = None
         try:
-            listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
-            listening(self._announce(listener))
+            socket = await listener.listen(
+                config.host, config.port, config.tls_cert, config.tls_key
+            )
+            listening(self._announce(socket))
             self._registration = Registration(
                 self.info, self.owner, self._open_store, trim_seconds=config.trim_seconds
             )
@@ -289,31 +305,31 @@ class NodeServer(Listener[NodeConnection]):
             registering.add_done_callback(self._registration_ended)
             self._on_ready(self.info)
             self.ready.set()
-            await self._stop.wait()
+            await listener.stopped.wait()
         finally:
-            if listener is not None:
-                listener.close()
+            if socket is not None:
+                socket.close()
             if registering is None:
                 await metadata.close()
             else:
                 registering.cancel()
                 await asyncio.gather(registering, return_exceptions=True)
-            await self.owner.stop(clean=self._fatal is None)
-            self.close_connections()
-            logger.info("stopped node=%s", self.info.id if listener is not None else "?")
+            await self.owner.stop(clean=listener.fatal is None)
+            listener.close_connections()
+            logger.info("stopped node=%s", self.info.id if socket is not None else "?")
 
     def _registration_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            self.on_fatal(task.exception() or Defect("the registration ended"))
+            self.listener.on_fatal(task.exception() or Defect("the registration ended"))
 
     async def wait_registered(self) -> None:
         await self.ready.wait()
         await self._registration.is_registered.wait()
 
-    def _announce(self, listener: asyncio.Server) -> Address:
+    def _announce(self, socket: asyncio.Server) -> Address:
         config = self.config
         host = config.advertised_host or config.host
-        port = int(listener.sockets[0].getsockname()[1])
+        port = int(socket.sockets[0].getsockname()[1])
         tls = config.tls_cert is not None
         self.info = NodeInfo(
             *_id(self.identity),
@@ -327,18 +343,16 @@ class NodeServer(Listener[NodeConnection]):
         logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)
         return Address(host, port, tls)
 
-    # ---- connections and turns
+    # ---- listener.Host
 
-    def connection(self) -> NodeConnection:
-        return NodeConnection(self)
-
-    def dismiss(self, connection: NodeConnection) -> None:
-        super().dismiss(connection)
-        self.full.pop(connection, None)
+    def meet(self, connection: ServerConnection) -> NodeRequests:
+        return NodeRequests(self, connection)
 
     def turn(self) -> None:
         self.owner.pump()
-        self.send_dirty()
+
+    def after_turn(self) -> None:
+        return None
 
     def _drained(self) -> None:
         full, self.full = self.full, {}
@@ -358,7 +372,7 @@ class NodeServer(Listener[NodeConnection]):
                 "parts": store.parts_count,
                 "unflushed_bytes": store.memory_bytes,
                 "journals": len(self.owner.journal.numbers),
-                "connections": len(self._connections),
+                "connections": len(self.listener.connections),
                 "written_records": self.metrics.written_records,
                 "damaged_blocks": self.metrics.damaged_blocks,
                 "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -377,8 +391,8 @@ class NodeServer(Listener[NodeConnection]):
                 "unflushed_bytes": ("Bytes of blocks not in files yet.", store.memory_bytes),
                 "journals": ("Files of the journal.", len(self.owner.journal.numbers)),
                 "open_files": ("Segment files kept open.", store.open_files),
-                "connections": ("Peers that have shown the token.", len(self._connections)),
-                "inflight_bytes": ("Bytes of unanswered blocks.", self.inflight_bytes),
+                "connections": ("Peers that have shown the token.", len(self.listener.connections)),
+                "inflight_bytes": ("Bytes of unanswered blocks.", self.listener.inflight_bytes),
             }
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from penstock.config import is_loopback
+from penstock.config import listening_problems
 from penstock.errors import BadConfig, BadRequest
 from penstock.limits import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_MS_MAX
 from penstock.log.proxy.open_log import Replication
@@ -50,19 +50,10 @@ class ProxyConfig:
 
     def validate(self) -> None:
         """Raise BadConfig with every problem at once."""
-        problems = []
         rule = self.replication
-        if not 0 <= self.port <= 65535:
-            problems.append(f"port {self.port} is not in 0..65535")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            problems.append("tls_cert and tls_key go together")
-        for path in (self.tls_cert, self.tls_key, self.tls_ca):
-            if path is not None and not path.is_file():
-                problems.append(f"{path} does not exist")
-        if self.tls_cert is None and not is_loopback(self.host):
-            problems.append(
-                f"listening on {self.host} needs TLS: give tls_cert and tls_key, or use 127.0.0.1"
-            )
+        problems = listening_problems(self.host, (self.port,), self.tls_cert, self.tls_key)
+        if self.tls_ca is not None and not self.tls_ca.is_file():
+            problems.append(f"{self.tls_ca} does not exist")
         try:
             check_quorums(
                 size=rule.ensemble, write_quorum=rule.write_quorum, ack_quorum=rule.ack_quorum

@@ -23,7 +23,7 @@ from penstock.log.proxy.log_view import LogView, SegmentMap, groups_of
 from penstock.log.records import Flush, Guard, Value
 from penstock.log.replication.manifest import LogManifest, Segment
 from penstock.log.replication.read_ahead import ReadAhead
-from penstock.log.server.served_log import Reply, ServedLog, Surroundings
+from penstock.log.serving.served_log import Reply, ServedLog, Surroundings
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)

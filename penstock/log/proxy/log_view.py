@@ -30,7 +30,7 @@ from penstock.log.group_format import decode_body
 from penstock.log.proxy.block_source import Block, BlockSource
 from penstock.log.record_format import RECORD_HEADER_BYTES, decode_header
 from penstock.log.replication.manifest import LogManifest, Segment, SegmentKey
-from penstock.log.server.served_log import log_status
+from penstock.log.serving.served_log import log_status
 from penstock.log.storage.views import NotHere, SegmentView
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from penstock.log.replication.manifest import Ensemble, LogManifest, Segment
 from penstock.log.replication.node_api import NodeInfo, Nodes
 from penstock.log.replication.placement import choose_ensemble, choose_replacement, draw
 from penstock.log.replication.quorum import can_ack
-from penstock.log.server.served_log import Surroundings
+from penstock.log.serving.served_log import Surroundings
 
 logger = logging.getLogger(__name__)
 

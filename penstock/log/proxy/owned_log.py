@@ -34,7 +34,7 @@ from penstock.log.proxy.manifest_register import ManifestRegister
 from penstock.log.proxy.open_segment import OpenSegment
 from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header
 from penstock.log.replication.manifest import LogManifest, Segment
-from penstock.log.server.served_log import Outcome, Reply, SequencedLog, Surroundings
+from penstock.log.serving.served_log import Outcome, Reply, SequencedLog, Surroundings
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)

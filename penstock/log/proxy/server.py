@@ -50,11 +50,10 @@ from penstock.log.proxy.session import MetadataSession
 from penstock.log.replication.manifest import LogManifest, check_log_name, decode_log_manifest
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.routing import ProxyInfo
-from penstock.log.server.connection import ServerConnection
-from penstock.log.server.listener import LogListener
-from penstock.log.server.served_log import PROGRESS_MS, ServedLog, wall_ms
 from penstock.log.serving.directory import read_token
+from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.served_log import PROGRESS_MS, ServedLog, wall_ms
 from penstock.log.serving.task_set import TaskSet
 from penstock.wire import messages as m
 
@@ -67,11 +66,9 @@ OPEN_SECONDS = 60.0
 #: How often the logs of this proxy are looked after.
 HOUSE_SECONDS = 1.0
 
-Opened = Callable[[ServedLog | PenstockError], None]
 
-
-class ProxyServer(LogListener):
-    """One running proxy. `run` returns when it was told to stop."""
+class ProxyServer:
+    """One running proxy. `run` returns when it was told to stop. A `log_service.LogHost`."""
 
     def __init__(
         self,
@@ -84,7 +81,8 @@ class ProxyServer(LogListener):
     ) -> None:
         """`id`: unlike that of any other proxy, and of any former life of this one."""
         config.validate()
-        super().__init__(wall_ms)
+        self.service = LogService(self, wall_ms)
+        self.listener = self.service.listener
         self.config = config
         self._open_store = open_store
         self._on_ready = on_ready
@@ -107,17 +105,28 @@ class ProxyServer(LogListener):
         self._opener: LogOpener
         self._session: MetadataSession
         self._tasks: TaskSet
+        self._loop: asyncio.AbstractEventLoop
         self._housekeeper: Housekeeper
         self._evacuation: Evacuation
         self._auditor: Auditor
 
+    @property
+    def descriptors_wanted(self) -> int:
+        return self.listener.descriptors_wanted
+
+    def stop(self) -> None:
+        self.listener.stop()
+
     async def run(self) -> None:
         config = self.config
-        self.begin()
+        self.listener.begin()
+        self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet(self._task_failed)
-        self.token = read_token(config.token_file)
-        listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
-        port = listener.sockets[0].getsockname()[1]
+        self.listener.token = read_token(config.token_file)
+        socket = await self.listener.listen(
+            config.host, config.port, config.tls_cert, config.tls_key
+        )
+        port = socket.sockets[0].getsockname()[1]
         self.info = ProxyInfo(
             self._id,
             config.advertised_host or config.host,
@@ -132,12 +141,11 @@ class ProxyServer(LogListener):
         )
         try:
             await self._start()
-            await self._stop.wait()
+            await self.listener.stopped.wait()
         finally:
-            listener.close()
+            socket.close()
             await self._end()
-        if self._fatal is not None:
-            raise Unavailable(f"the proxy stopped: {self._fatal!r}") from self._fatal
+        self.listener.raise_fatal("the proxy")
 
     async def _start(self) -> None:
         config = self.config
@@ -194,10 +202,10 @@ class ProxyServer(LogListener):
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await self._tasks.cancel()
         for name in list(self._owned):
-            await self._let_go(name, clean=self._fatal is None)
+            await self._let_go(name, clean=self.listener.fatal is None)
         for name in list(self._followed):
             await self._unfollow(name)
-        self.close_connections()
+        self.listener.close_connections()
         if hasattr(self, "_nodes"):
             await self._nodes.close()
         await self._session.close()
@@ -205,7 +213,7 @@ class ProxyServer(LogListener):
 
     def _task_failed(self, error: BaseException) -> None:
         logger.critical("a task failed, the proxy stops", exc_info=error)
-        self.on_fatal(error)
+        self.listener.on_fatal(error)
 
     # ---- the session
 
@@ -237,7 +245,7 @@ class ProxyServer(LogListener):
 
     # ---- which log
 
-    def open_log(self, hello: m.Hello, connection: ServerConnection, opened: Opened) -> None:
+    def open_log(self, hello: m.Hello, opened: Opened) -> None:
         try:
             name = check_log_name(hello.log)
         except BadRequest as error:
@@ -299,7 +307,7 @@ class ProxyServer(LogListener):
         store = self._session.store
         claim = await self._claim(store, name)
         started = self._loop.time()
-        around = self.surroundings(
+        around = self.service.surroundings(
             lambda: self._owned.get(name), lambda error: self._drop(name, error)
         )
         try:
@@ -367,7 +375,7 @@ class ProxyServer(LogListener):
     def _drop(self, name: str, error: BaseException) -> None:
         """The log has another owner now, or may have: its clients must look for it."""
         if not isinstance(error, PenstockError):
-            self.on_fatal(error)
+            self.listener.on_fatal(error)
         elif isinstance(error, Fenced | Unavailable):
             logger.warning("letting a log go log=%s cause=%s", name, error)
         else:
@@ -381,13 +389,8 @@ class ProxyServer(LogListener):
             return
         claim = self._claims.pop(name)
         await owned.stop(clean=clean)
-        self._close_connections_of(owned)
+        self.service.close_connections_to(owned)
         await self._release(name, claim)
-
-    def _close_connections_of(self, log: ServedLog) -> None:
-        for connection in list(self._connections):
-            if connection.log is log:
-                connection.close()
 
     # ---- followed logs
 
@@ -418,8 +421,9 @@ class ProxyServer(LogListener):
         # Of the session that is open now: the one before may have ended while we loaded.
         unwatch = self._session.store.watch(manifest_path(name), changed.set)
         changed.set()
-        around = self.surroundings(
-            lambda: self._followed[name][0] if name in self._followed else None, self.on_fatal
+        around = self.service.surroundings(
+            lambda: self._followed[name][0] if name in self._followed else None,
+            self.listener.on_fatal,
         )
         view = LogView(name, self._source, manifest, self._housekeeper.cold)
         followed = FollowedLog(around, view, load=load, changed=changed)
@@ -432,15 +436,14 @@ class ProxyServer(LogListener):
         if known is not None:
             known[1]()
             await known[0].stop()
-            self._close_connections_of(known[0])
+            self.service.close_connections_to(known[0])
 
     # ---- time
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_MS / 1000)
-            read = {c.log: None for c in self._connections if c.log is not None and c.subscriptions}
-            for log in read:
+            for log in self.service.logs_read():
                 log.tick()
 
     async def _keep_house(self) -> None:
@@ -473,7 +476,7 @@ class ProxyServer(LogListener):
 
     async def _unfollow_idle(self) -> None:
         now = self._loop.time()
-        used = {connection.log for connection in self._connections}
+        used = self.service.logs_used()
         for name, (followed, _) in list(self._followed.items()):
             if followed in used:
                 self._idle_since.pop(name, None)
@@ -492,7 +495,7 @@ class ProxyServer(LogListener):
                 "pid": os.getpid(),
                 "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "uptime_seconds": round(time.time() - self._started, 3),
-                "connections": len(self._connections),
+                "connections": len(self.listener.connections),
                 "owned": {name: _owned_status(log) for name, log in self._owned.items()},
                 "followed": {
                     name: {"tail": log.durable_lsn, "subscriptions": log.tails.count}
@@ -507,17 +510,20 @@ class ProxyServer(LogListener):
 
     def metrics_text(self) -> str:
         logs = [*self._owned.values(), *(log for log, _ in self._followed.values())]
-        return self.metrics.text(
+        return self.service.metrics.text(
             {
                 "logs_owned": ("Logs that this proxy owns.", len(self._owned)),
                 "logs_followed": ("Logs that are followed for readers.", len(self._followed)),
-                "connections": ("Clients that have shown the token.", len(self._connections)),
+                "connections": (
+                    "Clients that have shown the token.",
+                    len(self.listener.connections),
+                ),
                 "subscriptions": ("Readers.", sum(log.tails.count for log in logs)),
                 "subscriptions_behind": (
                     "Readers below the tail.",
                     sum(x.tails.behind for x in logs),
                 ),
-                "inflight_bytes": ("Bytes of unanswered appends.", self.inflight_bytes),
+                "inflight_bytes": ("Bytes of unanswered appends.", self.listener.inflight_bytes),
                 "fetched_bytes": ("Bytes read from nodes.", self._source.fetched_bytes),
                 "speculative_reads": ("Reads that asked one more node.", self._source.speculated),
                 "nodes_alive": ("Registered storage nodes.", len(self._nodes.alive())),

@@ -1,9 +1,5 @@
-"""The log server.
+"""The server of a log on one machine. What it shares with a proxy is in serving/.
 
 server.py      open, listen, stop
-listener.py    sessions and turns: also of a proxy
-served_log.py  a log as connections use it: reads, sequenced appends
 owner.py       the cores on real time, files and readers
-connection.py  one client
-metrics.py     its counters
 """

@@ -20,18 +20,18 @@ from penstock.errors import BadRequest, Damaged, PenstockError
 from penstock.ids import Lsn
 from penstock.log.core.sequencer import Sequencer, Write
 from penstock.log.core.tails import DurableGroup
-from penstock.log.server.served_log import (
-    PROGRESS_MS,
-    SequencedLog,
-    Surroundings,
-    log_status,
-)
 from penstock.log.serving.group_commit import (
     INLINE_BYTES,
     NOTE_DELAY_MS,
     Apart,
     GroupCommit,
     WriterThread,
+)
+from penstock.log.serving.served_log import (
+    PROGRESS_MS,
+    SequencedLog,
+    Surroundings,
+    log_status,
 )
 from penstock.log.storage.log_storage import LogStorage
 from penstock.wire import messages as m

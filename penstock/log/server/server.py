@@ -1,7 +1,7 @@
 """The log server process: open the log, listen, serve, stop cleanly.
 
-Owns the way up and down, and what is told to people. Sockets and admission are in serving/, what
-connections do is in connection.py, what the log does in owner.py.
+Owns the way up and down, and what is told to people. Sockets, admission and clients' requests are
+in serving/, what the log does is in owner.py.
 Law: the directory lock is held from before recovery until after the files are closed.
 """
 
@@ -21,12 +21,9 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from penstock.config import ServerConfig
-from penstock.errors import BadRequest, PenstockError, Unavailable
+from penstock.errors import BadRequest
 from penstock.log.core.sequencer import SegmentLimits, Sequencer
-from penstock.log.server.connection import ServerConnection
-from penstock.log.server.listener import LogListener
 from penstock.log.server.owner import LogOwner
-from penstock.log.server.served_log import ServedLog, wall_ms
 from penstock.log.serving.directory import (
     SERVER_FILE,
     TOKEN_FILE,
@@ -38,7 +35,9 @@ from penstock.log.serving.directory import (
     write_address,
 )
 from penstock.log.serving.group_commit import Apart
+from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.served_log import ServedLog, wall_ms
 from penstock.log.storage.disk import Disk, RealDisk
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.manifest import FileManifestStore
@@ -82,8 +81,11 @@ def _open_cold(uri: str | None) -> ColdStore | None:
     return FileSystemColdStore(uri)
 
 
-class LogServer(LogListener):
-    """One running server. `run` returns when it was told to stop, or raises what stopped it."""
+class LogServer:
+    """One running server. `run` returns when it was told to stop, or raises what stopped it.
+
+    A `log_service.LogHost`, whose clients all want the same log.
+    """
 
     def __init__(
         self,
@@ -93,7 +95,8 @@ class LogServer(LogListener):
         wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
         config.validate()
-        super().__init__(wall_ms)
+        self.service = LogService(self, wall_ms)
+        self.listener = self.service.listener
         self.config = config
         self._on_ready = on_ready
         self._started = time.time()
@@ -102,6 +105,13 @@ class LogServer(LogListener):
         self.address: Address
         self.ready = asyncio.Event()
 
+    @property
+    def descriptors_wanted(self) -> int:
+        return self.listener.descriptors_wanted
+
+    def stop(self) -> None:
+        self.listener.stop()
+
     async def run(self) -> None:
         """In the data directory, which nobody else may have open meanwhile."""
         config = self.config
@@ -109,7 +119,7 @@ class LogServer(LogListener):
         lock = DirectoryLock(config.data_dir)
         try:
             remove_address(address_file)  # a dead server's: nobody may show it the token
-            self.token = ensure_token(config.data_dir / TOKEN_FILE)
+            self.listener.token = ensure_token(config.data_dir / TOKEN_FILE)
             await self.run_on(
                 RealDisk(config.data_dir / "log"),
                 cold=_open_cold(config.cold_uri),
@@ -131,16 +141,19 @@ class LogServer(LogListener):
         pool: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """On a disk that is this server's alone; `token` is set. `listening` is told where.
+        """On a disk that is this server's alone; the listener has its token.
 
-        `apart`, `pool` and `clock` are for the owner.
+        `listening` is told where it listens, and which log it is. `apart`, `pool` and `clock` are
+        for the owner.
         """
-        self.begin()
-        storage, sequencer = open_storage(disk, self.config, cold=cold, wall_ms=self._wall_ms)
+        self.listener.begin()
+        storage, sequencer = open_storage(
+            disk, self.config, cold=cold, wall_ms=self.service.wall_ms
+        )
         self.owner = LogOwner(
             storage,
             sequencer,
-            self.surroundings(lambda: self.owner, self.on_fatal),
+            self.service.surroundings(lambda: self.owner, self.listener.on_fatal),
             ttl_seconds=self.config.ttl_seconds,
             local_bytes_max=None if cold is None else self.config.local_bytes_max,
             apart=apart,
@@ -148,29 +161,28 @@ class LogServer(LogListener):
             clock=clock,
         )
         await self._serve(listening)
-        if self._fatal is not None:
-            raise Unavailable(f"the log stopped: {self._fatal!r}") from self._fatal
+        self.listener.raise_fatal("the log")
 
     async def _serve(self, listening: Callable[[Address, str], None]) -> None:
         config = self.config
         self.owner.start()
-        listener: asyncio.Server | None = None
+        listener, socket = self.listener, None
         try:
-            listener = await self.listen(config.host, config.port, config.tls_cert, config.tls_key)
-            self._announce(listener, listening)
+            socket = await listener.listen(
+                config.host, config.port, config.tls_cert, config.tls_key
+            )
+            self._announce(socket, listening)
             await self._wait()
         finally:
-            if listener is not None:
-                listener.close()
-            await self.owner.stop(clean=self._fatal is None)
-            self.close_connections()
+            if socket is not None:
+                socket.close()
+            await self.owner.stop(clean=listener.fatal is None)
+            listener.close_connections()
             logger.info("stopped tail=%d", self.owner.sequencer.durable_lsn)
 
-    def _announce(
-        self, listener: asyncio.Server, listening: Callable[[Address, str], None]
-    ) -> None:
+    def _announce(self, socket: asyncio.Server, listening: Callable[[Address, str], None]) -> None:
         config, manifest = self.config, self.owner.storage.manifest
-        port = listener.sockets[0].getsockname()[1]
+        port = socket.sockets[0].getsockname()[1]
         self.address = Address(config.host, port, tls=config.tls_cert is not None)
         log_id = manifest.log_id.hex()
         listening(self.address, log_id)
@@ -189,24 +201,19 @@ class LogServer(LogListener):
 
     async def _wait(self) -> None:
         """Until told to stop, or, if so configured, until nobody has been here for a while."""
-        idle = self.config.idle_exit_seconds
-        while not self._stop.is_set():
-            if self._connections:
+        idle, stopped = self.config.idle_exit_seconds, self.listener.stopped
+        while not stopped.is_set():
+            if self.listener.connections:
                 self._idle_since = time.monotonic()
             if idle and time.monotonic() - self._idle_since > idle:
                 logger.info("nobody is connected, stopping idle_seconds=%g", idle)
                 return
             try:
-                await asyncio.wait_for(self._stop.wait(), min(idle / 4, 1.0) if idle else None)
+                await asyncio.wait_for(stopped.wait(), min(idle / 4, 1.0) if idle else None)
             except TimeoutError:
                 continue
 
-    def open_log(
-        self,
-        hello: m.Hello,
-        connection: ServerConnection,
-        opened: Callable[[ServedLog | PenstockError], None],
-    ) -> None:
+    def open_log(self, hello: m.Hello, opened: Opened) -> None:
         if hello.log:
             opened(BadRequest(f"this server has one log and it has no name: not {hello.log!r}"))
         else:
@@ -218,8 +225,8 @@ class LogServer(LogListener):
         return json.dumps(
             {
                 **self.owner.status(),
-                "connections": len(self._connections),
-                "appended_entries": self.metrics.appended_entries,
+                "connections": len(self.listener.connections),
+                "appended_entries": self.service.metrics.appended_entries,
                 "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "pid": os.getpid(),
@@ -230,7 +237,7 @@ class LogServer(LogListener):
 
     def metrics_text(self) -> str:
         owner, manifest = self.owner, self.owner.storage.manifest
-        return self.metrics.text(
+        return self.service.metrics.text(
             {
                 "tail_position": ("First unwritten LSN.", owner.sequencer.durable_lsn),
                 "trim_position": ("First readable LSN.", manifest.trim_point),
@@ -239,10 +246,13 @@ class LogServer(LogListener):
                     "Bytes of all segments.",
                     sum(info.bytes for info in manifest.segments) + owner.storage.open_bytes,
                 ),
-                "connections": ("Clients that have shown the token.", len(self._connections)),
+                "connections": (
+                    "Clients that have shown the token.",
+                    len(self.listener.connections),
+                ),
                 "subscriptions": ("Readers.", owner.tails.count),
                 "subscriptions_behind": ("Readers below the tail.", owner.tails.behind),
-                "inflight_bytes": ("Bytes of unanswered appends.", self.inflight_bytes),
+                "inflight_bytes": ("Bytes of unanswered appends.", self.listener.inflight_bytes),
                 "producers": ("Producers in the table.", len(owner.sequencer.state.producers)),
             }
         )

@@ -3,8 +3,8 @@
 Owns the transport, when it is read, and what a peer may do before its token is accepted. Law (I20):
 before that nothing is read beyond 16 KiB and nothing is done; bytes that are no frame close the
 connection and touch nobody else. A `GET /metrics` with the token as bearer is answered too, so that
-Prometheus needs no second, open port. What requests mean is up to the classes below:
-log/server/connection.py and log/node/connection.py.
+Prometheus needs no second, open port. What requests mean is up to the listener's host:
+log_requests.py and log/node/requests.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.errors import Damaged, PenstockError, Refused, Unauthorized
 from penstock.limits import (
@@ -33,10 +33,35 @@ logger = logging.getLogger(__name__)
 _UNREAD = "unread answers"
 
 
-class Connection(asyncio.BufferedProtocol):
+class Requests(Protocol):
+    """What is done with the requests of one connection."""
+
+    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
+        """The token in the first frame, and what sends the welcome; None if it is no hello.
+
+        Sending it may raise PenstockError: the connection is closed.
+        """
+
+    def handle(self, frame: Frame) -> None:
+        """A frame of a peer that has shown its token. Damaged or Refused: it is closed."""
+
+    def after_event(self) -> None:
+        """Something arrived: a turn of the listener must follow."""
+
+    def pause(self) -> None:
+        """The peer does not read what it is sent."""
+
+    def resume(self) -> None:
+        """It does again."""
+
+    def lost(self) -> None:
+        """The connection has ended. Called once."""
+
+
+class ServerConnection(asyncio.BufferedProtocol):
     """See the module's docstring. Output collects in `out` and goes out once per turn."""
 
-    def __init__(self, listener: Listener[Any]) -> None:
+    def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._reader = FrameReader(authenticated=False)
         self.is_authenticated = False
@@ -45,26 +70,15 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.out: list[bytes | bytearray | memoryview] = []
         #: Why no more requests are read now; empty while they are.
-        self._halts: set[str] = set()
+        self.halts: set[str] = set()
         self.peer = "?"
         self._http: bytearray | None = None
+        #: Both know each other: let go of when the connection ends, so that both are freed then.
+        self._requests: Requests | None = listener.host.meet(self)
 
-    # ---- what the classes below say
-
-    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
-        """The token in the first frame, and what sends the welcome; None if it is no hello.
-
-        Sending it may raise PenstockError: the connection is closed.
-        """
-        raise NotImplementedError
-
-    def handle(self, frame: Frame) -> None:
-        """A frame of a peer that has shown its token. Damaged or Refused: it is closed."""
-        raise NotImplementedError
-
-    def after_event(self) -> None:
-        """Something arrived, or an answer is there."""
-        self._listener.turn_soon()
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
 
     # ---- transport
 
@@ -83,31 +97,35 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline.cancel()
         self._transport = None
         self._listener.dismiss(self)
+        requests, self._requests = self._requests, None
+        if requests is not None:
+            requests.lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
 
     def buffer_updated(self, size: int) -> None:
-        if self._is_silenced:
+        requests = self._requests
+        if requests is None or self._is_silenced:
             return
         try:
             if not self.is_authenticated and self._is_http(size):
                 return
             for frame in self._reader.buffer_updated(size):
                 if self.is_authenticated:
-                    self.handle(frame)
+                    requests.handle(frame)
                 else:
-                    self._first(frame)
+                    self._first(requests, frame)
         except (Damaged, Refused) as error:
             self._listener.metrics.bad_frames += 1
             self.fail(0, error)
             self.cut(str(error))
-        self.after_event()
+        requests.after_event()
 
-    def _first(self, frame: Frame) -> None:
+    def _first(self, requests: Requests, frame: Frame) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        hello = self.hello(frame)
+        hello = requests.hello(frame)
         token = self._listener.token.encode()
         if hello is None or not hmac.compare_digest(hello[0].encode(), token):
             self._listener.metrics.unauthorized += 1
@@ -129,22 +147,26 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not read what it asked for: it need not ask for more."""
         self.halt(_UNREAD)
+        if self._requests is not None:
+            self._requests.pause()
 
     def resume_writing(self) -> None:
         self.go_on(_UNREAD)
+        if self._requests is not None:
+            self._requests.resume()
 
     def halt(self, cause: str) -> None:
         transport = self._transport
-        if not self._halts and transport is not None and not transport.is_closing():
+        if not self.halts and transport is not None and not transport.is_closing():
             transport.pause_reading()
-        self._halts.add(cause)
+        self.halts.add(cause)
 
     def go_on(self, cause: str) -> None:
-        if cause not in self._halts:
+        if cause not in self.halts:
             return
-        self._halts.discard(cause)
+        self.halts.discard(cause)
         transport = self._transport
-        if not self._halts and transport is not None and not transport.is_closing():
+        if not self.halts and transport is not None and not transport.is_closing():
             transport.resume_reading()
 
     def eof_received(self) -> None:
@@ -209,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         elif lines[0].split(b" ")[1] != b"/metrics":
             status, text = "404 Not Found", "only /metrics is here\n"
         else:
-            status, text = "200 OK", self._listener.metrics_text()
+            status, text = "200 OK", self._listener.host.metrics_text()
         body = text.encode()
         head = (
             f"HTTP/1.1 {status}\r\ncontent-type: application/openmetrics-text; version=1.0.0; "

@@ -1,59 +1,66 @@
 """What every server has: a listening socket, admitted connections, turns of the loop.
 
 Owns admission (limits before and after the token), TLS, and when output is sent: once per turn,
-after everything that arrived together was handled. Law: connections never take the descriptors that
-a server's own files need; a defect in a callback stops the server. What a turn does is up to the
-classes below: log/server/listener.py and log/node/server.py.
+after everything that arrived together was handled. It is given a host, which says what is served.
+Laws: connections never take the descriptors that a server's own files need; a defect in a callback
+stops the server; a turn lets the host do what is due, sends its answers, and only then lets it do
+what nobody waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Protocol
 
 from penstock.errors import BadConfig, Defect, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
-from penstock.log.serving.connection import Connection
+from penstock.log.serving.connection import Requests, ServerConnection
 from penstock.log.serving.openmetrics import Metrics
 from penstock.log.serving.process import descriptor_limits
 
-C = TypeVar("C", bound=Connection)
+
+class Host(Protocol):
+    """What is served: the logs of a server or proxy, the blocks of a node."""
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    def meet(self, connection: ServerConnection) -> Requests:
+        """Somebody has just connected: what is done with its requests."""
+
+    def turn(self) -> None:
+        """All that arrived together was handled: do what is due."""
+
+    def after_turn(self) -> None:
+        """The turn's answers went out: what nobody waits for can be done now."""
+
+    def metrics_text(self) -> str:
+        """What `GET /metrics` answers."""
 
 
-class Listener(ABC, Generic[C]):
+class Listener:
     """See the module's docstring."""
 
-    def __init__(self, metrics: Metrics, *, files_max: int) -> None:
-        """`files_max`: files that may be kept open for readers."""
-        self.metrics = metrics
+    def __init__(self, host: Host, *, files_max: int) -> None:
+        """`files_max`: files that the host may keep open for readers."""
+        self.host = host
+        self.metrics = host.metrics
         self.token = ""
         self.inflight_bytes = 0
         #: Connections with output that the next turn must send. In dicts, as all of them: the order
         #: in which peers are served must not hang on where objects lie in memory (I21).
-        self.dirty: dict[C, None] = {}
-        self._connections: dict[C, None] = {}
-        self._waiting: dict[C, None] = {}
+        self.dirty: dict[ServerConnection, None] = {}
+        #: Those that have shown the token, and those that have not yet.
+        self.connections: dict[ServerConnection, None] = {}
+        self._waiting: dict[ServerConnection, None] = {}
         self._reserved_descriptors = files_max + 64  # and some to work with
-        self._fatal: BaseException | None = None
-        self._stop = asyncio.Event()
+        #: What the server cannot go on after.
+        self.fatal: BaseException | None = None
+        self.stopped = asyncio.Event()
         self._turn_due = False
         self._loop: asyncio.AbstractEventLoop
-
-    # ---- what the classes below say
-
-    @abstractmethod
-    def connection(self) -> C:
-        """For a peer that has just come."""
-
-    @abstractmethod
-    def turn(self) -> None:
-        """Do what is due, and `send_dirty` when the answers are there."""
-
-    @abstractmethod
-    def metrics_text(self) -> str: ...
 
     # ---- life
 
@@ -63,12 +70,17 @@ class Listener(ABC, Generic[C]):
         self._loop.set_exception_handler(self._on_loop_error)
 
     def stop(self) -> None:
-        self._stop.set()
+        self.stopped.set()
 
     def on_fatal(self, error: BaseException) -> None:
-        if self._fatal is None:  # what comes later follows from it
-            self._fatal = error
-        self._stop.set()
+        if self.fatal is None:  # what comes later follows from it
+            self.fatal = error
+        self.stopped.set()
+
+    def raise_fatal(self, what: str) -> None:
+        """Raise Unavailable if the server stopped because it could not go on."""
+        if self.fatal is not None:
+            raise Unavailable(f"{what} stopped: {self.fatal!r}") from self.fatal
 
     def on_task_failed(self, error: BaseException) -> None:
         self._on_loop_error(self._loop, {"message": "a request failed", "exception": error})
@@ -88,7 +100,7 @@ class Listener(ABC, Generic[C]):
         deadline = PREAUTH_SECONDS_MAX if tls is not None else None
         try:
             return await self._loop.create_server(
-                self.connection,
+                lambda: ServerConnection(self),
                 host,
                 port,
                 ssl=tls,
@@ -102,7 +114,7 @@ class Listener(ABC, Generic[C]):
             raise Unavailable(f"cannot listen on {host} port {port}: {reason}") from None
 
     def close_connections(self) -> None:
-        for connection in [*self._connections, *self._waiting]:
+        for connection in [*self.connections, *self._waiting]:
             connection.close()
 
     # ---- connections
@@ -111,9 +123,9 @@ class Listener(ABC, Generic[C]):
     def descriptors_wanted(self) -> int:
         return CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + self._reserved_descriptors
 
-    def admit(self, connection: C) -> bool:
+    def admit(self, connection: ServerConnection) -> bool:
         """Whether a new connection may stay; those without a token are few and short-lived."""
-        waiting, connected = len(self._waiting), len(self._connections)
+        waiting, connected = len(self._waiting), len(self.connections)
         descriptors, _ = descriptor_limits()
         if (
             waiting >= PREAUTH_CONNECTIONS_MAX
@@ -125,12 +137,12 @@ class Listener(ABC, Generic[C]):
         self._waiting[connection] = None
         return True
 
-    def authenticated(self, connection: C) -> None:
+    def authenticated(self, connection: ServerConnection) -> None:
         self._waiting.pop(connection, None)
-        self._connections[connection] = None
+        self.connections[connection] = None
 
-    def dismiss(self, connection: C) -> None:
-        for connections in (self._waiting, self._connections, self.dirty):
+    def dismiss(self, connection: ServerConnection) -> None:
+        for connections in (self._waiting, self.connections, self.dirty):
             connections.pop(connection, None)
 
     # ---- turns
@@ -143,11 +155,10 @@ class Listener(ABC, Generic[C]):
 
     def _turn(self) -> None:
         self._turn_due = False
-        self.turn()
-
-    def send_dirty(self) -> None:
+        self.host.turn()
         while self.dirty:
             self.dirty.popitem()[0].flush()
+        self.host.after_turn()
 
 
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -63,15 +63,15 @@ def test_appends_of_a_log_that_was_let_go_are_not_counted_for_ever(tmp_path: Pat
             waiting = [
                 asyncio.ensure_future(log.append([NewEntry(b"x" * 100_000)])) for _ in range(8)
             ]
-            while not proxy.inflight_bytes:
+            while not proxy.listener.inflight_bytes:
                 await asyncio.sleep(0.01)
             log.abandon()
             await asyncio.gather(*waiting, return_exceptions=True)
             for _ in range(200):
-                if not proxy.inflight_bytes:
+                if not proxy.listener.inflight_bytes:
                     break
                 await asyncio.sleep(0.01)
-            assert proxy.inflight_bytes == 0
+            assert proxy.listener.inflight_bytes == 0
 
     uvloop.run(play())
 
@@ -87,7 +87,7 @@ def test_an_owner_that_was_succeeded_does_not_refuse_a_trim_by_its_own_tail(
             await log.append([NewEntry(b"first")])
             (old,) = [p._owned["main"] for p, _ in cluster.proxies if "main" in p._owned]
             (other,) = [p for p, _ in cluster.proxies if "main" not in p._owned]
-            new = await other._opener.open("main", other.surroundings(lambda: None, print))
+            new = await other._opener.open("main", other.service.surroundings(lambda: None, print))
             try:
                 with pytest.raises(PenstockError) as refused:
                     await old.trim(1000)

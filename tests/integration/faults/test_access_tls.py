@@ -94,7 +94,7 @@ def test_an_impostor_is_refused_before_it_sees_the_token(tmp_path: Path, name: s
             with pytest.raises(Unavailable, match="certificate verify failed"):
                 await connect(endpoint_of(log, authority.ca), timeout=0.5)
 
-            metrics = log.server.metrics
+            metrics = log.server.service.metrics
             assert (metrics.unauthorized, metrics.bad_frames, metrics.appended_entries) == (0, 0, 0)
 
     asyncio.run(main())
@@ -159,8 +159,8 @@ def test_a_tls_client_finds_nobody_on_a_plain_port(tmp_path: Path) -> None:
         async with served(ServerConfig(tmp_path / "data", port=0)) as log:
             with pytest.raises(Unavailable):
                 await connect(endpoint_of(log, authority.ca), timeout=0.5)
-            assert log.server.metrics.bad_frames >= 1
-            assert log.server.metrics.unauthorized == 0
+            assert log.server.service.metrics.bad_frames >= 1
+            assert log.server.service.metrics.unauthorized == 0
 
     asyncio.run(main())
 

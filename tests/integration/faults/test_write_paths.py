@@ -54,11 +54,11 @@ def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
                 small = NewEntry(b"%d" % round_number, ("small",))
                 appends = [history.invoke("one", [large]), history.invoke("two", [small])]
                 first = asyncio.create_task(one.append([large]))
-                while log.server.inflight_bytes == 0:
+                while log.server.listener.inflight_bytes == 0:
                     await asyncio.sleep(0)
-                held = log.server.inflight_bytes
+                held = log.server.listener.inflight_bytes
                 second = asyncio.create_task(two.append([small]))
-                while log.server.inflight_bytes == held:
+                while log.server.listener.inflight_bytes == held:
                     await asyncio.sleep(0)
                 release.set()
                 history.ok(appends[0], await first)

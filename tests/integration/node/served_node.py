@@ -67,7 +67,7 @@ async def client_of(
     info = server.info
     if cookie is not None:
         info = NodeInfo(info.name, cookie, info.host, info.port)
-    client = NetworkNodeClient(info, token=server.token)
+    client = NetworkNodeClient(info, token=server.listener.token)
     try:
         yield client
     finally:

@@ -159,7 +159,7 @@ def test_a_lost_connection_fails_its_adds_and_is_made_again(tmp_path: Path) -> N
         metadata = MemoryMetadata()
         async with serving(tmp_path / "n1", metadata) as server:
             info = server.info
-            client = NetworkNodeClient(info, token=server.token)
+            client = NetworkNodeClient(info, token=server.listener.token)
             assert await add(client, KEY, make_block(0)) is None
         assert isinstance(await add(client, KEY, make_block(1)), Unavailable)
         async with serving(tmp_path / "n1", metadata, port=info.port) as server:
@@ -267,7 +267,7 @@ def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
 
 
 def hello(server: NodeServer, **fields: str) -> bytes:
-    message = replace(n.NodeHello(server.token, "n1", server.info.cookie), **fields)
+    message = replace(n.NodeHello(server.listener.token, "n1", server.info.cookie), **fields)
     return encode_frame(message.KIND, 1, n.encode_node_message(message))
 
 
@@ -298,7 +298,7 @@ def test_strangers_learn_nothing_and_change_nothing(tmp_path: Path) -> None:
             await add(client, KEY, make_block(0))
             header = struct.Struct("<HBBIIII")
             fence = n.encode_node_message(n.FenceSegment("main", 0, 9))
-            right, wrong = server.token, "0" * 64
+            right, wrong = server.listener.token, "0" * 64
             for data in (
                 b"\x16\x03\x01\x00\xf8" + bytes(200),
                 b"SSH-2.0-x\r\n" * 20,
@@ -375,12 +375,12 @@ def test_metrics_need_the_token(tmp_path: Path) -> None:
         ):
             await add(client, KEY, make_block(0))
             ask = b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer %s\r\n\r\n"
-            right = await exchange(server, ask % server.token.encode())
+            right = await exchange(server, ask % server.listener.token.encode())
             assert b"200 OK" in right and b"penstock_node_written_records_total 1" in right
             assert right.endswith(b"# EOF\n")
             assert b"401" in await exchange(server, ask % b"wrong")
             assert b"401" in await exchange(server, b"GET /metrics HTTP/1.1\r\n\r\n")
-            elsewhere = ask.replace(b"/metrics", b"/etc") % server.token.encode()
+            elsewhere = ask.replace(b"/metrics", b"/etc") % server.listener.token.encode()
             assert b"404" in await exchange(server, elsewhere)
 
     run(test)
@@ -550,7 +550,7 @@ def test_nodes_come_go_and_drain(tmp_path: Path) -> None:
         session = metadata.session()
         changes: list[int] = []
         async with serving(tmp_path / "n1", metadata) as one:
-            nodes = NetworkNodes(session, token=one.token, delay=lambda info: 0.02)
+            nodes = NetworkNodes(session, token=one.listener.token, delay=lambda info: 0.02)
             nodes.watch(lambda: changes.append(1))
             await nodes.start()
             assert list(nodes.alive()) == [one.info.id]

@@ -32,7 +32,7 @@ from penstock.log.client.reader import decode_records
 from penstock.log.core.tails import FOREVER, Deliver
 from penstock.log.group_format import CLAIM, encode_body, meta_entry
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, SetKey, Value
-from penstock.log.server.served_log import ServedLog
+from penstock.log.serving.served_log import ServedLog
 from simulation.cluster.network import Connection
 from simulation.cluster.proxies import Peer, SimProxy
 from simulation.log.story import AppendOp, BoundsOp, ClaimOp, GetOp, LastOp, Reading, TrimOp

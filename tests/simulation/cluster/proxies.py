@@ -38,8 +38,8 @@ from penstock.log.proxy.open_log import LogOpener
 from penstock.log.proxy.owned_log import OwnedLog
 from penstock.log.records import Appended, Flush, Guard
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
-from penstock.log.server.metrics import ServerMetrics
-from penstock.log.server.served_log import ServedLog, Surroundings
+from penstock.log.serving.log_metrics import LogMetrics
+from penstock.log.serving.served_log import ServedLog, Surroundings
 from simulation.cluster.network import Connection, SimNodes
 from simulation.kernel import Process
 
@@ -385,7 +385,7 @@ class SimProxy:
         on_fatal: Callable[[BaseException], None],
     ) -> Surroundings:
         return Surroundings(
-            ServerMetrics(),
+            LogMetrics(),
             self._deliver,
             self._fail_subscription,
             lambda: self._after_event(log()),

@@ -1,8 +1,8 @@
-"""One client's connection on the server: frames ↔ calls of the log.
+"""The requests of one client to a log server or proxy: frames ↔ calls of the log.
 
 Owns the pairing of requests and answers, and the limits on unanswered bytes, waiting requests and
 subscriptions. Law: a request that is refused fails alone; a connection with too much unanswered is
-not read until most of it is answered. Transport and token are serving/connection.py's business.
+not read until most of it is answered. Transport and token are connection.py's business.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ from penstock.limits import (
 from penstock.log.core.tails import Deliver
 from penstock.log.group_format import check_new_body, decode_body
 from penstock.log.records import Flush, Value, check_tag
-from penstock.log.server.served_log import Outcome
-from penstock.log.serving.connection import Connection
+from penstock.log.serving.connection import ServerConnection
+from penstock.log.serving.served_log import Outcome
 from penstock.log.serving.task_set import TaskSet
 from penstock.wire import messages as m
 from penstock.wire.frames import Frame, encode_frame
 
 if TYPE_CHECKING:
-    from penstock.log.server.listener import LogListener
-    from penstock.log.server.served_log import ServedLog
+    from penstock.log.serving.log_service import LogService
+    from penstock.log.serving.served_log import ServedLog
 
 logger = logging.getLogger(__name__)
 
 
-class ServerConnection(Connection):
-    """See the module's docstring."""
+class LogRequests:
+    """See the module's docstring. A `connection.Requests`."""
 
-    def __init__(self, server: LogListener) -> None:
-        super().__init__(server)
-        self._server = server
+    def __init__(self, service: LogService, connection: ServerConnection) -> None:
+        self._service = service
+        self._listener = service.listener
+        self.connection = connection
         #: What this connection is about, from the welcome on.
         self.log: ServedLog | None = None
         self._inflight_bytes = 0
@@ -67,35 +68,37 @@ class ServerConnection(Connection):
         self._writable.set()
         self.session = ""
         self.subscriptions: set[int] = set()
-        self._tasks = TaskSet(server.on_task_failed)
+        self._tasks = TaskSet(service.listener.on_task_failed)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self) -> None:
         self._tasks.cancel_nowait()
         # A log that was let go never answers: what it was given must not count for ever.
-        self._server.inflight_bytes -= self._inflight_bytes
+        self._listener.inflight_bytes -= self._inflight_bytes
         self._inflight_bytes = 0
-        super().connection_lost(exc)
+        self._service.dismiss(self)
+        if self.log is not None:
+            for number in self.subscriptions:
+                self.log.tails.unsubscribe((self, number))
 
-    def pause_writing(self) -> None:
+    def pause(self) -> None:
         """Nor is it given more of what it subscribed to."""
         self._writable.clear()
-        super().pause_writing()
         for number in self.subscriptions:
             self._served.tails.pause((self, number))
 
-    def resume_writing(self) -> None:
+    def resume(self) -> None:
         self._writable.set()
-        super().resume_writing()
         for number in list(self.subscriptions):
             self._served.perform(self._served.tails.resume((self, number)))
         self.after_event()
 
     def after_event(self) -> None:
-        self._server.after_event(self.log)
+        self._service.after_event(self.log)
 
-    def send(self, request: int, message: m.Message) -> None:
-        self.out.append(encode_frame(message.KIND, request, m.encode_message(message)))
-        self._server.dirty[self] = None
+    def _send(self, request: int, message: m.Message) -> None:
+        connection = self.connection
+        connection.out.append(encode_frame(message.KIND, request, m.encode_message(message)))
+        self._listener.dirty[connection] = None
 
     # ---- frames
 
@@ -106,25 +109,25 @@ class ServerConnection(Connection):
         return message.token, lambda: self._open(frame.request, message)
 
     def _open(self, request: int, hello: m.Hello) -> None:
-        self.session = hello.session
+        self._service.greet(hello.session, self)
 
         def opened(found: ServedLog | PenstockError) -> None:
             if isinstance(found, PenstockError):
-                self.fail(request, found)
-                self.cut(f"no log: {found}")
+                self.connection.fail(request, found)
+                self.connection.cut(f"no log: {found}")
             else:
                 self.log = found
-                self.send(request, found.welcome())
+                self._send(request, found.welcome())
             self.after_event()
 
-        self._server.open_log(hello, self, opened)
+        self._service.host.open_log(hello, opened)
 
     def handle(self, frame: Frame) -> None:
         message = m.decode_message(frame.kind, frame.head)
         try:
             self._dispatch(frame, message)
         except (Refused, Overloaded) as error:
-            self.fail(frame.request, error)
+            self.connection.fail(frame.request, error)
 
     @property
     def _served(self) -> ServedLog:
@@ -155,7 +158,7 @@ class ServerConnection(Connection):
                 time_ms = message.time_ms
                 self._later(request, lambda: self._position(request, self._find_time(time_ms)))
             case m.Trim():
-                logger.info("trim requested peer=%s lsn=%d", self.peer, message.lsn)
+                logger.info("trim requested peer=%s lsn=%d", self.connection.peer, message.lsn)
                 lsn = message.lsn
                 self._later(request, lambda: self._position(request, owner.trim(lsn)))
             case m.GetMetadata():
@@ -164,11 +167,11 @@ class ServerConnection(Connection):
                 self._later(request, lambda: self._producer(request, message.producer))
             case m.GetBounds():
                 if owner.is_sure:
-                    self.send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
+                    self._send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
                 else:
                     self._later(request, lambda: self._bounds(request))
             case m.Ping():
-                self.send(request, m.Pong())
+                self._send(request, m.Pong())
             case m.GetStatus():
                 self._later(request, lambda: self._status(request))
             case _:
@@ -176,8 +179,8 @@ class ServerConnection(Connection):
 
     def _append(self, frame: Frame, message: m.Append) -> None:
         size = GROUP_OVERHEAD_BYTES + len(frame.body)
-        server = self._server
-        if server.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
+        listener = self._listener
+        if listener.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
             raise Overloaded("too many bytes of unanswered appends")
         if len(message.guards) > GUARDS_MAX:
             raise TooLarge(f"{len(message.guards)} guards: the limit is {GUARDS_MAX}")
@@ -187,26 +190,26 @@ class ServerConnection(Connection):
         except Damaged as error:
             raise BadRequest(f"the group cannot be read: {error}") from error
         self._inflight_bytes += size
-        server.inflight_bytes += size
+        listener.inflight_bytes += size
         request = frame.request
 
         def reply(outcome: Outcome) -> None:
-            if self._transport is None:
+            if not self.connection.is_open:
                 return  # nobody waits, and nothing is held for it any more
             self._inflight_bytes -= size
-            server.inflight_bytes -= size
-            if self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
-                self.go_on("unanswered appends")
+            listener.inflight_bytes -= size
+            if self.connection.halts and self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
+                self.connection.go_on("unanswered appends")
             if isinstance(outcome, PenstockError):
-                self.fail(request, outcome)
+                self.connection.fail(request, outcome)
             else:
-                self.send(
+                self._send(
                     request, m.AppendDone(outcome.first_lsn, outcome.count, outcome.duplicate)
                 )
 
         self._served.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
         if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX:
-            self.halt("unanswered appends")
+            self.connection.halt("unanswered appends")
 
     def _subscribe(self, message: m.Subscribe) -> None:
         owner = self._served
@@ -229,7 +232,7 @@ class ServerConnection(Connection):
             if message.start < point:
                 raise Trimmed(f"lsn {message.start} is below the trim point {point}")
         except PenstockError as error:
-            self.fail(number, error)
+            self.connection.fail(number, error)
             return
         self.subscriptions.add(number)
         owner.perform(
@@ -246,15 +249,15 @@ class ServerConnection(Connection):
     def deliver(self, number: int, effect: Deliver) -> None:
         size = sum(map(len, effect.records))
         head = m.encode_message(m.Delivery(number, effect.looked_up_to, effect.done))
-        self.out.append(encode_frame(m.Delivery.KIND, 0, head, size))
-        self.out += effect.records
-        self._server.dirty[self] = None
+        self.connection.out.append(encode_frame(m.Delivery.KIND, 0, head, size))
+        self.connection.out += effect.records
+        self._listener.dirty[self.connection] = None
         if effect.done:
             self.subscriptions.discard(number)
 
     def fail_subscription(self, number: int, error: PenstockError) -> None:
         self.subscriptions.discard(number)
-        self.fail(number, error)
+        self.connection.fail(number, error)
 
     # ---- requests that wait
 
@@ -267,32 +270,32 @@ class ServerConnection(Connection):
                     await self._writable.wait()
                     await work()
             except Defect as error:
-                self._server.on_fatal(error)
+                self._listener.on_fatal(error)
             except PenstockError as error:
-                self.fail(request, error)
+                self.connection.fail(request, error)
             except OSError as error:
-                logger.error("a request failed peer=%s cause=%r", self.peer, error)
-                self.fail(request, Unavailable(f"the request failed: {error}"))
+                logger.error("a request failed peer=%s cause=%r", self.connection.peer, error)
+                self.connection.fail(request, Unavailable(f"the request failed: {error}"))
             self.after_event()
 
         self._tasks.spawn(run()).add_done_callback(self._answered)
         if len(self._tasks) > CONNECTION_WAITING_MAX:
-            self.halt("waiting requests")
+            self.connection.halt("waiting requests")
 
     def _answered(self, _: object) -> None:
         if len(self._tasks) < CONNECTION_WAITING_MAX // 2:
-            self.go_on("waiting requests")
+            self.connection.go_on("waiting requests")
 
     async def _read_last(self, request: int, message: m.ReadLast) -> None:
         await self._served.make_sure()
         record = await self._served.read_last(message.tag, message.end)
         body = record or b""
         head = m.encode_message(m.LastEntry())
-        self.out += (encode_frame(m.LastEntry.KIND, request, head, len(body)), body)
-        self._server.dirty[self] = None
+        self.connection.out += (encode_frame(m.LastEntry.KIND, request, head, len(body)), body)
+        self._listener.dirty[self.connection] = None
 
     async def _position(self, request: int, found: Coroutine[Any, Any, Lsn]) -> None:
-        self.send(request, m.Position(await found))
+        self._send(request, m.Position(await found))
 
     async def _find_time(self, time_ms: int) -> Lsn:
         await self._served.make_sure()
@@ -301,10 +304,10 @@ class ServerConnection(Connection):
     async def _bounds(self, request: int) -> None:
         log = self._served
         await log.make_sure()
-        self.send(request, m.LogBounds(log.trim_point, log.durable_lsn))
+        self._send(request, m.LogBounds(log.trim_point, log.durable_lsn))
 
     async def _status(self, request: int) -> None:
-        self.send(request, m.Status(self._server.status_json(self.log)))
+        self._send(request, m.Status(self._service.host.status_json(self.log)))
 
     async def _metadata(self, request: int, message: m.GetMetadata) -> None:
         found = await self._served.get_metadata(lambda known: choose_values(known, message))
@@ -313,10 +316,10 @@ class ServerConnection(Connection):
             size += len(found[count][0]) + len(found[count][1].data)
             count += 1
         values = tuple(m.MetadataValue(key, value.data, value.lsn) for key, value in found[:count])
-        self.send(request, m.Metadata(values, more=count < len(found)))
+        self._send(request, m.Metadata(values, more=count < len(found)))
 
     async def _producer(self, request: int, producer: str) -> None:
-        self.send(request, await self._served.get_producer(producer))
+        self._send(request, await self._served.get_producer(producer))
 
 
 def choose_values(known: dict[str, Value], message: m.GetMetadata) -> list[tuple[str, Value]]:

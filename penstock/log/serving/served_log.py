@@ -2,8 +2,8 @@
 
 Owns what a server of one log and a proxy of many have in common: subscriptions on real time, reads
 from wherever the bytes lie, and, for a log that is sequenced in this process, the pure sequencer
-with its answers and its timer. Where groups are written is up to the classes below: owner.py
-(files), the proxy's owned log (nodes). All methods are for the event loop.
+with its answers and its timer. Where groups are written is up to the classes below:
+server/owner.py (files), proxy/owned_log.py (nodes). All methods are for the event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.log.core.sequencer import OldDuplicate, Sequencer, decide_duplicat
 from penstock.log.core.tails import Deliver, Effect, ReadBehind, SubscriptionId, Tails
 from penstock.log.group_format import Body
 from penstock.log.records import Appended, Flush, Guard, Value
-from penstock.log.server.metrics import ServerMetrics
+from penstock.log.serving.log_metrics import LogMetrics
 from penstock.log.serving.task_set import TaskSet
 from penstock.log.storage.reader import ReadPiece, find_group, find_time, read_last, read_piece
 from penstock.wire import messages as m
@@ -65,7 +65,7 @@ def log_status(log_id: bytes, epoch: int, segments: list[dict[str, Any]]) -> dic
 class Surroundings:
     """What a log needs of the server that it is part of."""
 
-    metrics: ServerMetrics
+    metrics: LogMetrics
     deliver: Callable[[Deliver], None]
     fail_subscription: Callable[[SubscriptionId, PenstockError], None]
     #: Something happened: write, answer and send, once all that arrived together was handled.

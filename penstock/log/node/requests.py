@@ -1,4 +1,4 @@
-"""One proxy's connection on a storage node: frames ↔ calls of the owner.
+"""The requests of one proxy to a storage node: frames ↔ calls of the owner.
 
 Owns the pairing of requests and answers, and the limits on unanswered bytes. Law: what a connection
 may hear depends on the cookie that it named: this life's, a former one's (positive answers only),
@@ -29,7 +29,7 @@ from penstock.log.node.owner import BlocksFound
 from penstock.log.replication.manifest import SegmentKey, check_log_name
 from penstock.log.replication.node_api import Fence
 from penstock.log.replication.node_core import WAIT_MS_MAX, ReadRequest
-from penstock.log.serving.connection import Connection
+from penstock.log.serving.connection import ServerConnection
 from penstock.wire import node_messages as n
 from penstock.wire.frames import Frame, encode_frame
 
@@ -49,17 +49,30 @@ _UNANSWERED = "unanswered requests"
 UNFLUSHED = "unflushed blocks"
 
 
-class NodeConnection(Connection):
-    """See the module's docstring."""
+class NodeRequests:
+    """See the module's docstring. A `connection.Requests`."""
 
-    def __init__(self, server: NodeServer) -> None:
-        super().__init__(server)
+    def __init__(self, server: NodeServer, connection: ServerConnection) -> None:
         self._server = server
+        self._listener = server.listener
+        self._connection = connection
         self._trusted = False
         self._status_only = True
         self._inflight_bytes = 0
         self._requests = 0
         self._heads: dict[bytes, tuple[SegmentKey, int]] = {}
+
+    def after_event(self) -> None:
+        self._listener.turn_soon()
+
+    def pause(self) -> None:
+        return None
+
+    def resume(self) -> None:
+        return None
+
+    def lost(self) -> None:
+        self._server.full.pop(self._connection, None)
 
     # ---- frames
 
@@ -78,7 +91,7 @@ class NodeConnection(Connection):
             raise Unavailable(f"this is {identity.name}:{identity.cookie}, not {message.cookie}")
         self._status_only = not message.cookie
         self._trusted = message.cookie == identity.cookie
-        self.send(request, n.NodeWelcome(identity.name, identity.cookie, trusted=self._trusted))
+        self._send(request, n.NodeWelcome(identity.name, identity.cookie, trusted=self._trusted))
 
     def handle(self, frame: Frame) -> None:
         try:
@@ -88,17 +101,17 @@ class NodeConnection(Connection):
                 self._dispatch(frame.request, n.decode_node_message(frame.kind, frame.head))
         except (Refused, Overloaded) as error:
             self._count(error)
-            self.fail(frame.request, error)
+            self._connection.fail(frame.request, error)
 
-    def send(self, request: int, message: n.NodeMessage, body_bytes: int = 0) -> None:
+    def _send(self, request: int, message: n.NodeMessage, body_bytes: int = 0) -> None:
         """`body_bytes` bytes of body must follow in `out`."""
         head = n.encode_node_message(message)
-        self.out.append(encode_frame(message.KIND, request, head, body_bytes))
-        self._server.dirty[self] = None
+        self._connection.out.append(encode_frame(message.KIND, request, head, body_bytes))
+        self._listener.dirty[self._connection] = None
 
     def _dispatch(self, request: int, message: n.NodeMessage) -> None:
         if isinstance(message, n.GetNodeStatus):
-            self.send(request, n.NodeStatus(self._server.status_json()))
+            self._send(request, n.NodeStatus(self._server.status_json()))
             return
         if self._status_only:
             raise BadRequest("no cookie was named: this connection is for the status only")
@@ -123,31 +136,31 @@ class NodeConnection(Connection):
         key, epoch = known
         request, body = frame.request, frame.body
         size = GROUP_OVERHEAD_BYTES + len(body)
-        server = self._server
-        if server.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
+        listener, connection = self._listener, self._connection
+        if listener.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
             raise Overloaded("too many bytes of unanswered blocks")
         self._inflight_bytes += size
-        server.inflight_bytes += size
+        listener.inflight_bytes += size
 
         def reply(outcome: PenstockError | None) -> None:
             self._inflight_bytes -= size
-            server.inflight_bytes -= size
-            if self._halts and self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
-                self.go_on("unanswered blocks")
+            listener.inflight_bytes -= size
+            if connection.halts and self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
+                self._connection.go_on("unanswered blocks")
             if outcome is None:
-                self.out.append(encode_frame(n.BlockAdded.KIND, request, b""))
-                server.dirty[self] = None
+                connection.out.append(encode_frame(n.BlockAdded.KIND, request, b""))
+                listener.dirty[connection] = None
             else:
                 self._count(outcome)
-                self.fail(request, outcome)
+                self._connection.fail(request, outcome)
 
-        owner = server.owner
+        owner = self._server.owner
         owner.add(reply, key, epoch, body, self._trusted)
         if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX:
-            self.halt("unanswered blocks")
+            self._connection.halt("unanswered blocks")
         if owner.is_full:
-            self.halt(UNFLUSHED)
-            server.full[self] = None
+            self._connection.halt(UNFLUSHED)
+            self._server.full[connection] = None
 
     def _decode_add(self, head: bytes) -> tuple[SegmentKey, int]:
         message = n.decode_node_message(n.AddBlock.KIND, head)
@@ -179,34 +192,34 @@ class NodeConnection(Connection):
         """Count a request that may wait; its outcome is sent by `answer`, or is a failure."""
         self._requests += 1
         if self._requests > WAITING_MAX:
-            self.halt(_UNANSWERED)
+            self._connection.halt(_UNANSWERED)
 
         def reply(outcome: T | PenstockError) -> None:
             self._requests -= 1
             if self._requests < WAITING_MAX // 2:
-                self.go_on(_UNANSWERED)
+                self._connection.go_on(_UNANSWERED)
             if isinstance(outcome, PenstockError):
                 self._count(outcome)
-                self.fail(request, outcome)
+                self._connection.fail(request, outcome)
             else:
                 answer(request, outcome)
 
         return reply
 
     def _fenced(self, request: int, fence: Fence) -> None:
-        self.send(request, n.SegmentFenced(fence.durable_block, fence.next_block))
+        self._send(request, n.SegmentFenced(fence.durable_block, fence.next_block))
 
     def _found(self, request: int, blocks: BlocksFound) -> None:
         message = n.BlocksRead(int(blocks.found), blocks.durable_block)
-        self.send(request, message, sum(map(len, blocks.data)))
-        self.out += blocks.data
+        self._send(request, message, sum(map(len, blocks.data)))
+        self._connection.out += blocks.data
 
     def _listed(self, request: int, ranges: list[tuple[int, int]]) -> None:
         if len(ranges) > _RANGES_MAX:
-            self.fail(request, TooLarge(f"{len(ranges)} ranges: ask for fewer blocks"))
+            self._connection.fail(request, TooLarge(f"{len(ranges)} ranges: ask for fewer blocks"))
             return
         numbers = tuple(number for found in ranges for number in found)
-        self.send(request, n.BlocksListed(numbers))
+        self._send(request, n.BlocksListed(numbers))
 
     def _count(self, error: PenstockError) -> None:
         if isinstance(error, Fenced):

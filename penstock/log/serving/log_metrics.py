@@ -12,7 +12,7 @@ from penstock.log.serving.openmetrics import Histogram, Metrics, counter, histog
 
 
 @dataclass(slots=True)
-class ServerMetrics(Metrics):
+class LogMetrics(Metrics):
     """Everything that a log server or proxy counts."""
 
     appended_entries: int = counter("Entries made durable.")

@@ -1,0 +1,130 @@
+"""Logs behind a listener: what a log server and a proxy have in common.
+
+Owns which connection of a client is heard, and which logs a turn has work for. It is given a host:
+which log a client gets, and what is told to people. Clients' requests are in log_requests.py, what
+logs do in served_log.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from penstock.errors import PenstockError
+from penstock.log.core.sessions import Sessions
+from penstock.log.core.tails import Deliver, SubscriptionId
+from penstock.log.serving.connection import ServerConnection
+from penstock.log.serving.listener import Listener
+from penstock.log.serving.log_metrics import LogMetrics
+from penstock.log.serving.log_requests import LogRequests
+from penstock.log.serving.served_log import ServedLog, Surroundings, wall_ms
+from penstock.log.storage.log_storage import FILE_CACHE_COUNT
+from penstock.wire import messages as m
+
+Opened = Callable[[ServedLog | PenstockError], None]
+
+
+class LogHost(Protocol):
+    """Whose logs are served: the one of a server, or the many of a proxy."""
+
+    def open_log(self, hello: m.Hello, opened: Opened) -> None:
+        """Find the log that a client wants; `opened` is called once, now or later."""
+
+    def status_json(self, log: ServedLog | None) -> str:
+        """For people and tools; `log` is the one that the connection is about."""
+
+    def metrics_text(self) -> str:
+        """The counters, and what is to be seen now."""
+
+
+class LogService:
+    """See the module's docstring. A `listener.Host`, with the listener that it is the host of."""
+
+    def __init__(self, host: LogHost, wall_ms: Callable[[], int] = wall_ms) -> None:
+        self.host = host
+        self.metrics = LogMetrics()
+        self.listener = Listener(self, files_max=FILE_CACHE_COUNT)
+        self.wall_ms = wall_ms
+        #: Logs to pump in the next turn, and those that were pumped in this one.
+        self._due: dict[ServedLog, None] = {}
+        self._pumped: dict[ServedLog, None] = {}
+        self._sessions: Sessions[LogRequests] = Sessions()
+        #: Of everybody who has shown the token.
+        self._requests: dict[LogRequests, None] = {}
+
+    # ---- listener.Host
+
+    def meet(self, connection: ServerConnection) -> LogRequests:
+        return LogRequests(self, connection)
+
+    def turn(self) -> None:
+        self._pumped, self._due = self._due, {}
+        for log in self._pumped:
+            log.pump()
+
+    def after_turn(self) -> None:
+        for log in self._pumped:
+            log.after_turn()
+
+    def metrics_text(self) -> str:
+        return self.host.metrics_text()
+
+    # ---- clients
+
+    def greet(self, session: str, requests: LogRequests) -> None:
+        """A client has shown the token: from now on it speaks on this connection only."""
+        requests.session = session
+        self._requests[requests] = None
+        older = self._sessions.open(session, requests)
+        if older is not None:
+            older.connection.silence()  # see core/sessions.py
+
+    def dismiss(self, requests: LogRequests) -> None:
+        self._sessions.close(requests.session, requests)
+        self._requests.pop(requests, None)
+
+    def logs_used(self) -> dict[ServedLog, None]:
+        """Those that somebody is connected to."""
+        return {requests.log: None for requests in self._requests if requests.log is not None}
+
+    def logs_read(self) -> dict[ServedLog, None]:
+        """Those that somebody has subscribed to."""
+        return {
+            requests.log: None
+            for requests in self._requests
+            if requests.log is not None and requests.subscriptions
+        }
+
+    def close_connections_to(self, log: ServedLog) -> None:
+        for requests in list(self._requests):
+            if requests.log is log:
+                requests.connection.close()
+
+    # ---- logs
+
+    def after_event(self, log: ServedLog | None) -> None:
+        """A turn is due, and `log` must be pumped in it."""
+        if log is not None:
+            self._due[log] = None
+        self.listener.turn_soon()
+
+    def surroundings(
+        self, log: Callable[[], ServedLog | None], on_fatal: Callable[[BaseException], None]
+    ) -> Surroundings:
+        """What `log()`, which may not exist yet or any more, needs of us."""
+        return Surroundings(
+            self.metrics,
+            self._deliver,
+            self._fail_subscription,
+            lambda: self.after_event(log()),
+            on_fatal,
+            self.wall_ms,
+        )
+
+    def _deliver(self, effect: Deliver) -> None:
+        requests, number = cast(tuple[LogRequests, int], effect.id)
+        requests.deliver(number, effect)
+
+    def _fail_subscription(self, id: SubscriptionId, error: PenstockError) -> None:
+        requests, number = cast(tuple[LogRequests, int], id)
+        requests.fail_subscription(number, error)
