@@ -227,7 +227,7 @@ class Wired:
     def append_commit(self, core: TaskCore, commit: Commit) -> None:
         """As MarkerCommitter does."""
         producer, cut = core.task.producer, commit.cut()
-        ranges = [self.append(producer, core.instance, group) for group in cut.flushes]
+        ranges = [self.append(producer, core.instance, group) for group in cut.ahead]
         self.append(producer, core.instance, cut.group(ranges))
 
     def settle(self) -> None:

@@ -107,11 +107,11 @@ def encode_committed(batch: Batch) -> bytes:
 
 def decode_committed(data: bytes) -> Committed:
     try:
-        found: Any = json.loads(data)
-        number, checkpoint = found["batch"], found["checkpoint"]
-        if found["version"] != _VERSION or type(number) is not int or number < 0:
-            raise ValueError(f"version {found['version']}, batch {number!r}")
-        streams, rows = tuple(found["streams"]), found["rows"]
+        values: Any = json.loads(data)
+        number, checkpoint = values["batch"], values["checkpoint"]
+        if values["version"] != _VERSION or type(number) is not int or number < 0:
+            raise ValueError(f"version {values['version']}, batch {number!r}")
+        streams, rows = tuple(values["streams"]), values["rows"]
         texts = [*streams, *([] if checkpoint is None else [checkpoint])]
         if not all(isinstance(text, str) for text in texts) or type(rows) is not int:
             raise ValueError(f"checkpoint {checkpoint!r}, streams {streams}, rows {rows!r}")

@@ -85,18 +85,20 @@ class Marker:
 def join_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
     """The same entries in fewer ranges: neighbours become one, up to the size of a group."""
     joined: list[Range] = []
-    for one in ranges:
+    for named in ranges:
         last = joined[-1] if joined else None
-        if last is not None and last.end == one.first_lsn:
-            if last.count + one.count <= GROUP_ENTRIES_MAX:
-                joined[-1] = Range(last.first_lsn, last.count + one.count)
+        if last is not None and last.end == named.first_lsn:
+            if last.count + named.count <= GROUP_ENTRIES_MAX:
+                joined[-1] = Range(last.first_lsn, last.count + named.count)
                 continue
-        joined.append(one)
+        joined.append(named)
     return tuple(joined)
 
 
 def encode_marker(marker: Marker) -> bytes:
-    heard = {task: [one.lsn, one.watermark_ms, one.is_idle] for task, one in marker.heard.items()}
+    heard = {
+        task: [word.lsn, word.watermark_ms, word.is_idle] for task, word in marker.heard.items()
+    }
     return json.dumps(
         {
             "version": VERSION,
@@ -105,7 +107,7 @@ def encode_marker(marker: Marker) -> bytes:
             "number": marker.number,
             "position": marker.position,
             "inline": marker.inline,
-            "ranges": [[one.first_lsn, one.count] for one in marker.ranges],
+            "ranges": [[named.first_lsn, named.count] for named in marker.ranges],
             "watermark_ms": marker.watermark_ms,
             "is_idle": marker.is_idle,
             "heard": heard,
@@ -121,30 +123,30 @@ def encode_marker(marker: Marker) -> bytes:
 
 def decode_marker(payload: bytes) -> Marker:
     try:
-        found: Any = json.loads(payload)
-        if found["version"] != VERSION:
+        values: Any = json.loads(payload)
+        if values["version"] != VERSION:
             raise BadFormat(
-                f"a marker of version {found['version']}, this program reads {VERSION}: "
+                f"a marker of version {values['version']}, this program reads {VERSION}: "
                 "use a newer one"
             )
         marker = Marker(
-            task=_typed(found["task"], str),
-            instance=_count(found["instance"]),
-            number=_count(found["number"]),
-            position=Lsn(_count(found["position"])),
-            inline=_count(found["inline"]),
-            ranges=tuple(Range(Lsn(_count(at)), _count(n)) for at, n in found["ranges"]),
-            watermark_ms=_optional(found["watermark_ms"]),
-            is_idle=_typed(found["is_idle"], bool),
+            task=_typed(values["task"], str),
+            instance=_count(values["instance"]),
+            number=_count(values["number"]),
+            position=Lsn(_count(values["position"])),
+            inline=_count(values["inline"]),
+            ranges=tuple(Range(Lsn(_count(first)), _count(n)) for first, n in values["ranges"]),
+            watermark_ms=_optional(values["watermark_ms"]),
+            is_idle=_typed(values["is_idle"], bool),
             heard={
                 _typed(task, str): Heard(Lsn(_count(lsn)), _optional(ms), _typed(idle, bool))
-                for task, (lsn, ms, idle) in found["heard"].items()
+                for task, (lsn, ms, idle) in values["heard"].items()
             },
-            checkpoints=tuple(_typed(one, dict) for one in found["checkpoints"]),
-            has_state=_typed(found["has_state"], bool),
-            rows_in=_count(found["rows_in"]),
-            rows_out=_count(found["rows_out"]),
-            origin_ms=_optional(found["origin_ms"]),
+            checkpoints=tuple(_typed(reference, dict) for reference in values["checkpoints"]),
+            has_state=_typed(values["has_state"], bool),
+            rows_in=_count(values["rows_in"]),
+            rows_out=_count(values["rows_out"]),
+            origin_ms=_optional(values["origin_ms"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFormat(f"bytes that are no marker: {error}") from error

@@ -69,10 +69,10 @@ class TaskId:
 
 
 def parse_task(text: str) -> TaskId:
-    found = _TASK.fullmatch(text)
-    if found is None:
+    match = _TASK.fullmatch(text)
+    if match is None:
         raise BadFormat(f"{text!r} is no task: expected query.version/stage/index")
-    query, version, stage, index = found.groups()
+    query, version, stage, index = match.groups()
     return TaskId(query, int(version), int(stage), int(index))
 
 

@@ -33,7 +33,7 @@ class ChangeFold:
             waiting
             for waiting in self._waiting
             if first <= waiting.lsn < entry.lsn
-            or any(one.first_lsn <= waiting.lsn < one.end for one in marker.ranges)
+            or any(named.first_lsn <= waiting.lsn < named.end for named in marker.ranges)
         ]
         self._waiting = []
         self.marker = marker

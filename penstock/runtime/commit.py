@@ -36,8 +36,8 @@ class Commit:
     frozen: tuple[Change, ...] | None = None
 
     def cut(self) -> Cut:
-        flushes, inline = cut_groups(self.data, self.changes)
-        return Cut(self, flushes, inline)
+        ahead, inline = cut_groups(self.data, self.changes)
+        return Cut(self, ahead, inline)
 
     def marker_entry(
         self, ranges: Sequence[Range] = (), *, inline: int = 0, tags: tuple[str, ...] | None = None
@@ -53,11 +53,11 @@ class Cut:
 
     commit: Commit
     #: Appended before, and acknowledged, when it is too much for one group.
-    flushes: tuple[tuple[NewEntry, ...], ...]
+    ahead: tuple[tuple[NewEntry, ...], ...]
     #: The entries of the last group, before the marker.
     inline: tuple[NewEntry, ...]
 
     def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
-        """The last group, once the flushes were acknowledged at these ranges."""
-        assert len(ranges) == len(self.flushes)
+        """The last group, once those ahead of it were acknowledged at these ranges."""
+        assert len(ranges) == len(self.ahead)
         return [*self.inline, self.commit.marker_entry(ranges, inline=len(self.inline))]

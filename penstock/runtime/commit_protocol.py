@@ -204,7 +204,7 @@ class MarkerCommitter(Committer):
 
     async def commit(self, commit: Commit) -> None:
         append, cut = self._task.appender.append_nowait, commit.cut()
-        ranges = [range_of(await append(flush)) for flush in cut.flushes]
+        ranges = [range_of(await append(group)) for group in cut.ahead]
         done = await append(cut.group(ranges))
         self._task.visible(commit, Lsn(done.first_lsn + done.count - 1))
 

@@ -113,12 +113,12 @@ def encode_message(message: Message) -> bytes:
 def decode_message(payload: bytes) -> Message | None:
     """None for a kind that this version does not know: a newer one may speak of more."""
     try:
-        found: Any = json.loads(payload)
-        kind = _KINDS.get(found.pop("kind"))
+        values: Any = json.loads(payload)
+        kind = _KINDS.get(values.pop("kind"))
         if kind is None:
             return None
-        known = {one.name for one in fields(kind)}
-        message: Message = kind(**{name: value for name, value in found.items() if name in known})
+        names = {field.name for field in fields(kind)}
+        message: Message = kind(**{name: value for name, value in values.items() if name in names})
         _check(message)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFormat(f"bytes that are no control message: {error}") from error
@@ -127,13 +127,13 @@ def decode_message(payload: bytes) -> Message | None:
 
 def _check(message: Message) -> None:
     """What is read later has the types that are promised."""
-    for one in fields(message):
-        value = getattr(message, one.name)
-        is_none_allowed = one.name == "progress"
-        if type(value) is not _PLAIN.get(str(one.type), dict) and not (
+    for expected in fields(message):
+        value = getattr(message, expected.name)
+        is_none_allowed = expected.name == "progress"
+        if type(value) is not _PLAIN.get(str(expected.type), dict) and not (
             is_none_allowed and value is None
         ):
-            raise TypeError(f"{one.name} is {value!r}")
+            raise TypeError(f"{expected.name} is {value!r}")
     match message:
         case Beat(tasks=tasks):
             is_right = all(type(report) is dict for report in tasks.values())

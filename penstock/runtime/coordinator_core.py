@@ -179,9 +179,9 @@ class CoordinatorCore:
         if self.is_over:
             return []
         lost = [
-            one.worker
-            for one in self.members.values()
-            if one.slot == slot and (attempts is None or one.attempt < attempts)
+            member.worker
+            for member in self.members.values()
+            if member.slot == slot and (attempts is None or member.attempt < attempts)
         ]
         effects = self._lose(lost)
         if attempts is not None:
@@ -202,7 +202,7 @@ class CoordinatorCore:
         if hello.worker in self._gone or hello.worker in self.members:
             return []
         self.hellos[hello.slot] = self.hellos.get(hello.slot, 0) + 1
-        older = [one.worker for one in self.members.values() if one.slot == hello.slot]
+        older = [member.worker for member in self.members.values() if member.slot == hello.slot]
         effects = self._lose(older, settle=False)
         self.members[hello.worker] = Member(
             hello.worker, hello.slot, hello.host, hello.pid, self._pulses, hello.attempt
@@ -226,7 +226,7 @@ class CoordinatorCore:
     def _take_back(self, worker: str) -> list[Effect]:
         """A worker that was lost and lives gets work again, unless another has its slot."""
         member = self._gone.get(worker)
-        if member is None or any(one.slot == member.slot for one in self.members.values()):
+        if member is None or any(other.slot == member.slot for other in self.members.values()):
             return []
         del self._gone[worker]
         member.heard_at = self._pulses
@@ -284,7 +284,8 @@ class CoordinatorCore:
         )
 
     def _desired(self) -> dict[TaskId, str]:
-        workers = [one.worker for one in sorted(self.members.values(), key=lambda one: one.slot)]
+        members = sorted(self.members.values(), key=lambda member: member.slot)
+        workers = [member.worker for member in members]
         previous = {
             task: state.place.worker
             for task, state in self.tasks.items()

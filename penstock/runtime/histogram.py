@@ -54,8 +54,8 @@ class Histogram:
     def summary(self) -> dict[str, float | None]:
         """p50, p95 and p99 in milliseconds, for progress reports."""
         shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-        found = {name: self.percentile(share) for name, share in shares.items()}
-        return {name: None if ms is None else round(ms, 2) for name, ms in found.items()}
+        percentiles = {name: self.percentile(share) for name, share in shares.items()}
+        return {name: None if ms is None else round(ms, 2) for name, ms in percentiles.items()}
 
     def to_json(self) -> dict[str, int]:
         return {str(place): count for place, count in sorted(self._counts.items())}

@@ -67,7 +67,8 @@ def _join(run: list[Arrival]) -> Arrival:
     last = run[-1]
     if len(run) == 1:
         return last
-    return Arrival(last.place, join_deltas([one.delta for one in run]), last.lsn, last.origin)
+    delta = join_deltas([arrival.delta for arrival in run])
+    return Arrival(last.place, delta, last.lsn, last.origin)
 
 
 def join_deltas(deltas: list[Delta]) -> Delta:

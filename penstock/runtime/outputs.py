@@ -153,7 +153,7 @@ def _cut(rows: pa.RecordBatch, tags: tuple[str, ...]) -> list[NewEntry]:
 def cut_groups(
     data: Sequence[NewEntry], changes: Sequence[NewEntry]
 ) -> tuple[tuple[tuple[NewEntry, ...], ...], tuple[NewEntry, ...]]:
-    """(groups to flush before, entries of the marker's own group)."""
+    """(groups to append ahead, entries of the marker's own group)."""
     whole = (*data, *changes)
     if group_bytes(whole) <= _GROUP_BYTES and len(whole) <= _GROUP_ENTRIES:
         return (), whole

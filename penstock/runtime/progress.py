@@ -65,7 +65,7 @@ def make_progress(
     given, new_out = rates.grow("out", sum(_count(reports, last, "rows_out")))
     commit_ms = _merge(reports, "commit_ms")
     visible_ms = _merge(
-        {task: one for task, one in reports.items() if task.stage == last}, "visible_ms"
+        {task: report for task, report in reports.items() if task.stage == last}, "visible_ms"
     )
     rows_in, new_in = rates.grow(
         "in",
@@ -81,8 +81,8 @@ def make_progress(
     def per_second(rows: int) -> float | None:
         return None if seconds is None else round(rows / seconds, 1)
 
-    watermarks = [one.get("watermark_ms") for one in reports.values()]
-    known = [ms for ms in watermarks if ms is not None and abs(ms) < 10**14]
+    watermarks = [report.get("watermark_ms") for report in reports.values()]
+    told = [ms for ms in watermarks if ms is not None and abs(ms) < 10**14]
     progress = {
         "id": id,
         "runId": run_id,
@@ -95,7 +95,7 @@ def make_progress(
         "processedRowsPerSecond": per_second(new_in),
         "durationMs": {"commit": commit_ms.summary()},
         "latencyMs": visible_ms.summary(),
-        "eventTime": {"watermark": _time(min(known))} if known else {},
+        "eventTime": {"watermark": _time(min(told))} if told else {},
         "stateOperators": _states(spec, reports),
         "sources": [
             _source(spec, reports, stream, lags.get(stream), tail) for stream in spec.query.streams
@@ -105,7 +105,7 @@ def make_progress(
             "numOutputRows": given,
             "outputRowsPerSecond": per_second(new_out),
         },
-        "tasks": {str(task): _task(one) for task, one in sorted(reports.items())},
+        "tasks": {str(task): _task(report) for task, report in sorted(reports.items())},
         "workers": workers,
     }
     rates.at_ms = now_ms
@@ -113,11 +113,12 @@ def make_progress(
 
 
 def _count(reports: Mapping[TaskId, Report], stage: int, name: str) -> list[int]:
-    return [int(one.get(name, 0)) for task, one in reports.items() if task.stage == stage]
+    return [int(report.get(name, 0)) for task, report in reports.items() if task.stage == stage]
 
 
 def _merge(reports: Mapping[TaskId, Report], name: str) -> Histogram:
-    return Histogram().merge(Histogram.from_json(one.get(name, {})) for one in reports.values())
+    histograms = (Histogram.from_json(report.get(name, {})) for report in reports.values())
+    return Histogram().merge(histograms)
 
 
 def _states(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> list[dict[str, Any]]:
@@ -135,28 +136,28 @@ def _states(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> list[dict[str,
 def _source(
     spec: QuerySpec, reports: Mapping[TaskId, Report], stream: str, lag: Lag | None, tail: int
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    source: dict[str, Any] = {
         "description": f"penstock stream {stream}",
         "startOffset": spec.sources[stream].start,
         "endOffset": source_position(spec, reports, stream),
         "latestOffset": tail,
     }
     if lag is not None:
-        found["lag"] = {"records": lag.records, "seconds": round(lag.seconds, 3)}
+        source["lag"] = {"records": lag.records, "seconds": round(lag.seconds, 3)}
         if lag.is_lower_bound:
-            found["lag"]["isLowerBound"] = True
-    return found
+            source["lag"]["isLowerBound"] = True
+    return source
 
 
 def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: str) -> int | None:
     """No task that reads the stream has anything to do below; None: not known yet."""
-    found: list[int | None] = []
+    positions: list[int | None] = []
     for task in spec.task_ids:
         inputs = spec.query.stages[task.stage].inputs
         if any(isinstance(leaf, n.Scan) and leaf.stream == stream for leaf in inputs):
-            found.append(reports.get(task, {}).get("settled_position"))
-    known = [position for position in found if position is not None]
-    return min(known) if found and len(known) == len(found) else None
+            positions.append(reports.get(task, {}).get("settled_position"))
+    told = [position for position in positions if position is not None]
+    return min(told) if told and len(told) == len(positions) else None
 
 
 def _task(report: Report) -> dict[str, Any]:

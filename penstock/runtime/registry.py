@@ -55,11 +55,11 @@ def encode_query(query: RegisteredQuery) -> bytes:
 
 def decode_query(name: str, data: bytes) -> RegisteredQuery:
     try:
-        found: Any = json.loads(data)
-        if found.pop("format") not in (FORMAT, FORMAT_PROTOCOL):
+        values: Any = json.loads(data)
+        if values.pop("format") not in (FORMAT, FORMAT_PROTOCOL):
             raise BadFormat(f"query {name} was registered by a newer program: use that one")
-        known = {one.name for one in fields(RegisteredQuery)}
-        query = RegisteredQuery(**{key: value for key, value in found.items() if key in known})
+        names = {field.name for field in fields(RegisteredQuery)}
+        query = RegisteredQuery(**{key: value for key, value in values.items() if key in names})
         if query.name != name or not _is_typed(query):
             raise ValueError("a field has another type")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -72,8 +72,8 @@ def _is_typed(query: RegisteredQuery) -> bool:
     if query.checkpoints is not None:
         texts.append(query.checkpoints)
     counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)
-    return all(type(one) is str for one in texts) and all(
-        type(one) is int and one >= 0 for one in counts
+    return all(type(text) is str for text in texts) and all(
+        type(count) is int and count >= 0 for count in counts
     )
 
 

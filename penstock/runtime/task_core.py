@@ -180,7 +180,7 @@ class TaskCore:
             self._rows_in, self._rows_out = marker.rows_in, marker.rows_out
             self._told = (marker.watermark_ms, marker.is_idle)
             self._checkpoints = marker.checkpoints
-            self._checkpoint_bytes = sum(int(one["bytes"]) for one in marker.checkpoints[:1])
+            self._checkpoint_bytes = sum(int(newest["bytes"]) for newest in marker.checkpoints[:1])
             self._has_state = marker.has_state
         self._advance()
 
@@ -188,16 +188,16 @@ class TaskCore:
 
     def names(self, entry: Entry) -> tuple[Range, ...]:
         """What an entry names that must be fetched, with this task's tags, before it is taken."""
-        found = self._judge(entry)
-        return found.marker.ranges if isinstance(found, Marked) else ()
+        meaning = self._judge(entry)
+        return meaning.marker.ranges if isinstance(meaning, Marked) else ()
 
     def _judge(self, entry: Entry) -> Counts | Marked | None:
         """Once per entry: what it names is asked for before it is taken."""
-        lsn, found = self._judged
+        lsn, meaning = self._judged
         if lsn != entry.lsn:
-            found = judge(entry)
-            self._judged = (entry.lsn, found)
-        return found
+            meaning = judge(entry)
+            self._judged = (entry.lsn, meaning)
+        return meaning
 
     def take(self, entry: Entry, staged: Staged = ()) -> None:
         """An entry under one of the tags, and what was fetched of the ranges that it names."""
@@ -214,11 +214,11 @@ class TaskCore:
             case Marked(lsn=lsn, marker=marker):
                 if marker.task in self.upstream:
                     self._heard[marker.task] = Heard(lsn, marker.watermark_ms, marker.is_idle)
-                    self._note_origin(marker.origin_ms)
+                    self._keep_oldest(marker.origin_ms)
                 for named, entries in staged:
-                    for one in entries:
-                        if is_named(one, named):
-                            self._take_data(one, lsn)
+                    for data in entries:
+                        if is_named(data, named):
+                            self._take_data(data, lsn)
             case None:
                 # Of the kinds that are no input, only a request to commit up to here has our tag.
                 asked = entry.kind is Kind.CONTROL
@@ -242,7 +242,7 @@ class TaskCore:
             tasks > 1 and share_of(entry.lsn, tasks) != self.task.index
         ):
             return
-        self._note_origin(entry.time_ms)
+        self._keep_oldest(entry.time_ms)
         try:
             rows = decode_source(entry, leaf, source.schema)
         except BadFormat as error:
@@ -257,9 +257,9 @@ class TaskCore:
         delta = decode_delta(entry.payload, leaf.schema, changing=changing)
         self._arrivals.add(Arrival(place, delta, counts_at, f"stage {leaf.stage}"))
 
-    def _note_origin(self, time_ms: int | None) -> None:
-        known = self._next.origin_ms
-        if time_ms is not None and (known is None or time_ms < known):
+    def _keep_oldest(self, time_ms: int | None) -> None:
+        oldest = self._next.origin_ms
+        if time_ms is not None and (oldest is None or time_ms < oldest):
             self._next.origin_ms = time_ms
 
     def looked(self, looked_up_to: Lsn) -> None:
@@ -326,11 +326,10 @@ class TaskCore:
                 if self._is_quiet(place):
                     idle.add(place)
                 continue
-            known = self._heard_from(leaf.stage)
-            told = [
-                self._unheard_ms[leaf.stage] if one is None else one.watermark_ms for one in known
-            ]
-            is_idle = all(one is not None and one.is_idle for one in known)
+            words = self._heard_from(leaf.stage)
+            unheard_ms = self._unheard_ms[leaf.stage]
+            told = [unheard_ms if word is None else word.watermark_ms for word in words]
+            is_idle = all(word is not None and word.is_idle for word in words)
             # Who is idle holds nobody back: if all are, the latest time counts (ops/pipeline.py).
             which = max if is_idle else min
             marks[place] = None if None in told else which(ms for ms in told if ms is not None)
@@ -345,9 +344,9 @@ class TaskCore:
         """The last word of every task of an upstream stage that does not step aside."""
         tasks = range(self.spec.tasks[stage])
         names = (str(TaskId(self.spec.name, self.spec.version, stage, i)) for i in tasks)
-        known = [self._heard.get(name) for name in names]
-        awake = [one for one in known if one is None or not one.is_idle]
-        return awake or known
+        words = [self._heard.get(name) for name in names]
+        awake = [word for word in words if word is None or not word.is_idle]
+        return awake or words
 
     def _is_quiet(self, place: int) -> bool:
         after_ms = self.spec.settings.idle_after_ms

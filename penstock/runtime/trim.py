@@ -64,10 +64,11 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
             for key, value in (await log.list_metadata(BATCH_PREFIX)).items()
         }
         writers += [[f"T/{batch_writer(id)}"] for id in last]
-        written = {one.task for one in await _batch_writes(log, bounds.trim_point)} if notes else {}
-        point = _below_staged(point, notes, last, {one.removeprefix("spark/") for one in written})
+        writes = await _batch_writes(log, bounds.trim_point) if notes else []
+        written = {marker.task.removeprefix("spark/") for marker in writes}
+        point = _below_staged(point, notes, last, written)
     while point > bounds.trim_point:
-        markers = [one for tags in writers for one in await _first_markers(log, tags, point)]
+        markers = [marker for tags in writers for marker in await _first_markers(log, tags, point)]
         markers += await _batch_writes(log, point)
         lower = min([point, *(below_named(point, marker) for marker in markers)])
         if lower == point:
@@ -78,12 +79,12 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
 
 async def _first_markers(log: AsyncLog, tags: list[str], start: Lsn) -> list[Marker]:
     """Of the writer's first commit at or after `start`: one, or its commit records."""
-    found: list[Marker] = []
+    markers: list[Marker] = []
     async for marker in _markers(log, tags, start):
-        if found and marker.number != found[0].number:
+        if markers and marker.number != markers[0].number:
             break
-        found.append(marker)
-    return found
+        markers.append(marker)
+    return markers
 
 
 async def _batch_writes(log: AsyncLog, start: Lsn) -> list[Marker]:

@@ -29,4 +29,4 @@ def below_named(point: Lsn, marker: Marker) -> Lsn:
     Whoever reads that marker later fetches it. Later commits of the task name groups after it.
     Beside a commit protocol for which that does not hold nothing is trimmed.
     """
-    return Lsn(min([point, *(one.first_lsn for one in marker.ranges)]))
+    return Lsn(min([point, *(named.first_lsn for named in marker.ranges)]))

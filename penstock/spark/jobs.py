@@ -103,7 +103,7 @@ class WorkerJobs:
         successor, which has much to load first, says hello.
         """
         stages: list[int | None] = [None] * len(self._groups)
-        known = [0] * len(self._groups)
+        lost_before = [0] * len(self._groups)
         count = 0
         while not self._stopping.wait(WATCH_SECONDS) and self._sc._jsc is not None:
             # Few calls: each takes a part of a millisecond, of Python and of the JVM.
@@ -112,8 +112,8 @@ class WorkerJobs:
             count += 1
             for slot, stage in enumerate(stages):
                 lost = 0 if stage is None else self._count_lost(stage)
-                if lost > known[slot]:
-                    known[slot] = lost
+                if lost > lost_before[slot]:
+                    lost_before[slot] = lost
                     self._on_lost(slot, lost)
 
     def _find_stage(self, group: str) -> int | None:
@@ -129,8 +129,8 @@ class WorkerJobs:
 
     def _count_lost(self, stage: int) -> int:
         """Attempts below this number were lost."""
-        found = self._sc._jsc.statusTracker().getStageInfo(stage)
-        return 0 if found is None else attempt_number(stage, found.numFailedTasks())
+        info = self._sc._jsc.statusTracker().getStageInfo(stage)
+        return 0 if info is None else attempt_number(stage, info.numFailedTasks())
 
     def _run_once(self, slot: int) -> None:
         launch = self._launch
@@ -143,8 +143,8 @@ class WorkerJobs:
             assert context is not None
             attempt = attempt_number(context.stageId(), context.attemptNumber())
             address, spec = CPickleSerializer().loads(launch.value)
-            for one in slots:
-                run_worker(address, spec, one, attempt)
+            for slot in slots:
+                run_worker(address, spec, slot, attempt)
             return iter(())
 
         self._sc.parallelize([slot], 1).mapPartitions(work).collect()

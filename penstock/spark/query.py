@@ -76,8 +76,9 @@ class StreamingQuery:
         if not self.isActive:
             message = "Stopped" if self.exception() is None else "Terminated with an error"
             return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
-        lag = sum(one.get("lag", {}).get("records", 0) for one in (last or {}).get("sources", ()))
-        running = [one.get("is_running") for one in (last or {}).get("tasks", {}).values()]
+        sources = (last or {}).get("sources", ())
+        lag = sum(source.get("lag", {}).get("records", 0) for source in sources)
+        running = [task.get("is_running") for task in (last or {}).get("tasks", {}).values()]
         if not running or not all(running):
             message = "Starting: waiting for workers"
         else:

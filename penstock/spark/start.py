@@ -195,21 +195,21 @@ def _ms(name: str, seconds: float) -> int:
 
 def _log_of(query: Query) -> Log:
     """The log that the DataFrame's streams were made with."""
-    found = {
+    places = {
         tuple(_options_of(leaf).get(name) for name in ("log", "tokenfile", "tlsca"))
         for stage in query.stages
         for leaf in stage.inputs
         if isinstance(leaf, n.Scan)
     }
-    if len(found) > 1:
-        logs = sorted(str(where[0]) for where in found)
+    if len(places) > 1:
+        logs = sorted(str(where[0]) for where in places)
         raise BadRequest(f"the streams are in different logs ({logs}): use one")
-    where = next(iter(found), (None, None, None))
-    known = _LOGS.get(where)
-    if known is None or known.is_closed:
+    where = next(iter(places), (None, None, None))
+    log = _LOGS.get(where)
+    if log is None or log.is_closed:
         target, token_file, tls_ca = where
-        known = _LOGS[where] = connect(target, token_file=token_file, tls_ca=tls_ca)
-    return known
+        log = _LOGS[where] = connect(target, token_file=token_file, tls_ca=tls_ca)
+    return log
 
 
 def _options_of(leaf: n.Scan) -> dict[str, str]:
@@ -255,8 +255,8 @@ def _register(
         protocol=settings.protocol.name,
     )  # fmt: skip
     value = log.client.get(query_key(name))
-    known = None if value is None else decode_query(name, value.data)
-    difference = None if known is None else describe_change(known, wanted)
+    registered = None if value is None else decode_query(name, value.data)
+    difference = None if registered is None else describe_change(registered, wanted)
     if difference is not None and on_change == "refuse":
         raise PlanChanged(
             f"query {name} exists with another plan, whose state this one cannot take over. "
@@ -265,13 +265,13 @@ def _register(
         )
     to_schema = _ensure_streams(log, query, to, settings)
     try:
-        if value is None or known is None:
+        if value is None or registered is None:
             chosen = wanted
             log.client.compare_and_set(query_key(name), expected=None, value=encode_query(chosen))
         elif difference is not None:
-            chosen = _restart(log, value.data, known, wanted)
+            chosen = _restart(log, value.data, registered, wanted)
         else:
-            chosen = known
+            chosen = registered
     except GuardFailed:
         raise BadRequest(f"query {name} is being started by another driver now") from None
     sources = {
@@ -305,7 +305,7 @@ def _ensure_streams(log: Log, query: Query, to: str, settings: Settings) -> pa.S
         )
     schema = result_schema(query.schema, changing=query.stages[-1].changing)
     try:
-        found = log.create_stream(to, schema)
+        result = log.create_stream(to, schema)
     except SchemaMismatch as error:
         raise SchemaMismatch(
             f"the result does not fit: {error}. Write it to another stream, or select the "
@@ -313,20 +313,20 @@ def _ensure_streams(log: Log, query: Query, to: str, settings: Settings) -> pa.S
         ) from None
     if settings.dead_letter is not None:
         log.create_stream(settings.dead_letter, DEAD_LETTER_DDL)
-    return found.schema
+    return result.schema
 
 
 def _restart(
-    log: Log, value: bytes, known: RegisteredQuery, wanted: RegisteredQuery
+    log: Log, value: bytes, registered: RegisteredQuery, wanted: RegisteredQuery
 ) -> RegisteredQuery:
-    """Register the next version; what still runs of the known one writes no more.
+    """Register the next version; what still runs of the last one writes no more.
 
     The result begins anew in the same step: a driver that dies before it has changed nothing.
     """
     starts = {stream: int(log.stream(stream).resolve("earliest")) for stream in wanted.starts}
-    chosen = replace(wanted, id=known.id, version=known.version + 1, starts=starts)
-    _fence(log, known)
-    key = query_key(known.name)
+    chosen = replace(wanted, id=registered.id, version=registered.version + 1, starts=starts)
+    _fence(log, registered)
+    key = query_key(registered.name)
     log.restart_stream(
         wanted.to, guards=[Guard(key, value)], sets=[SetKey(key, encode_query(chosen))]
     )
@@ -356,15 +356,15 @@ def _check_columns(log: Log, query: Query, stream: str) -> pa.Schema:
             if not isinstance(leaf, n.Scan) or leaf.stream != stream:
                 continue
             for name, field in zip(leaf.columns, leaf.schema, strict=True):
-                at = schema.get_field_index(name)
-                if at < 0:
+                index = schema.get_field_index(name)
+                if index < 0:
                     raise NotFound(
                         f"stream {stream} has no column {name}: it has {', '.join(schema.names)}"
                     )
-                if schema.field(at).type != field.type:
+                if schema.field(index).type != field.type:
                     raise BadRequest(
-                        f"column {name} of stream {stream} is {schema.field(at).type}, the query "
-                        f"reads it as {field.type}: use Stream.df(spark)"
+                        f"column {name} of stream {stream} is {schema.field(index).type}, the "
+                        f"query reads it as {field.type}: use Stream.df(spark)"
                     )
     return schema
 

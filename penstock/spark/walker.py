@@ -137,9 +137,9 @@ class Walker:
         match = _ATTRIBUTE.fullmatch(text)
         assert match is not None, text
         id = int(match["id"])
-        known = self._attributes.get(id)
-        if known is not None:
-            arrow_type, problem, name = known.type, known.problem, known.name
+        attribute = self._attributes.get(id)
+        if attribute is not None:
+            arrow_type, problem, name = attribute.type, attribute.problem, attribute.name
         else:
             arrow_type, problem, _ = self._type_of(node)
             name = node.name()
@@ -287,7 +287,7 @@ def _as_children(node: Any, described: list[tuple[int, str, str]]) -> tuple[int,
     if others or children.length() != len(held):
         return None
     same = all(
-        children.apply(at).equals(node.productElement(index)) for at, index in enumerate(held)
+        children.apply(place).equals(node.productElement(index)) for place, index in enumerate(held)
     )
     return tuple(held) if same else None
 
@@ -369,17 +369,17 @@ def _compute_literal(walker: Walker, node: Any, arrow_type: pa.DataType) -> pa.S
     """Arrays, maps and structs: Spark computes the one-row plan `SELECT literal`, once each."""
     from pyspark.sql import DataFrame
 
-    known = walker._literals.get((node.sql(), arrow_type))
-    if known is not None:
-        return known
+    computed = walker._literals.get((node.sql(), arrow_type))
+    if computed is not None:
+        return computed
     jvm = walker._jvm
     frame = walker._spark.range(1)
     column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(node)
     jdf = frame._jdf.select(_java_array(walker, column))
     table = DataFrame(jdf, walker._spark).toArrow()
-    found = table.column(0).combine_chunks().cast(arrow_type)[0]
-    walker._literals[node.sql(), arrow_type] = found
-    return found
+    computed = table.column(0).combine_chunks().cast(arrow_type)[0]
+    walker._literals[node.sql(), arrow_type] = computed
+    return computed
 
 
 def _java_array(walker: Walker, column: Any) -> Any:

@@ -59,8 +59,8 @@ OVERLAPPING: dict[str, Any] = {
 def marker_is_appended_by_an_anonymous_producer(patch: pytest.MonkeyPatch) -> None:
     async def append(self: SimTask, commit: Commit) -> None:
         cut, ranges = commit.cut(), []
-        for flush in cut.flushes:
-            done = await self.client.append(flush)
+        for group in cut.ahead:
+            done = await self.client.append(group)
             ranges.append(Range(done.first_lsn, done.count))
         await self.client.append(cut.group(ranges))
 
@@ -165,8 +165,8 @@ def staged_entries_count_without_their_marker(patch: pytest.MonkeyPatch) -> None
 def data_is_appended_before_its_marker(patch: pytest.MonkeyPatch) -> None:
     async def append(self: SimTask, commit: Commit) -> None:
         cut, ranges = commit.cut(), []
-        for flush in cut.flushes:
-            done = await self.appender.append(flush)
+        for group in cut.ahead:
+            done = await self.appender.append(group)
             ranges.append(Range(done.first_lsn, done.count))
         *inline, marker = cut.group(ranges)
         if inline:

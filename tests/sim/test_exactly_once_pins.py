@@ -140,9 +140,9 @@ def test_r23_a_zombies_output_inside_a_valid_range_does_not_count(
     zombie = bench.start(bench.task(0, 0))
     zombie.read()
     commit = zombie.capture()
-    assert len(commit.cut().flushes) > 1
-    early = bench.order(zombie.body(commit.cut().flushes[0]))
-    late = zombie.body(commit.cut().flushes[1])
+    assert len(commit.cut().ahead) > 1
+    early = bench.order(zombie.body(commit.cut().ahead[0]))
+    late = zombie.body(commit.cut().ahead[1])
 
     heir = bench.start(bench.task(0, 0))
     heir.read()
@@ -171,11 +171,11 @@ def test_r24_what_lies_between_a_flush_and_its_marker_is_not_committed_with_it(
     other.read()
     mine, theirs = one.capture(), other.capture()
     ranges: list[Range] = []
-    for ours, foreign in zip(mine.cut().flushes, theirs.cut().flushes, strict=False):
+    for ours, foreign in zip(mine.cut().ahead, theirs.cut().ahead, strict=False):
         done = bench.order(one.body(ours))
         ranges.append(Range(done.first_lsn, done.count))
         bench.order(other.body(foreign))
-    for rest in mine.cut().flushes[len(ranges) :]:
+    for rest in mine.cut().ahead[len(ranges) :]:
         done = bench.order(one.body(rest))
         ranges.append(Range(done.first_lsn, done.count))
     bench.order(one.body(mine.cut().group(ranges)))

@@ -239,7 +239,7 @@ class Instance:
 
     def flush(self, commit: Commit) -> list[Range]:
         ranges = []
-        for entries in commit.cut().flushes:
+        for entries in commit.cut().ahead:
             done = self.bench.order(self.body(entries))
             ranges.append(Range(done.first_lsn, done.count))
         return ranges

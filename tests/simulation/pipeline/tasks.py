@@ -217,7 +217,7 @@ class SimTask:
 
     async def append(self, commit: Commit) -> None:
         if isinstance(self.committer, MarkerCommitter):
-            self.world.counts["flushed early"] += len(commit.cut().flushes)
+            self.world.counts["flushed early"] += len(commit.cut().ahead)
         await self.committer.commit(commit)
 
     def durable(self, commit: Commit) -> None:

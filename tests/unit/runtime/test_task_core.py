@@ -64,7 +64,7 @@ def test_a_fresh_task_says_at_once_that_it_is_there() -> None:
     wired = Wired(spec_of(scan(), mode="append"))
     commit = wired.commit(wired.task())
     assert commit is not None
-    assert commit.cut().inline == () and commit.cut().flushes == ()
+    assert commit.cut().inline == () and commit.cut().ahead == ()
     assert wired.markers(wired.task()) == [Marker("q.1/0/0", 1, 0, Lsn(0), inline=0)]
     assert wired.commit(wired.task()) is None, "there is nothing new to say"
 
@@ -369,9 +369,9 @@ def test_a_large_result_is_staged_and_counts_at_its_marker_in_order() -> None:
     wired.take(wired.task())
     before = len(wired.log)
     commit = wired.core().take_commit()
-    assert commit is not None and len(commit.cut().flushes) > 2
+    assert commit is not None and len(commit.cut().ahead) > 2
     assert commit.cut().inline == () and commit.marker.inline == 0
-    ranges = [wired.append("@q.1/0/0", 1, flush) for flush in commit.cut().flushes]
+    ranges = [wired.append("@q.1/0/0", 1, group) for group in commit.cut().ahead]
     assert wired.committed("out") == [], "nothing counts before the marker"
     assert {entry.kind for entry in wired.log[before:]} == {Kind.STAGED}
     wired.append("@q.1/0/0", 1, commit.cut().group(ranges))
@@ -397,8 +397,8 @@ def test_rows_that_an_instance_staged_before_it_died_never_count() -> None:
     wired.take(wired.task())
     commit = wired.core().take_commit()
     assert commit is not None
-    for flush in commit.cut().flushes:
-        wired.append("@q.1/0/0", 1, flush)
+    for group in commit.cut().ahead:
+        wired.append("@q.1/0/0", 1, group)
     wired.start(wired.task())
     wired.settle()
     assert plain(wired.result()) == [(key, key) for key in range(300)]

@@ -108,7 +108,7 @@ def test_restored_changes_are_not_written_again() -> None:
 
 
 def change_bytes(commit: Commit) -> int:
-    entries = [entry for group in (*commit.cut().flushes, commit.cut().inline) for entry in group]
+    entries = [entry for group in (*commit.cut().ahead, commit.cut().inline) for entry in group]
     return sum(len(entry.payload) for entry in entries if entry.kind is Kind.CHANGE)
 
 
