@@ -19,7 +19,7 @@ from penstock.ops.sink import read_result
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column, Literal
 from penstock.plan.stages import cut
-from penstock.protocol.committed import Counts, Marked, is_named, judge
+from penstock.protocol.committed import Counted, Marked, read_entries
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId, flush_tag
 from penstock.protocol.resume import ChangeFold
@@ -209,13 +209,24 @@ class Wired:
         """Everything for the task below `end`, taken in and worked on."""
         core = self.cores[task]
         end = len(self.log) if end is None else end
-        for entry in self.read(core.tags, core.position, end):
-            core.take(entry, [(one, self.fetch(core, one)) for one in core.names(entry)])
+        for entry, counted in self.counted(core.tags, core.position, end):
+            core.take(entry, counted)
         core.looked(Lsn(end))
         core.work()
 
-    def fetch(self, core: TaskCore, named: Range) -> list[Entry]:
-        return self.read(core.tags, named.first_lsn, named.end)
+    def counted(
+        self, tags: Sequence[str], start: int, end: int | None = None
+    ) -> list[tuple[Entry, Counted]]:
+        """Every entry, and what counts at its place."""
+        committed = read_entries(start)
+        taken: list[tuple[Entry, Counted]] = []
+        for entry in self.read(tags, start, end):
+            counted = committed.take(entry)
+            if isinstance(counted, Marked):
+                for named in counted.missing:
+                    counted.supply(named, self.read(tags, named.first_lsn, named.end))
+            taken.append((entry, counted))
+        return taken
 
     def commit(self, task: TaskId) -> Commit | None:
         core = self.cores[task]
@@ -243,17 +254,13 @@ class Wired:
 
     def committed(self, stream: str) -> list[Entry]:
         """The data entries of a stream that count, where they count."""
-        tags = [stream_tag(stream)]
-        found: list[Entry] = []
-        for entry in self.read(tags, 0):
-            match judge(entry):
-                case Counts(entry=data):
-                    found.append(data)
-                case Marked(marker=marker):
-                    for named in marker.ranges:
-                        fetched = self.read(tags, named.first_lsn, named.end)
-                        found += [one for one in fetched if is_named(one, named)]
-        return found
+        entries: list[Entry] = []
+        for _, counted in self.counted([stream_tag(stream)], 0):
+            if isinstance(counted, Marked):
+                entries += counted.entries
+            elif counted is not None:
+                entries.append(counted)
+        return entries
 
     def result(self) -> pa.Table:
         """What a reader of the result stream sees, added up."""

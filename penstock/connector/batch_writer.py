@@ -52,7 +52,7 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         options = self._options
         client = connected(options.where).client
         stream = ready_stream(options.where, options.stream, self._schema)
-        staging = Staging(client, stream, note=staging_key(self._id), key_by=options.key_by)
+        staging = Staging(client, stream, reservation=staging_key(self._id), key_by=options.key_by)
         return WrittenMessage(staging.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

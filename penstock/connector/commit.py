@@ -2,9 +2,9 @@
 
 Owns how a doubt ends. A commit whose answer is lost may or may not be in the log, and may still
 come to it: the next try has the same guards, so at most one takes effect, and what the log says
-then is the answer. What a marker names has not been trimmed: the note that holds trimming back is
-there until the batch is decided, and a commit whose note is gone is refused. Law (I8): all rows of
-a batch count at the marker's place, on all its streams, or none does.
+then is the answer. What a marker names has not been trimmed: the reservation that holds trimming
+back is there until the batch is decided, and a commit whose reservation is gone is refused. Law
+(I8): all rows of a batch count at the marker's place, on all its streams, or none does.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from penstock.stream.registration import stream_tag
 T = TypeVar("T")
 
 _GIVEN_UP: Final = (
-    "the note of what was staged is gone, so that it may have been trimmed: nothing of it counts. "
-    "Run it again"
+    "the reservation of what was staged is gone, so that it may have been trimmed: nothing of it "
+    "counts. Run it again"
 )
 
 _TRIES: Final = 5
@@ -62,26 +62,27 @@ def commit_batch(
     _check_log(client, staged)
     batch = replace(batch, streams=tuple(sorted(streams)), rows=sum(part.rows for part in staged))
     key = batch_key(batch.query)
-    note_key = staging_key(batch.query, batch.number)
+    reservation_key = staging_key(batch.query, batch.number)
     entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
 
     def attempt() -> bool:
-        # Together: a round trip costs more than an answer. The note first: if it is gone because
-        # another driver committed, the key says so.
-        asked = client.ask(lambda log: log.get(note_key)), client.ask(lambda log: log.get(key))
-        asked_bounds = client.ask(lambda log: log.bounds())
-        note, value, bounds = asked[0].wait(), asked[1].wait(), asked_bounds.wait()
+        # Together: a round trip costs more than an answer. The reservation first: if it is gone
+        # because another driver committed, the key says so.
+        ask_reservation = client.ask(lambda log: log.get(reservation_key))
+        ask_value = client.ask(lambda log: log.get(key))
+        ask_bounds = client.ask(lambda log: log.bounds())
+        reservation, value, bounds = ask_reservation.wait(), ask_value.wait(), ask_bounds.wait()
         last = None if value is None else decode_committed(value.data)
         if decide(last, batch) is Step.SKIP:
-            forget_staged(client, note_key)
+            forget_staged(client, reservation_key)
             return False
         _check_not_trimmed(bounds, staged)
-        if entries and note is None:
+        if entries and reservation is None:
             raise Trimmed(_GIVEN_UP)
         sets = [SetKey(key, encode_committed(batch))]
-        if note is not None:
-            sets.append(SetKey(note_key, None))
-        guards = [_as_it_is(key, value), _as_it_is(note_key, note)]
+        if reservation is not None:
+            sets.append(SetKey(reservation_key, None))
+        guards = [_as_it_is(key, value), _as_it_is(reservation_key, reservation)]
         client.append(entries, guards=guards, sets=sets)
         return True
 
@@ -117,12 +118,12 @@ def commit_write(
         return
 
     def attempt() -> None:
-        note = client.get(key)
-        if note is None or note.data != first.data:
-            # An attempt took effect and removed it; another note is of a task that came too late.
+        reservation = client.get(key)
+        if reservation is None or reservation.data != first.data:
+            # An attempt took effect and removed it; another one is of a task that came too late.
             return forget_staged(client, key)
         _check_not_trimmed(client.bounds(), staged)
-        client.append(entries, guards=[_as_it_is(key, note)], sets=[SetKey(key, None)])
+        client.append(entries, guards=[_as_it_is(key, reservation)], sets=[SetKey(key, None)])
 
     _until_sure(attempt, f"Look at what is in the stream before you run batch write {id} again")
 
@@ -151,11 +152,11 @@ def _until_sure(attempt: Callable[[], T], what_to_do: str) -> T:
 
 
 def forget_staged(client: BlockingLog, key: str) -> None:
-    """Nothing that was staged under this note, and is not named yet, can be named any more."""
+    """What was staged under this reservation, and is not named yet, can be named no more."""
     try:
-        note = client.get(key)
-        if note is not None:
-            client.compare_and_set(key, expected=note.data, value=None)
+        reservation = client.get(key)
+        if reservation is not None:
+            client.compare_and_set(key, expected=reservation.data, value=None)
     except PenstockError:
         pass  # it only keeps trimming back
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from penstock.connector.items import Item, Ledger, Source, Window
+from penstock.connector.items import Item, ItemReader, Source, Window
 from penstock.connector.read_part import commit_lost, data_lost
 from penstock.errors import Trimmed, Unavailable
 from penstock.limits import MIB
@@ -180,11 +180,11 @@ class Follower:
         start = self._looked_up_to
         while not self._closed:
             # Anew for every tail: what was shown of a delivery that was not finished comes again.
-            ledger = Ledger(self._sources, start, self._by_node)
+            committed = ItemReader(self._sources, start, self._by_node)
             try:
                 with self._client.tail(self._tags, start=start) as reader:
                     while self._wait_for_room():
-                        self._take(reader, ledger)
+                        self._take(reader, committed)
             except _Closed:
                 return
             except _CommitLost as lost:
@@ -203,10 +203,10 @@ class Follower:
             self._changed.wait_for(lambda: self._closed or not self._is_full())
             return not self._closed
 
-    def _take(self, reader: BlockingReader, ledger: Ledger) -> None:
+    def _take(self, reader: BlockingReader, committed: ItemReader) -> None:
         batch = self._next(reader)
         assert batch is not None, "a tail without an end ended"
-        items = [ledger.take(one, partial(self._fetch, one.lsn)) for one in batch.entries]
+        items = [committed.take(entry, partial(self._fetch, entry.lsn)) for entry in batch.entries]
         with self._changed:
             for item in items:
                 if item is not None:

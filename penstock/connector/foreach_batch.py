@@ -92,7 +92,7 @@ def _write(
     if query is None:
         raise BadRequest("no streaming query runs here: give this function to foreachBatch")
     batch = Batch(query, number, _checkpoint_of(rows, query), take_over)
-    note = staging_key(query, number)
+    reservation = staging_key(query, number)
     client = connected(place).client
     kept = None
     try:
@@ -104,7 +104,9 @@ def _write(
         if was_committed(client, batch, list(routed)):
             logger.info("query=%s batch=%d was committed before", query, number)
             return
-        staged = [_stage(place, stream, rows, note, key_by) for stream, rows in routed.items()]
+        staged = [
+            _stage(place, stream, rows, reservation, key_by) for stream, rows in routed.items()
+        ]
         commit_batch(client, batch, list(routed), staged)
     finally:
         if kept is not None:
@@ -122,11 +124,13 @@ def _checked(routed: Any) -> dict[str, DataFrame]:
     return dict(routed)
 
 
-def _stage(where: Where, name: str, frame: DataFrame, note: str, key_by: tuple[str, ...]) -> Staged:
+def _stage(
+    where: Where, name: str, frame: DataFrame, reservation: str, key_by: tuple[str, ...]
+) -> Staged:
     """Run the job that stages the rows; only of tasks that won comes a result."""
     schema = frame.schema
     ready_stream(where, name, schema, key_by=key_by)
-    stage = _stager(where, name, schema, note, key_by)
+    stage = _stager(where, name, schema, reservation, key_by)
     found = frame.mapInArrow(stage, _STAGED).collect()
     ranges = [Range(Lsn(one.first_lsn), one.entries) for one in found if one.entries]
     logs = {one.log for one in found}
@@ -134,13 +138,13 @@ def _stage(where: Where, name: str, frame: DataFrame, note: str, key_by: tuple[s
 
 
 def _stager(
-    where: Where, name: str, schema: StructType, note: str, key_by: tuple[str, ...]
+    where: Where, name: str, schema: StructType, reservation: str, key_by: tuple[str, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_modules_aside()
         client = connected(where).client
         stream = ready_stream(where, name, schema)
-        done = Staging(client, stream, note=note, key_by=key_by).write(batches)
+        done = Staging(client, stream, reservation=reservation, key_by=key_by).write(batches)
         ranges = done.ranges or (Range(Lsn(0), 0),)
         columns: dict[str, list[Any]] = {
             "first_lsn": [one.first_lsn for one in ranges],

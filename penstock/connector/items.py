@@ -16,15 +16,15 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
 from penstock.limits import KIB, MIB
 from penstock.log.records import Entry, Kind
-from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import Range
+from penstock.protocol.committed import CommittedReader, Marked
+from penstock.protocol.markers import Range, decode_marker
 from penstock.protocol.names import stream_node_tag
 from penstock.state.keys import VIRTUAL_NODES
 from penstock.stream.registration import stream_tag
@@ -43,8 +43,8 @@ PART_LSNS_MAX: Final = 2000
 GAP_LSNS_MAX: Final = 1000
 #: Payloads that a window keeps.
 KEPT_BYTES_MAX: Final = 8 * MIB
-#: Staged entries whose marker has not come that a follower remembers, without their payloads.
-SHOWN_ENTRIES_MAX: Final = 1 << 16
+#: Staged entries that a reader remembers, without their payloads.
+STAGED_ENTRIES_MAX: Final = 1 << 16
 #: What an item costs in memory beyond its payload, when it is weighed.
 ITEM_OVERHEAD_BYTES: Final = 2 * KIB
 #: An entry with tags of more than one virtual node.
@@ -215,103 +215,82 @@ class Window:
         self.start = below
 
 
-@dataclass(slots=True)
-class Ledger:
-    """What a follower was shown, entry by entry in LSN order: makes items of it.
+class ItemReader:
+    """The committed reader of a source: entries under its streams' tags in LSN order, to items.
 
-    Staged entries come before their marker: they are remembered until then, so that it need not
-    fetch them. Payloads of all are kept up to a bound, the newest ones.
+    Of the payloads of all entries it keeps the newest ones, up to a bound.
     """
 
-    sources: tuple[Source, ...]
-    #: Every staged entry from here on is remembered.
-    start: int
-    by_node: bool = False
-    kept_bytes_max: int = KEPT_BYTES_MAX
-    shown_max: int = SHOWN_ENTRIES_MAX
-    _shown: list[Piece] = field(default_factory=list)
-    _shown_lsns: list[int] = field(default_factory=list)
-    _kept: deque[Piece] = field(default_factory=deque)
-    _kept_bytes: int = 0
+    def __init__(
+        self,
+        sources: tuple[Source, ...],
+        start: int,
+        by_node: bool = False,
+        *,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+        staged_max: int = STAGED_ENTRIES_MAX,
+    ) -> None:
+        self._sources = sources
+        self._by_node = by_node
+        self._committed: CommittedReader[Piece] = CommittedReader(
+            start, keep=self._keep, weigh=lambda _: 1, weight_max=staged_max
+        )
+        self._kept: deque[Piece] = deque()
+        self._kept_bytes = 0
+        self._kept_bytes_max = kept_bytes_max
 
     def take(self, entry: Entry, fetch: Callable[[Range], Iterable[Entry]]) -> Item | None:
-        """The item that ends with this entry; `fetch` is asked for what was not shown."""
-        if entry.kind is Kind.STAGED:
-            self._show(self._piece(entry))
-            return None
-        match judge(entry):
-            case Counts():
-                return self._data_item(entry)
-            case Marked(marker=marker) if marker.ranges:
-                return self._marker_item(entry, marker.ranges, fetch)
-        return None
-
-    def _data_item(self, entry: Entry) -> Item | None:
-        place = place_of(entry, self.sources)
+        """What counts at the entry's place; `fetch` is asked for ranges that are not known."""
+        counted = self._committed.take(entry)
+        place = None if counted is None else place_of(entry, self._sources)
         if place is None:
             return None
-        piece = self._piece(entry)
-        piece.streams = place.streams
-        self._keep(piece)
-        times = len(place.streams)
-        return Item(place, False, ((piece,),), piece.rows * times, piece.size * times)
+        if not isinstance(counted, Marked):
+            piece = self._keep(entry)
+            return _item(place, ((piece,),), is_staged=False)
+        for named in counted.missing:
+            counted.supply(named, fetch(named))
+        return _item(place, _counted_runs(counted, place), is_staged=True)
 
-    def _marker_item(
-        self, entry: Entry, ranges: Sequence[Range], fetch: Callable[[Range], Iterable[Entry]]
-    ) -> Item | None:
-        place = place_of(entry, self.sources)
-        if place is None:
-            return None
-        runs: list[tuple[Piece, ...]] = []
-        for named in merge_ranges(ranges):
-            found = self._find(named)
-            if found is None:
-                found = []
-                for one in fetch(named):
-                    if is_named(one, named):
-                        found.append(self._piece(one))
-                        self._keep(found[-1])
-            counted = tuple(piece for piece in found if set(piece.streams) & set(place.streams))
-            if counted:
-                runs.append(counted)
-        if not runs:
-            return None
-        weighed = [(_times(piece, place), piece) for run in runs for piece in run]
-        rows = sum(times * piece.rows for times, piece in weighed)
-        size = sum(times * piece.size for times, piece in weighed)
-        return Item(place, True, tuple(runs), rows, size)
-
-    def _piece(self, entry: Entry) -> Piece:
+    def _keep(self, entry: Entry) -> Piece:
         names = tuple(
-            source.name for source in self.sources if stream_tag(source.name) in entry.tags
+            source.name for source in self._sources if stream_tag(source.name) in entry.tags
         )
-        node = node_of(entry.tags, self.sources) if self.by_node else None
+        node = node_of(entry.tags, self._sources) if self._by_node else None
         size = len(entry.payload)
-        return Piece(entry.lsn, names, node, entry.rows, size, entry.payload)
-
-    def _show(self, piece: Piece) -> None:
-        self._shown.append(piece)
-        self._shown_lsns.append(piece.lsn)
-        self._keep(piece)
-        if len(self._shown) > self.shown_max:
-            gone = len(self._shown) - self.shown_max // 2
-            self.start = self._shown_lsns[gone]
-            del self._shown[:gone], self._shown_lsns[:gone]
-
-    def _find(self, named: Range) -> list[Piece] | None:
-        """The staged entries of a range; None: some of them may not have been shown."""
-        if named.first_lsn < self.start:
-            return None
-        first = bisect_left(self._shown_lsns, named.first_lsn)
-        return self._shown[first : bisect_left(self._shown_lsns, named.end)]
-
-    def _keep(self, piece: Piece) -> None:
+        piece = Piece(entry.lsn, names, node, entry.rows, size, entry.payload)
         self._kept.append(piece)
-        self._kept_bytes += piece.size
-        while self._kept_bytes > self.kept_bytes_max:
+        self._kept_bytes += size
+        while self._kept_bytes > self._kept_bytes_max:
             oldest = self._kept.popleft()
             oldest.payload = None
             self._kept_bytes -= oldest.size
+        return piece
+
+
+def _item(place: Place, runs: tuple[tuple[Piece, ...], ...], *, is_staged: bool) -> Item | None:
+    """None: nothing counts there."""
+    if not runs:
+        return None
+    weighed = [(_times(piece, place), piece) for run in runs for piece in run]
+    rows = sum(times * piece.rows for times, piece in weighed)
+    size = sum(times * piece.size for times, piece in weighed)
+    return Item(place, is_staged, runs, rows, size)
+
+
+def _counted_runs(marked: Marked[Piece], place: Place) -> tuple[tuple[Piece, ...], ...]:
+    """By LSN; adjacent ranges as one."""
+    streams = set(place.streams)
+    runs: list[list[Piece]] = []
+    end = -1
+    for named in sorted(marked.marker.ranges, key=lambda named: (named.first_lsn, named.count)):
+        run = marked.run(named)
+        assert run is not None
+        if named.first_lsn != end:
+            runs.append([])
+        runs[-1] += [piece for piece in run if not streams.isdisjoint(piece.streams)]
+        end = named.end
+    return tuple(tuple(run) for run in runs if run)
 
 
 def place_of(entry: Entry, sources: Iterable[Source]) -> Place | None:
@@ -559,10 +538,9 @@ def plan_range(
     named: list[NamedSpan] = []
     for entry in markers:
         place = place_of(entry, sources)
-        found = judge(entry)
-        if place is None or not isinstance(found, Marked):
+        if place is None or entry.kind is not Kind.MARKER:
             continue
-        merged = merge_ranges(found.marker.ranges)
+        merged = merge_ranges(decode_marker(entry.payload).ranges)
         named += [NamedSpan(one.first_lsn, one.end, place) for one in merged]
     if span.first >= span.end:
         return []

@@ -1,9 +1,9 @@
 """Rows to staged entries, by a task: durable, and counted by nobody until a marker names them.
 
-Owns the cut into entries and the note `staging/<id>.<batch>`, which says from where on a writer has
-entries without a marker: trimming spares them (runtime/trim.py). Law: the note is in the log
-before, or with, the first staged entry of a batch, and only its commit or abort takes it away. An
-attempt that is sent twice stages its rows twice: only what it returns can be named.
+Owns the cut into entries and the reservation `staging/<id>.<batch>`, which says from where on a
+writer has entries without a marker: trimming spares them (runtime/trim.py). Law: the reservation is
+in the log before, or with, the first staged entry of a batch, and only its commit or abort takes it
+away. An attempt that is sent twice stages its rows twice: only what it returns can be named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
 from penstock.protocol.markers import Range, join_ranges
 from penstock.protocol.names import stream_node_tag
-from penstock.protocol.staged import encode_note
+from penstock.protocol.reservations import encode_reservation
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.batches import encode_batch, split_batch
 from penstock.stream.registration import stream_tag
@@ -50,16 +50,21 @@ class Staged:
 
 
 class Staging:
-    """One task's rows for one stream; `note` is the key of the batch's note."""
+    """One task's rows for one stream; `reservation` is the key of the batch's reservation."""
 
     def __init__(
-        self, client: BlockingLog, stream: Stream, *, note: str, key_by: tuple[str, ...] = ()
+        self,
+        client: BlockingLog,
+        stream: Stream,
+        *,
+        reservation: str,
+        key_by: tuple[str, ...] = (),
     ) -> None:
         self._client = client
         self._stream = stream
-        self._note = note
+        self._reservation = reservation
         self._key_by = key_by
-        self._is_noted = False
+        self._is_reserved = False
         self._sent: deque[tuple[list[NewEntry], Future[Appended]]] = deque()
         self._ranges: list[Range] = []
         self._rows = 0
@@ -70,7 +75,7 @@ class Staging:
         size = 0
         for entry in self._entries(batches):
             added = group_bytes([entry])
-            # One place is left for the note.
+            # One place is left for the reservation.
             if group and (size + added > _GROUP_BYTES or len(group) == GROUP_ENTRIES_MAX - 1):
                 self._append(group)
                 group, size = [], 0
@@ -108,20 +113,21 @@ class Staging:
             yield by_node.slice(first, end - first), (stream_tag(name), stream_node_tag(name, node))
 
     def _append(self, group: list[NewEntry]) -> None:
-        if not self._is_noted:
+        if not self._is_reserved:
             self._append_first(group)
-            self._is_noted = True
+            self._is_reserved = True
             return
         if len(self._sent) == _IN_FLIGHT_MAX:
             self._take_one()
         self._sent.append((group, self._client.append_nowait(group)))
 
     def _append_first(self, group: list[NewEntry]) -> None:
-        """With the note, unless there is one: an earlier one only makes trimming more careful."""
-        guards, note = [Guard(self._note, None)], encode_note(len(group), secrets.token_hex(8))
+        """With the reservation, unless there is one: an older one spares more from trimming."""
+        guards = [Guard(self._reservation, None)]
+        reservation = encode_reservation(len(group), secrets.token_hex(8))
         for attempt in range(_TRIES):
             try:
-                sets = [SetKey(self._note, note)]
+                sets = [SetKey(self._reservation, reservation)]
                 return self._name(group, self._client.append(group, guards=guards, sets=sets))
             except GuardFailed:
                 break  # another task was faster, or this one, whose answer was lost
@@ -138,7 +144,7 @@ class Staging:
             self._name(group, self._client.append(group))
 
     def _name(self, group: list[NewEntry], done: Appended) -> None:
-        # Not done.count, which includes the note.
+        # Not done.count, which includes the reservation.
         self._ranges.append(Range(done.first_lsn, len(group)))
 
 

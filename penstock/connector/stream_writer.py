@@ -67,8 +67,8 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         assert query is not None and batch is not None, "Spark tells every task of a batch"
         client = connected(options.where).client
         stream = ready_stream(options.where, options.stream, self._schema)
-        note = staging_key(query, int(batch))
-        staging = Staging(client, stream, note=note, key_by=options.key_by)
+        reservation = staging_key(query, int(batch))
+        staging = Staging(client, stream, reservation=reservation, key_by=options.key_by)
         return StagedMessage(query, staging.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -82,7 +82,7 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do. A commit that raised may have taken effect, or may still; another driver
-        may be about to commit this very batch: the note stays until the batch is decided."""
+        may be about to commit this very batch: the reservation stays until the batch is decided."""
 
 
 def _told(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

@@ -2,8 +2,8 @@
 
 names.py         queries, tasks, and the tags and keys under which the log knows them
 markers.py       the progress marker: content and bytes
-committed.py     which entries of a stream count, and when
-staged.py        staged entries that a reader was shown, until a marker names them
+committed.py     the committed reader: which entries of a stream count, where, in which order
+reservations.py  the metadata that keeps staged entries from being trimmed
 resume.py        which change entries of a task count
 batch_commit.py  whether a micro-batch of Spark's own engine is new, done before, or another's
 """

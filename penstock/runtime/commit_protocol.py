@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.ids import Lsn
 from penstock.log.records import Appended, Entry, NewEntry
+from penstock.protocol.committed import Counted
 from penstock.protocol.markers import Marker, Range
 from penstock.protocol.names import TaskId
 
@@ -33,9 +34,6 @@ if TYPE_CHECKING:  # they use the seam
     from penstock.runtime.task_core import TaskCore
     from penstock.state.api import Change
     from penstock.state.checkpoint_store import CheckpointRef
-
-#: What a marker names, and the entries that were fetched for it.
-Staged = Sequence[tuple[Range, Sequence[Entry]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +142,8 @@ class Committer(ABC):
         """Restore the state at the task's last marker. False: from its changes, by the task."""
         return False
 
-    def admits(self, entry: Entry, staged: Staged) -> bool:
-        """Whether the task takes an entry of its input in now, with what it names.
+    def admits(self, entry: Entry, counted: Counted) -> bool:
+        """Whether the task takes an entry of its input in now, with what counts at its place.
 
         If not, the committer drops it, or keeps it for `TaskCore.take_held`; either way it says
         with `TaskCore.looked` how far the task has come.

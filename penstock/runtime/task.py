@@ -19,10 +19,10 @@ from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry
-from penstock.protocol.markers import Marker, Range, decode_marker
+from penstock.protocol.committed import Marked, read_entries
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
-from penstock.protocol.staged import StagedEntries
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
 from penstock.runtime.histogram import RecentHistogram
@@ -225,16 +225,17 @@ class Task:
     async def _read(self) -> None:
         core = self.core
         self._due.set()
-        staged = StagedEntries(core.position)
+        committed = read_entries(core.position)
         async with self.log.tail(core.tags, start=core.position) as reader:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
                 for entry in batch.entries:
-                    staged.show(entry)
-                    named = [(one, await self._find(staged, one)) for one in core.names(entry)]
-                    if self._committer.admits(entry, named):
-                        core.take(entry, named)
+                    counted = committed.take(entry)
+                    if isinstance(counted, Marked):
+                        await self._fetch(counted)
+                    if self._committer.admits(entry, counted):
+                        core.take(entry, counted)
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
                     continue
@@ -246,11 +247,10 @@ class Task:
                     self._committed.clear()
                     await self._committed.wait()
 
-    async def _find(self, staged: StagedEntries, named: Range) -> list[Entry]:
-        known = staged.find(named)
-        if known is not None:
-            return known
-        return await self.log.read(self.core.tags, start=named.first_lsn, end=named.end)
+    async def _fetch(self, marked: Marked[Entry]) -> None:
+        for named in marked.missing:
+            tags = self.core.tags
+            marked.supply(named, await self.log.read(tags, start=named.first_lsn, end=named.end))
 
     async def _tick(self) -> None:
         refreshed = self._now()

@@ -4,9 +4,9 @@ Owns the order of things: entries are taken in log order, time is told after the
 them is captured together with the position in one Commit. The shell (task.py) reads, appends, and
 tells what was acknowledged.
 
-    names(entry)  ─►  take(entry, fetched)  ─►  work()  ─►  take_commit()  ─►  group(ranges)
-                            ▲                                                      │
-                            └────────────── goes on while it is appended ◄─────────┘
+    take(entry, counted)  ─►  work()  ─►  take_commit()  ─►  group(ranges)
+             ▲                                                      │
+             └──────────── goes on while it is appended ◄───────────┘
 
 Laws: (I9) the positions of a task's markers are contiguous: whatever was taken in before a commit
 is captured by it, and nothing after. (I11) the changes of a commit are those of its inputs. A
@@ -27,11 +27,10 @@ from penstock.ops.payloads import decode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
 from penstock.plan.stages import StageInput
-from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import Heard, Marker, Range
+from penstock.protocol.committed import Counted, Marked
+from penstock.protocol.markers import Heard, Marker
 from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag
 from penstock.runtime.commit import Commit
-from penstock.runtime.commit_protocol import Staged
 from penstock.runtime.dead_letters import DeadLetter, find_bad_rows, letter_of_entry
 from penstock.runtime.inputs import Arrival, Arrivals, decode_source
 from penstock.runtime.outputs import Outputs
@@ -112,7 +111,6 @@ class TaskCore:
         self.upstream: set[str] = set()
         #: What time it is at a stage's tasks before they have said anything.
         self._unheard_ms: dict[int, int | None] = {}
-        self._judged: tuple[Lsn | None, Counts | Marked | None] = (None, None)
         self._find_inputs()
         self._heard: dict[str, Heard] = {}
         self._number = 0
@@ -186,44 +184,28 @@ class TaskCore:
 
     # -- input
 
-    def names(self, entry: Entry) -> tuple[Range, ...]:
-        """What an entry names that must be fetched, with this task's tags, before it is taken."""
-        meaning = self._judge(entry)
-        return meaning.marker.ranges if isinstance(meaning, Marked) else ()
-
-    def _judge(self, entry: Entry) -> Counts | Marked | None:
-        """Once per entry: what it names is asked for before it is taken."""
-        lsn, meaning = self._judged
-        if lsn != entry.lsn:
-            meaning = judge(entry)
-            self._judged = (entry.lsn, meaning)
-        return meaning
-
-    def take(self, entry: Entry, staged: Staged = ()) -> None:
-        """An entry under one of the tags, and what was fetched of the ranges that it names."""
+    def take(self, entry: Entry, counted: Counted) -> None:
+        """An entry under one of the tags, and what counts at its place (protocol/committed.py)."""
         assert entry.lsn >= self._next.position, f"{entry.lsn} was taken in before"
         self._next.position = Lsn(entry.lsn + 1)
-        self.take_held(entry, staged)
+        self.take_held(entry, counted)
 
-    def take_held(self, entry: Entry, staged: Staged) -> None:
+    def take_held(self, entry: Entry, counted: Counted) -> None:
         """The same for an entry below the position, which the commit protocol has held back."""
         self._is_whole = False
-        match self._judge(entry):
-            case Counts():
-                self._take_data(entry, entry.lsn)
-            case Marked(lsn=lsn, marker=marker):
-                if marker.task in self.upstream:
-                    self._heard[marker.task] = Heard(lsn, marker.watermark_ms, marker.is_idle)
-                    self._keep_oldest(marker.origin_ms)
-                for named, entries in staged:
-                    for data in entries:
-                        if is_named(data, named):
-                            self._take_data(data, lsn)
-            case None:
-                # Of the kinds that are no input, only a request to commit up to here has our tag.
-                asked = entry.kind is Kind.CONTROL
-                self._next.is_due |= asked
-                self._next.is_asked |= asked
+        if isinstance(counted, Marked):
+            marker = counted.marker
+            if marker.task in self.upstream:
+                self._heard[marker.task] = Heard(entry.lsn, marker.watermark_ms, marker.is_idle)
+                self._keep_oldest(marker.origin_ms)
+            for staged in counted.entries:
+                self._take_data(staged, entry.lsn)
+        elif counted is not None:
+            self._take_data(counted, entry.lsn)
+        elif entry.kind is Kind.CONTROL:
+            # Of the kinds that are no input, only a request to commit up to here has our tag.
+            self._next.is_due = True
+            self._next.is_asked = True
         self._is_whole = True
 
     def _take_data(self, entry: Entry, counts_at: Lsn) -> None:

@@ -23,7 +23,7 @@ from penstock.protocol.names import (
     TaskId,
     batch_writer,
 )
-from penstock.protocol.staged import staged_from
+from penstock.protocol.reservations import reserved_from
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.runtime.registry import RegisteredQuery, decode_query
 from penstock.runtime.trim_rule import below_named, needed_from
@@ -58,15 +58,15 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
     point = min(needed, default=bounds.trim_point)
     if point > bounds.trim_point:
         # In this order: whoever commits in between is seen to stage, or to have committed.
-        notes = await log.list_metadata(STAGING_PREFIX)
+        reservations = await log.list_metadata(STAGING_PREFIX)
         last = {
             key.removeprefix(BATCH_PREFIX): decode_committed(value.data).number
             for key, value in (await log.list_metadata(BATCH_PREFIX)).items()
         }
         writers += [[f"T/{batch_writer(id)}"] for id in last]
-        writes = await _batch_writes(log, bounds.trim_point) if notes else []
+        writes = await _batch_writes(log, bounds.trim_point) if reservations else []
         written = {marker.task.removeprefix("spark/") for marker in writes}
-        point = _below_staged(point, notes, last, written)
+        point = _below_staged(point, reservations, last, written)
     while point > bounds.trim_point:
         markers = [marker for tags in writers for marker in await _first_markers(log, tags, point)]
         markers += await _batch_writes(log, point)
@@ -101,15 +101,15 @@ async def _markers(log: AsyncLog, tags: list[str], start: Lsn) -> AsyncIterator[
 
 
 def _below_staged(
-    point: Lsn, notes: Mapping[str, Value], last: Mapping[str, int], written: set[str]
+    point: Lsn, reservations: Mapping[str, Value], last: Mapping[str, int], written: set[str]
 ) -> Lsn:
     """A trim point that spares what was staged and has no marker yet.
 
-    A task that lost against another attempt may leave its note after the commit of its batch: by
-    the last batch of its query, or by the batch writes that have a marker.
+    A task that lost against another attempt may leave its reservation after the commit of its
+    batch: that is seen by the last batch of its query, or by the batch writes that have a marker.
     """
-    for key, note in notes.items():
-        first = staged_from(note)
+    for key, reservation in reservations.items():
+        first = reserved_from(reservation)
         id, _, batch = key.removeprefix(STAGING_PREFIX).rpartition(".")
         is_decided = batch.isdecimal() and last.get(id, -1) >= int(batch)
         if first < point and not is_decided and id not in written:

@@ -1,28 +1,83 @@
 """A stream followed: its committed batches in log order, each once, over any number of
 reconnections.
 
-Owns the position. Law: `position` is where a new tail continues without a gap or a repetition,
-whenever it is read between two batches.
+`CommittedTail` gives entries, `StreamTail` the rows in them. Law: `position` is where a new tail
+continues without a gap or a repetition, whenever it is read between two batches.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Self
 
 import pyarrow as pa
 
 from penstock.errors import BadFormat, Unavailable
 from penstock.ids import Lsn
-from penstock.log.api import ReadBatch
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
-from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import Range
-from penstock.protocol.staged import StagedEntries
+from penstock.protocol.committed import Marked, read_entries
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
+
+#: A data entry or a marker, and the entries with rows that count at its place.
+Counted = tuple[Entry, list[Entry]]
+
+
+class CommittedTail:
+    """What counts under some tags: the committed reader on a blocking client."""
+
+    def __init__(
+        self, client: BlockingLog, tags: Sequence[str], *, start: Lsn, end: Lsn | None = None
+    ) -> None:
+        self._client = client
+        self._tags = tags
+        self._reader = client.tail(tags, start=start, end=end)
+        self._committed = read_entries(start)
+        self._closed = False
+        #: All that counts below it was given.
+        self.position = start
+
+    def next(self, seconds: float | None) -> list[Counted] | None:
+        """What counts in the next delivery, in order; None: nothing came in time, or it ended."""
+        if self._closed:
+            return None
+        try:
+            delivery = self._reader.next_batch(seconds)
+        except TimeoutError:
+            return None
+        if delivery is None:
+            return None
+        take = self._committed.take
+        counted: list[Counted] = []
+        for entry in delivery.entries:
+            taken = take(entry)
+            if taken is entry:
+                counted.append((entry, [entry]))
+            elif isinstance(taken, Marked):
+                entries = self._fetch(taken)
+                if entries:
+                    counted.append((entry, entries))
+        self.position = delivery.looked_up_to
+        return counted
+
+    def _fetch(self, marked: Marked[Entry]) -> list[Entry]:
+        for named in marked.missing:
+            fetched = self._client.read(self._tags, start=named.first_lsn, end=named.end)
+            marked.supply(named, fetched)
+        return marked.entries
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._reader.close()
+        except Unavailable:
+            pass  # the client was closed before, and its readers with it
 
 
 class StreamTail:
@@ -42,16 +97,12 @@ class StreamTail:
         end: Lsn | None,
         timeout: float | None,
     ) -> None:
-        self._client = client
-        self._reader = client.tail([stream_tag(name)], start=start, end=end)
+        self._tail = CommittedTail(client, [stream_tag(name)], start=start, end=end)
         self._name = name
         self._schema = schema
         self._timeout = timeout
-        #: What counts at an entry's place: its own payload, or all that a marker names.
-        self._pending: deque[tuple[Entry, list[bytes]]] = deque()
-        self._looked_up_to = start
-        self._seen = StagedEntries(start)
-        self._closed = False
+        #: What counts in the last delivery, and was not given yet.
+        self._pending: deque[Counted] = deque()
         #: The log entry at which the last batch counts: its LSN, append time, producer, seq.
         self.entry: Entry | None = None
         #: Start here to continue after the last batch.
@@ -68,72 +119,37 @@ class StreamTail:
     def __next__(self) -> pa.RecordBatch:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while not self._pending:
-            found = None if self._closed else self._fetch(deadline)
-            if found is None:
-                self.close()
-                raise StopIteration
-            try:
-                for entry in found.entries:
-                    self._take(entry)
-            except BaseException:
-                self.close()  # continue with a new tail from `position`: nothing of this was given
-                self._pending.clear()
-                raise
-            self._looked_up_to = found.looked_up_to
-            if not self._pending:
-                self.position = found.looked_up_to
-        entry, payloads = self._pending.popleft()
+            self._look(deadline)
+        place, entries = self._pending.popleft()
         try:
-            batches = [decode_batch(payload, self._schema) for payload in payloads]
+            batches = [decode_batch(entry.payload, self._schema) for entry in entries]
         except BadFormat as error:
-            raise BadFormat(f"stream {self._name}, LSN {entry.lsn}: {error}") from error
+            raise BadFormat(f"stream {self._name}, LSN {place.lsn}: {error}") from error
+        # One batch: no position lies between what counts at one place.
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        self.entry = entry
-        self.position = Lsn(entry.lsn + 1) if self._pending else self._looked_up_to
+        self.entry = place
+        self.position = Lsn(place.lsn + 1) if self._pending else self._tail.position
         return batch
 
-    def _take(self, entry: Entry) -> None:
-        """Only what counts, where it counts (protocol/committed.py)."""
-        self._seen.show(entry)
-        match judge(entry):
-            case Counts(entry=data):
-                self._pending.append((data, [data.payload]))
-            case Marked(marker=marker):
-                payloads = [
-                    staged.payload for named in marker.ranges for staged in self._staged(named)
-                ]
-                if payloads:
-                    # One batch: no position lies between what counts at one place.
-                    self._pending.append((entry, payloads))
-            case None:
-                pass
-
-    def _staged(self, named: Range) -> list[Entry]:
-        known = self._seen.find(named)
-        if known is not None:
-            return known
-        tags = [stream_tag(self._name)]
-        fetched = self._client.read(tags, start=named.first_lsn, end=named.end)
-        return [staged for staged in fetched if is_named(staged, named)]
-
-    def _fetch(self, deadline: float | None) -> ReadBatch | None:
-        """None at the end and at the deadline."""
+    def _look(self, deadline: float | None) -> None:
+        """Wait for a delivery. Raises StopIteration at the end and at the deadline."""
         try:
-            wait = None if deadline is None else max(deadline - time.monotonic(), 0)
-            return self._reader.next_batch(wait)
-        except TimeoutError:
-            return None
+            seconds = None if deadline is None else max(deadline - time.monotonic(), 0)
+            counted = self._tail.next(seconds)
+        except BaseException:
+            self.close()  # continue with a new tail from `position`: nothing of this was given
+            raise
+        if counted is None:
+            self.close()
+            raise StopIteration
+        self._pending.extend(counted)
+        if not counted:
+            self.position = self._tail.position
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
+        self._tail.close()
         self._pending.clear()
-        try:
-            self._reader.close()
-        except Unavailable:
-            pass  # the client was closed before, and its readers with it
 
     def __enter__(self) -> Self:
         return self

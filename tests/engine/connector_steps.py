@@ -33,7 +33,7 @@ from penstock.errors import PenstockError, Unavailable, Unknown
 from penstock.log.records import Kind, Value
 from penstock.protocol.batch_commit import Batch
 from penstock.protocol.names import STAGING_PREFIX, staging_key
-from penstock.protocol.staged import staged_from
+from penstock.protocol.reservations import reserved_from
 from penstock.stream.session import Log
 from penstock.testing.memory_log import MemoryLog
 
@@ -292,9 +292,10 @@ class Query:
     def _check_staged(self, number: int, staged: Sequence[Staged]) -> None:
         """Nothing of it counts by itself, and who trims knows of it."""
         with self.between.nobody():
-            note = self.between.get(staging_key(self.id, number))
+            reservation = self.between.get(staging_key(self.id, number))
             for one in [one for part in staged for one in part.ranges]:
-                assert note is not None and staged_from(note) <= one.first_lsn
+                assert reservation is not None
+                assert reserved_from(reservation) <= one.first_lsn
                 found = self.between.read(start=one.first_lsn, end=one.end)
                 assert {entry.kind for entry in found} == {Kind.STAGED}, found
 
@@ -307,7 +308,7 @@ class ThreeStreams(Query):
     def write(self, number: int, rows: Sequence[int]) -> Any:
         log = connections.connected(self.options.where)
         return [
-            Staging(log.client, log.stream(name), note=staging_key(self.id, number)).write(
+            Staging(log.client, log.stream(name), reservation=staging_key(self.id, number)).write(
                 batches(rows)
             )
             for name in self.streams
@@ -385,10 +386,10 @@ class Place:
         return sum(entry.kind is Kind.MARKER for entry in entries)
 
     @property
-    def note(self) -> Value | None:
+    def reservation(self) -> Value | None:
         """Of any batch."""
-        notes = self.log.client.list_metadata(STAGING_PREFIX + self.name + ".")
-        return next(iter(notes.values()), None)
+        reservations = self.log.client.list_metadata(STAGING_PREFIX + self.name + ".")
+        return next(iter(reservations.values()), None)
 
     def close(self) -> None:
         del connections._LOGS[self.where]

@@ -130,7 +130,7 @@ def check_one_fault(places: Places, kind: type[Query], number: int, skip: int = 
 
         assert sorted(place.rows()) == [*before, *BATCH, 99], (where, fault)
         assert place.markers() == number + 2, (where, fault)
-        assert place.note is None, (where, fault)
+        assert place.reservation is None, (where, fault)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -275,7 +275,7 @@ def test_two_drivers_of_one_directory_commit_a_batch_once_in_any_order(
 
 
 def run_unlooked(query: Query, number: int, parts: Sequence[Sequence[int]]) -> None:
-    """Without a look at the note of what is staged: another driver's commit takes it away."""
+    """Without a look at the reservation: another driver's commit takes it away."""
     query.commit(number, [query.run_task(number, part) for part in parts])
 
 
@@ -403,7 +403,7 @@ def test_a_batch_that_comes_late_is_fenced(places: Places, number: int) -> None:
 
 
 def test_two_tasks_that_begin_together_stage_their_rows_in_any_order(places: Places) -> None:
-    """One of them notes that something is staged: the note is in neither's ranges."""
+    """One of them reserves what is staged: the reservation is in neither's ranges."""
 
     def race(choose: Callable[[int], int]) -> None:
         place = places()
@@ -419,7 +419,7 @@ def test_two_tasks_that_begin_together_stage_their_rows_in_any_order(places: Pla
         query.commit(0, [messages[0], messages[1]])
 
         assert sorted(place.rows()) == BATCH
-        assert place.note is None
+        assert place.reservation is None
 
     assert interleavings(race) >= 6
 
@@ -462,7 +462,7 @@ def test_a_batch_write_whose_answer_is_lost_for_good_is_unknown(places: Places) 
             assert place.rows() == (BATCH if done is Fault.DONE else [])
 
 
-def test_a_batch_write_counts_once_though_a_late_attempt_notes_its_rows_anew(
+def test_a_batch_write_counts_once_though_a_late_attempt_reserves_its_rows_anew(
     places: Places,
 ) -> None:
     """A commit that took effect, unknown to its driver, is not taken for one that did not."""

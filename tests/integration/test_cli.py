@@ -24,7 +24,7 @@ from penstock.cli.output import bytes_text, error_text, exit_code, time_text
 from penstock.config import ServerConfig
 from penstock.log.records import NewEntry
 from penstock.protocol.names import staging_key
-from penstock.protocol.staged import encode_note
+from penstock.protocol.reservations import encode_reservation
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 DDL = "n long NOT NULL, s string, d decimal(10,2), ts timestamp, m map<string,int>, b binary"
@@ -391,7 +391,7 @@ def test_sizes_and_times_read_well() -> None:
 def test_writers_that_staged_rows_and_died_are_listed_and_forgotten(data_dir: Path) -> None:
     with penstock.connect(data_dir) as log:
         log.client.compare_and_set(
-            staging_key("dead", 7), expected=None, value=encode_note(0, "token")
+            staging_key("dead", 7), expected=None, value=encode_reservation(0, "token")
         )
     listed = run("log", "forget", "--dir", data_dir)
     assert "dead.7" in listed.stdout

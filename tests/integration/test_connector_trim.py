@@ -43,7 +43,7 @@ def trim_after_all_is_consumed(log: penstock.Log) -> Lsn:
 
 
 def stage(log: penstock.Log, id: str, batch: int = 0) -> Staged:
-    return Staging(log.client, log.stream("s"), note=staging_key(id, batch)).write([ROWS])
+    return Staging(log.client, log.stream("s"), reservation=staging_key(id, batch)).write([ROWS])
 
 
 def commit(log: penstock.Log, number: int, staged: Staged) -> bool:
@@ -102,7 +102,9 @@ def test_what_was_consumed_or_given_up_is_trimmed(log: penstock.Log) -> None:
     assert read(log) == []
 
 
-def test_a_note_of_a_task_that_came_after_the_commit_holds_nothing_back(log: penstock.Log) -> None:
+def test_a_reservation_of_a_task_that_came_after_the_commit_holds_nothing_back(
+    log: penstock.Log,
+) -> None:
     assert commit(log, 0, stage(log, "a"))
     stage(log, "a")
     before = log.bounds().tail
@@ -121,14 +123,14 @@ def test_a_commit_of_rows_that_a_user_trimmed_is_refused(log: penstock.Log) -> N
     assert read(log) == [1, 2, 3]
 
 
-def test_a_commit_whose_note_is_gone_is_refused(log: penstock.Log) -> None:
+def test_a_commit_whose_reservation_is_gone_is_refused(log: penstock.Log) -> None:
     """Nothing held trimming back since: what it names may be gone."""
     staged, written = stage(log, "a"), stage(log, "w")
     forget_staged(log.client, staging_key("a"))
     forget_staged(log.client, staging_key("w"))
-    with pytest.raises(Trimmed, match="the note"):
+    with pytest.raises(Trimmed, match="the reservation"):
         commit(log, 0, staged)
-    with pytest.raises(Trimmed, match="the note"):
+    with pytest.raises(Trimmed, match="the reservation"):
         commit_write(log.client, "w", ["s"], [written])
     assert read(log) == []
 
@@ -149,7 +151,9 @@ def test_what_tasks_wrote_to_another_log_is_not_named_in_this_one(
     stop_server(tmp_path / "other")
 
 
-def test_a_note_that_is_late_after_a_batch_write_holds_nothing_back(log: penstock.Log) -> None:
+def test_a_reservation_that_is_late_after_a_batch_write_holds_nothing_back(
+    log: penstock.Log,
+) -> None:
     commit_write(log.client, "w", ["s"], [stage(log, "w")])
     stage(log, "w")
     before = log.bounds().tail

@@ -34,8 +34,8 @@ from simulation.pipeline.tasks import SimTask
 from penstock.errors import Fenced
 from penstock.ids import Lsn
 from penstock.log.records import Appended, Entry, Kind, NewEntry
+from penstock.protocol.committed import CommittedReader
 from penstock.protocol.markers import Range
-from penstock.protocol.staged import StagedEntries
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore
@@ -216,23 +216,23 @@ def a_record_names_only_the_first_group_of_a_stream(patch: Patch) -> None:
 
 
 def evicted_entries_are_forgotten_silently(patch: Patch) -> None:
-    original = StagedEntries.show
+    original = CommittedReader._evict
 
-    def show(self: StagedEntries, entry: Entry) -> None:
+    def evict(self: CommittedReader[Any]) -> None:
         start = self._from
-        original(self, entry)
+        original(self)
         self._from = start
 
-    patch.setattr(StagedEntries, "show", show)
+    patch.setattr(CommittedReader, "_evict", evict)
 
 
 def entries_before_the_reader_began_are_not_fetched(patch: Patch) -> None:
-    original = StagedEntries.__init__
+    original = CommittedReader.__init__
 
-    def init(self: StagedEntries, start: Lsn, bytes_max: int) -> None:
-        original(self, Lsn(0), bytes_max)
+    def init(self: CommittedReader[Any], start: int, **options: Any) -> None:
+        original(self, 0, **options)
 
-    patch.setattr(StagedEntries, "__init__", init)
+    patch.setattr(CommittedReader, "__init__", init)
 
 
 # ---- aligned checkpoints

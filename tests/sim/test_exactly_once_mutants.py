@@ -23,12 +23,10 @@ from simulation.pipeline.tasks import SimTask
 from penstock.ids import Lsn
 from penstock.log.core import sequencer
 from penstock.log.records import Entry, Kind, NewEntry
-from penstock.protocol import committed
-from penstock.protocol.committed import Counts
+from penstock.protocol.committed import CommittedReader, Marked
 from penstock.protocol.markers import Marker, Range
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime import commit as commit_module
-from penstock.runtime import task_core
 from penstock.runtime.commit import Commit
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.task_core import TaskCore
@@ -149,17 +147,19 @@ def a_worker_that_slept_is_never_taken_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def staged_entries_count_without_their_marker(patch: pytest.MonkeyPatch) -> None:
-    original = committed.judge
+    original = CommittedReader.take
 
-    def judge(entry: Entry) -> Any:
-        return Counts(entry) if entry.kind is Kind.STAGED else original(entry)
+    def take(self: CommittedReader[Entry], entry: Entry) -> Any:
+        if entry.kind is Kind.STAGED:
+            return entry
+        counted = original(self, entry)
+        if isinstance(counted, Marked):
+            for named in counted.marker.ranges:
+                counted.supply(named, ())
+        return counted
 
-    def is_named(entry: Entry, named: Range) -> bool:
-        return False
-
-    for module in (task_core, world_module):
-        patch.setattr(module, "judge", judge)
-        patch.setattr(module, "is_named", is_named)
+    patch.setattr(CommittedReader, "take", take)
+    patch.setattr(world_module.PipelineWorld, "check_kept", lambda *_: None)
 
 
 def data_is_appended_before_its_marker(patch: pytest.MonkeyPatch) -> None:
@@ -211,11 +211,13 @@ def position_runs_ahead_of_the_rows(patch: pytest.MonkeyPatch) -> None:
 
 def position_passes_a_marker_before_its_staged_rows_are_fetched(patch: pytest.MonkeyPatch) -> None:
     async def take(self: SimTask, entry: Entry) -> None:
-        names = self.core.names(entry)
+        counted = self.reader.take(entry)
         self.core.looked(Lsn(entry.lsn + 1))
-        fetched = [(one, await self.fetch(one)) for one in names]
+        if isinstance(counted, Marked):
+            for named in counted.marker.ranges:
+                counted.supply(named, await self.fetch(named))
         self.core._next.position = entry.lsn
-        self.core.take(entry, fetched)
+        self.core.take(entry, counted)
 
     patch.setattr(SimTask, "take", take)
 

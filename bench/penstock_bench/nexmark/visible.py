@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -15,15 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Unavailable
-from penstock.log.client.blocking import BlockingReader
-from penstock.log.records import Entry
-from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import Range
-from penstock.protocol.staged import StagedEntries
 from penstock.runtime.outputs import RESULT_WEIGHT
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log
+from penstock.stream.tail import CommittedTail
 from penstock_bench.arrivals import appeared
 from penstock_bench.nexmark.figures import Floats
 from penstock_bench.nexmark.timed import LAT_TS
@@ -84,7 +81,6 @@ class Visible:
         self._seen: list[Seen] = []
         #: Everything below it was looked at.
         self._upto = 0
-        self._staged: StagedEntries
         self._changed = threading.Condition()
         self._stopped = False
         self._error: Exception | None = None
@@ -94,46 +90,23 @@ class Visible:
     def _follow(self) -> None:
         try:
             start = self._stream.resolve("earliest")
-            self._staged = StagedEntries(start)
-            with self._log.client.tail(self._tags, start=start) as reader:
+            tail = CommittedTail(self._log.client, self._tags, start=start)
+            with closing(tail):
                 while not self._stopped:
-                    self._look(reader)
+                    self._look(tail)
         except Exception as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _look(self, reader: BlockingReader) -> None:
-        try:
-            found = reader.next_batch(_LOOK_SECONDS)
-        except TimeoutError:
-            return
-        if found is None:
-            return
-        carried = [one for entry in found.entries for one in self._carried(entry)]
+    def _look(self, tail: CommittedTail) -> None:
+        counted = tail.next(_LOOK_SECONDS) or []
         now = time.time_ns() // 1_000
         with self._changed:
-            self._seen += [Seen(now, one.time_ms, one.payload) for one in carried]
-            self._upto = found.looked_up_to
+            for _, entries in counted:
+                self._seen += [Seen(now, entry.time_ms, entry.payload) for entry in entries]
+            self._upto = tail.position
             self._changed.notify_all()
-
-    def _carried(self, entry: Entry) -> list[Entry]:
-        """The entries of rows that count at this one's place, as stream/tail.py finds them."""
-        self._staged.show(entry)
-        match judge(entry):
-            case Counts(entry=data):
-                return [data]
-            case Marked(marker=marker):
-                return [one for named in marker.ranges for one in self._named(named)]
-            case _:
-                return []
-
-    def _named(self, named: Range) -> list[Entry]:
-        known = self._staged.find(named)
-        if known is not None:
-            return known
-        found = self._log.client.read(self._tags, start=named.first_lsn, end=named.end)
-        return [one for one in found if is_named(one, named)]
 
     def wait(self, seconds: float) -> None:
         """Until everything that is in the stream now was looked at. Raises Unavailable."""

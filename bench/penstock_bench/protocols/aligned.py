@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
 from penstock.log.records import Appended, Entry, Kind, NewEntry
+from penstock.protocol.committed import Counted
 from penstock.protocol.markers import Marker, encode_marker, join_ranges
 from penstock.protocol.names import TaskId, control_tag, keyed_tag, with_naming
 from penstock.runtime.commit import Commit
@@ -27,7 +28,6 @@ from penstock.runtime.commit_protocol import (
     CommittingTask,
     ConductedRun,
     Conductor,
-    Staged,
     range_of,
 )
 from penstock.runtime.outputs import pack_groups
@@ -96,14 +96,14 @@ class AlignedCommitter(Committer):
 
     # -- input
 
-    def admits(self, entry: Entry, staged: Staged) -> bool:
+    def admits(self, entry: Entry, counted: Counted) -> bool:
         assert self.alignment is not None
         step = self.alignment.step(entry)
         if step is Step.TAKE:
             return True
         self._owner.core.looked(Lsn(entry.lsn + 1))
         if step is Step.HOLD:
-            self.alignment.hold(entry, staged)
+            self.alignment.hold(entry, counted)
         elif step is Step.COMPLETE:
             self._take_part(self.alignment)
         return False
@@ -116,8 +116,8 @@ class AlignedCommitter(Committer):
         if commit is None:
             return
         self._owner.beside(self.pass_on(commit, number))
-        for entry, staged in alignment.release():
-            core.take_held(entry, staged)
+        for entry, counted in alignment.release():
+            core.take_held(entry, counted)
 
     # -- output
 

@@ -24,7 +24,8 @@ from typing import Final
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
-from penstock.runtime.commit_protocol import Cohort, Staged
+from penstock.protocol.committed import Counted
+from penstock.runtime.commit_protocol import Cohort
 
 #: The channel of all sources together.
 SOURCES: Final = ""
@@ -53,7 +54,7 @@ class Alignment:
         #: The checkpoint on its way, and where each channel's barrier stood.
         self.number: int | None = None
         self._barriers: dict[str, Lsn] = {}
-        self._held: list[tuple[Entry, Staged]] = []
+        self._held: list[tuple[Entry, Counted]] = []
 
     @property
     def source_cut(self) -> Lsn | None:
@@ -76,10 +77,10 @@ class Alignment:
         self._barriers[channel] = entry.lsn
         return Step.COMPLETE if len(self._barriers) == len(self._channels) else Step.WAIT
 
-    def hold(self, entry: Entry, staged: Staged) -> None:
-        self._held.append((entry, staged))
+    def hold(self, entry: Entry, counted: Counted) -> None:
+        self._held.append((entry, counted))
 
-    def release(self) -> list[tuple[Entry, Staged]]:
+    def release(self) -> list[tuple[Entry, Counted]]:
         """What was held, once the task has captured its state."""
         held, self._held = self._held, []
         self.number = None

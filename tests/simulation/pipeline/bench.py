@@ -14,7 +14,7 @@ from penstock.errors import Damaged
 from penstock.ids import Lsn
 from penstock.log.group_format import CLAIM, encode_body
 from penstock.log.records import Appended, Entry, Guard, Kind, NewEntry
-from penstock.protocol.committed import Counts, Marked, is_named, judge
+from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
@@ -148,23 +148,17 @@ class Bench:
     def show(self) -> list[tuple[Lsn, bytes]]:
         """What a committed reader of the result is shown."""
         tags = frozenset([stream_tag(self.spec.to)])
+        committed = read_entries(0)
         shown: list[tuple[Lsn, bytes]] = []
         for entry in self.log.entries:
             if tags.isdisjoint(entry.tags):
                 continue
-            match judge(entry):
-                case Counts(entry=data):
-                    shown.append((data.lsn, data.payload))
-                case Marked(marker=marker):
-                    for named in marker.ranges:
-                        found = self.log.entries[named.first_lsn : named.end]
-                        shown += [
-                            (entry.lsn, one.payload)
-                            for one in found
-                            if is_named(one, named) and not tags.isdisjoint(one.tags)
-                        ]
-                case None:
-                    pass
+            counted = committed.take(entry)
+            if isinstance(counted, Marked):
+                assert not counted.missing
+                shown += [(entry.lsn, staged.payload) for staged in counted.entries]
+            elif counted is not None:
+                shown.append((entry.lsn, counted.payload))
         return shown
 
 
@@ -215,10 +209,13 @@ class Instance:
         log, tags = self.bench.log, frozenset(self.core.tags)
         stop = log.tail if end is None else end
         found = log.read(tags, self.core.position, stop)
+        committed = read_entries(self.core.position)
         for entry in found:
-            named = self.core.names(entry)
-            staged = [(one, log.read(tags, one.first_lsn, one.end)) for one in named]
-            self.core.take(entry, staged)
+            counted = committed.take(entry)
+            if isinstance(counted, Marked):
+                for named in counted.missing:
+                    counted.supply(named, log.read(tags, named.first_lsn, named.end))
+            self.core.take(entry, counted)
         self.core.looked(Lsn(stop))
         self.core.work()
         return found

@@ -14,10 +14,10 @@ from penstock_bench.protocols.aligned import AlignedCommitter
 from penstock.errors import Damaged, Unavailable
 from penstock.ids import Lsn
 from penstock.log.records import Entry
+from penstock.protocol.committed import CommittedReader, Marked, read_entries
 from penstock.protocol.markers import Marker, Range, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
-from penstock.protocol.staged import StagedEntries
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer, MarkerCommitter
 from penstock.runtime.task_core import TaskCore, check_marker
@@ -56,7 +56,7 @@ class SimTask:
         self.core = TaskCore(world.spec, task, instance, world.now_ms)
         self.appender: SimAppender
         self.committer: Committer
-        self.staged: StagedEntries
+        self.reader: CommittedReader[Entry]
         self.due = Event()
         self.committed = Event()
         self.last_marker: Marker | None = None
@@ -155,7 +155,7 @@ class SimTask:
     async def read(self) -> None:
         core = self.core
         self.due.set()
-        self.staged = StagedEntries(core.position, self.world.swarm.kept_bytes)
+        self.reader = read_entries(core.position, self.world.swarm.kept_bytes)
         reader = self.client.tail(core.tags, start=core.position)
         while batch := await reader.next():
             for entry in batch.entries:
@@ -171,17 +171,13 @@ class SimTask:
                 await self.committed.wait()
 
     async def take(self, entry: Entry) -> None:
-        self.staged.show(entry)
-        named = [(one, await self.find(one)) for one in self.core.names(entry)]
-        if self.committer.admits(entry, named):
-            self.core.take(entry, named)
-
-    async def find(self, named: Range) -> list[Entry]:
-        known = self.staged.find(named)
-        if known is not None:
-            self.world.check_staged(self.core.tags, named, known)
-            return known
-        return await self.fetch(named)
+        counted = self.reader.take(entry)
+        if isinstance(counted, Marked):
+            self.world.check_kept(self.core.tags, counted)
+            for named in counted.missing:
+                counted.supply(named, await self.fetch(named))
+        if self.committer.admits(entry, counted):
+            self.core.take(entry, counted)
 
     async def fetch(self, named: Range) -> list[Entry]:
         self.world.count("staged fetched")

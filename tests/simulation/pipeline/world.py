@@ -17,10 +17,15 @@ from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, NewEntry
-from penstock.protocol.committed import Counts, Marked, is_named, judge
-from penstock.protocol.markers import Range, decode_marker
+from penstock.protocol.committed import (
+    KEPT_BYTES_MAX,
+    CommittedReader,
+    Marked,
+    is_named,
+    read_entries,
+)
+from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import TaskId, flush_tag
-from penstock.protocol.staged import KEPT_BYTES, StagedEntries
 from penstock.runtime.spec import Settings
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
@@ -94,13 +99,17 @@ class PipelineWorld:
             self.count(f"fault {Fault.STORE}")
         return fails
 
-    def check_staged(self, tags: Sequence[str], named: Range, known: Sequence[Entry]) -> None:
+    def check_kept(self, tags: Sequence[str], marked: Marked[Entry]) -> None:
         """What a reader kept is what it would fetch."""
-        there = self.log.entries[named.first_lsn : named.end]
-        wanted = [one for one in there if is_named(one, named) and {*tags} & {*one.tags}]
-        if known != wanted:
-            raise Violation("I10", f"of {named} a reader kept {known}, not {wanted}")
-        self.count("staged kept")
+        for named in marked.marker.ranges:
+            kept = marked.run(named)
+            if kept is None:
+                continue
+            there = self.log.entries[named.first_lsn : named.end]
+            wanted = [e for e in there if is_named(e, named) and {*tags} & {*e.tags}]
+            if kept != wanted:
+                raise Violation("I10", f"of {named} a reader kept {kept}, not {wanted}")
+            self.count("staged kept")
 
     # -- the run
 
@@ -192,31 +201,24 @@ class PipelineWorld:
         # An aligned checkpoint names results from before the last one was complete: a reader that
         # has passed them must have kept them, for a trim may take them.
         is_aligned = self.swarm.protocol == "aligned"
-        seen = StagedEntries(Lsn(0), KEPT_BYTES if is_aligned else self.swarm.kept_bytes)
+        committed = read_entries(0, KEPT_BYTES_MAX if is_aligned else self.swarm.kept_bytes)
         while batch := await reader.next():
             for entry in batch.entries:
-                seen.show(entry)
-                await self._show(client, tags, seen, entry)
+                await self._show(client, tags, committed, entry)
             self.shown_upto = batch.looked_up_to
 
     async def _show(
-        self, client: Client, tags: list[str], seen: StagedEntries, entry: Entry
+        self, client: Client, tags: list[str], committed: CommittedReader[Entry], entry: Entry
     ) -> None:
-        shown = self.story.shown
-        match judge(entry):
-            case Counts(entry=data):
-                shown.append((data.lsn, data.payload))
-            case Marked(marker=marker):
-                for named in marker.ranges:
-                    known = seen.find(named)
-                    if known is None:
-                        found = await client.read(tags, start=named.first_lsn, end=named.end)
-                    else:
-                        self.check_staged(tags, named, known)
-                        found = known
-                    shown += [(entry.lsn, one.payload) for one in found if is_named(one, named)]
-            case None:
-                pass
+        counted = committed.take(entry)
+        if isinstance(counted, Marked):
+            self.check_kept(tags, counted)
+            for named in counted.missing:
+                fetched = await client.read(tags, start=named.first_lsn, end=named.end)
+                counted.supply(named, fetched)
+            self.story.shown += [(entry.lsn, staged.payload) for staged in counted.entries]
+        elif counted is not None:
+            self.story.shown.append((entry.lsn, counted.payload))
 
     async def _flush(self, process: Process) -> None:
         """As Coordinator._flush: everything in the sources is processed, committed, visible."""

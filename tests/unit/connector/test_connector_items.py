@@ -17,7 +17,7 @@ from penstock.connector.items import (
     PART_LSNS_MAX,
     Finder,
     Item,
-    Ledger,
+    ItemReader,
     Part,
     Source,
     Span,
@@ -31,7 +31,7 @@ from penstock.connector.items import (
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
-from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 
 A = Source("a")
 #: (entry's LSN, where it counts, stream)
@@ -80,11 +80,11 @@ def items_of(
     log: list[Entry], sources: tuple[Source, ...], start: int = 0, **options: int
 ) -> list[Item]:
     """As a follower makes them that begins at `start`."""
-    ledger = Ledger(sources, start, by_node=True, **options)
+    reader = ItemReader(sources, start, by_node=True, **options)
     fetch = fetch_from(log, sources)
     tags = {f"s/{source.name}" for source in sources}
     shown = [one for one in log if one.lsn >= start and not tags.isdisjoint(one.tags)]
-    taken = [ledger.take(one, fetch) for one in shown]
+    taken = [reader.take(one, fetch) for one in shown]
     return [item for item in taken if item is not None]
 
 
@@ -108,7 +108,7 @@ def expected(log: list[Entry], sources: tuple[Source, ...], start: int, end: int
             if one.kind is Kind.DATA:
                 counted[one.lsn, one.lsn, source.name] += 1
             elif one.kind is Kind.MARKER:
-                for named in items_module.judge(one).marker.ranges:  # type: ignore[union-attr]
+                for named in decode_marker(one.payload).ranges:
                     for other in log:
                         inside = named.first_lsn <= other.lsn < named.end
                         if inside and other.kind is Kind.STAGED and tag in other.tags:
@@ -176,7 +176,7 @@ def build(drawn: list[object]) -> list[Entry]:
     partitions=st.none() | st.integers(1, 5),
     by_node=st.booleans(),
     carried_max=st.sampled_from([0, CARRIED_BYTES_MAX]),
-    shown_max=st.sampled_from([2, 1000]),
+    staged_max=st.sampled_from([2, 1000]),
 )
 def test_parts_hold_what_counts_and_nothing_else(
     drawn: list[object],
@@ -185,7 +185,7 @@ def test_parts_hold_what_counts_and_nothing_else(
     partitions: int | None,
     by_node: bool,
     carried_max: int,
-    shown_max: int,
+    staged_max: int,
 ) -> None:
     log = build(drawn)
     start, end = sorted(bounds)
@@ -197,7 +197,7 @@ def test_parts_hold_what_counts_and_nothing_else(
         patch.setattr(items_module, "PART_LSNS_MIN", 4)
         how = {"partitions": partitions, "processors": 3, "by_node": by_node}
 
-        found = window_of(items_of(log, sources, start, shown_max=shown_max), start)
+        found = window_of(items_of(log, sources, start, staged_max=staged_max), start)
         from_window = plan_items(found.items(start, end), sources, **how)
         named = [one for one in log if start <= one.lsn < end and "M/" in str(one.tags)]
         from_markers = plan_range(Span(start, end), named, sources, **how)
@@ -367,35 +367,35 @@ def test_ranges_side_by_side_are_one() -> None:
 
 def test_only_what_was_not_shown_is_fetched() -> None:
     asked: list[Range] = []
-    ledger = Ledger((A,), 5)
+    reader = ItemReader((A,), 5)
 
     def fetch(named: Range) -> list[Entry]:
         asked.append(named)
         return [staged(3), staged(4), data(4)._replace(lsn=Lsn(4), kind=Kind.DATA)]
 
-    assert ledger.take(staged(5), fetch) is None
-    item = ledger.take(marker(6, [(5, 1)]), fetch)
+    assert reader.take(staged(5), fetch) is None
+    item = reader.take(marker(6, [(5, 1)]), fetch)
     assert item is not None and not asked
-    item = ledger.take(marker(7, [(3, 2)]), fetch)
+    item = reader.take(marker(7, [(3, 2)]), fetch)
     assert asked == [Range(Lsn(3), 2)]
     assert item is not None and [piece.lsn for run in item.runs for piece in run] == [3, 4]
 
 
 def test_payloads_are_kept_up_to_a_bound_the_newest() -> None:
-    ledger = Ledger((A,), 0, kept_bytes_max=250)
-    found = [ledger.take(data(lsn, size=100), lambda _: ()) for lsn in range(4)]
+    reader = ItemReader((A,), 0, kept_bytes_max=250)
+    found = [reader.take(data(lsn, size=100), lambda _: ()) for lsn in range(4)]
     held = [item.runs[0][0].payload is not None for item in found if item is not None]
     assert held == [False, False, True, True]
 
 
 def test_staged_entries_of_writers_that_died_are_forgotten_in_the_end() -> None:
-    ledger = Ledger((A,), 0, shown_max=10)
+    reader = ItemReader((A,), 0, staged_max=10)
     for lsn in range(100):
-        ledger.take(staged(lsn), lambda _: ())
-        assert len(ledger._shown) == len(ledger._shown_lsns) <= 10
-    assert ledger.start > 80
+        reader.take(staged(lsn), lambda _: ())
+        assert len(reader._committed._kept) <= 10
+    assert reader._committed._from > 80
     fetched: list[Range] = []
-    ledger.take(marker(200, [(80, 20)]), lambda named: fetched.append(named) or [])
+    reader.take(marker(200, [(80, 20)]), lambda named: fetched.append(named) or [])
     assert fetched, "some of it is not known any more"
 
 

@@ -27,6 +27,7 @@ from penstock.log.records import Kind, NewEntry
 from penstock.ops.api import Delta
 from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
+from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime import outputs, task_core
@@ -166,7 +167,7 @@ def test_an_entry_is_taken_in_once() -> None:
     wired.feed(pairs((1, 1)))
     wired.settle()
     with pytest.raises(AssertionError, match="was taken in before"):
-        wired.core().take(wired.log[1])
+        wired.core().take(wired.log[1], None)
 
 
 def test_a_request_to_flush_is_answered_by_a_marker_behind_it() -> None:
@@ -194,7 +195,7 @@ def test_how_far_a_task_without_input_looked_is_said_when_asked_for() -> None:
 def test_what_was_taken_in_is_in_the_commit_even_if_it_was_not_worked_on() -> None:
     wired = passing()
     lsn = wired.feed(pairs((1, 1)))
-    wired.core().take(wired.log[lsn])
+    wired.core().take(wired.log[lsn], wired.log[lsn])
     wired.commit(wired.task())
     assert plain(wired.result()) == [(1, 1)]
     assert wired.markers(wired.task())[-1].position == lsn + 1
@@ -215,12 +216,11 @@ def stage_and_mark(wired: Wired, *rows: tuple[int, int]) -> tuple[Range, Lsn]:
 
 def test_staged_rows_of_a_source_count_at_their_marker() -> None:
     wired = passing()
-    where, marked = stage_and_mark(wired, (1, 1))
+    _, marked = stage_and_mark(wired, (1, 1))
     wired.take(wired.task(), end=marked)
     assert not wired.core().has_work
     wired.settle()
     assert plain(wired.result()) == [(1, 1)]
-    assert wired.core().names(wired.log[marked]) == (where,)
 
 
 def test_of_what_was_fetched_only_what_the_marker_names_counts() -> None:
@@ -228,7 +228,10 @@ def test_of_what_was_fetched_only_what_the_marker_names_counts() -> None:
     unnamed = NewEntry(encode_trusted(pairs((9, 9))), (stream_tag("in"),), Kind.STAGED, rows=1)
     wired.append("@other.1/0/0", 1, [unnamed])
     where, marked = stage_and_mark(wired, (1, 1))
-    wired.core().take(wired.log[marked], [(where, list(wired.log))])
+    counted = read_entries(marked).take(wired.log[marked])
+    assert isinstance(counted, Marked) and counted.missing == [where]
+    counted.supply(where, wired.log)
+    wired.core().take(wired.log[marked], counted)
     wired.commit(wired.task())
     assert plain(wired.result()) == [(1, 1)]
 

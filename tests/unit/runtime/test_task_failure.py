@@ -13,6 +13,7 @@ from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.ops.pipeline import Pipeline
+from penstock.protocol.committed import read_entries
 from penstock.protocol.names import TaskId, flush_tag
 from penstock.runtime.task_core import Poisoned, TaskCore
 from penstock.stream.batches import encode_trusted
@@ -35,6 +36,10 @@ def flush_request(lsn: int) -> Entry:
     return Entry(Lsn(lsn), Kind.CONTROL, tags, "p", 1, lsn, 0, 0, b"")
 
 
+def take(core: TaskCore, entry: Entry) -> None:
+    core.take(entry, read_entries(0).take(entry))
+
+
 def test_rows_that_make_an_operator_fail_are_not_committed_as_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -44,8 +49,8 @@ def test_rows_that_make_an_operator_fail_are_not_committed_as_done(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Pipeline, "push", fail)
-    core.take(entry(5, encode_trusted(pairs((1, 1)))))
-    core.take(flush_request(6))
+    take(core, entry(5, encode_trusted(pairs((1, 1)))))
+    take(core, flush_request(6))
     with pytest.raises(Poisoned):
         core.work()
 
@@ -57,9 +62,9 @@ def test_rows_that_make_an_operator_fail_are_not_committed_as_done(
 def test_an_entry_that_cannot_be_read_is_not_committed_as_done() -> None:
     core = core_with_its_first_commit()
 
-    core.take(flush_request(4))
+    take(core, flush_request(4))
     with pytest.raises(BadFormat):
-        core.take(entry(5, b"no rows"))
+        take(core, entry(5, b"no rows"))
 
     assert not core.has_work
     assert core.take_commit() is None
