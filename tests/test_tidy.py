@@ -33,6 +33,7 @@ PURE = (
     "log/meta/paths.py",
     "log/replication/",
     "log/client/appender_core.py",
+    "log/proxy/claims.py",
     "protocol/",
     "stream/batches.py",
     "stream/columns.py",

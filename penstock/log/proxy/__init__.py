@@ -1,6 +1,8 @@
 """Proxies: they own logs, follow others, and serve clients of both.
 
-server.py             the process: which logs are open here
+server.py             the process: listen, session, status
+logs.py               which logs are open here
+claims.py             pure: how a proxy becomes the owner of a log, and gives it back
 config.py             its settings
 session.py            the session with the metadata
 open_log.py           become the owner: take the epoch, recover, go on

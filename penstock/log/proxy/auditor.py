@@ -56,6 +56,7 @@ from penstock.log.replication.repair import (
     Replacement,
     plan_repairs,
 )
+from penstock.log.serving.openmetrics import Gauges
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class AuditReport:
             "copied_bytes": self.copied_bytes,
         }
 
-    def gauges(self, *, is_auditor: bool) -> dict[str, tuple[str, int]]:
+    def gauges(self, *, is_auditor: bool) -> Gauges:
         lacking = sum((self.under_replicated or {}).values())
         return {
             "auditor": ("Whether this proxy is the auditor.", int(is_auditor)),

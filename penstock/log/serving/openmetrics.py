@@ -14,6 +14,10 @@ from typing import ClassVar
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0)
 
 
+#: Name → (help, value), read off a process when it is asked.
+Gauges = dict[str, tuple[str, int]]
+
+
 @dataclass(slots=True)
 class Histogram:
     """A cumulative histogram of seconds."""
@@ -54,8 +58,8 @@ class Metrics:
     unauthorized: int = counter("Connections with a missing or wrong token.")
     bad_frames: int = counter("Connections closed for bytes that are no frame.")
 
-    def text(self, gauges: dict[str, tuple[str, int]]) -> str:
-        """OpenMetrics text; `gauges` are name → (help, value) read off the process now."""
+    def text(self, gauges: Gauges) -> str:
+        """OpenMetrics text."""
         lines: list[str] = []
         for each in fields(self):
             full, value = self.PREFIX + each.name, getattr(self, each.name)

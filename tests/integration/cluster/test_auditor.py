@@ -136,7 +136,7 @@ def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
             await asyncio.sleep(0.3)
             await cluster.start_node(victim)
             await asyncio.sleep(0.6)
-            assert proxy._auditor.report.repairs == 0
+            assert proxy.work.auditor.report.repairs == 0
 
             await cluster.stop_node(victim)
 
@@ -145,7 +145,7 @@ def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
 
             await until(left)
             await until(lambda: is_whole(cluster))
-            assert proxy._auditor.report.repairs > 0
+            assert proxy.work.auditor.report.repairs > 0
             assert await payloads(log) == list(range(20))
             await _check_that_the_owner_knows(cluster, proxy)
 
@@ -154,7 +154,7 @@ def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
 
 async def _check_that_the_owner_knows(cluster: InProcessCluster, proxy: ProxyServer) -> None:
     """It finds the copies in their new places, also when nobody else has them any more."""
-    view = proxy._owned["main"].view
+    view = proxy.work.logs.owned["main"].view
     newest = await manifest_of(cluster)
 
     async def knows() -> bool:
@@ -162,7 +162,7 @@ async def _check_that_the_owner_knows(cluster: InProcessCluster, proxy: ProxySer
 
     await until(knows)
     copied = newest.segments[0].ensembles[0].nodes[0]
-    proxy._source._cache.clear()
+    proxy.work.source._cache.clear()
     for name in list(cluster.nodes):
         if name != machine_of(copied):
             await cluster.stop_node(name)
@@ -331,7 +331,7 @@ def own_auditor(proxy: ProxyServer, store: object, name: str = "test") -> Audito
     loop = asyncio.get_running_loop()
     return Auditor(
         lambda: store,  # type: ignore[return-value, arg-type]
-        proxy._nodes,
+        proxy.work.nodes,
         RollCall(loop.time, gone_seconds=0.0),
         proxy=name,
         adopt=adopt,

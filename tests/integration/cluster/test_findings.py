@@ -85,9 +85,12 @@ def test_an_owner_that_was_succeeded_does_not_refuse_a_trim_by_its_own_tail(
             await cluster.connect() as log,
         ):
             await log.append([NewEntry(b"first")])
-            (old,) = [p._owned["main"] for p, _ in cluster.proxies if "main" in p._owned]
-            (other,) = [p for p, _ in cluster.proxies if "main" not in p._owned]
-            new = await other._opener.open("main", other.service.surroundings(lambda: None, print))
+            proxies = [proxy for proxy, _ in cluster.proxies]
+            (owner,) = [proxy for proxy in proxies if "main" in proxy.work.logs.owned]
+            (other,) = [proxy for proxy in proxies if proxy is not owner]
+            old = owner.work.logs.owned["main"]
+            opener = other.work.logs.opener
+            new = await opener.open("main", other.service.surroundings(lambda: None, print))
             try:
                 with pytest.raises(PenstockError) as refused:
                     await old.trim(1000)
