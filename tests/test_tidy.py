@@ -34,6 +34,7 @@ PURE = (
     "log/replication/",
     "log/client/appender_core.py",
     "log/proxy/claims.py",
+    "log/client/packing.py",
     "protocol/",
     "stream/batches.py",
     "stream/columns.py",

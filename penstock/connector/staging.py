@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import GuardFailed, Unknown
-from penstock.limits import GROUP_BYTES_MAX, GROUP_ENTRIES_MAX, KIB, PAYLOAD_BYTES_MAX
-from penstock.log.client.appender_core import group_bytes
+from penstock.limits import PAYLOAD_BYTES_MAX
 from penstock.log.client.blocking import BlockingLog
+from penstock.log.client.packing import pack
 from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
 from penstock.protocol.markers import Range, join_ranges
 from penstock.protocol.names import stream_node_tag
@@ -34,7 +34,6 @@ from penstock.stream.stream import Stream
 
 #: Spark's batches are joined up to it: fewer entries, each cheaper by the row.
 _ENTRY_BYTES: Final = PAYLOAD_BYTES_MAX // 2
-_GROUP_BYTES: Final = GROUP_BYTES_MAX - 64 * KIB
 _IN_FLIGHT_MAX: Final = 4
 _TRIES: Final = 3
 
@@ -71,17 +70,7 @@ class Staging:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Staged:
         """Returns when all rows are durable. Raises BadRow, TooLarge."""
-        group: list[NewEntry] = []
-        size = 0
-        for entry in self._entries(batches):
-            added = group_bytes([entry])
-            # One place is left for the reservation.
-            if group and (size + added > _GROUP_BYTES or len(group) == GROUP_ENTRIES_MAX - 1):
-                self._append(group)
-                group, size = [], 0
-            group.append(entry)
-            size += added
-        if group:
+        for group in pack(self._entries(batches)):
             self._append(group)
         while self._sent:
             self._take_one()

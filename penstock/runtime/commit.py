@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from penstock.log.client.packing import fits, pack
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import with_naming
-from penstock.runtime.outputs import cut_groups
 from penstock.state.api import Change
 
 
@@ -36,8 +36,16 @@ class Commit:
     frozen: tuple[Change, ...] | None = None
 
     def cut(self) -> Cut:
-        ahead, inline = cut_groups(self.data, self.changes)
-        return Cut(self, ahead, inline)
+        """One group if the marker fits beside all entries; if not, all of them go ahead of it.
+
+        Data that goes ahead is staged, so that all rows count together, at the marker.
+        """
+        inline = (*self.data, *self.changes)
+        marker = self.marker_entry(inline=len(inline))
+        if fits(inline, marker):
+            return Cut(self, (), inline, marker)
+        staged = [entry._replace(kind=Kind.STAGED) for entry in self.data]
+        return Cut(self, tuple(map(tuple, pack([*staged, *self.changes]))), (), marker)
 
     def marker_entry(
         self, ranges: Sequence[Range] = (), *, inline: int = 0, tags: tuple[str, ...] | None = None
@@ -56,8 +64,10 @@ class Cut:
     ahead: tuple[tuple[NewEntry, ...], ...]
     #: The entries of the last group, before the marker.
     inline: tuple[NewEntry, ...]
+    #: The marker's entry, if there is nothing ahead that it must name.
+    marker: NewEntry
 
     def group(self, ranges: Sequence[Range]) -> list[NewEntry]:
         """The last group, once those ahead of it were acknowledged at these ranges."""
         assert len(ranges) == len(self.ahead)
-        return [*self.inline, self.commit.marker_entry(ranges, inline=len(self.inline))]
+        return [*self.inline, self.commit.marker_entry(ranges) if ranges else self.marker]

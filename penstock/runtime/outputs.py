@@ -3,8 +3,7 @@
 Rows between stages become one entry per task that reads them, tagged with every virtual node that
 it holds rows of: whoever owns a virtual node subscribes to its tag, and nothing here changes when
 that moves. Rows of the result are one entry (more if they are large) of the result's stream.
-Law: rows of one commit keep their order per reader; if they do not all fit into the marker's group,
-all of them are staged, so that they count together, at the marker.
+Law: rows of one commit keep their order per reader.
 """
 
 from __future__ import annotations
@@ -16,15 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import TooLarge
-from penstock.limits import (
-    ENTRY_TAGS_MAX,
-    GROUP_BYTES_MAX,
-    GROUP_ENTRIES_MAX,
-    KIB,
-    PAYLOAD_BYTES_MAX,
-)
-from penstock.log.client.appender_core import group_bytes
-from penstock.log.records import Kind, NewEntry
+from penstock.limits import ENTRY_TAGS_MAX, PAYLOAD_BYTES_MAX
+from penstock.log.records import NewEntry
 from penstock.ops.api import Delta
 from penstock.ops.expressions import compile_expr
 from penstock.ops.functions.alignment import as_array
@@ -40,9 +32,6 @@ from penstock.stream.registration import stream_tag
 
 #: The column of a result that takes rows back: how often the row counts from here on, more or less.
 RESULT_WEIGHT: Final = "_weight"
-#: A marker with a long list of ranges fits beside them.
-_GROUP_BYTES: Final = GROUP_BYTES_MAX - 256 * KIB
-_GROUP_ENTRIES: Final = GROUP_ENTRIES_MAX - 1
 
 assert VIRTUAL_NODES <= ENTRY_TAGS_MAX
 
@@ -148,26 +137,3 @@ class Outputs:
 def _cut(rows: pa.RecordBatch, tags: tuple[str, ...]) -> list[NewEntry]:
     pieces = split_batch(rows, PAYLOAD_BYTES_MAX)
     return [NewEntry(encode_trusted(piece), tags, rows=piece.num_rows) for piece in pieces]
-
-
-def cut_groups(
-    data: Sequence[NewEntry], changes: Sequence[NewEntry]
-) -> tuple[tuple[tuple[NewEntry, ...], ...], tuple[NewEntry, ...]]:
-    """(groups to append ahead, entries of the marker's own group)."""
-    whole = (*data, *changes)
-    if group_bytes(whole) <= _GROUP_BYTES and len(whole) <= _GROUP_ENTRIES:
-        return (), whole
-    return pack_groups([*(entry._replace(kind=Kind.STAGED) for entry in data), *changes]), ()
-
-
-def pack_groups(entries: Sequence[NewEntry]) -> tuple[tuple[NewEntry, ...], ...]:
-    """In order, into as few groups as the log's limits allow."""
-    groups: list[list[NewEntry]] = []
-    size = 0
-    for entry in entries:
-        size += group_bytes([entry])
-        if not groups or size > _GROUP_BYTES or len(groups[-1]) == _GROUP_ENTRIES:
-            groups.append([])
-            size = group_bytes([entry])
-        groups[-1].append(entry)
-    return tuple(tuple(group) for group in groups)

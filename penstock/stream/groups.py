@@ -1,7 +1,7 @@
 """Rows to the groups of entries that an append makes of them.
 
-Owns the cut: one entry per batch, batches split to the size of a payload, entries filled into as
-few groups as they fit. All checking and encoding happens here, before anything is sent.
+Owns the cut: one entry per batch, batches split to the size of a payload, entries packed into
+groups (log/client/packing.py). All checking and encoding happens here, before anything is sent.
 Law: the same rows, given in the same form, are cut the same way each time, so a replay has the
 shape of what it repeats.
 """
@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.ids import Lsn
-from penstock.limits import GROUP_BYTES_MAX, GROUP_ENTRIES_MAX, KIB, PAYLOAD_BYTES_MAX
-from penstock.log.client.appender_core import group_bytes
+from penstock.limits import PAYLOAD_BYTES_MAX
+from penstock.log.client.packing import pack
 from penstock.log.records import Appended, NewEntry
 from penstock.stream.batches import encode_batch, split_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.rows import to_batches
-
-#: Left free for what a group holds beside its entries: header and producer name.
-_GROUP_BYTES: Final = GROUP_BYTES_MAX - 4 * KIB
 
 Group = list[NewEntry]
 
@@ -58,19 +54,13 @@ class RowsAppended:
 def make_groups(rows: object, *, name: str, schema: pa.Schema) -> list[Group]:
     """The groups to append, in order. Raises BadRow, BadRequest or TooLarge."""
     tags = (stream_tag(name),)
-    groups: list[Group] = []
-    size = 0
+    entries: list[NewEntry] = []
     first_row = 0
     for batch in to_batches(rows, schema):
         for piece in split_batch(batch, PAYLOAD_BYTES_MAX, first_row=first_row):
-            entry = NewEntry(encode_batch(piece), tags, rows=piece.num_rows)
-            size += group_bytes([entry])
-            if not groups or size > _GROUP_BYTES or len(groups[-1]) == GROUP_ENTRIES_MAX:
-                groups.append([])
-                size = group_bytes([entry])
-            groups[-1].append(entry)
+            entries.append(NewEntry(encode_batch(piece), tags, rows=piece.num_rows))
         first_row += batch.num_rows
-    return groups
+    return list(pack(entries))
 
 
 def append_groups(groups: list[Group], append: Callable[[Group], Appended]) -> RowsAppended:

@@ -39,6 +39,7 @@ from connector_steps import (
 import penstock
 from penstock.connector import staging
 from penstock.errors import Fenced, PenstockError, Refused, Retryable, Unknown
+from penstock.log.client import packing
 
 Places = Callable[..., Place]
 
@@ -215,7 +216,7 @@ def test_rows_of_a_task_that_go_in_many_groups_are_each_named(
 ) -> None:
     """Pipelined appends, with a fault at each."""
     monkeypatch.setattr(staging, "_ENTRY_BYTES", 1)
-    monkeypatch.setattr(staging, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(packing, "GROUP_BYTES", 1)
     calls = clean_calls(places, Query, 0)
     assert calls.count("append_nowait") == 3
 

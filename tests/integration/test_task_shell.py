@@ -19,13 +19,13 @@ from embedded_server import kill_server, stop_server
 from engine_samples import SOURCE, count_by, scan, spec_of
 
 import penstock
+from penstock.log.client import packing
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
 from penstock.log.pairing import PairedConnection
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 from penstock.protocol.names import query_key
-from penstock.runtime import outputs
 from penstock.runtime import task as shell
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
 from penstock.runtime.lag import measure_lag
@@ -87,7 +87,7 @@ def test_a_task_that_fails_resumes_after_its_whole_commit(
 
     The instance stays the same, so nothing would fence a marker that comes later.
     """
-    monkeypatch.setattr(outputs, "_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(packing, "GROUP_BYTES", 20_000)
     log, source, spec = make(directory, Settings(dead_letter="dead"))
 
     async def run() -> list[Marker]:

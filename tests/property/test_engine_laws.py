@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.log.client import packing
 from penstock.ops.driver import Driver
 from penstock.plan import nodes as n
 from penstock.protocol.names import TaskId
@@ -134,7 +135,7 @@ def test_any_schedule_with_deaths_gives_what_the_driver_gives(
     driver = Driver(spec.query, {})
     with pytest.MonkeyPatch.context() as patch:
         if small:  # nearly every commit is flushed before its marker
-            patch.setattr(outputs, "_GROUP_BYTES", 700)
+            patch.setattr(packing, "GROUP_BYTES", 700)
             patch.setattr(outputs, "PAYLOAD_BYTES_MAX", 600)
             patch.setattr(task_core, "PAYLOAD_BYTES_MAX", 900)
         wired = Wired(spec)

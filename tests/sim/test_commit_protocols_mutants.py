@@ -409,12 +409,12 @@ def state_is_frozen_after_what_was_held_is_in(patch: Patch) -> None:
 
 
 def barrier_overtakes_the_rows_before_it(patch: Patch) -> None:
-    original = aligned.pack_groups
+    original = aligned.pack
 
-    def pack_groups(entries: Sequence[NewEntry]) -> Any:
+    def pack(entries: Sequence[NewEntry]) -> Any:
         return original(sorted(entries, key=lambda one: one.kind is not Kind.CONTROL))
 
-    patch.setattr(aligned, "pack_groups", pack_groups)
+    patch.setattr(aligned, "pack", pack)
 
 
 def results_count_before_their_checkpoint(patch: Patch) -> None:

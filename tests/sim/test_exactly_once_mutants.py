@@ -7,7 +7,6 @@ to. The output says after how many seeds, and by which law, each was caught.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +21,11 @@ from simulation.pipeline.tasks import SimTask
 
 from penstock.ids import Lsn
 from penstock.log.core import sequencer
-from penstock.log.records import Entry, Kind, NewEntry
+from penstock.log.records import Entry, Kind
 from penstock.protocol.committed import CommittedReader, Marked
 from penstock.protocol.markers import Marker, Range
 from penstock.protocol.resume import ChangeFold
-from penstock.runtime import commit as commit_module
-from penstock.runtime.commit import Commit
+from penstock.runtime.commit import Commit, Cut
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.task_core import TaskCore
 from penstock.state.checkpoint_store import CheckpointRef
@@ -177,20 +175,20 @@ def data_is_appended_before_its_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_flushed_early_is_plain_data(patch: pytest.MonkeyPatch) -> None:
-    original = commit_module.cut_groups
+    original = Commit.cut
 
-    def cut_groups(data: Sequence[NewEntry], changes: Any, **options: Any) -> Any:
-        flushes, inline = original(data, changes, **options)
-        plain = tuple(
+    def cut(self: Commit) -> Cut:
+        staged = original(self)
+        ahead = tuple(
             tuple(
                 entry._replace(kind=Kind.DATA) if entry.kind is Kind.STAGED else entry
-                for entry in flush
+                for entry in group
             )
-            for flush in flushes
+            for group in staged.ahead
         )
-        return plain, inline
+        return replace(staged, ahead=ahead)
 
-    patch.setattr(commit_module, "cut_groups", cut_groups)
+    patch.setattr(Commit, "cut", cut)
 
 
 # ---- positions

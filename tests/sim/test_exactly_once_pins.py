@@ -16,12 +16,13 @@ from simulation.pipeline.story import contents_of
 
 from penstock.errors import StaleInstance, Trimmed
 from penstock.ids import Lsn
+from penstock.log.client import packing
 from penstock.log.core import state as log_state
 from penstock.log.records import Kind
 from penstock.ops.api import START_MS
 from penstock.protocol.markers import Range
 from penstock.protocol.names import TaskId, keyed_tag, node_tag
-from penstock.runtime import outputs, task_core
+from penstock.runtime import task_core
 from penstock.runtime.control import Assign, Hello
 from penstock.runtime.coordinator_core import Announce, Claim, CoordinatorCore
 from penstock.runtime.registry import RegisteredQuery, describe_change
@@ -39,7 +40,7 @@ def bench() -> Bench:
 @pytest.fixture
 def tiny_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two entries are too much for a group: everything is flushed early."""
-    monkeypatch.setattr(outputs, "_GROUP_ENTRIES", 1)
+    monkeypatch.setattr(packing, "GROUP_ENTRIES", 1)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
+from penstock.log.client.packing import pack
 from penstock.log.records import Appended, Entry, Kind, NewEntry
 from penstock.protocol.committed import Counted
 from penstock.protocol.markers import Marker, encode_marker, join_ranges
@@ -30,7 +31,6 @@ from penstock.runtime.commit_protocol import (
     Conductor,
     range_of,
 )
-from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import Settings
 from penstock.state.checkpoint_store import CheckpointRef
 from penstock_bench.protocols.aligned_conductor import AlignedConductor
@@ -137,7 +137,7 @@ class AlignedCommitter(Committer):
         if commit.tells_time and not self._is_last:
             # Without the task's own tag: it resumes from checkpoints alone.
             entries.append(commit.marker_entry(tags=commit.tags[1:]))
-        for group in pack_groups([*entries, *barrier]):
+        for group in pack([*entries, *barrier]):
             done = self._appender.append_nowait(group)
             self._waiting.append(done)
             if any(entry.kind is Kind.STAGED for entry in group):

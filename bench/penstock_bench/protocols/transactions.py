@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.ids import Lsn
+from penstock.log.client.packing import pack
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Range
 from penstock.protocol.names import TaskId, keyed_tag, node_tag
@@ -34,7 +35,6 @@ from penstock.runtime.commit_protocol import (
     CommittingTask,
     range_of,
 )
-from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import QuerySpec
 from penstock.state.keys import VIRTUAL_NODES
 from penstock_bench.protocols.shared import all_of
@@ -129,7 +129,7 @@ class TransactionCommitter(Committer):
         owners: list[str] = []
         groups: list[Sequence[NewEntry]] = []
         for stream, entries in wanted.items():
-            for group in pack_groups(entries):
+            for group in pack(entries):
                 owners.append(stream)
                 groups.append(group)
         done = await all_of([self._appender.append_nowait(group) for group in groups])

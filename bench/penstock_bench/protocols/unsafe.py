@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.ids import Lsn
+from penstock.log.client.packing import pack
 from penstock.log.records import Appended, NewEntry
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import CommitProtocol, Committer, CommittingTask
-from penstock.runtime.outputs import pack_groups
 from penstock.runtime.spec import Settings
 from penstock_bench.protocols.shared import refuse_dead_letters
 
@@ -51,11 +51,11 @@ class UnsafeCommitter(Committer):
             self._task.visible(commit, Lsn(appended.first_lsn + appended.count - 1))
 
 
-def groups_of(commit: Commit) -> tuple[tuple[NewEntry, ...], ...]:
+def groups_of(commit: Commit) -> list[list[NewEntry]]:
     """What is appended, in order. The task's own tag is only on a marker that was asked for."""
     markers = []
     if commit.is_asked:
         markers = [commit.marker_entry()]
     elif commit.tells_time:
         markers = [commit.marker_entry(tags=commit.tags[1:])]
-    return pack_groups([*commit.data, *markers])
+    return list(pack([*commit.data, *markers]))

@@ -39,6 +39,7 @@ from penstock.limits import (
     PRODUCER_BYTES_MAX,
     PRODUCER_INFLIGHT_GROUPS_MAX,
 )
+from penstock.log.client.packing import group_bytes
 from penstock.log.group_format import BODY_HEADER_BYTES, RETIRE, encode_body
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, check_tag
 
@@ -46,8 +47,6 @@ from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEnt
 COALESCE_BYTES = 512 * KIB
 #: Unanswered groups; fewer than the server remembers, enough to keep a disk busy.
 WINDOW_GROUPS = 16
-#: Table bytes per entry, for estimating a group's size before it is encoded.
-ENTRY_OVERHEAD_BYTES = 64
 assert WINDOW_GROUPS <= PRODUCER_INFLIGHT_GROUPS_MAX
 
 _KINDS = frozenset(Kind)
@@ -262,16 +261,6 @@ def retire_body(producer: str, instance: int, next_seq: int) -> bytes:
         entries=[NewEntry(b"", (), Kind.CONTROL)],
         flags=RETIRE,
     )
-
-
-def group_bytes(entries: Sequence[NewEntry]) -> int:
-    """Upper estimate of the encoded size."""
-    size = 0
-    for entry in entries:
-        size += len(entry.payload) + ENTRY_OVERHEAD_BYTES
-        for tag in entry.tags:
-            size += 4 * len(tag) + 4
-    return size
 
 
 def count_tags(entries: Sequence[NewEntry]) -> int:

@@ -18,6 +18,7 @@ from penstock_bench.protocols import aligned
 from penstock_bench.protocols.choosing import ProtocolName
 
 from penstock.limits import PAYLOAD_BYTES_MAX
+from penstock.log.client import packing
 from penstock.log.core import state
 from penstock.runtime import coordinator_core, outputs, task_core
 
@@ -153,7 +154,7 @@ def small_limits(swarm: Swarm) -> Iterator[None]:
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
         (outputs, "PAYLOAD_BYTES_MAX", swarm.payload_bytes),
-        (outputs, "_GROUP_ENTRIES", swarm.group_entries),
+        (packing, "GROUP_ENTRIES", swarm.group_entries),
         (aligned, "WAITING_MAX", swarm.waiting_max),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
         (coordinator_core, "PULSES_GATHERING", 3),

@@ -6,6 +6,7 @@ import pytest
 from engine_samples import Wired, count_by, finals, pairs, plain, scan, spec_of, timed, times
 from penstock_bench.protocols.unsafe import Unsafe, groups_of
 
+from penstock.log.client import packing
 from penstock.log.records import Kind
 from penstock.protocol.names import keyed_tag
 from penstock.runtime import outputs
@@ -52,7 +53,7 @@ def test_nothing_piles_up_in_the_state() -> None:
 
 
 def test_large_results_count_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "_GROUP_BYTES", 3_000)
+    monkeypatch.setattr(packing, "GROUP_BYTES", 3_000)
     monkeypatch.setattr(outputs, "PAYLOAD_BYTES_MAX", 800)
     wired = UnsafeWired(spec_of(scan(), settings=UNSAFE))
     wired.settle()

@@ -37,9 +37,9 @@ from penstock.log.client.appender_core import (
     Send,
     Settle,
     check_submission,
-    group_bytes,
     retire_body,
 )
+from penstock.log.client.packing import group_bytes
 from penstock.log.group_format import RETIRE, check_new_body, decode_body, encode_body
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, NewEntry
 

@@ -1,4 +1,4 @@
-"""Rows become entries for their readers, in order; what does not fit into one group is staged."""
+"""Rows become entries for their readers, in order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import pytest
 from engine_samples import column, count_by, pairs, scan, spec_of
 
 from penstock.errors import TooLarge
-from penstock.log.client.appender_core import group_bytes
 from penstock.log.records import Kind, NewEntry
 from penstock.ops.api import Delta
 from penstock.ops.payloads import decode_delta
 from penstock.plan import nodes as n
 from penstock.protocol.names import node_tag
 from penstock.runtime import outputs
-from penstock.runtime.outputs import RESULT_WEIGHT, Outputs, cut_groups, result_schema
+from penstock.runtime.outputs import RESULT_WEIGHT, Outputs, result_schema
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.batches import decode_batch
 
@@ -121,31 +120,3 @@ def test_only_a_result_that_changes_has_weights() -> None:
     schema = pa.schema([("a", pa.int64())])
     assert result_schema(schema, changing=False) == schema
     assert result_schema(schema, changing=True).names == ["a", RESULT_WEIGHT]
-
-
-# ---- groups
-
-
-def entries(count: int, size: int = 10, kind: Kind = Kind.DATA) -> list[NewEntry]:
-    return [NewEntry(bytes(size), ("t",), kind) for _ in range(count)]
-
-
-def test_what_fits_goes_with_its_marker() -> None:
-    data, changes = entries(3), entries(2, kind=Kind.CHANGE)
-    assert cut_groups(data, changes) == ((), (*data, *changes))
-    assert cut_groups([], []) == ((), ())
-
-
-@pytest.mark.parametrize("limit", ["bytes", "entries"])
-def test_what_does_not_fit_is_staged_whole_and_in_order(
-    limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, changes = entries(20), entries(5, kind=Kind.CHANGE)
-    most = 3 * group_bytes(data[:1])
-    monkeypatch.setattr(outputs, "_GROUP_BYTES", most if limit == "bytes" else 10**9)
-    monkeypatch.setattr(outputs, "_GROUP_ENTRIES", 3 if limit == "entries" else 10**9)
-    flushes, inline = cut_groups(data, changes)
-    assert inline == ()
-    assert [len(group) for group in flushes] == [3] * 8 + [1]
-    kinds = [entry.kind for group in flushes for entry in group]
-    assert kinds == [Kind.STAGED] * 20 + [Kind.CHANGE] * 5

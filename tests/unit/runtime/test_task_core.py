@@ -23,6 +23,7 @@ from engine_samples import (
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
+from penstock.log.client import packing
 from penstock.log.records import Kind, NewEntry
 from penstock.ops.api import Delta
 from penstock.ops.pipeline import Pipeline
@@ -361,7 +362,7 @@ def test_a_task_takes_nothing_more_while_much_waits(monkeypatch: pytest.MonkeyPa
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "PAYLOAD_BYTES_MAX", 800)
     monkeypatch.setattr(task_core, "PAYLOAD_BYTES_MAX", 800)
-    monkeypatch.setattr(outputs, "_GROUP_BYTES", 3_000)
+    monkeypatch.setattr(packing, "GROUP_BYTES", 3_000)
 
 
 @pytest.mark.usefixtures("small_groups")
