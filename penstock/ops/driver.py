@@ -21,7 +21,8 @@ from penstock.ops.payloads import decode_delta, encode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.ops.sink import read_new, read_result
 from penstock.plan import nodes as n
-from penstock.plan.stages import Query, Stage, StageInput
+from penstock.plan.nodes import StageInput
+from penstock.plan.stages import Query, Stage
 from penstock.state.api import Change, Changes
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
 from penstock.state.memory import OF_TASK, MemoryState

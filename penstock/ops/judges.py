@@ -11,7 +11,7 @@ from penstock.ops.python_eval import EVAL_KINDS
 from penstock.ops.window_calls import judge_window
 from penstock.plan.exprs import Call
 from penstock.plan.nodes import AggregateCall, TransformWithState
-from penstock.plan.translate import Judges
+from penstock.plan.translation.registry import Judges
 
 #: Spark's eval types of a StatefulProcessor: pandas and rows, without and with initial state.
 PROCESSOR_KINDS = frozenset({211, 212, 213, 214})
@@ -28,8 +28,9 @@ def _aggregate(call: AggregateCall) -> str | None:
 
 
 def _udf(kind: int) -> str | None:
-    known = kind in EVAL_KINDS or kind in MAP_KINDS or kind in PROCESSOR_KINDS
-    return None if known else f"Python functions of eval type {kind}"
+    if kind in EVAL_KINDS or kind in MAP_KINDS or kind in PROCESSOR_KINDS:
+        return None
+    return f"Python functions of eval type {kind}"
 
 
 def _processor(node: TransformWithState) -> str | None:

@@ -1,7 +1,7 @@
 """Aggregation in two steps: rows to buffers before the exchange, buffers to a result after it.
 
 Law: folding buffers that were folded per batch gives what folding the rows would have given; only
-functions for which that is exact are ever split (plan/partial.py).
+functions for which that is exact are ever split (plan/rewrites/aggregate_early.py).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from penstock.state.memory_table import from_arrow, to_arrow
 def buffer_columns(call: n.AggregateCall) -> dict[str, pa.DataType] | None:
     """The buffer columns of a call, or None if it cannot be folded in parts."""
     aggregates.load()
-    known = AGGREGATES[call.function]
-    if call.distinct or known.distinct:
+    function = AGGREGATES[call.function]
+    if call.distinct or function.distinct:
         return None
-    accumulator = known.build(call)
+    accumulator = function.build(call)
     return accumulator.columns if accumulator.exact else None
 
 

@@ -17,7 +17,8 @@ from penstock.ops.build import build_operator
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_static
-from penstock.plan.stages import StageInput, required_keys
+from penstock.plan.nodes import StageInput
+from penstock.plan.stages import required_keys
 from penstock.state.api import State, Value
 
 

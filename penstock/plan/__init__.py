@@ -4,10 +4,7 @@ tree.py              the neutral tree that spark/walker.py makes of Spark's plan
 types.py             Spark's types to Arrow's
 exprs.py             expressions of the IR
 nodes.py             nodes of the IR: what a query computes
-translate.py         plan nodes to IR nodes, refusing what cannot run
-translate_expr.py    expressions to IR expressions
-translate_window.py  window functions
-translate_python.py  Python functions and processors
+translation/         plan nodes and expressions to the IR, refusing what cannot run
 time_bounds.py       how long a join must remember its rows
 refusals.py          reasons, gathered and told at once
 rewrites/            rules from IR to IR
@@ -15,7 +12,6 @@ changes.py           which streams only grow, and which take rows back
 finish.py            sorting and limits: what only a whole result can show
 checks.py            what cannot bear rows that are taken back
 modes.py             what append, update and complete ask of a plan
-partial.py           aggregate before the exchange, where it pays
 sharing.py           what is computed more than once
 stages.py            cut where rows must move to the owner of their key
 explain.py           a query in plain text

@@ -22,9 +22,10 @@ def is_append_only(node: n.Node) -> bool:
             return below and node.emit == "finals"
         case n.Window() | n.TopN():
             return node.emit == "finals" and node.event_time is not None and below
+        case n.StageInput():
+            return node.append_only
         case _:
-            below_inputs: bool = below and getattr(node, "append_only", True)
-            return below_inputs
+            return below
 
 
 def is_static(node: n.Node) -> bool:

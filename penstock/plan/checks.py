@@ -76,7 +76,7 @@ def _problem(node: n.Node) -> str | None:
         case n.TransformWithState():
             name = type(node.processor).__name__
             return f"the processor {name} sees rows, not that some are taken back later"
-        case n.Deduplicate():
+        case n.Deduplicate() if not node.keeps_rows:
             return "dropDuplicates by some columns keeps a row that may be taken back later"
         case n.PythonEval():
             for call in node.calls:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
-from penstock.plan.stages import Query, Stage, StageInput
+from penstock.plan.stages import Query, Stage
 from penstock.state.keys import VIRTUAL_NODES
 from penstock.stream.ddl import type_to_ddl
 
@@ -105,7 +105,7 @@ def _describe(node: n.Node) -> tuple[str, str]:
     match node:
         case n.Scan():
             return "scan", f"{node.stream} [{', '.join(node.columns)}]"
-        case StageInput():
+        case n.StageInput():
             return "read", f"the keyed stream of stage {node.stage}"
         case n.Static():
             return "static", f"[{', '.join(_name(name) for name in node.schema.names)}]"
@@ -135,7 +135,7 @@ def _describe(node: n.Node) -> tuple[str, str]:
         case n.PythonEval():
             return "python", ", ".join(call.name for call in node.calls)
         case n.MapBatches():
-            return "map", getattr(node.function, "__name__", "function")
+            return "map", node.name
         case n.TransformWithState():
             return "processor", type(node.processor).__name__
         case n.Sort():

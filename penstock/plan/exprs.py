@@ -121,6 +121,13 @@ def walk(expr: Expr) -> Iterator[Expr]:
         yield from walk(child)
 
 
+def conjuncts(expr: Expr) -> list[Expr]:
+    """The parts of a condition that must all be true."""
+    if isinstance(expr, Call) and expr.function == "And":
+        return [part for arg in expr.args for part in conjuncts(arg)]
+    return [expr]
+
+
 def columns(expr: Expr) -> frozenset[str]:
     """The names of the columns that it reads; a lambda's own variables are not among them."""
     match expr:

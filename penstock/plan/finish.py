@@ -23,5 +23,5 @@ def split_finish(root: n.Node) -> tuple[n.Node, tuple[n.Node, ...]]:
 
 def needs_whole_result(node: n.Node) -> str | None:
     """The first sort or limit of a plan that is to run as a stream, by name."""
-    found = (type(part).__name__ for part in node.walk() if isinstance(part, n.Sort | n.Limit))
-    return next(found, None)
+    names = (type(part).__name__ for part in node.walk() if isinstance(part, n.Sort | n.Limit))
+    return next(names, None)

@@ -1,4 +1,4 @@
-"""What an output mode asks of a plan, and which operators must wait for the watermark.
+"""What an output mode asks of a plan.
 
 update    every change, as it happens: operators emit changes
 complete  the whole result, again and again: operators emit changes, the sink keeps the result
@@ -11,17 +11,15 @@ from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.finish import needs_whole_result, split_finish
 from penstock.plan.refusals import Refusals
-from penstock.plan.stages import with_emit
 
 _USE_UPDATE = "use mode='update'"
 
 
-def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> n.Node:
-    """The plan as this mode runs it; reasons against it are noted."""
+def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
+    """Note the reasons why this mode cannot show the result of a plan that was rewritten for it."""
     _check_finish(root, mode, refusals)
     if mode != "append":
-        return with_emit(root, "changes")
-    root = with_emit(root, "finals")
+        return
     for node in root.walk():
         problem = _needs_watermark(node)
         if problem is not None:
@@ -30,24 +28,23 @@ def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> n.Node:
         refusals.add(
             type(root).__name__, "its result takes rows back, which append mode cannot", _USE_UPDATE
         )
-    return root
 
 
 def _check_finish(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
     """Only the sink of complete mode has all rows at hand, to be sorted and limited."""
     streaming, _ = split_finish(root)
-    found = needs_whole_result(root if mode != "complete" else streaming)
-    if found is None:
+    whole = needs_whole_result(root if mode != "complete" else streaming)
+    if whole is None:
         return
     if mode != "complete":
         refusals.add(
-            found,
+            whole,
             f"{mode} mode shows changes, which have no order among all rows and no first ones",
             "use mode='complete', or read the result with spark.read and sort or limit it there",
         )
     else:
         refusals.add(
-            found,
+            whole,
             "a sort or limit below an operator that keeps state",
             "sort and limit at the end of the query, or write its first part to a table",
         )

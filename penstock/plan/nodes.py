@@ -37,13 +37,13 @@ class Node:
     def children(self) -> tuple[Node, ...]:
         """The nodes whose rows come in, by port."""
         values = (getattr(self, field.name) for field in fields(self))
-        found: list[Node] = []
+        children: list[Node] = []
         for value in values:
             if isinstance(value, Node):
-                found.append(value)
+                children.append(value)
             elif isinstance(value, tuple):
-                found += [item for item in value if isinstance(item, Node)]
-        return tuple(found)
+                children += [item for item in value if isinstance(item, Node)]
+        return tuple(children)
 
     def with_children(self, children: tuple[Node, ...]) -> Node:
         """The same node over other inputs, in the order of `children`."""
@@ -57,6 +57,11 @@ class Node:
                 changed[field.name] = tuple(waiting.pop(0) for _ in value)
         assert not waiting
         return replace(self, **changed)
+
+    def rebuild(self, change: Callable[[Node], Node]) -> Node:
+        """The plan after `change` of every node, children first."""
+        children = tuple(child.rebuild(change) for child in self.children)
+        return change(self.with_children(children) if children else self)
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents first."""
@@ -72,6 +77,15 @@ class Scan(Node):
     stream: str
     columns: tuple[str, ...]
     options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput(Node):
+    """Rows of the keyed stream that stage `stage` writes; they sit by `keys` (stages.py)."""
+
+    stage: int
+    keys: tuple[Expr, ...]
+    append_only: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +276,11 @@ class Deduplicate(Node):
     #: dropDuplicatesWithinWatermark: a key is forgotten this long after its row's event time.
     within_ms: int | None = None
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows are equal only if all of their columns are."""
+        return {key.name for key in self.keys} == set(self.child.schema.names)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -360,7 +379,6 @@ class Limit(Node):
     offset: int = 0
 
 
-#: Functions of a schema that nodes share.
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """The schema's fields as expressions."""
     return tuple(Column(field.name, field.type) for field in schema)

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.exprs import Call, Column, Expr, Literal
+from penstock.plan.exprs import Call, Column, Expr, Literal, conjuncts
 
 #: Nested tuples; equal for parts of a plan that compute the same.
 Form: TypeAlias = tuple[object, ...]
@@ -29,7 +29,7 @@ _PLAN: Final = "penstock.plan."
 
 def form_of(node: n.Node, keys: Keys | None) -> Form:
     """The form of a part and of the keys by which its rows are asked for."""
-    names = {field.name for one in node.walk() for field in one.schema}
+    names = {field.name for part in node.walk() for field in part.schema}
     return tuple(_Numbering(names).forms((node, keys)))
 
 
@@ -118,8 +118,5 @@ def _source(node: n.Project, key: Expr) -> Expr | None:
 
 
 def _is_null_check(condition: Expr) -> bool:
-    if not isinstance(condition, Call):
-        return False
-    if condition.function == "And":
-        return all(_is_null_check(part) for part in condition.args)
-    return condition.function == "IsNotNull"
+    parts = conjuncts(condition)
+    return all(isinstance(part, Call) and part.function == "IsNotNull" for part in parts)

@@ -13,7 +13,7 @@ several readers, all of which have equally many tasks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -22,15 +22,6 @@ from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.exprs import Column, Expr
 from penstock.plan.finish import split_finish
 from penstock.plan.sharing import Form, find_core, form_of, put_back
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageInput(n.Node):
-    """Rows of the keyed stream that stage `stage` writes; they sit by `keys`."""
-
-    stage: int
-    keys: tuple[Expr, ...]
-    append_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +35,9 @@ class Stage:
     changing: bool
 
     @property
-    def inputs(self) -> tuple[n.Scan | StageInput, ...]:
+    def inputs(self) -> tuple[n.Scan | n.StageInput, ...]:
         """The leaves that are streams, from left to right."""
-        return tuple(node for node in self.root.walk() if isinstance(node, n.Scan | StageInput))
+        return tuple(node for node in self.root.walk() if isinstance(node, n.Scan | n.StageInput))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,7 @@ def _read_alike(stages: tuple[Stage, ...]) -> bool:
     readers: dict[int, set[int]] = {}
     for stage in stages:
         for leaf in stage.inputs:
-            if isinstance(leaf, StageInput):
+            if isinstance(leaf, n.StageInput):
                 readers.setdefault(leaf.stage, set()).add(stage.id)
     both = (id for ids in readers.values() if len(ids) > 1 for id in ids)
     return not any(isinstance(leaf, n.Scan) for id in both for leaf in stages[id].inputs)
@@ -99,15 +90,15 @@ def _read_alike(stages: tuple[Stage, ...]) -> bool:
 def _repeated(root: n.Node) -> list[Form]:
     """The forms of what is asked for by the same keys more than once, projections aside."""
     seen: list[Form] = []
-    found: list[Form] = []
+    repeated: list[Form] = []
     for node in root.walk():
         wanted = required_keys(node)
         for child, keys in zip(node.children, wanted or (), strict=False):
             core = None if keys is None else find_core(child, keys)
             if core is not None and required_keys(core[0]) is not None:
                 form = form_of(*core)
-                (found if form in seen else seen).append(form)
-    return found
+                (repeated if form in seen else seen).append(form)
+    return repeated
 
 
 class _Cutter:
@@ -154,10 +145,10 @@ class _Cutter:
         # Each reader projects for itself what all of them are sent.
         return put_back(child, core[0], self._read(*core))
 
-    def _read(self, child: n.Node, keys: tuple[Expr, ...]) -> StageInput:
+    def _read(self, child: n.Node, keys: tuple[Expr, ...]) -> n.StageInput:
         id = self.add(child, keys)
         append_only = not self.stages[id].changing
-        return StageInput(schema=child.schema, stage=id, keys=keys, append_only=append_only)
+        return n.StageInput(schema=child.schema, stage=id, keys=keys, append_only=append_only)
 
 
 def required_keys(node: n.Node) -> tuple[tuple[Expr, ...] | None, ...] | None:
@@ -190,7 +181,7 @@ def _sits_by(node: n.Node, keys: tuple[Expr, ...], *, exact: bool) -> bool:
 def partitioning(node: n.Node) -> tuple[Expr, ...] | None:
     """The keys by which the node's rows sit, in the columns of its output; None if unknown."""
     match node:
-        case StageInput():
+        case n.StageInput():
             return node.keys
         case n.Filter() | n.Watermark() | n.Deduplicate() | n.Window() | n.TopN() | n.PythonEval():
             return partitioning(node.child)
@@ -234,13 +225,3 @@ def _through_projection(node: n.Project) -> tuple[Expr, ...] | None:
         else:
             return None
     return tuple(renamed)
-
-
-def with_emit(node: n.Node, emit: n.Emit) -> n.Node:
-    """The plan with every operator that has the choice emitting changes, or finals."""
-    children = tuple(with_emit(child, emit) for child in node.children)
-    if children:
-        node = node.with_children(children)
-    if isinstance(node, n.Aggregate | n.Join | n.Window | n.TopN):
-        node = replace(node, emit=emit)
-    return node

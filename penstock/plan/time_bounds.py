@@ -4,6 +4,8 @@ From `r.ts BETWEEN l.ts - 1 minute AND l.ts + 5 minutes` follows -1 min <= r.ts 
 left row finds no new partner once the watermark passed l.ts + 5 min, a right row once it passed
 r.ts + 1 min. Equal windows, or equal event times, bound both sides by themselves.
 
+Asked during translation, because only Spark's attributes tell which columns carry event time.
+
 Law: a bound is only ever too generous: a row is forgotten when no row can match it but a late one.
 """
 
@@ -38,30 +40,25 @@ def find_time_bounds(
 ) -> Join:
     """The join with its event times filled in, where they bound its state."""
     for left, right in zip(join.left_keys, join.right_keys, strict=True):
-        if (
-            isinstance(left, Column)
-            and isinstance(right, Column)
-            and left.name in left_times
-            and right.name in right_times
-        ):
+        if left.name in left_times and right.name in right_times:
             return replace(
                 join, left_time=EventTime(left.name, 0, 0), right_time=EventTime(right.name, 0, 0)
             )
     lower: int | None = None
     upper: int | None = None
-    found: tuple[str, str] | None = None
+    columns: tuple[str, str] | None = None
     for condition in conditions:
         bound = _difference_bound(condition, left_times, right_times)
-        if bound is None or (found is not None and bound.columns != found):
+        if bound is None or (columns is not None and bound.columns != columns):
             continue
-        found = bound.columns
+        columns = bound.columns
         if bound.is_upper:
             upper = bound.micros if upper is None else min(upper, bound.micros)
         else:
             lower = bound.micros if lower is None else max(lower, bound.micros)
-    if found is None:
+    if columns is None:
         return join
-    return _with_bounds(join, found, lower, upper)
+    return _with_bounds(join, columns, lower, upper)
 
 
 def _with_bounds(
@@ -108,16 +105,18 @@ def _difference_bound(
     """What a comparison says about (right time - left time), or None."""
     if not isinstance(condition, Call) or condition.function not in _AT_MOST | _AT_LEAST:
         return None
-    one, two = (_shifted(arg) for arg in condition.args)
-    if one is None or two is None:
+    first, second = (_shifted(arg) for arg in condition.args)
+    if first is None or second is None:
         return None
     at_most = condition.function in _AT_MOST
-    if one.column in left_times and two.column in right_times:
+    if first.column in left_times and second.column in right_times:
         # l + a <= r + b  means  r - l >= a - b
-        return _Bound((one.column, two.column), one.shift_us - two.shift_us, not at_most)
-    if one.column in right_times and two.column in left_times:
+        shift_us = first.shift_us - second.shift_us
+        return _Bound((first.column, second.column), shift_us, not at_most)
+    if first.column in right_times and second.column in left_times:
         # r + a <= l + b  means  r - l <= b - a
-        return _Bound((two.column, one.column), two.shift_us - one.shift_us, at_most)
+        shift_us = second.shift_us - first.shift_us
+        return _Bound((second.column, first.column), shift_us, at_most)
     return None
 
 

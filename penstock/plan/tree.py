@@ -53,9 +53,23 @@ class ExprTree:
     #: Whether its value is a year-month interval, whose Arrow type does not tell it from an int.
     is_months: bool = False
 
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """Its type; that of null where there is none, so that the rest can be looked at."""
+        return self.type if self.type is not None else pa.null()
+
+    @property
+    def column(self) -> str:
+        """The name of this column in our batches, if this is a reference to one."""
+        return f"{self.text_of('name')}#{self.text_of('id')}"
+
     def text_of(self, name: str) -> str:
         """A field as text."""
         return str(self.fields[name])
+
+    def pairs_of(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A field of names and their values."""
+        return _as_pairs(self.fields[name])
 
     def walk(self) -> Iterator[ExprTree]:
         """This node and all below it, parents first."""
@@ -77,6 +91,39 @@ class PlanTree:
     text: str = ""
     #: For a plan without streaming sources: computes its rows, by Spark.
     rows: Callable[[], pa.Table] | None = None
+
+    @property
+    def watermarks(self) -> dict[str, int]:
+        """The delay of the watermark of each output column that carries event time."""
+        return {a.column: a.watermark_ms for a in self.output if a.watermark_ms is not None}
+
+    def expr_of(self, name: str) -> ExprTree:
+        """A field that is one expression."""
+        value = self.fields[name]
+        assert isinstance(value, ExprTree), value
+        return value
+
+    def exprs_of(self, name: str) -> tuple[ExprTree, ...]:
+        """A field that is a list of expressions."""
+        value = self.fields[name]
+        assert isinstance(value, tuple)
+        assert all(isinstance(item, ExprTree) for item in value), value
+        return value
+
+    def int_of(self, name: str) -> int:
+        """A field that is a whole number."""
+        value = self.fields[name]
+        assert isinstance(value, int), value
+        return value
+
+    def pairs_of(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A field of names and their values; empty if the node has none."""
+        return _as_pairs(self.fields.get(name, ()))
+
+
+def _as_pairs(value: Value) -> tuple[tuple[str, str], ...]:
+    assert isinstance(value, tuple)
+    return tuple((str(pair[0]), str(pair[1])) for pair in value if isinstance(pair, tuple))
 
 
 def schema_of(output: tuple[Attribute, ...]) -> pa.Schema:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from penstock.ids import Lsn
 from penstock.plan import nodes as n
-from penstock.plan.stages import Query, Stage, StageInput
+from penstock.plan.nodes import StageInput
+from penstock.plan.stages import Query, Stage
 from penstock.protocol.names import TaskId
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.state.keys import VIRTUAL_NODES

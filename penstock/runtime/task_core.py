@@ -26,7 +26,7 @@ from penstock.ops.api import START_MS, Delta
 from penstock.ops.payloads import decode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
-from penstock.plan.stages import StageInput
+from penstock.plan.nodes import StageInput
 from penstock.protocol.committed import Counted, Marked
 from penstock.protocol.markers import Heard, Marker
 from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag

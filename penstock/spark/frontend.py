@@ -19,11 +19,11 @@ from penstock.plan import nodes as n
 from penstock.plan.checks import check_changes, check_keys, check_statics
 from penstock.plan.explain import explain as explain_query
 from penstock.plan.modes import check_mode
-from penstock.plan.partial import aggregate_early
 from penstock.plan.refusals import Refusals
 from penstock.plan.rewrites import rewrite
+from penstock.plan.rewrites.aim import Aim, fold_nothing
 from penstock.plan.stages import Query, cut
-from penstock.plan.translate import translate
+from penstock.plan.translation import translate
 from penstock.spark.walker import Walker
 
 
@@ -93,10 +93,11 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
             "the query", "it reads no stream", "use spark.readStream, or run it as a batch query"
         )
     translated = translate(tree, JUDGES, refusals)
-    root = rewrite(check_mode(translated.root, mode, refusals))
+    buffers = fold_nothing if refusals.reasons else buffer_columns
+    root = rewrite(translated.root, Aim(mode, buffers))
+    check_mode(root, mode, refusals)
     check_changes(root, refusals)
     check_statics(root, refusals)
     check_keys(root, refusals)
     refusals.check()
-    root = aggregate_early(root, buffer_columns)
     return Planned(cut(root, mode, translated.names), translated.statics)

@@ -17,16 +17,18 @@ from typing import Final
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Expr, Literal
 from penstock.plan.exprs import replace as replace_expr
+from penstock.plan.rewrites.aim import Aim
 
 #: How Catalyst names the column that tells copies apart; grouping sets have another one.
 _GID: Final = "gid#"
 
 
-def collapse_distinct(node: n.Node) -> n.Node:
+def collapse_distinct(root: n.Node, aim: Aim) -> n.Node:
     """The plan with every such pair of aggregates as one."""
-    children = tuple(collapse_distinct(child) for child in node.children)
-    if children:
-        node = node.with_children(children)
+    return root.rebuild(_collapse_node)
+
+
+def _collapse_node(node: n.Node) -> n.Node:
     if isinstance(node, n.Aggregate) and node.session is None:
         return _collapse(node) or node
     return node
@@ -110,7 +112,7 @@ def _copy_of(condition: Expr | None, pair: _Pair) -> dict[str, Expr] | None:
 
 
 def _over(expr: Expr, copy: dict[str, Expr]) -> Expr:
-    def found(part: Expr) -> Expr | None:
+    def below(part: Expr) -> Expr | None:
         return copy.get(part.name) if isinstance(part, Column) else None
 
-    return replace_expr(expr, found)
+    return replace_expr(expr, below)

@@ -10,13 +10,15 @@ from dataclasses import replace
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Expr, Literal
 from penstock.plan.exprs import replace as replace_expr
+from penstock.plan.rewrites.aim import Aim
 
 
-def floor_mod(node: n.Node) -> n.Node:
+def floor_mod(root: n.Node, aim: Aim) -> n.Node:
     """The plan with every such CASE in a projection simplified."""
-    children = tuple(floor_mod(child) for child in node.children)
-    if children:
-        node = node.with_children(children)
+    return root.rebuild(_simplify_node)
+
+
+def _simplify_node(node: n.Node) -> n.Node:
     match node:
         case n.Project():
             return replace(node, exprs=tuple(_simplify(expr) for expr in node.exprs))

@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import columns
+from penstock.plan.rewrites.aim import Aim
 
 
-def prune(node: n.Node) -> n.Node:
+def prune(root: n.Node, aim: Aim) -> n.Node:
     """The plan with every scan cut to the columns that reach something."""
-    return _prune(node, frozenset(node.schema.names))
+    return _prune(root, frozenset(root.schema.names))
 
 
 def _prune(node: n.Node, used: frozenset[str]) -> n.Node:

@@ -15,7 +15,7 @@ from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, meta_tag
 from penstock.ops.api import START_MS
 from penstock.plan import nodes as n
-from penstock.plan.stages import StageInput
+from penstock.plan.nodes import StageInput
 from penstock.protocol.markers import Heard, Marker, decode_marker
 from penstock.protocol.names import TaskId, node_tag, run_key
 from penstock.runtime.spec import share_of

@@ -14,7 +14,8 @@ from penstock.ops.api import Delta
 from penstock.ops.payloads import decode_delta
 from penstock.ops.pipeline import Pipeline
 from penstock.plan import nodes as n
-from penstock.plan.stages import Stage, StageInput
+from penstock.plan.nodes import StageInput
+from penstock.plan.stages import Stage
 from penstock.protocol.names import TaskId
 from penstock.runtime.inputs import decode_source
 from penstock.state.memory import MemoryState

@@ -6,11 +6,20 @@ import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Expr, Literal
+from penstock.plan.rewrites.aim import Aim
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 WINDOW = pa.struct([("start", TIMESTAMP), ("end", TIMESTAMP)])
 BIDS = pa.schema([("auction#1", pa.int64()), ("price#2", pa.int64()), ("ts#3", TIMESTAMP)])
+WINDOWED = pa.schema([("window#7", WINDOW), ("auction#1", pa.int64())])
 AUCTIONS = pa.schema([("id#11", pa.int64()), ("category#12", pa.int64()), ("t#13", TIMESTAMP)])
+
+
+def buffers(call: n.AggregateCall) -> dict[str, pa.DataType] | None:
+    return {"count": pa.int64()} if call.function == "Count" else None
+
+
+APPEND, UPDATE = Aim("append", buffers), Aim("update", buffers)
 
 
 def column(schema: pa.Schema, name: str) -> Column:

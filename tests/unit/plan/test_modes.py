@@ -4,43 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
-from plan_samples import AUCTIONS, WINDOW, count_by, join, scan
+from plan_samples import APPEND, AUCTIONS, WINDOWED, count_by, join, scan
 
 from penstock.errors import Unsupported
-from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only
 from penstock.plan.modes import check_mode
 from penstock.plan.refusals import Refusals
-
-WINDOWED = pa.schema([("window#7", WINDOW), ("auction#1", pa.int64())])
-
-
-def test_update_mode_emits_changes_everywhere() -> None:
-    refusals = Refusals()
-    root = check_mode(count_by(count_by(scan(), "auction#1"), "Count#90"), "update", refusals)
-    assert not refusals.reasons
-    assert all(node.emit == "changes" for node in root.walk() if isinstance(node, n.Aggregate))
-    assert not is_append_only(root)
+from penstock.plan.rewrites import rewrite
 
 
-def test_append_mode_emits_finals_of_windows() -> None:
+def test_append_mode_shows_windows_when_they_are_final() -> None:
     refusals = Refusals()
     windows = replace(
         count_by(scan("bids", WINDOWED), "window#7", "auction#1"), event_time="window#7"
     )
-    root = check_mode(windows, "append", refusals)
+    check_mode(rewrite(windows, APPEND), "append", refusals)
     assert not refusals.reasons
-    assert isinstance(root, n.Aggregate) and root.emit == "finals"
-    assert is_append_only(root)
 
 
 def test_append_mode_refuses_what_never_becomes_final_with_every_reason() -> None:
     refusals = Refusals()
     counted = count_by(scan(), "auction#1")
     root = join(counted, scan("auctions", AUCTIONS), "auction#1", "id#11", "left")
-    check_mode(root, "append", refusals)
+    check_mode(rewrite(root, APPEND), "append", refusals)
     with pytest.raises(Unsupported) as caught:
         refusals.check()
     assert len(caught.value.reasons) == 2

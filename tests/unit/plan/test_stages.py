@@ -10,8 +10,9 @@ from plan_samples import AUCTIONS, BIDS, column, count_by, greater, join, long, 
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Column, Literal
+from penstock.plan.nodes import StageInput
 from penstock.plan.sharing import _Numbering
-from penstock.plan.stages import Query, StageInput, cut, partitioning
+from penstock.plan.stages import Query, cut, partitioning
 
 
 def names(node: n.Node) -> tuple[str, ...]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from types import MethodType
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column, Expr
+from penstock.plan.translation.registry import Translation, translates
 from penstock.plan.tree import Attribute, ExprTree, PlanTree, schema_of, user_schema
-
-if TYPE_CHECKING:
-    from penstock.plan.translate import _Translator
 
 _TIME_MODES: Final[dict[str, n.TimeMode]] = {
     "NoTime": "none",
@@ -22,18 +21,20 @@ _TIME_MODES: Final[dict[str, n.TimeMode]] = {
 }
 
 
-def translate_python_eval(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
-    """`BatchEvalPython` and `ArrowEvalPython`: the child's columns, then the functions' results."""
-    udfs = translator.list_of(tree, "udfs")
+@translates("ArrowEvalPython", "BatchEvalPython")
+def translate_python_eval(translation: Translation, tree: PlanTree) -> n.Node:
+    """The child's columns, then the functions' results."""
+    child = translation.child(tree)
+    udfs = tree.exprs_of("udfs")
     return n.PythonEval(
         schema=schema_of(tree.output),
         child=child,
-        calls=tuple(_call(translator, udf, tree) for udf in udfs),
-        settings=_settings(udfs[0]),
+        calls=tuple(_call(translation, udf, tree) for udf in udfs),
+        settings=udfs[0].pairs_of("settings"),
     )
 
 
-def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.UdfCall:
+def _call(translation: Translation, tree: ExprTree, where: PlanTree) -> n.UdfCall:
     args: list[Expr | n.UdfCall] = []
     keywords: list[str | None] = []
     for child in tree.children:
@@ -43,15 +44,15 @@ def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.UdfCall
             child = child.children[0]
         keywords.append(keyword)
         if child.kind == "PythonUDF":
-            args.append(_call(translator, child, where))
+            args.append(_call(translation, child, where))
         else:
-            args.append(translator.expr(child, where))
-    kind, function = _function(translator, tree, where)
+            args.append(translation.expr(child, where))
+    kind, function = _function(translation, tree, where)
     return n.UdfCall(
         function=function,
         kind=kind,
         args=tuple(args),
-        type=tree.type if tree.type is not None else pa.null(),
+        type=tree.arrow_type,
         name=str(tree.fields["name"]),
         keywords=tuple(keywords),
         deterministic=bool(tree.fields["udfDeterministic"]),
@@ -59,16 +60,14 @@ def _call(translator: _Translator, tree: ExprTree, where: PlanTree) -> n.UdfCall
 
 
 def _function(
-    translator: _Translator, tree: ExprTree, where: PlanTree
+    translation: Translation, tree: ExprTree, where: PlanTree
 ) -> tuple[int, Callable[..., object]]:
     kind, function = tree.fields["evalType"], tree.fields["func"]
     assert isinstance(kind, int)
-    problem = translator.judges.udf(kind)
-    if problem is not None:
-        translator.refusals.add(where.text, problem)
+    translation.refuse(where, translation.judges.udf(kind))
     if not callable(function):
-        translator.refusals.add(
-            where.text,
+        translation.refuse(
+            where,
             f"{tree.fields['name']}: a function with a broadcast variable, or larger than 1 MiB",
             "let the function read what it needs when it is first called",
         )
@@ -81,13 +80,13 @@ def _refused(*args: object) -> object:
     raise AssertionError("a refused query runs")
 
 
-def translate_map_batches(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
-    """`MapInArrow` and `MapInPandas`."""
-    expr = tree.fields["functionExpr"]
-    assert isinstance(expr, ExprTree)
-    kind, function = _function(translator, expr, tree)
+@translates("MapInArrow", "MapInPandas")
+def translate_map_batches(translation: Translation, tree: PlanTree) -> n.Node:
+    child = translation.child(tree)
+    expr = tree.expr_of("functionExpr")
+    kind, function = _function(translation, expr, tree)
     if tree.fields["isBarrier"]:
-        translator.refusals.add(tree.text, "barrier=True: tasks do not start together here")
+        translation.refuse(tree, "barrier=True: tasks do not start together here")
     return n.MapBatches(
         schema=schema_of(tree.output),
         child=child,
@@ -96,29 +95,27 @@ def translate_map_batches(translator: _Translator, tree: PlanTree, child: n.Node
         name=str(expr.fields["name"]),
         input_schema=user_schema(tree.children[0].output),
         output_schema=user_schema(tree.output),
-        settings=_settings(expr),
+        settings=expr.pairs_of("settings"),
     )
 
 
-def translate_with_state(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
-    """`TransformWithStateInPySpark`: its child has the keys, then all columns of the data."""
-    expr = tree.fields["functionExpr"]
-    assert isinstance(expr, ExprTree)
-    kind, function = _function(translator, expr, tree)
-    helper = getattr(function, "__self__", None)
-    processor: object = getattr(helper, "_stateful_processor", None)
+@translates("TransformWithStateInPySpark")
+def translate_with_state(translation: Translation, tree: PlanTree) -> n.Node:
+    """Its child has the keys, then all columns of the data."""
+    child = translation.child(tree)
+    expr = tree.expr_of("functionExpr")
+    kind, function = _function(translation, expr, tree)
+    processor = _processor_of(function)
     time_mode = _TIME_MODES[str(tree.fields["timeMode"])]
-    key_count = tree.fields["groupingAttributesLen"]
-    assert isinstance(key_count, int)
-    data, keys = _split_keys(tree.children[0].output, key_count)
+    data, keys = _split_keys(tree.children[0].output, tree.int_of("groupingAttributesLen"))
     times = [a.column for a in data if a.watermark_ms is not None]
     if time_mode == "eventtime" and not times:
-        translator.refusals.add(
-            tree.text, "timeMode eventTime on rows without a watermark", "call withWatermark"
+        translation.refuse(
+            tree, "timeMode eventTime on rows without a watermark", "call withWatermark"
         )
     node = n.TransformWithState(
         schema=schema_of(tree.output),
-        child=_select(translator, tree, child, _positions(data, tree.children[0].output)),
+        child=_select(translation, tree, child, _positions(data, tree.children[0].output)),
         processor=processor,
         kind=kind,
         keys=tuple(Column(a.column, a.type) for a in keys),
@@ -126,33 +123,41 @@ def translate_with_state(translator: _Translator, tree: PlanTree, child: n.Node)
         input_schema=user_schema(data),
         output_schema=user_schema(tree.output),
         event_time=times[0] if times else None,
-        initial=_initial(translator, tree),
-        settings=_settings(expr),
+        initial=_initial(translation, tree),
+        settings=expr.pairs_of("settings"),
     )
-    problem = translator.judges.processor(node) if processor is not None else None
-    if problem is not None:
-        translator.refusals.add(tree.text, problem)
+    if processor is not None:
+        translation.refuse(tree, translation.judges.processor(node))
     return node
 
 
-def _initial(translator: _Translator, tree: PlanTree) -> n.Static | None:
+def _processor_of(function: Callable[..., object]) -> object | None:
+    """The user's StatefulProcessor; None if the function was refused.
+
+    PySpark hands a method of its own helper to Spark, and the helper holds the processor.
+    """
+    helper: Any = function.__self__ if isinstance(function, MethodType) else None
+    return None if helper is None else helper._stateful_processor
+
+
+def _initial(translation: Translation, tree: PlanTree) -> n.Static | None:
     if not tree.fields["hasInitialState"]:
         return None
-    initial = translator.node(tree.children[1])
+    initial = translation.node(tree.children[1])
     if isinstance(initial, n.Static):
         return initial
-    translator.refusals.add(tree.text, "an initial state that is a stream")
+    translation.refuse(tree, "an initial state that is a stream")
     return None
 
 
-def translate_output_time(translator: _Translator, tree: PlanTree, child: n.Node) -> n.Node:
-    """`UpdateEventTimeWatermarkColumn`: the eventTimeColumnName of a transformWithState below."""
-    column = tree.fields["eventTime"]
-    assert isinstance(column, ExprTree)
+@translates("UpdateEventTimeWatermarkColumn")
+def translate_output_time(translation: Translation, tree: PlanTree) -> n.Node:
+    """The eventTimeColumnName of a transformWithState below."""
+    child = translation.child(tree)
     if not isinstance(child, n.TransformWithState):
-        translator.refusals.add(tree.text, "a new event time column on anything but a processor")
+        translation.refuse(tree, "a new event time column on anything but a processor")
         return child
-    return replace(child, output_time=f"{column.fields['name']}#{column.fields['id']}")
+    return replace(child, output_time=tree.expr_of("eventTime").column)
 
 
 def _split_keys(
@@ -170,7 +175,7 @@ def _positions(chosen: tuple[Attribute, ...], output: tuple[Attribute, ...]) -> 
     return [names.index(a.column) for a in chosen]
 
 
-def _select(translator: _Translator, tree: PlanTree, node: n.Node, positions: list[int]) -> n.Node:
+def _select(translation: Translation, tree: PlanTree, node: n.Node, positions: list[int]) -> n.Node:
     """The node's columns at these positions; each name once, though Spark lists keys twice."""
     schema = pa.schema([node.schema.field(i) for i in positions])
     match node:
@@ -178,18 +183,12 @@ def _select(translator: _Translator, tree: PlanTree, node: n.Node, positions: li
             exprs = tuple(node.exprs[i] for i in positions)
             return n.Project(schema=schema, child=node.child, exprs=exprs)
         case n.Union():
-            inputs = tuple(_select(translator, tree, each, positions) for each in node.inputs)
+            inputs = tuple(_select(translation, tree, each, positions) for each in node.inputs)
             return n.Union(schema=schema, inputs=inputs)
         case n.Filter():
-            child = _select(translator, tree, node.child, positions)
+            child = _select(translation, tree, node.child, positions)
             return n.Filter(schema=schema, child=child, condition=node.condition)
         case _:
             if len(set(node.schema.names)) < len(node.schema):
-                translator.refusals.add(tree.text, "grouping by a column that the plan has twice")
+                translation.refuse(tree, "grouping by a column that the plan has twice")
             return n.Project(schema=schema, child=node, exprs=n.columns_of(schema))
-
-
-def _settings(tree: ExprTree) -> tuple[tuple[str, str], ...]:
-    found = tree.fields["settings"]
-    assert isinstance(found, tuple)
-    return tuple((str(pair[0]), str(pair[1])) for pair in found if isinstance(pair, tuple))

@@ -17,7 +17,9 @@ from penstock.plan.refusals import MICRO_BATCH, Refusals
 from penstock.plan.tree import ExprTree
 
 #: Says why a call cannot be evaluated, or None: the registry of functions.
-Judge: TypeAlias = Callable[[Call], str | None]
+JudgeCall: TypeAlias = Callable[[Call], str | None]
+#: The column that will hold the value of a part of an expression.
+ColumnOf: TypeAlias = Callable[[ExprTree], Column]
 
 #: Notes to Spark's own optimizer and code generator; the value passes through.
 TRANSPARENT: Final = frozenset(
@@ -72,54 +74,77 @@ _MONTHS_FUNCTIONS: Final = frozenset(
 
 
 class ExprTranslator:
-    """Translates the expressions of one query; refusals go to the query's list."""
+    """Translates the expressions of one query; refusals go to the query's list.
 
-    def __init__(self, judge: Judge, refusals: Refusals) -> None:
+    After a refusal the answer has the right type all the same, so that the rest is looked at too.
+    `where` is the text of the plan node whose expression it is.
+    """
+
+    def __init__(self, judge: JudgeCall, refusals: Refusals) -> None:
         self._judge = judge
         self._refusals = refusals
 
     def translate(self, tree: ExprTree, where: str) -> Expr:
-        """The IR of an expression of the plan node that prints as `where`.
-
-        After a refusal the answer is a null of the right type, so that the rest is looked at too.
-        """
+        """The IR of an expression."""
         if tree.problem is not None:
             self._refusals.add(where, f"{tree.text or tree.kind}: {tree.problem}")
-        match tree.kind:
-            case "AttributeReference" | "NamedLambdaVariable":
-                return _column(tree)
-            case "Literal":
-                return self._literal(tree, where)
-            case "LambdaFunction":
-                body, *params = tree.children
-                return Lambda(
-                    tuple(_column(param) for param in params), self.translate(body, where)
-                )
-            case kind if kind in TRANSPARENT:
-                return self.translate(tree.children[0], where)
-            case _:
-                return self._call(tree, where)
+        return _SPECIAL.get(tree.kind, ExprTranslator._translate_call)(self, tree, where)
 
-    def _literal(self, tree: ExprTree, where: str) -> Expr:
-        value = tree.fields["value"]
-        if not isinstance(value, pa.Scalar):
-            return Literal(pa.scalar(None))
-        return Literal(value)
+    def translate_over(self, tree: ExprTree, where: str, kind: str, column_of: ColumnOf) -> Expr:
+        """The expression with every part of this kind replaced by the column that will hold it."""
+        if tree.kind == kind:
+            return column_of(tree)
+        if tree.kind in TRANSPARENT:
+            return self.translate_over(tree.children[0], where, kind, column_of)
+        if not any(part.kind == kind for part in tree.walk()):
+            return self.translate(tree, where)
+        if tree.kind == "LambdaFunction":
+            self._refusals.add(where, "an aggregate inside a lambda")
+        args = tuple(self.translate_over(c, where, kind, column_of) for c in tree.children)
+        return self._call(tree, args, where, MICRO_BATCH)
 
-    def _call(self, tree: ExprTree, where: str) -> Expr:
+    def _translate_call(self, tree: ExprTree, where: str) -> Expr:
         args = tuple(self.translate(child, where) for child in tree.children)
-        arrow_type = tree.type if tree.type is not None else pa.null()
         unrepeatable = _UNREPEATABLE.get(tree.kind)
         if unrepeatable is not None:
             self._refusals.add(where, unrepeatable, "compute it before the rows enter the log")
-            return Literal(pa.scalar(None, arrow_type))
+            return Literal(pa.scalar(None, tree.arrow_type))
         if tree.kind not in _MONTHS_FUNCTIONS and _touches_months(tree):
             self._refusals.add(where, f"a year-month interval in {tree.kind}")
-        call = Call(function_name(tree), args, arrow_type, options(tree))
+        return self._call(tree, args, where, f"rewrite that expression, or {MICRO_BATCH}")
+
+    def _call(self, tree: ExprTree, args: tuple[Expr, ...], where: str, remedy: str) -> Call:
+        call = Call(function_name(tree), args, tree.arrow_type, options(tree))
         problem = self._judge(call)
         if problem is not None:
-            self._refusals.add(where, problem, f"rewrite that expression, or {MICRO_BATCH}")
+            self._refusals.add(where, problem, remedy)
         return call
+
+    def _translate_column(self, tree: ExprTree, where: str) -> Column:
+        assert tree.type is not None or tree.problem is not None
+        return Column(tree.column, tree.arrow_type)
+
+    def _translate_literal(self, tree: ExprTree, where: str) -> Expr:
+        value = tree.fields["value"]
+        return Literal(value if isinstance(value, pa.Scalar) else pa.scalar(None))
+
+    def _translate_lambda(self, tree: ExprTree, where: str) -> Expr:
+        body, *params = tree.children
+        variables = tuple(self._translate_column(param, where) for param in params)
+        return Lambda(variables, self.translate(body, where))
+
+    def _translate_inner(self, tree: ExprTree, where: str) -> Expr:
+        return self.translate(tree.children[0], where)
+
+
+#: Whatever is not a call of a function, by Catalyst's class name.
+_SPECIAL: Final[dict[str, Callable[[ExprTranslator, ExprTree, str], Expr]]] = {
+    "AttributeReference": ExprTranslator._translate_column,
+    "NamedLambdaVariable": ExprTranslator._translate_column,
+    "Literal": ExprTranslator._translate_literal,
+    "LambdaFunction": ExprTranslator._translate_lambda,
+    **dict.fromkeys(TRANSPARENT, ExprTranslator._translate_inner),
+}
 
 
 def _touches_months(tree: ExprTree) -> bool:
@@ -138,23 +163,17 @@ def function_name(tree: ExprTree) -> str:
 
 def options(tree: ExprTree) -> tuple[tuple[str, Option], ...]:
     """The settings frozen into the node; the evaluation mode always under `evalMode`."""
-    found: list[tuple[str, Option]] = []
+    chosen: list[tuple[str, Option]] = []
     for key, value in tree.fields.items():
         if key == "evalContext":
             mode = _EVAL_CONTEXT.match(str(value))
-            found.append(("evalMode", mode[1] if mode is not None else str(value)))
+            chosen.append(("evalMode", mode[1] if mode is not None else str(value)))
         elif _is_option(value):
-            found.append((key, value))
-    return tuple(found)
+            chosen.append((key, value))
+    return tuple(chosen)
 
 
 def _is_option(value: object) -> bool:
     if isinstance(value, tuple):
         return all(_is_option(item) for item in value)
     return value is None or isinstance(value, bool | int | float | str | bytes | pa.Scalar)
-
-
-def _column(tree: ExprTree) -> Column:
-    assert tree.type is not None or tree.problem is not None
-    name = f"{tree.text_of('name')}#{tree.text_of('id')}"
-    return Column(name, tree.type if tree.type is not None else pa.null())

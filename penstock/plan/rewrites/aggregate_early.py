@@ -11,24 +11,22 @@ batch would make the result depend on how rows were cut into batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from functools import partial
 
 import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only
-
-#: The buffer columns of a call, or None if it cannot be folded in parts.
-BufferColumns: TypeAlias = Callable[[n.AggregateCall], dict[str, pa.DataType] | None]
+from penstock.plan.rewrites.aim import Aim, BufferColumns
 
 
-def aggregate_early(node: n.Node, buffers: BufferColumns) -> n.Node:
+def aggregate_early(root: n.Node, aim: Aim) -> n.Node:
     """The plan with a PartialAggregate below every Aggregate where it pays."""
-    children = tuple(aggregate_early(child, buffers) for child in node.children)
-    if children:
-        node = node.with_children(children)
+    return root.rebuild(partial(_split, buffers=aim.buffers))
+
+
+def _split(node: n.Node, *, buffers: BufferColumns) -> n.Node:
     if not isinstance(node, n.Aggregate) or not _pays(node):
         return node
     fields = [pa.field(key.name, key.type) for key in node.keys]
@@ -37,10 +35,10 @@ def aggregate_early(node: n.Node, buffers: BufferColumns) -> n.Node:
         if columns is None:
             return node
         fields += [pa.field(f"{index}.{name}", kind) for name, kind in columns.items()]
-    partial = n.PartialAggregate(
+    early = n.PartialAggregate(
         schema=pa.schema(fields), child=node.child, keys=node.keys, calls=node.calls
     )
-    return replace(node, child=partial, merges=True)
+    return replace(node, child=early, merges=True)
 
 
 def _pays(node: n.Aggregate) -> bool:
