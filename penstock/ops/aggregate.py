@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.ops.aggregate_calls import BoundCall, Distinct, bind_calls
 from penstock.ops.aggregates.api import Buffers, Ints, fold_add
-from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.partial import bind_merged
 from penstock.ops.watermarks import Expiry, LateFilter
 from penstock.plan import nodes as n
@@ -30,7 +30,7 @@ _ROWS = "rows"
 _TIME = "time_us"
 
 
-class AggregateOperator:
+class AggregateOperator(Operator):
     """Aggregation whose functions can be fed row by row (and taken back, if rows are)."""
 
     def __init__(self, node: n.Aggregate, state: State, on_late: OnLate) -> None:

@@ -68,13 +68,22 @@ def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Rec
 
 
 class Operator(Protocol):
-    """One node of a query at work."""
+    """One node of a query at work. Each method returns what goes out because of it."""
+
+    def on_start(self) -> list[Delta]:
+        """The query begins, once in its life: what is there before any input."""
+        return []
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        """Rows came in at this port; returns what goes out because of them."""
+        """Rows came in at this port."""
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         """No row at or below this event time is expected any more, at any port."""
+        return []
+
+    def on_time(self) -> list[Delta]:
+        """Processing time may have passed."""
+        return []
 
 
 #: Told of rows that came after the watermark had passed them, and by whom.

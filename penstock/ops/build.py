@@ -27,14 +27,11 @@ from penstock.plan.changes import is_append_only, is_static
 from penstock.state.api import State
 
 
-class _Source:
+class _Source(Operator):
     """A leaf; its rows come from the pipeline."""
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         raise AssertionError("a leaf has no input")
-
-    def on_watermark(self, watermark_ms: int) -> list[Delta]:
-        return []
 
 
 def build_operator(

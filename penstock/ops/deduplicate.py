@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.aggregate import partition_positions
-from penstock.ops.api import Delta, OnLate
+from penstock.ops.api import Delta, OnLate, Operator
 from penstock.ops.watermarks import Expiry, LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import State
@@ -19,7 +19,7 @@ from penstock.state.keys import normalise_floats
 _EXPIRES = "expires_us"
 
 
-class DeduplicateOperator:
+class DeduplicateOperator(Operator):
     """Over append-only rows; changing ones are counted by an Aggregate instead."""
 
     def __init__(self, node: n.Deduplicate, state: State, on_late: OnLate) -> None:

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from penstock.ops import functions
 from penstock.ops.api import batch_of
 from penstock.ops.functions.alignment import as_array
-from penstock.ops.functions.registry import FUNCTIONS, Compiled, Datum, Evaluate
-from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
+from penstock.ops.functions.registry import FUNCTIONS, Argument, Compiled, Datum, Evaluate
+from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, conjuncts
 
 _TRUE: Final = pa.scalar(True)
 #: Calls that occur more than once, compiled; each remembers its value over the last batch.
@@ -56,21 +56,22 @@ def _evaluate_in_order(call: Call, evaluate: Evaluate, args: list[Compiled]) -> 
     fails = [can_raise(arg) for arg in call.args]
     types = [arg.type for arg in call.args]
 
-    def value(batch: pa.RecordBatch) -> Datum:
+    def over_batch(batch: pa.RecordBatch) -> Datum:
         values: list[Datum] = [None] * len(args)
         rows = np.ones(batch.num_rows, bool)
-        for at in order:
-            if fails[at] and not rows.all():
-                values[at] = functions.evaluate_where(args[at], batch, rows, types[at])
+        for index in order:
+            if fails[index] and not rows.all():
+                value = functions.evaluate_where(args[index], batch, rows, types[index])
             else:
-                values[at] = args[at](batch)
-            if isinstance(values[at], pa.Scalar):
-                rows = rows if values[at].is_valid else np.zeros_like(rows)
-            elif values[at].null_count:
-                rows = rows & values[at].is_valid().to_numpy(zero_copy_only=False)
+                value = args[index](batch)
+            values[index] = value
+            if isinstance(value, pa.Scalar):
+                rows = rows if value.is_valid else np.zeros_like(rows)
+            elif value.null_count:
+                rows = rows & value.is_valid().to_numpy(zero_copy_only=False)
         return evaluate(call, *values)
 
-    return value
+    return over_batch
 
 
 def _repeated_calls(exprs: tuple[Expr, ...]) -> frozenset[Call]:
@@ -102,51 +103,33 @@ def _remember(compiled: Compiled) -> Compiled:
 
 
 def _compile_call(call: Call, schema: pa.Schema, shared: frozenset[Call], memo: _Memo) -> Compiled:
-    known = FUNCTIONS[call.function]
-    if known.form is not None:
+    function = FUNCTIONS[call.function]
+    if function.form is not None:
         if any(isinstance(arg, Lambda) for arg in call.args):
             return functions.compile_lambda_call(call, schema, compile_expr)
-        args = [_mark(arg, _compile(arg, schema, shared, memo)) for arg in call.args]
-        return known.form(call, args)
-    evaluate = known.evaluate
+        return function.form(
+            call, [Argument(_compile(a, schema, shared, memo), can_raise(a)) for a in call.args]
+        )
+    evaluate = function.evaluate
     assert evaluate is not None
     args = [_compile(arg, schema, shared, memo) for arg in call.args]
-    if known.strict and any(can_raise(arg) for arg in call.args):
+    if function.strict and any(can_raise(arg) for arg in call.args):
         return _evaluate_in_order(call, evaluate, args)
     match args:
-        case [one]:
-            return lambda batch: evaluate(call, one(batch))
-        case [one, two]:
-            return lambda batch: evaluate(call, one(batch), two(batch))
+        case [arg]:
+            return lambda batch: evaluate(call, arg(batch))
+        case [left, right]:
+            return lambda batch: evaluate(call, left(batch), right(batch))
         case _:
             return lambda batch: evaluate(call, *[arg(batch) for arg in args])
-
-
-def guard(expr: Expr, schema: pa.Schema) -> Compiled:
-    """The compiled expression, marked with whether it can fail on some row.
-
-    Special forms read the mark (`can_fail`): what cannot fail they evaluate over all rows at once.
-    """
-    return _mark(expr, compile_expr(expr, schema))
-
-
-def _mark(expr: Expr, compiled: Compiled) -> Compiled:
-    if not can_raise(expr):
-        return compiled
-
-    def may_fail(batch: pa.RecordBatch) -> Datum:
-        return compiled(batch)
-
-    may_fail.can_fail = True  # type: ignore[attr-defined]
-    return may_fail
 
 
 def can_raise(expr: Expr) -> bool:
     """Whether some row can make the expression fail."""
     match expr:
         case Call():
-            known = FUNCTIONS[expr.function]
-            return known.raises(expr) or any(can_raise(arg) for arg in expr.args)
+            function = FUNCTIONS[expr.function]
+            return function.raises(expr) or any(can_raise(arg) for arg in expr.args)
         case Lambda():
             return can_raise(expr.body)
         case _:
@@ -169,30 +152,20 @@ def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Sc
 
 def compile_predicate(expr: Expr, schema: pa.Schema) -> Compiled:
     """A mask without nulls: only rows for which the condition is true stay."""
-    conjuncts = [guard(part, schema) for part in _conjuncts(expr)]
+    args = [Argument(compile_expr(part, schema), can_raise(part)) for part in conjuncts(expr)]
 
     def mask(batch: pa.RecordBatch) -> Datum:
         value: Datum = _TRUE
-        for conjunct in conjuncts:
-            if getattr(conjunct, "can_fail", False) and value is not _TRUE:
-                value = _and_where(value, conjunct, batch)
+        for arg in args:
+            if value is _TRUE:
+                value = arg(batch)
+            elif arg.can_fail:
+                value = functions.and_where(value, arg, batch)
             else:
-                found = conjunct(batch)
-                value = found if value is _TRUE else pc.and_kleene(value, found)
+                value = pc.and_kleene(value, arg(batch))
         return value
 
     return mask
-
-
-def _conjuncts(expr: Expr) -> list[Expr]:
-    if isinstance(expr, Call) and expr.function == "And":
-        return [part for arg in expr.args for part in _conjuncts(arg)]
-    return [expr]
-
-
-def _and_where(value: Datum, conjunct: Compiled, batch: pa.RecordBatch) -> Datum:
-    """value AND conjunct, the latter evaluated only where the former is not false."""
-    return functions.and_where(value, conjunct, batch)
 
 
 def true_mask(value: Datum, rows: int) -> np.ndarray:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.ops.aggregate import partition_positions
 from penstock.ops.aggregates.api import Ints, fold_add
-from penstock.ops.api import Delta, OnLate, batch_of
+from penstock.ops.api import Delta, OnLate, Operator, batch_of
 from penstock.ops.expressions import compile_predicate, true_mask
 from penstock.ops.functions.registry import Compiled
 from penstock.ops.watermarks import LateFilter
@@ -46,7 +46,7 @@ class _Pairs:
     weights: Ints
 
 
-class JoinOperator:
+class JoinOperator(Operator):
     """A join of two streams."""
 
     def __init__(self, node: n.Join, state: State, on_late: OnLate) -> None:
@@ -150,7 +150,7 @@ class JoinOperator:
         return self._logic.lone(port, Delta(rows, weights).where(counts == 0))
 
 
-class StaticJoinOperator:
+class StaticJoinOperator(Operator):
     """A join of a stream with a table that does not change; nothing of the stream is kept."""
 
     def __init__(self, node: n.Join, table: pa.Table, port: int) -> None:
@@ -173,9 +173,6 @@ class StaticJoinOperator:
             wanted = counts > 0 if self._node.kind == "semi" else counts == 0
             out += self._logic.lone(self._port, delta.where(wanted))
         return out
-
-    def on_watermark(self, watermark_ms: int) -> list[Delta]:
-        return []
 
 
 class _Logic:

@@ -91,9 +91,8 @@ class Pipeline:
         return self._out
 
     def _start(self, place: _Place) -> None:
-        begin: Callable[[], list[Delta]] | None = getattr(place.operator, "on_start", None)
-        if begin is not None:
-            self._send(place, begin())
+        if place.operator is not None:
+            self._send(place, place.operator.on_start())
         for child in place.children:
             self._start(child)
 
@@ -141,8 +140,8 @@ class Pipeline:
             place.watermark_ms = place.operator.advance(watermark)
             return
         if place.watermark_ms is None and place.told is not None:
-            known = [ms for ms in (watermark, place.told.get()) if ms is not None]
-            watermark = max(known, default=None)
+            both = (watermark, place.told.get())
+            watermark = max((ms for ms in both if ms is not None), default=None)
         before = place.watermark_ms
         if watermark is not None and (before is None or watermark > before):
             place.watermark_ms = watermark
@@ -150,9 +149,7 @@ class Pipeline:
                 if place.told is not None:
                     place.told.set(watermark)
                 self._send(place, place.operator.on_watermark(watermark))
-        tell: Callable[[], list[Delta]] | None = getattr(place.operator, "on_time", None)
-        if tell is not None:
-            self._send(place, tell())
+        self._send(place, place.operator.on_time())
 
 
 def _input_ms(place: _Place) -> int | None:

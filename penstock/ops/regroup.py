@@ -19,10 +19,10 @@ import pyarrow as pa
 from penstock.ops.aggregate import partition_positions
 from penstock.ops.aggregate_calls import aggregate_rows, bind_calls, existing
 from penstock.ops.aggregates.api import Ints
-from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
-from penstock.state.api import State
+from penstock.state.api import RowSet, State
 from penstock.state.equal_rows import group_rows
 from penstock.state.keys import hash_columns, normalise_floats
 from penstock.state.memory_row_set import add_up, strike_out
@@ -32,7 +32,46 @@ from penstock.state.memory_row_set import add_up, strike_out
 Compute = Callable[[pa.RecordBatch, Weights | None, Ints, int], tuple[pa.RecordBatch, Ints]]
 
 
-class Regroup:
+class KeyedRows:
+    """The rows that an operator keeps, by key; late ones are not let in."""
+
+    def __init__(
+        self,
+        child: n.Node,
+        keys: list[str],
+        state: State,
+        event_time: str | None,
+        on_late: OnLate,
+        name: str,
+    ) -> None:
+        schema = child.schema
+        self._key_at = [schema.get_field_index(key) for key in keys]
+        placed = [self._key_at[i] for i in partition_positions(child, keys)]
+        time_at = None if event_time is None else schema.get_field_index(event_time)
+        self.rows: RowSet = state.row_set("rows", schema, self._key_at, time_at, placed)
+        self._late = None if time_at is None else LateFilter(name, time_at, on_late)
+
+    def without_late(self, delta: Delta) -> Delta:
+        """The rows that are not late."""
+        return delta if self._late is None else self._late.keep(delta)
+
+    def group(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Ints]:
+        """The distinct keys of a batch, in order of appearance, and which of them each row has."""
+        columns = [normalise_floats(batch.column(index)) for index in self._key_at]
+        if not columns:
+            return [], np.zeros(batch.num_rows, np.int64)
+        first, groups = group_rows(columns, batch.num_rows)
+        places = pa.array(first)
+        return [column.take(places) for column in columns], groups
+
+    def pass_time(self, watermark_ms: int) -> None:
+        """Forget keys whose time has passed."""
+        if self._late is not None:
+            self._late.watermark_ms = watermark_ms
+            self.rows.evict(watermark_ms * 1000)
+
+
+class Regroup(Operator):
     """Keeps rows by key in a row set; `compute` gives the result of the keys it is handed."""
 
     def __init__(
@@ -46,31 +85,26 @@ class Regroup:
         on_late: OnLate,
         name: str,
     ) -> None:
-        schema = child.schema
         self._state = state
-        self._key_at = [schema.get_field_index(key) for key in keys]
-        placed = [self._key_at[i] for i in partition_positions(child, keys)]
-        at = None if event_time is None else schema.get_field_index(event_time)
-        self._rows = state.row_set("rows", schema, self._key_at, at, placed)
+        self._has_keys = bool(keys)
+        self._kept = KeyedRows(child, keys, state, event_time, on_late, name)
         self._compute = compute
-        self._late = None if at is None else LateFilter(name, at, on_late)
 
     def on_start(self) -> list[Delta]:
         """Without keys there may be a result before the first row."""
-        if self._key_at or not self._state.owns(hash_columns([], 1))[0]:
+        if self._has_keys or not self._state.owns(hash_columns([], 1))[0]:
             return []
-        groups, rows, weights = self._rows.fetch([])
+        groups, rows, weights = self._kept.rows.fetch([])
         result, _ = self._compute(rows, existing(weights), groups, 1)
         return [Delta(result)] if result.num_rows else []
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        if self._late is not None:
-            delta = self._late.keep(delta)
+        delta = self._kept.without_late(delta)
         if not len(delta):
             return []
-        keys, own = self._touched(delta.batch)
-        groups, rows, weights = self._rows.fetch(keys)
-        self._rows.insert(delta.batch, delta.weights)
+        keys, own = self._kept.group(delta.batch)
+        groups, rows, weights = self._kept.rows.fetch(keys)
+        self._kept.rows.insert(delta.batch, delta.weights)
         count = len(keys[0]) if keys else 1
         # Before the batch, key k is group k; after it, group count + k.
         later = _Grouped(groups, rows, weights).plus(own, delta)
@@ -84,19 +118,8 @@ class Regroup:
         split = int(np.searchsorted(of, count))
         return difference(result.slice(0, split), result.slice(split))
 
-    def _touched(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Ints]:
-        """The distinct keys of the batch, in order of appearance, and which of them a row has."""
-        columns = [normalise_floats(batch.column(index)) for index in self._key_at]
-        if not columns:
-            return [], np.zeros(batch.num_rows, np.int64)
-        first, own = group_rows(columns, batch.num_rows)
-        places = pa.array(first)
-        return [column.take(places) for column in columns], own
-
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
-        if self._late is not None:
-            self._late.watermark_ms = watermark_ms
-            self._rows.evict(watermark_ms * 1000)
+        self._kept.pass_time(watermark_ms)
         return []
 
 

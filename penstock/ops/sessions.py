@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from penstock.ops.aggregate import partition_positions
 from penstock.ops.aggregate_calls import aggregate_rows, bind_calls, existing
 from penstock.ops.aggregates.api import Buffers, Ints
-from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.regroup import difference
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
@@ -118,7 +118,7 @@ class _Shape:
         return pa.RecordBatch.from_arrays([*shown, *values], schema=self._node.schema)
 
 
-class SessionOperator:
+class SessionOperator(Operator):
     """Sessions of rows that are never taken back: a buffer per session, and the starts per key."""
 
     def __init__(self, node: n.Aggregate, state: State, on_late: OnLate) -> None:
@@ -264,7 +264,7 @@ class SessionOperator:
         self._starts.delete(slots[empty])
 
 
-class SessionRegroup:
+class SessionRegroup(Operator):
     """Sessions of rows that may be taken back, or count once each: rows are kept, and gone over."""
 
     def __init__(self, node: n.Aggregate, state: State, on_late: OnLate) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from penstock.ops.api import Delta, batch_of
+from penstock.ops.api import Delta, Operator, batch_of
 from penstock.ops.expressions import compile_predicate, compile_projection, true_mask
 from penstock.plan import nodes as n
 
 
-class Stateless:
+class Stateless(Operator):
     """Any function from a batch and weights to batches; time means nothing to it."""
 
     def __init__(self, apply: Callable[[Delta], list[Delta]]) -> None:
@@ -23,9 +23,6 @@ class Stateless:
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         return self._apply(delta)
-
-    def on_watermark(self, watermark_ms: int) -> list[Delta]:
-        return []
 
 
 def build_project(node: n.Project) -> Stateless:

@@ -15,23 +15,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.ops.aggregates.api import Ints
-from penstock.ops.api import Delta, OnLate
+from penstock.ops.api import Delta, OnLate, Operator
 from penstock.ops.functions.ordering import order_keys
-from penstock.ops.windows import PartitionedRows, SortedRows, WindowFunctions, repeat_rows
+from penstock.ops.windows import SortedRows, WindowFunctions, keep_partitions, repeat_rows
 from penstock.plan import nodes as n
 from penstock.state.api import State
 
 
-class GrowingWindow:
+class GrowingWindow(Operator):
     """A Window or TopN whose input takes nothing back; it emits changes."""
 
     def __init__(self, node: n.Window | n.TopN, state: State, on_late: OnLate) -> None:
         self._functions = WindowFunctions(node)
-        self._kept = PartitionedRows(node, state, on_late)
+        self._kept = keep_partitions(node, state, on_late)
         self._cuts = isinstance(node, n.TopN)
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        delta = self._kept.on_time(delta)
+        delta = self._kept.without_late(delta)
         if not len(delta):
             return []
         keys, groups = self._kept.group(delta.batch)

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ops.api import END_MS, START_MS, Delta, OnLate
+from penstock.ops.api import END_MS, START_MS, Delta, OnLate, Operator
 from penstock.plan import nodes as n
 from penstock.state.api import Slots, State, Table
 from penstock.state.event_time import NEVER_US, event_times, event_times_us
 
 
-class WatermarkOperator:
+class WatermarkOperator(Operator):
     """Passes rows through and remembers the largest event time."""
 
     def __init__(self, node: n.Watermark, state: State) -> None:
@@ -43,9 +43,6 @@ class WatermarkOperator:
                 if seen is None or millis > seen:
                     self._largest.set(millis)
         return [delta]
-
-    def on_watermark(self, watermark_ms: int) -> list[Delta]:
-        return []
 
 
 class LateFilter:

@@ -19,18 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.ops.aggregate import partition_positions
 from penstock.ops.aggregates.api import Ints
-from penstock.ops.api import Delta, OnLate, Weights
+from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.frames import find_partitions
 from penstock.ops.ordering import Ordering
-from penstock.ops.regroup import Regroup
-from penstock.ops.watermarks import LateFilter
+from penstock.ops.regroup import KeyedRows, Regroup
 from penstock.ops.window_calls import bind_window_call, ranks
 from penstock.plan import nodes as n
-from penstock.state.api import RowSet, State
-from penstock.state.equal_rows import group_rows
-from penstock.state.keys import normalise_floats
+from penstock.state.api import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,46 +98,21 @@ def repeat_rows(
     return rows.take(pa.array(at)), groups[at]
 
 
-class PartitionedRows:
-    """The rows that a window keeps, by partition; late ones are not let in."""
-
-    def __init__(self, node: n.Window | n.TopN, state: State, on_late: OnLate) -> None:
-        schema = node.child.schema
-        names = [key.name for key in node.partition]
-        self._key_at = [schema.get_field_index(name) for name in names]
-        placed = [self._key_at[i] for i in partition_positions(node.child, names)]
-        at = None if node.event_time is None else schema.get_field_index(node.event_time)
-        self.rows: RowSet = state.row_set("rows", schema, self._key_at, at, placed)
-        self.late = None if at is None else LateFilter("window", at, on_late)
-
-    def on_time(self, delta: Delta) -> Delta:
-        """The rows that are not late."""
-        return delta if self.late is None else self.late.keep(delta)
-
-    def group(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], Ints]:
-        """The distinct partition keys of a batch, and which of them each row has."""
-        columns = [normalise_floats(batch.column(index)) for index in self._key_at]
-        if not columns:
-            return [], np.zeros(batch.num_rows, np.int64)
-        first, groups = group_rows(columns, batch.num_rows)
-        return [column.take(pa.array(first)) for column in columns], groups
-
-    def pass_time(self, watermark_ms: int) -> None:
-        """Forget partitions whose time has passed."""
-        if self.late is not None:
-            self.late.watermark_ms = watermark_ms
-            self.rows.evict(watermark_ms * 1000)
+def keep_partitions(node: n.Window | n.TopN, state: State, on_late: OnLate) -> KeyedRows:
+    """The rows that a window keeps, by partition."""
+    keys = [key.name for key in node.partition]
+    return KeyedRows(node.child, keys, state, node.event_time, on_late, "window")
 
 
-class ClosingWindow:
+class ClosingWindow(Operator):
     """Window functions over rows that are only added, shown when no more rows can come."""
 
     def __init__(self, node: n.Window | n.TopN, state: State, on_late: OnLate) -> None:
         self._functions = WindowFunctions(node)
-        self._kept = PartitionedRows(node, state, on_late)
+        self._kept = keep_partitions(node, state, on_late)
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        delta = self._kept.on_time(delta)
+        delta = self._kept.without_late(delta)
         self._kept.rows.insert(delta.batch, delta.weights)
         return []
 

@@ -27,7 +27,7 @@ from pyspark.worker import RunnerConf
 
 from penstock.errors import EvaluationFailed, PenstockError
 from penstock.ops.aggregate import partition_positions
-from penstock.ops.api import END_MS, Delta, OnLate
+from penstock.ops.api import END_MS, Delta, OnLate, Operator
 from penstock.ops.processor_handle import Handle
 from penstock.ops.processor_state import Round
 from penstock.ops.python_eval import fit, user_errors, with_zone, zone_of
@@ -41,7 +41,7 @@ from penstock.state.memory import MemoryState
 _PANDAS: Final = frozenset({211, 212})
 
 
-class TransformWithStateOperator:
+class TransformWithStateOperator(Operator):
     """A processor at work."""
 
     def __init__(
@@ -131,7 +131,6 @@ class TransformWithStateOperator:
         return self._expire(watermark_ms) if self._node.time_mode == "eventtime" else []
 
     def on_time(self) -> list[Delta]:
-        """Processing time may have passed."""
         if self._node.time_mode != "processingtime":
             return []
         now_ms = self._now_ms()

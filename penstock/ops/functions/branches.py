@@ -13,13 +13,8 @@ import pyarrow.compute as pc
 from penstock.errors import EvaluationFailed
 from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.lists import retype
-from penstock.ops.functions.registry import Compiled, Datum, special_form
+from penstock.ops.functions.registry import Argument, Compiled, Datum, special_form
 from penstock.plan.exprs import Call
-
-
-def can_fail(compiled: Compiled) -> bool:
-    """Whether the argument was marked as one that some row can make fail."""
-    return getattr(compiled, "can_fail", False)
 
 
 def evaluate_where(
@@ -58,16 +53,16 @@ def _true(value: Datum, count: int) -> np.ndarray:
 
 
 @special_form("And", sql="and")
-def and_(call: Call, args: list[Compiled]) -> Compiled:
+def and_(call: Call, args: list[Argument]) -> Compiled:
     """The right side is not evaluated where the left is false."""
     left, right = args
-    if can_fail(right):
+    if right.can_fail:
         return lambda batch: and_where(left(batch), right, batch)
     return lambda batch: pc.and_kleene(left(batch), right(batch))
 
 
 @special_form("Or", sql="or")
-def or_(call: Call, args: list[Compiled]) -> Compiled:
+def or_(call: Call, args: list[Argument]) -> Compiled:
     """The right side is not evaluated where the left is true."""
     left, right = args
 
@@ -76,25 +71,25 @@ def or_(call: Call, args: list[Compiled]) -> Compiled:
         rows = _not(value, batch.num_rows, True)
         return pc.or_kleene(value, evaluate_where(right, batch, rows, pa.bool_()))
 
-    return lazy if can_fail(right) else lambda batch: pc.or_kleene(left(batch), right(batch))
+    return lazy if right.can_fail else lambda batch: pc.or_kleene(left(batch), right(batch))
 
 
 @special_form("CaseWhen", sql="case when")
-def case_when(call: Call, args: list[Compiled]) -> Compiled:
+def case_when(call: Call, args: list[Argument]) -> Compiled:
     """The first branch whose condition is true; conditions and values are evaluated in order."""
     return _compile_branches(call.type, args)
 
 
 @special_form("If", sql="if iff")
-def if_(call: Call, args: list[Compiled]) -> Compiled:
+def if_(call: Call, args: list[Argument]) -> Compiled:
     """`if(condition, yes, no)`: a case with one branch."""
     return _compile_branches(call.type, args)
 
 
-def _compile_branches(type: pa.DataType, args: list[Compiled]) -> Compiled:
+def _compile_branches(type: pa.DataType, args: list[Argument]) -> Compiled:
     pairs = list(zip(args[0::2], args[1::2], strict=False))
     otherwise = args[-1] if len(args) % 2 else None
-    if not any(can_fail(arg) for arg in args):
+    if not any(arg.can_fail for arg in args):
         return _eager_branches(type, pairs, otherwise)
 
     def lazy(batch: pa.RecordBatch) -> Datum:
@@ -102,8 +97,8 @@ def _compile_branches(type: pa.DataType, args: list[Compiled]) -> Compiled:
         open_rows = np.ones(count, bool)
         chosen: list[tuple[np.ndarray, pa.Array]] = []
         for condition, value in pairs:
-            found = _true(evaluate_where(condition, batch, open_rows, pa.bool_()), count)
-            rows = found & open_rows
+            is_true = _true(evaluate_where(condition, batch, open_rows, pa.bool_()), count)
+            rows = is_true & open_rows
             chosen.append((rows, evaluate_where(value, batch, rows, type)))
             open_rows &= ~rows
         result = (
@@ -119,7 +114,7 @@ def _compile_branches(type: pa.DataType, args: list[Compiled]) -> Compiled:
 
 
 def _eager_branches(
-    type: pa.DataType, pairs: list[tuple[Compiled, Compiled]], otherwise: Compiled | None
+    type: pa.DataType, pairs: list[tuple[Argument, Argument]], otherwise: Argument | None
 ) -> Compiled:
     def eager(batch: pa.RecordBatch) -> Datum:
         count = batch.num_rows
@@ -143,7 +138,7 @@ def choose(rows: np.ndarray, yes: pa.Array, no: pa.Array) -> pa.Array:
 
 
 @special_form("Coalesce", sql="coalesce ifnull nvl nvl2 nullif")
-def coalesce(call: Call, args: list[Compiled]) -> Compiled:
+def coalesce(call: Call, args: list[Argument]) -> Compiled:
     """The first value that is not null; later ones are evaluated only where all before are."""
 
     def first(batch: pa.RecordBatch) -> Datum:
@@ -155,7 +150,7 @@ def coalesce(call: Call, args: list[Compiled]) -> Compiled:
             missing = result.is_null().to_numpy(zero_copy_only=False)
             values = (
                 evaluate_where(arg, batch, missing, call.type)
-                if can_fail(arg)
+                if arg.can_fail
                 else as_array(arg(batch), count)
             )
             result = choose(~missing, result, values)
@@ -165,7 +160,7 @@ def coalesce(call: Call, args: list[Compiled]) -> Compiled:
 
 
 @special_form("TryEval")
-def try_eval(call: Call, args: list[Compiled]) -> Compiled:
+def try_eval(call: Call, args: list[Argument]) -> Compiled:
     """Null for the rows that make the argument fail: after a failure, it is asked row by row."""
     (arg,) = args
 

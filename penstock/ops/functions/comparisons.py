@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops.functions.alignment import arrays, null_where, nulls
-from penstock.ops.functions.branches import can_fail, choose, evaluate_where
+from penstock.ops.functions.branches import choose, evaluate_where
 from penstock.ops.functions.lists import join
 from penstock.ops.functions.ordering import order_keys
-from penstock.ops.functions.registry import Compiled, Datum, function, special_form
+from penstock.ops.functions.registry import Argument, Compiled, Datum, function, special_form
 from penstock.plan.exprs import Call, Literal
 
 _Compare: TypeAlias = Callable[[Datum, Datum], Datum]
@@ -47,7 +47,7 @@ def is_nan(call: Call, value: Datum) -> Datum:
 
 
 @special_form("NaNvl", sql="nanvl")
-def nan_or(call: Call, args: list[Compiled]) -> Compiled:
+def nan_or(call: Call, args: list[Argument]) -> Compiled:
     """The second argument is evaluated only where the first is NaN."""
     value, other = args
 
@@ -57,7 +57,7 @@ def nan_or(call: Call, args: list[Compiled]) -> Compiled:
         rows = pc.fill_null(is_nan, False).to_numpy(zero_copy_only=False)
         if not rows.any():
             return first
-        second = evaluate_where(other, batch, rows, call.type) if can_fail(other) else other(batch)
+        second = evaluate_where(other, batch, rows, call.type) if other.can_fail else other(batch)
         return pc.if_else(is_nan, second, first)
 
     return choose_number
@@ -171,7 +171,7 @@ def _compare_nested(left: Datum, right: Datum, kernel: _Compare) -> Datum:
 
 
 @special_form("In", sql="in")
-def in_list(call: Call, args: list[Compiled]) -> Compiled:
+def in_list(call: Call, args: list[Argument]) -> Compiled:
     """`value IN (a, b, ...)`: null if nothing is equal but something is null."""
     value, *others = args
     constants = [arg.value for arg in call.args[1:] if isinstance(arg, Literal)]
@@ -180,31 +180,31 @@ def in_list(call: Call, args: list[Compiled]) -> Compiled:
 
     def any_equal(batch: pa.RecordBatch) -> Datum:
         wanted = value(batch)
-        found: Datum = pa.scalar(False)
+        is_member: Datum = pa.scalar(False)
         for other in others:
-            if can_fail(other):
-                rows = _undecided(wanted, found, batch.num_rows)
+            if other.can_fail:
+                rows = _undecided(wanted, is_member, batch.num_rows)
                 members: Datum = evaluate_where(other, batch, rows, wanted.type)
             else:
                 members = other(batch)
-            found = pc.or_kleene(found, compare(wanted, members, pc.equal))
+            is_member = pc.or_kleene(is_member, compare(wanted, members, pc.equal))
         if not others:
-            found = pc.if_else(pc.is_valid(wanted), False, pa.scalar(None, pa.bool_()))
-        return found
+            is_member = pc.if_else(pc.is_valid(wanted), False, pa.scalar(None, pa.bool_()))
+        return is_member
 
     return any_equal
 
 
-def _undecided(wanted: Datum, found: Datum, count: int) -> np.ndarray:
+def _undecided(wanted: Datum, is_member: Datum, count: int) -> np.ndarray:
     """Rows for which Spark looks at the next element of the list."""
-    is_open = pc.and_(pc.is_valid(wanted), pc.invert(pc.fill_null(found, False)))
+    is_open = pc.and_(pc.is_valid(wanted), pc.invert(pc.fill_null(is_member, False)))
     if isinstance(is_open, pa.Scalar):
         return np.full(count, is_open.as_py())
     return is_open.to_numpy(zero_copy_only=False)
 
 
 @special_form("InSet")
-def in_set(call: Call, args: list[Compiled]) -> Compiled:
+def in_set(call: Call, args: list[Argument]) -> Compiled:
     """`IN` with so many constants that Spark made a set of them."""
     values = call.option("hset")
     assert isinstance(values, tuple)

@@ -22,7 +22,7 @@ from penstock.ops.functions.branches import choose, evaluate_where
 from penstock.ops.functions.lists import Lists, lists_of, offsets_of, retype
 from penstock.ops.functions.maps import entries_of, map_of
 from penstock.ops.functions.ordering import ranks
-from penstock.ops.functions.registry import Compiled, Datum, special_form
+from penstock.ops.functions.registry import Argument, Compiled, Datum, special_form
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, columns
 
 CompileExpr: TypeAlias = Callable[[Expr, pa.Schema], Compiled]
@@ -84,7 +84,7 @@ def _form(kind: str, sql: str, *, raises: bool = False) -> Callable[[Evaluate], 
     return register
 
 
-def _unused(call: Call, args: list[Compiled]) -> Compiled:
+def _unused(call: Call, args: list[Argument]) -> Compiled:
     raise AssertionError("a call with a lambda is compiled by compile_lambda_call")
 
 

@@ -26,8 +26,22 @@ Datum: TypeAlias = pa.Array | pa.Scalar
 #: A compiled expression: from the rows to its value over them.
 Compiled: TypeAlias = Callable[[pa.RecordBatch], Datum]
 Evaluate: TypeAlias = Callable[..., Datum]
-#: Makes the compiled form of a call out of its compiled arguments.
-Form: TypeAlias = Callable[[Call, list[Compiled]], Compiled]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A compiled argument of a special form; called with rows, it gives its value over them."""
+
+    evaluate: Compiled
+    #: Whether some row can make it fail: then it is evaluated only over the rows that Spark takes.
+    can_fail: bool
+
+    def __call__(self, batch: pa.RecordBatch) -> Datum:
+        return self.evaluate(batch)
+
+
+#: Makes the compiled form of a call out of its arguments.
+Form: TypeAlias = Callable[[Call, list[Argument]], Compiled]
 #: Whether a call can fail on some row, apart from its arguments.
 Raises: TypeAlias = Callable[[Call], bool]
 
@@ -101,16 +115,16 @@ def special_form(
 
 def judge(call: Call) -> str | None:
     """Why the call cannot be evaluated, or None if it can."""
-    known = FUNCTIONS.get(call.function)
-    if known is None:
+    function = FUNCTIONS.get(call.function)
+    if function is None:
         return f"no function for {call.function}"
-    return known.accepts(call)
+    return function.accepts(call)
 
 
-def _add(known: Function) -> None:
-    for kind in known.kinds:
+def _add(row: Function) -> None:
+    for kind in row.kinds:
         assert kind not in FUNCTIONS, f"{kind} is registered twice"
-        FUNCTIONS[kind] = known
+        FUNCTIONS[kind] = row
 
 
 def _as_raises(raises: bool | Raises) -> Raises:

@@ -20,7 +20,7 @@ from penstock.ops.functions.arrays import concat_arrays, reverse_arrays
 from penstock.ops.functions.branches import evaluate_where
 from penstock.ops.functions.failures import fail_where
 from penstock.ops.functions.operands import Operands
-from penstock.ops.functions.registry import Compiled, Datum, function, special_form
+from penstock.ops.functions.registry import Argument, Compiled, Datum, function, special_form
 from penstock.ops.functions.rows import each, each_with_nulls
 from penstock.ops.functions.slices import Layout, substring_rows
 from penstock.plan.exprs import Call
@@ -233,7 +233,7 @@ def reverse(call: Call, value: Datum) -> Datum:
 
 
 @special_form("Elt", sql="elt", raises=lambda call: call.is_ansi)
-def elt(call: Call, args: list[Compiled]) -> Compiled:
+def elt(call: Call, args: list[Argument]) -> Compiled:
     """The n-th of the other arguments; only that one is evaluated."""
     index, *choices = args
 
