@@ -83,12 +83,12 @@ class Schedule:
             return 0
         until_us = (tick - 1) * self.flush_us
         # The float may be off by one at a whole number; due_us alone decides.
-        found = int(until_us / self._gap_us) + 1
-        while found > 0 and self._due_after_us(found - 1) > until_us:
-            found -= 1
-        while self._due_after_us(found) <= until_us:
-            found += 1
-        return min(found, self.count)
+        count = int(until_us / self._gap_us) + 1
+        while count > 0 and self._due_after_us(count - 1) > until_us:
+            count -= 1
+        while self._due_after_us(count) <= until_us:
+            count += 1
+        return min(count, self.count)
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class Delays:
         late = np.maximum(delays_us, 0)
         buckets = np.minimum(np.log1p(late) / math.log(_GROWTH), _BUCKETS - 1).astype(np.int64)
         low = int(buckets.min())
-        found = np.bincount(buckets - low)
-        self.counts[low : low + len(found)] += found
+        per_bucket = np.bincount(buckets - low)
+        self.counts[low : low + len(per_bucket)] += per_bucket
         self.max_us = max(self.max_us, int(late.max()))
         while len(self.seconds) <= second:
             self.seconds.append([0, 0])
@@ -134,9 +134,9 @@ class Delays:
         return min(_GROWTH ** (bucket + 1) - 1, float(self.max_us)) / 1_000
 
     def summary_ms(self) -> dict[str, float]:
-        found = {f"p{percent:g}": self.percentile_ms(percent) for percent in PERCENTILES}
-        found["max"] = self.max_us / 1_000
-        return {name: round(value, 3) for name, value in found.items()}
+        summary = {f"p{percent:g}": self.percentile_ms(percent) for percent in PERCENTILES}
+        summary["max"] = self.max_us / 1_000
+        return {name: round(value, 3) for name, value in summary.items()}
 
     def means_ms(self) -> list[float]:
         """The mean delay of the events of each second; 0 for one without events."""

@@ -114,8 +114,8 @@ def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
     cold = np.arange(model.COLD_CHANNELS)
     names = _join("channel-", pa.array(cold).cast(pa.string()))
     every = np.arange(len(model.HOT_CHANNELS) + model.COLD_CHANNELS)
-    one, two, three = (_texts(every, 5, "_", slot, seed) for slot in _URL_PARTS)
-    urls = _join(model.URL_HOST, one, "/", two, "/", three, "/item.htm?query=1")
+    first, second, third = (_texts(every, 5, "_", slot, seed) for slot in _URL_PARTS)
+    urls = _join(model.URL_HOST, first, "/", second, "/", third, "/item.htm?query=1")
     suffixes = _join("&channel_id=", pa.array(_channel_ids(cold)).cast(pa.string()))
     has_id = draws.below(10, cold, _HAS_CHANNEL_ID, seed) > 0
     suffixes = pc.if_else(pa.array(has_id), suffixes, "")

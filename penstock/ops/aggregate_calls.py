@@ -80,10 +80,10 @@ def bind_calls(calls: tuple[AggregateCall, ...], schema: pa.Schema) -> list[Boun
 
 
 def _bind(call: AggregateCall, schema: pa.Schema) -> BoundCall:
-    known = AGGREGATES[call.function]
+    function = AGGREGATES[call.function]
     return BoundCall(
-        replace(call, distinct=True) if known.distinct else call,
-        known.build(call),
+        replace(call, distinct=True) if function.distinct else call,
+        function.build(call),
         tuple(compile_expr(arg, schema) for arg in call.args),
         compile_expr(call.filter, schema) if call.filter is not None else None,
     )

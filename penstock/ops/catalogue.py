@@ -34,7 +34,7 @@ def catalogue() -> dict[str, list[str]]:
     return {
         "functions": sorted({name for f in FUNCTIONS.values() for name in f.sql}),
         "aggregate functions": sorted(
-            {name for known in AGGREGATES.values() for name in known.sql}
+            {name for function in AGGREGATES.values() for name in function.sql}
         ),
         "window functions": sorted(WINDOW_NAMES),
         "generators": sorted(_GENERATOR_NAMES),

@@ -45,7 +45,7 @@ class DriverSnapshot:
         pairs = zip(self.states, later.states, strict=True)
         return DriverSnapshot(
             tuple(
-                tuple(one + two for one, two in zip(row, other, strict=True))
+                tuple(earlier + changes for earlier, changes in zip(row, other, strict=True))
                 for row, other in pairs
             )
         )
@@ -81,7 +81,7 @@ def _without_values(step: Changes) -> Changes:
 
 def _smallest_values(row: tuple[tuple[Changes, ...], ...]) -> tuple[Change, ...]:
     """Of every value that all tasks of a stage have, the smallest."""
-    found: list[dict[str, Change]] = [
+    per_task: list[dict[str, Change]] = [
         {
             change.name: change
             for step in steps
@@ -90,9 +90,12 @@ def _smallest_values(row: tuple[tuple[Changes, ...], ...]) -> tuple[Change, ...]
         }
         for steps in row
     ]
-    names = set[str].intersection(*(set(values) for values in found))
+    names = set[str].intersection(*(set(values) for values in per_task))
     return tuple(
-        min((values[name] for values in found), key=lambda change: change.rows.column(0)[0].as_py())
+        min(
+            (values[name] for values in per_task),
+            key=lambda change: change.rows.column(0)[0].as_py(),
+        )
         for name in sorted(names)
     )
 
@@ -183,8 +186,8 @@ class Driver:
             marks: dict[int, int | None] = {}
             for position, leaf in enumerate(self._inputs[stage.id]):
                 if isinstance(leaf, StageInput):
-                    known = [t.pipeline.watermark_ms for t in self._tasks[leaf.stage]]
-                    told = [mark for mark in known if mark is not None]
+                    watermarks = [t.pipeline.watermark_ms for t in self._tasks[leaf.stage]]
+                    told = [mark for mark in watermarks if mark is not None]
                     marks[position] = min(told) if told else None
                 else:
                     marks[position] = END_MS if source_ms == END_MS else None

@@ -38,12 +38,12 @@ def finish(batch: pa.RecordBatch, nodes: tuple[n.Node, ...]) -> pa.RecordBatch:
 
 
 def _sort(batch: pa.RecordBatch, order: tuple[n.Order, ...]) -> pa.RecordBatch:
-    at, _ = Ordering(order, batch.schema).sort(batch, [])
-    return batch.take(pa.array(at))
+    places, _ = Ordering(order, batch.schema).sort(batch, [])
+    return batch.take(pa.array(places))
 
 
 def _apply(
     operator: Callable[[int, Delta], list[Delta]], batch: pa.RecordBatch, schema: pa.Schema
 ) -> pa.RecordBatch:
-    found = [delta.batch for delta in operator(0, Delta(batch))]
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
+    batches = [delta.batch for delta in operator(0, Delta(batch))]
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)

@@ -109,12 +109,12 @@ def _fold_growing(accumulator: Accumulator, each: Buffers, high: Ints, start: In
     running = [part.copy() for part in each]
     # Each row continues the row before it, so depth goes step by step; partitions go together.
     for step in range(1, len(bounds) - 1):
-        at = by_depth[bounds[step] : bounds[step + 1]]
-        together = _concat(_take(running, at - 1), _take(each, at))
-        own = np.arange(len(at))
-        merged = accumulator.merge(together, np.concatenate([own, own]), len(at))
+        places = by_depth[bounds[step] : bounds[step + 1]]
+        together = _concat(_take(running, places - 1), _take(each, places))
+        own = np.arange(len(places))
+        merged = accumulator.merge(together, np.concatenate([own, own]), len(places))
         for column, values in zip(running, merged, strict=True):
-            column[at] = values
+            column[places] = values
     folded = _nothing(accumulator, each, rows)
     filled = np.flatnonzero(high > start)
     for column, values in zip(folded, running, strict=True):
@@ -125,7 +125,8 @@ def _fold_growing(accumulator: Accumulator, each: Buffers, high: Ints, start: In
 def _fold_each(accumulator: Accumulator, each: Buffers, low: Ints, high: Ints) -> Buffers:
     """Frames one by one, as many at once as memory allows."""
     parts = [
-        accumulator.merge(_take(each, at), owner, count) for at, owner, count in unfold(low, high)
+        accumulator.merge(_take(each, places), owner, count)
+        for places, owner, count in unfold(low, high)
     ]
     if not parts:
         return _nothing(accumulator, each, 0)
@@ -153,9 +154,9 @@ def _nothing(accumulator: Accumulator, like: Buffers, rows: int) -> Buffers:
     return accumulator.merge([part[:0] for part in like], none, rows)
 
 
-def _take(buffers: Buffers, at: Ints) -> Buffers:
-    return [part[at] for part in buffers]
+def _take(buffers: Buffers, places: Ints) -> Buffers:
+    return [part[places] for part in buffers]
 
 
-def _concat(one: Buffers, two: Buffers) -> Buffers:
-    return [np.concatenate(pair) for pair in zip(one, two, strict=True)]
+def _concat(first: Buffers, second: Buffers) -> Buffers:
+    return [np.concatenate(pair) for pair in zip(first, second, strict=True)]

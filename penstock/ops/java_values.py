@@ -169,7 +169,7 @@ def _to_pairs(kind: pa.DataType) -> Convert:
     def convert(value: object) -> object:
         if not isinstance(value, dict):
             return None
-        return [(key(one), item(two)) for one, two in value.items()]
+        return [(key(name), item(entry)) for name, entry in value.items()]
 
     return convert
 

@@ -64,13 +64,13 @@ class JoinOperator(Operator):
             positions = [child.schema.get_field_index(key.name) for key in keys]
             placed = partition_positions(child, [key.name for key in keys])
             time = times[port]
-            at = None if time is None else child.schema.get_field_index(time.column)
-            self._late.append(None if at is None else LateFilter("join", at, on_late))
+            time_at = None if time is None else child.schema.get_field_index(time.column)
+            self._late.append(None if time_at is None else LateFilter("join", time_at, on_late))
             side, partition = ("left", "right")[port], [positions[i] for i in placed]
-            self._sides.append(state.row_set(side, child.schema, positions, at, partition))
+            self._sides.append(state.row_set(side, child.schema, positions, time_at, partition))
             waits = self._finals and node.kind != "semi" and self._logic.keeps(port)
             self._undecided.append(
-                state.row_set(f"{side}_undecided", child.schema, positions, at, partition)
+                state.row_set(f"{side}_undecided", child.schema, positions, time_at, partition)
                 if waits
                 else None
             )
@@ -215,17 +215,17 @@ class _Logic:
         rows = np.arange(batch.num_rows)
         if not keys:
             probe = np.zeros(batch.num_rows, np.int64)
-            _, found, weights = other.fetch([])
-            own = np.repeat(rows, found.num_rows)
-            at = np.tile(np.arange(found.num_rows), batch.num_rows)
-            pairs = _Pairs(own, found.take(pa.array(at)), weights[at])
+            _, others, weights = other.fetch([])
+            own = np.repeat(rows, others.num_rows)
+            places = np.tile(np.arange(others.num_rows), batch.num_rows)
+            pairs = _Pairs(own, others.take(pa.array(places)), weights[places])
         else:
             usable = self._usable(keys)
             if usable is not None:
                 rows = rows[usable]
                 keys = [key.filter(pa.array(usable)) for key in keys]
-            probe, found, weights = other.fetch(keys)
-            pairs = _Pairs(rows[probe], found, weights)
+            probe, others, weights = other.fetch(keys)
+            pairs = _Pairs(rows[probe], others, weights)
         return self._where(port, batch, pairs)
 
     def _usable(self, keys: list[pa.Array]) -> npt.NDArray[np.bool_] | None:
@@ -253,12 +253,12 @@ class _Logic:
         """The wanted columns of both sides, left ones counted first, a row per pair."""
         places = pa.array(pairs.own)
         width = len(self._schemas[_LEFT])
-        found = []
-        for at in wanted:
-            side, column = (_LEFT, at) if at < width else (_RIGHT, at - width)
+        columns = []
+        for position in wanted:
+            side, column = (_LEFT, position) if position < width else (_RIGHT, position - width)
             own = side == port
-            found.append(batch.column(column).take(places) if own else pairs.other.column(column))
-        return found
+            columns.append(batch.column(column).take(places) if own else pairs.other.column(column))
+        return columns
 
     def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
@@ -295,8 +295,8 @@ def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]
     `steps` has the weight of the batch's row of each pair. Equal rows may be kept apart, each with
     a weight of its own, and then meet the same row of the batch more than once.
     """
-    at, groups = group_rows(pairs.other.columns, pairs.other.num_rows)
-    with_first = pairs.own == pairs.own[at][groups]
-    there = fold_add(pairs.weights * with_first, groups, len(at)).astype(np.int64)
-    total = fold_add(pairs.weights * steps, groups, len(at)).astype(np.int64)
-    return pairs.other.take(pa.array(at)), there, total // there
+    firsts, groups = group_rows(pairs.other.columns, pairs.other.num_rows)
+    with_first = pairs.own == pairs.own[firsts][groups]
+    there = fold_add(pairs.weights * with_first, groups, len(firsts)).astype(np.int64)
+    total = fold_add(pairs.weights * steps, groups, len(firsts)).astype(np.int64)
+    return pairs.other.take(pa.array(firsts)), there, total // there

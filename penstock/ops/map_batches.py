@@ -81,8 +81,8 @@ def _can_read(given: pa.DataType, declared: pa.DataType) -> bool:
             bool(pt.is_struct(given))
             and given.num_fields == declared.num_fields
             and all(
-                _can_read(one.type, two.type)
-                for one, two in zip(given.fields, declared.fields, strict=True)
+                _can_read(have.type, want.type)
+                for have, want in zip(given.fields, declared.fields, strict=True)
             )
         )
     return bool(given == declared)

@@ -31,11 +31,11 @@ class Ordering:
 
     def keys(self, batch: pa.RecordBatch) -> list[Ints]:
         """Rows as numbers to compare, the first array first; equal numbers are peers."""
-        found: list[Ints] = []
+        keys: list[Ints] = []
         for evaluate, term in self._terms:
             column = as_array(evaluate(batch), batch.num_rows)
-            found += _term_keys(column, term.descending, term.nulls_first)
-        return found
+            keys += _term_keys(column, term.descending, term.nulls_first)
+        return keys
 
     def sort(self, batch: pa.RecordBatch, major: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
         """The rows in order of `major`, then of the terms; and the sorted keys of the terms."""

@@ -35,11 +35,11 @@ def buffer_columns(call: n.AggregateCall) -> dict[str, pa.DataType] | None:
 def build_partial(node: n.PartialAggregate) -> Stateless:
     """One row of buffers per key of each batch."""
     calls = bind_calls(node.calls, node.child.schema)
-    at = [node.child.schema.get_field_index(key.name) for key in node.keys]
+    key_at = [node.child.schema.get_field_index(key.name) for key in node.keys]
 
     def fold(delta: Delta) -> list[Delta]:
         assert delta.weights is None
-        keys = [normalise_floats(delta.batch.column(index)) for index in at]
+        keys = [normalise_floats(delta.batch.column(index)) for index in key_at]
         first, groups = group_rows(keys, len(delta))
         columns = [key.take(pa.array(first)) for key in keys]
         for bound in calls:
@@ -56,7 +56,7 @@ def build_partial(node: n.PartialAggregate) -> Stateless:
 class MergedCall(BoundCall):
     """A call whose input rows are buffers: columns at these positions."""
 
-    at: tuple[int, ...] = ()
+    buffer_at: tuple[int, ...] = ()
 
     def lift(
         self, batch: pa.RecordBatch, weights: Weights | None, distinct: Distinct | None
@@ -65,7 +65,7 @@ class MergedCall(BoundCall):
         kinds = self.accumulator.columns.values()
         buffers = [
             from_arrow(batch.column(index), kind)
-            for index, kind in zip(self.at, kinds, strict=True)
+            for index, kind in zip(self.buffer_at, kinds, strict=True)
         ]
         return np.arange(batch.num_rows), buffers
 
@@ -77,6 +77,6 @@ def bind_merged(node: n.Aggregate) -> list[BoundCall]:
     schema = node.child.schema
     for index, call in enumerate(node.calls):
         accumulator = AGGREGATES[call.function].build(call)
-        at = tuple(schema.get_field_index(f"{index}.{name}") for name in accumulator.columns)
-        bound.append(MergedCall(call, accumulator, (), None, at))
+        buffer_at = tuple(schema.get_field_index(f"{index}.{name}") for name in accumulator.columns)
+        bound.append(MergedCall(call, accumulator, (), None, buffer_at))
     return bound

@@ -376,7 +376,7 @@ class Timers:
             return [], []
         *keys, _ = self._table.keys(slots[due])
         objects = key_objects(keys, len(due))
-        found = times[due].tolist()
-        order = sorted(range(len(due)), key=lambda i: (found[i], order_of(objects[i])))
+        due_ms = times[due].tolist()
+        order = sorted(range(len(due)), key=lambda i: (due_ms[i], order_of(objects[i])))
         places = pa.array(order, pa.int64())
-        return [key.take(places) for key in keys], [found[i] for i in order]
+        return [key.take(places) for key in keys], [due_ms[i] for i in order]

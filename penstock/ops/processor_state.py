@@ -35,7 +35,7 @@ class Round:
         self.number = 0
         self.keys: list[pa.Array] = []
         self.objects: list[object] = []
-        self.at = 0
+        self.place = 0
         self.now_ms = 0
 
     def begin(self, keys: list[pa.Array], now_ms: int) -> None:
@@ -43,14 +43,14 @@ class Round:
         self.number += 1
         self.keys = keys
         self.objects = key_objects(keys, len(keys[0]))
-        self.at = 0
+        self.place = 0
         self.now_ms = now_ms
 
     def current(self, times: int = 1) -> list[pa.Array]:
         """The key columns of the current key, repeated."""
         if times == 1:
-            return [column.slice(self.at, 1) for column in self.keys]
-        places = pa.array(np.full(times, self.at))
+            return [column.slice(self.place, 1) for column in self.keys]
+        places = pa.array(np.full(times, self.place))
         return [column.take(places) for column in self.keys]
 
 
@@ -67,25 +67,25 @@ class PerKey:
     def read(self) -> Any:
         if self._number != self._round.number:
             self._load()
-        return self._objects[self._round.at]
+        return self._objects[self._round.place]
 
     def write(self, value: object) -> None:
         """None forgets the key."""
         self.read()
-        self._objects[self._round.at] = value
-        self._changed[self._round.at] = None
+        self._objects[self._round.place] = value
+        self._changed[self._round.place] = None
 
     def _load(self) -> None:
         self._number = self._round.number
         self._objects = _find(self._table, self._round.keys)
 
     def flush(self) -> None:
-        kept = [at for at in self._changed if self._objects[at] is not None]
-        gone = [at for at in self._changed if self._objects[at] is None]
+        kept = [place for place in self._changed if self._objects[place] is not None]
+        gone = [place for place in self._changed if self._objects[place] is None]
         self._changed = {}
         if kept:
             slots, _ = self._table.locate(_take(self._round.keys, kept))
-            self._table.write(VALUE, slots, _objects([self._objects[at] for at in kept]))
+            self._table.write(VALUE, slots, _objects([self._objects[place] for place in kept]))
             self._table.touch(slots)
         if gone:
             slots = self._table.find(_take(self._round.keys, gone))
@@ -118,41 +118,44 @@ class PerEntry:
 
     def read(self, entries: list[Any]) -> list[Any]:
         """The value of each entry of the current key, None where there is none."""
-        known = self._known()
+        values = self._values_read()
         names = [order_of(entry) for entry in entries]
-        unread = [at for at, name in enumerate(names) if name not in known]
+        unread = [place for place, name in enumerate(names) if name not in values]
         if unread:
-            keys = [*self._round.current(len(unread)), self._array([entries[at] for at in unread])]
-            for at, value in zip(unread, _find(self._table, keys), strict=True):
-                known[names[at]] = value
-        return [known[name] for name in names]
+            keys = [
+                *self._round.current(len(unread)),
+                self._array([entries[place] for place in unread]),
+            ]
+            for place, value in zip(unread, _find(self._table, keys), strict=True):
+                values[names[place]] = value
+        return [values[name] for name in names]
 
     def write(self, entry: Any, value: object) -> None:
         """None forgets the entry."""
         name = order_of(entry)
-        self._known()[name] = value
-        self._changed.setdefault(self._round.at, {})[name] = entry
+        self._values_read()[name] = value
+        self._changed.setdefault(self._round.place, {})[name] = entry
 
     def entries(self) -> list[Any]:
         """The entry keys of the current key, in order."""
-        known = self._known()
+        values = self._values_read()
         if self._index is None or self._indexed != len(self._table):
             self._index = self._make_index()
             self._indexed = len(self._table)
-        found = dict(self._index.get(self._round.objects[self._round.at], {}))
-        for name, entry in self._changed.get(self._round.at, {}).items():
-            if known[name] is None:
-                found.pop(name, None)
+        entries = dict(self._index.get(self._round.objects[self._round.place], {}))
+        for name, entry in self._changed.get(self._round.place, {}).items():
+            if values[name] is None:
+                entries.pop(name, None)
             else:
-                found[name] = entry
-        return [found[name] for name in sorted(found)]
+                entries[name] = entry
+        return [entries[name] for name in sorted(entries)]
 
-    def _known(self) -> dict[Any, Any]:
+    def _values_read(self) -> dict[Any, Any]:
         if self._number != self._round.number:
             assert not self._changed, "the round before was not flushed"
             self._number = self._round.number
             self._values = {}
-        return self._values.setdefault(self._round.at, {})
+        return self._values.setdefault(self._round.place, {})
 
     def _make_index(self) -> dict[object, dict[Any, Any]]:
         columns = self._table.keys(self._table.slots())
@@ -167,8 +170,8 @@ class PerEntry:
 
     def flush(self) -> None:
         changed = [
-            (at, entry, self._values[at][name])
-            for at, names in self._changed.items()
+            (place, entry, self._values[place][name])
+            for place, names in self._changed.items()
             for name, entry in names.items()
         ]
         self._note(changed)
@@ -186,7 +189,7 @@ class PerEntry:
             self._indexed = len(self._table)
 
     def _keys(self, changes: list[tuple[int, Any, Any]]) -> list[pa.Array]:
-        keys = _take(self._round.keys, [at for at, _, _ in changes])
+        keys = _take(self._round.keys, [place for place, _, _ in changes])
         return [*keys, self._array([entry for _, entry, _ in changes])]
 
     def _note(self, changed: list[tuple[int, Any, Any]]) -> None:
@@ -194,8 +197,8 @@ class PerEntry:
         if self._index is None or self._indexed != len(self._table):
             self._index = None
             return
-        for at, entry, value in changed:
-            entries = self._index.setdefault(self._round.objects[at], {})
+        for place, entry, value in changed:
+            entries = self._index.setdefault(self._round.objects[place], {})
             if value is None:
                 entries.pop(order_of(entry), None)
             else:
@@ -213,8 +216,8 @@ def _find(table: Table, keys: list[pa.Array]) -> list[Any]:
     present = slots >= 0
     if not present.any():
         return [None] * len(slots)
-    found = iter(table.read(VALUE, slots[present]).tolist())
-    return [next(found) if is_there else None for is_there in present.tolist()]
+    values = iter(table.read(VALUE, slots[present]).tolist())
+    return [next(values) if is_there else None for is_there in present.tolist()]
 
 
 def _sweep(table: Table, is_alive: Callable[[Any], bool]) -> None:

@@ -90,11 +90,11 @@ def _bind(call: n.UdfCall, positions: dict[Expr, int]) -> Udf:
         assert not isinstance(arg, n.UdfCall), (
             "Spark evaluates such arguments in a node of their own"
         )
-        at = positions.setdefault(arg, len(positions))
+        position = positions.setdefault(arg, len(positions))
         if keyword is None:
-            args.append(at)
+            args.append(position)
         else:
-            kwargs.append((keyword, at))
+            kwargs.append((keyword, position))
     return Udf(tuple(functions), call.type, tuple(args), tuple(kwargs))
 
 

@@ -57,9 +57,9 @@ class _Within:
 
     def bound(self, offset: float, *, below: bool) -> Ints:
         """Positions of the first rows at or beyond the bound, or of the first ones beyond it."""
-        found = (self._parts.peer_start if below else self._parts.peer_end).copy()
+        places = (self._parts.peer_start if below else self._parts.peer_end).copy()
         if not len(self._at):
-            return found
+            return places
         bounds = _shift(self._present, self._sign * offset)
         numbers = order_keys(pa.concat_arrays([self._present, bounds]))
         if self._sign < 0:
@@ -75,8 +75,8 @@ class _Within:
         # Values that are not null lie next to each other, from the first of their partition on.
         _, first = np.unique(partition, return_index=True)
         begin = first[np.searchsorted(first, np.arange(count), "right") - 1]
-        found[self._at] = self._at[begin] + smaller[count:] - begin
-        return found
+        places[self._at] = self._at[begin] + smaller[count:] - begin
+        return places
 
 
 def _shift(column: pa.Array, offset: float) -> pa.Array:

@@ -159,16 +159,16 @@ def difference(old: pa.RecordBatch, new: pa.RecordBatch) -> list[Delta]:
 def build_regroup_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Regroup:
     """Aggregation over rows that are taken back, with functions that cannot take rows back."""
     calls = bind_calls(node.calls, node.child.schema)
-    at = [node.child.schema.get_field_index(key.name) for key in node.keys]
+    key_at = [node.child.schema.get_field_index(key.name) for key in node.keys]
 
     def compute(
         rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
     ) -> tuple[pa.RecordBatch, Ints]:
         present, first, dense = np.unique(groups, return_index=True, return_inverse=True)
-        if not at:
+        if not key_at:
             present, dense = np.arange(count), groups
         values = aggregate_rows(calls, rows, weights, dense, len(present))
-        keys = [normalise_floats(rows.column(index)).take(pa.array(first)) for index in at]
+        keys = [normalise_floats(rows.column(index)).take(pa.array(first)) for index in key_at]
         return pa.RecordBatch.from_arrays([*keys, *values], schema=node.schema), present
 
     return Regroup(

@@ -48,7 +48,7 @@ def build_filter(node: n.Filter) -> Stateless:
 
 def build_expand(node: n.Expand) -> Stateless:
     width, times = len(node.schema), len(node.projections)
-    wide = pa.schema([(str(at), f.type) for at, f in enumerate([*node.schema] * times)])
+    wide = pa.schema([(str(index), f.type) for index, f in enumerate([*node.schema] * times)])
     # All at once: what they have in common, such as where a row's windows begin, is computed once.
     project = compile_projection(
         tuple(expr for exprs in node.projections for expr in exprs), node.child.schema, wide
@@ -61,7 +61,7 @@ def build_expand(node: n.Expand) -> Stateless:
             return []
         made = project(delta.batch).columns
         order = pa.array(np.arange(count * times).reshape(times, count).T.ravel())
-        columns = [pa.concat_arrays(made[at::width]).take(order) for at in range(width)]
+        columns = [pa.concat_arrays(made[index::width]).take(order) for index in range(width)]
         weights = None if delta.weights is None else np.repeat(delta.weights, times)
         return [Delta(batch_of(columns, node.schema, count * times), weights)]
 

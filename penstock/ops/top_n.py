@@ -41,17 +41,17 @@ class GrowingWindow(Operator):
         rows = pa.concat_batches([kept, added])
         everything = self._functions.sort(rows, np.concatenate([old_groups, groups]))
         after = self._functions.limit(everything)
-        before = everything.where(everything.at < kept.num_rows)
+        before = everything.where(everything.places < kept.num_rows)
         if self._cuts:
             before, after = _changed_partitions(before, after, kept.num_rows)
         self._keep(rows, before, after, kept.num_rows)
         return self._difference(rows, before, after)
 
     def _keep(
-        self, rows: pa.RecordBatch, before: SortedRows, after: SortedRows, known: int
+        self, rows: pa.RecordBatch, before: SortedRows, after: SortedRows, kept_count: int
     ) -> None:
-        added = np.sort(after.at[after.at >= known])
-        cut = np.setdiff1d(before.at, after.at, assume_unique=True)
+        added = np.sort(after.places[after.places >= kept_count])
+        cut = np.setdiff1d(before.places, after.places, assume_unique=True)
         changed = np.concatenate([added, cut])
         weights = np.ones(len(changed), np.int64)
         weights[len(added) :] = -1
@@ -63,15 +63,15 @@ class GrowingWindow(Operator):
         """Takes back rows that are cut or have other values now, adds those that hold instead."""
         old, new = self._functions.values(rows, before), self._functions.values(rows, after)
         place = np.full(rows.num_rows, -1)
-        place[before.at] = np.arange(len(before.at))
-        stayed = np.flatnonzero(place[after.at] >= 0)
-        were = place[after.at[stayed]]
+        place[before.places] = np.arange(len(before.places))
+        stayed = np.flatnonzero(place[after.places] >= 0)
+        were = place[after.places[stayed]]
         same = np.ones(len(stayed), bool)
         for had, has in zip(old, new, strict=True):
             same &= _equal(had.take(pa.array(were)), has.take(pa.array(stayed)))
-        gone = np.ones(len(before.at), bool)
+        gone = np.ones(len(before.places), bool)
         gone[were[same]] = False
-        fresh = np.ones(len(after.at), bool)
+        fresh = np.ones(len(after.places), bool)
         fresh[stayed[same]] = False
         taken = self._rows(rows, before, old, gone)
         given = self._rows(rows, after, new, fresh)
@@ -96,11 +96,11 @@ class GrowingWindow(Operator):
 
 
 def _changed_partitions(
-    before: SortedRows, after: SortedRows, known: int
+    before: SortedRows, after: SortedRows, kept_count: int
 ) -> tuple[SortedRows, SortedRows]:
     """Both readings, without partitions that no new row has entered."""
     entered = np.zeros(_groups_of(before, after), bool)
-    entered[after.groups[after.at >= known]] = True
+    entered[after.groups[after.places >= kept_count]] = True
     return before.where(entered[before.groups]), after.where(entered[after.groups])
 
 
@@ -108,13 +108,13 @@ def _groups_of(*readings: SortedRows) -> int:
     return 1 + max(int(rows.groups.max(initial=-1)) for rows in readings)
 
 
-def _equal(one: pa.Array, two: pa.Array) -> npt.NDArray[np.bool_]:
+def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Where two columns show the same: nulls alike, NaNs alike."""
-    together = pa.concat_arrays([one, two])
+    together = pa.concat_arrays([left, right])
     numbers: Ints = order_keys(together)
-    same = numbers[: len(one)] == numbers[len(one) :]
+    same = numbers[: len(left)] == numbers[len(left) :]
     if not together.null_count:
         return same
     absent = together.is_null().to_numpy(zero_copy_only=False)
-    first, second = absent[: len(one)], absent[len(one) :]
+    first, second = absent[: len(left)], absent[len(left) :]
     return np.where(first | second, first & second, same)

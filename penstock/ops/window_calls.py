@@ -141,11 +141,11 @@ def _bind_neighbour(call: WindowCall, schema: pa.Schema) -> Evaluate:
     def evaluate(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
         column = as_array(value(rows), rows.num_rows)
         if skips_nulls and distance:
-            places, found = _counted_neighbour(column, distance, parts)
+            places, is_there = _counted_neighbour(column, distance, parts)
         else:
             places = np.arange(len(parts)) + distance
-            found = (places >= parts.start) & (places < parts.end)
-        absent = np.flatnonzero(~found)
+            is_there = (places >= parts.start) & (places < parts.end)
+        absent = np.flatnonzero(~is_there)
         if not len(absent):
             return column.take(pa.array(places))
         # The default is computed for the rows that need it and no others, as Spark does.
@@ -198,10 +198,10 @@ def _bind_pick(call: WindowCall, schema: pa.Schema) -> Evaluate:
             mask &= column.is_valid().to_numpy(zero_copy_only=False)
         counted, before = _count(mask)
         low, high = frames(rows, parts)
-        at = before[high] - 1 if call.function == "Last" else before[low] + number - 1
-        exists = (at >= before[low]) & (at < before[high])
+        ranks_wanted = before[high] - 1 if call.function == "Last" else before[low] + number - 1
+        exists = (ranks_wanted >= before[low]) & (ranks_wanted < before[high])
         places = np.zeros(len(parts), np.int64)
-        places[exists] = counted[at[exists]]
+        places[exists] = counted[ranks_wanted[exists]]
         return column.take(pa.array(places, mask=~exists))
 
     return evaluate
@@ -222,15 +222,15 @@ def _bind_aggregate(call: WindowCall, schema: pa.Schema) -> Evaluate:
         return values.take(pa.array(partition))
 
     def of_frames(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
-        at, lifted = bound.lift(rows, None, None)
-        each = accumulator.merge(lifted, at, len(parts))
+        places, lifted = bound.lift(rows, None, None)
+        each = accumulator.merge(lifted, places, len(parts))
         return accumulator.finish(fold_frames(accumulator, each, *frames(rows, parts), parts.start))
 
     def of_distinct(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
         """What is distinct differs from frame to frame, so each is looked at by itself."""
         pieces = [
-            aggregate_rows([bound], rows.take(pa.array(at)), None, owner, count)[0]
-            for at, owner, count in unfold(*frames(rows, parts))
+            aggregate_rows([bound], rows.take(pa.array(places)), None, owner, count)[0]
+            for places, owner, count in unfold(*frames(rows, parts))
         ]
         return pa.concat_arrays(pieces) if pieces else of_partitions(rows, parts)
 

@@ -33,13 +33,13 @@ from penstock.state.api import State
 class SortedRows:
     """Rows of a batch by position, sorted by group and order; their groups and keys of order."""
 
-    at: Ints
+    places: Ints
     groups: Ints
     keys: list[Ints]
 
     def where(self, mask: npt.NDArray[np.bool_]) -> SortedRows:
         """The rows for which the mask is true."""
-        return SortedRows(self.at[mask], self.groups[mask], [key[mask] for key in self.keys])
+        return SortedRows(self.places[mask], self.groups[mask], [key[mask] for key in self.keys])
 
 
 class WindowFunctions:
@@ -54,8 +54,8 @@ class WindowFunctions:
 
     def sort(self, rows: pa.RecordBatch, groups: Ints) -> SortedRows:
         """All rows in order."""
-        at, keys = self._ordering.sort(rows, [groups])
-        return SortedRows(at, groups[at], keys)
+        places, keys = self._ordering.sort(rows, [groups])
+        return SortedRows(places, groups[places], keys)
 
     def limit(self, rows: SortedRows) -> SortedRows:
         """The rows that a top-n keeps; a window keeps all."""
@@ -69,14 +69,14 @@ class WindowFunctions:
         if not self._calls:
             return []
         parts = find_partitions(rows.groups, rows.keys)
-        ordered = batch.take(pa.array(rows.at))
+        ordered = batch.take(pa.array(rows.places))
         return [evaluate(ordered, parts) for evaluate in self._calls]
 
     def show(
         self, batch: pa.RecordBatch, rows: SortedRows, values: list[pa.Array]
     ) -> pa.RecordBatch:
         """The output: the rows, then their values."""
-        own = batch.take(pa.array(rows.at)).columns
+        own = batch.take(pa.array(rows.places)).columns
         return pa.RecordBatch.from_arrays([*own, *values], schema=self._schema)
 
     def compute(
@@ -94,8 +94,8 @@ def repeat_rows(
     """Every row as often as its weight says."""
     if weights is None or (weights == 1).all():
         return rows, groups
-    at = np.repeat(np.arange(len(groups)), weights)
-    return rows.take(pa.array(at)), groups[at]
+    places = np.repeat(np.arange(len(groups)), weights)
+    return rows.take(pa.array(places)), groups[places]
 
 
 def keep_partitions(node: n.Window | n.TopN, state: State, on_late: OnLate) -> KeyedRows:

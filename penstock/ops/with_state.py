@@ -66,8 +66,8 @@ class TransformWithStateOperator(Operator):
         self._watermark_ms: int | None = None
         self._late: LateFilter | None = None
         if node.time_mode == "eventtime" and node.event_time is not None:
-            at = node.child.schema.get_field_index(node.event_time)
-            self._late = LateFilter("transformWithState", at, on_late)
+            time_at = node.child.schema.get_field_index(node.event_time)
+            self._late = LateFilter("transformWithState", time_at, on_late)
         self._processor = cast(Any, copy.deepcopy(node.processor))
         self._handle = Handle(state, self._round, node.time_mode)
         with user_errors(f"{self._name}.init"):
@@ -89,7 +89,7 @@ class TransformWithStateOperator(Operator):
             # The processor is a function of one key's rows, written in Python.
             for key, rows in self._form.groups(delta.batch, self._key_at, groups):
                 out += self._processor.handleInputRows(key, rows, times)
-                self._round.at += 1
+                self._round.place += 1
         return self._emit(out)
 
     def _begin(self, keys: list[pa.Array], groups: list[list[int]]) -> None:
@@ -121,7 +121,7 @@ class TransformWithStateOperator(Operator):
             for key, parts in self._form.groups(data, key_at, groups):
                 for part in parts:
                     self._processor.handleInitialState(key, part, times)
-                self._round.at += 1
+                self._round.place += 1
         self._handle.flush()
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
@@ -144,12 +144,12 @@ class TransformWithStateOperator(Operator):
         groups = _group(keys, len(expiries))
         self._begin(keys, groups)
         times = self._timer_values()
-        key_of = {row: at for at, rows in enumerate(groups) for row in rows}
+        key_of = {row: place for place, rows in enumerate(groups) for row in rows}
         named = list(zip(*(key.to_pylist() for key in keys), strict=True))
         out: list[object] = []
         with user_errors(f"{self._name}.handleExpiredTimer"):
             for row, expiry_ms in enumerate(expiries):
-                self._round.at = key_of[row]
+                self._round.place = key_of[row]
                 out += self._processor.handleExpiredTimer(
                     key=named[row],
                     timerValues=times,
@@ -159,15 +159,15 @@ class TransformWithStateOperator(Operator):
         return self._emit(out)
 
     def _timer_values(self) -> TimerValues:
-        known = self._watermark_ms
+        watermark_ms = self._watermark_ms
         match self._node.time_mode:
             case "none":
                 return TimerValues(-1, -1)
             case "processingtime":
-                return TimerValues(self._round.now_ms, -1 if known is None else known)
+                return TimerValues(self._round.now_ms, -1 if watermark_ms is None else watermark_ms)
             case "eventtime":
                 # Spark's watermark begins at 1970, and never goes back.
-                return TimerValues(self._round.now_ms, max(known or 0, 0))
+                return TimerValues(self._round.now_ms, max(watermark_ms or 0, 0))
 
     def _emit(self, results: list[object]) -> list[Delta]:
         self._handle.flush()
@@ -208,7 +208,7 @@ class _Rows:
         rows = [kind(*values) for values in zip(*(c.to_pylist() for c in shown), strict=True)]
         for group in groups:
             first = rows[group[0]]
-            yield tuple(first[at] for at in key_at), iter([rows[at] for at in group])
+            yield tuple(first[column] for column in key_at), iter([rows[row] for row in group])
 
     def columns(self, results: list[Any]) -> list[pa.Array]:
         """The rows that a processor returned, as columns."""
@@ -240,8 +240,8 @@ class _Frames:
         rows = list(pd.concat(series, axis=1).itertuples(index=False))
         for group in groups:
             first = rows[group[0]]
-            frame = pd.DataFrame([rows[at] for at in group])
-            yield tuple(first[at] for at in key_at), iter([frame])
+            frame = pd.DataFrame([rows[row] for row in group])
+            yield tuple(first[column] for column in key_at), iter([frame])
 
     def columns(self, results: list[Any]) -> list[pa.Array]:
         """The DataFrames that a processor returned, as columns."""

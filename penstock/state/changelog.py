@@ -120,26 +120,26 @@ def _decode(payload: memoryview) -> list[Change]:
         raise BadFormat("not a payload of changes: its checksum does not match")
     if version != VERSION:
         raise BadFormat(f"changes of version {version}, this is {VERSION}: upgrade penstock")
-    changes, at = [], _HEAD.size
+    changes, start = [], _HEAD.size
     for _ in range(count):
-        change, at = _decode_item(payload, at)
+        change, start = _decode_item(payload, start)
         changes.append(change)
-    if at != len(payload):
-        raise BadFormat(f"{len(payload) - at} bytes after the last change")
+    if start != len(payload):
+        raise BadFormat(f"{len(payload) - start} bytes after the last change")
     return changes
 
 
-def _decode_item(payload: memoryview, at: int) -> tuple[Change, int]:
-    """The change that starts at `at`, and where it ends."""
-    kind, _, name_bytes, schema_bytes, rows_bytes = _ITEM.unpack_from(payload, at)
-    at += _ITEM.size
-    name = bytes(payload[at : at + name_bytes]).decode()
-    at += name_bytes + -name_bytes % _ALIGNMENT
-    end = at + schema_bytes + rows_bytes
+def _decode_item(payload: memoryview, start: int) -> tuple[Change, int]:
+    """The change that starts at `start`, and where it ends."""
+    kind, _, name_bytes, schema_bytes, rows_bytes = _ITEM.unpack_from(payload, start)
+    start += _ITEM.size
+    name = bytes(payload[start : start + name_bytes]).decode()
+    start += name_bytes + -name_bytes % _ALIGNMENT
+    end = start + schema_bytes + rows_bytes
     if end > len(payload):
         raise BadFormat(f"a change ends at byte {end} of {len(payload)}")
-    schema = pa.ipc.read_schema(pa.py_buffer(payload[at : at + schema_bytes]))
-    rows = decode_trusted(payload[at + schema_bytes : end], schema)
+    schema = pa.ipc.read_schema(pa.py_buffer(payload[start : start + schema_bytes]))
+    rows = decode_trusted(payload[start + schema_bytes : end], schema)
     rows.validate(full=True)
     # Arrow does not look at names before somebody asks for them, and then fails.
     assert len(schema.names) == rows.num_columns

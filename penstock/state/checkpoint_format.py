@@ -111,7 +111,7 @@ class _Footer:
 
 
 def _ascends(numbers: list[int]) -> bool:
-    return all(one < next_one for one, next_one in pairwise(numbers))
+    return all(number < following for number, following in pairwise(numbers))
 
 
 def mark_partition(change: Change, partition: Sequence[int]) -> Change:
@@ -131,7 +131,7 @@ def encode_checkpoint(meta: CheckpointMeta, changes: Sequence[Change]) -> Iterat
     rows = sum(change.rows.num_rows for change in changes if change.kind != "set")
     header = _encode_header(replace(meta, rows=rows, virtual_nodes=VIRTUAL_NODES))
     yield header
-    at = len(header)
+    offset = len(header)
     schemas: list[pa.Schema] = []
     sections: list[dict[str, Any]] = []
     for change in changes:
@@ -145,7 +145,7 @@ def encode_checkpoint(meta: CheckpointMeta, changes: Sequence[Change]) -> Iterat
                 change.name,
                 change.kind,
                 schemas.index(schema),
-                at,
+                offset,
                 len(data),
                 crc32c(data),
                 nodes,
@@ -154,7 +154,7 @@ def encode_checkpoint(meta: CheckpointMeta, changes: Sequence[Change]) -> Iterat
             )
             assert section.is_ordered(), f"{change.name}: nodes {nodes} at {starts}"
             sections.append(asdict(section))
-            at += len(data)
+            offset += len(data)
             yield data
     texts = [base64.b64encode(schema.serialize()).decode() for schema in schemas]
     footer = json.dumps(
@@ -167,7 +167,7 @@ def encode_checkpoint(meta: CheckpointMeta, changes: Sequence[Change]) -> Iterat
         separators=(",", ":"),
     ).encode()
     assert len(footer) <= FOOTER_BYTES_MAX, f"{len(footer)} bytes of footer"
-    yield footer + _encode_trailer(at, footer)
+    yield footer + _encode_trailer(offset, footer)
 
 
 def _encode_header(meta: CheckpointMeta) -> bytes:
@@ -177,8 +177,8 @@ def _encode_header(meta: CheckpointMeta) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, 0, len(text)) + text
 
 
-def _encode_trailer(at: int, footer: bytes) -> bytes:
-    fields = _TRAILER_FIELDS.pack(at, len(footer), crc32c(footer))
+def _encode_trailer(footer_at: int, footer: bytes) -> bytes:
+    fields = _TRAILER_FIELDS.pack(footer_at, len(footer), crc32c(footer))
     return fields + struct.pack("<IHH4s", crc32c(fields), VERSION, 0, TRAILER_MAGIC)
 
 
@@ -189,8 +189,8 @@ def _cut(change: Change) -> Iterator[tuple[list[int], list[int], pa.RecordBatch]
     step = max(1, rows.num_rows * SECTION_BYTES // max(total, 1))
     for start in range(0, rows.num_rows, step):
         piece = rows.slice(start, step)
-        found, first = np.unique(nodes[start : start + step], return_index=True)
-        yield found.tolist(), first.tolist(), piece
+        own, first = np.unique(nodes[start : start + step], return_index=True)
+        yield own.tolist(), first.tolist(), piece
 
 
 def _place(change: Change) -> tuple[pa.RecordBatch, Any]:
@@ -241,10 +241,10 @@ def read_meta(read_at: ReadAt, size: int, *, seal: int | None = None) -> Checkpo
         raise BadFormat(f"not a checkpoint: {error}") from error
 
 
-def _read_exactly(read_at: ReadAt, at: int, count: int) -> bytes:
-    data = read_at(at, count)
+def _read_exactly(read_at: ReadAt, start: int, count: int) -> bytes:
+    data = read_at(start, count)
     if len(data) != count:
-        raise BadFormat(f"the file ends at byte {at + len(data)}, expected {at + count}")
+        raise BadFormat(f"the file ends at byte {start + len(data)}, expected {start + count}")
     return data
 
 
@@ -252,31 +252,31 @@ def _read_footer(read_at: ReadAt, size: int, seal: int | None) -> _Footer:
     if size < _HEADER.size + _TRAILER.size:
         raise BadFormat(f"a checkpoint of {size} bytes is cut off")
     trailer = _read_exactly(read_at, size - _TRAILER.size, _TRAILER.size)
-    at, count, crc, own_crc, version, zero, magic = _TRAILER.unpack(trailer)
+    footer_at, count, crc, own_crc, version, zero, magic = _TRAILER.unpack(trailer)
     if magic != TRAILER_MAGIC or zero:
         raise BadFormat("the file does not end as a checkpoint does: it is cut off, or another")
     if version != VERSION:
         raise BadFormat(f"a checkpoint of version {version}, this is {VERSION}")
     if crc32c(trailer[: _TRAILER_FIELDS.size]) != own_crc:
         raise ChecksumMismatch("the trailer of a checkpoint")
-    if at + count + _TRAILER.size != size or count > FOOTER_BYTES_MAX:
-        raise BadFormat(f"a footer of {count} bytes at {at} in a file of {size}")
-    footer = _read_exactly(read_at, at, count)
+    if footer_at + count + _TRAILER.size != size or count > FOOTER_BYTES_MAX:
+        raise BadFormat(f"a footer of {count} bytes at {footer_at} in a file of {size}")
+    footer = _read_exactly(read_at, footer_at, count)
     if crc32c(footer) != crc:
         raise ChecksumMismatch("the footer of a checkpoint")
     if seal is not None and seal_of(footer + trailer) != seal:
         raise ChecksumMismatch("another checkpoint than the one that was meant")
-    return _decode_footer(footer, footer_at=at)
+    return _decode_footer(footer, footer_at=footer_at)
 
 
 def _decode_footer(data: bytes, *, footer_at: int) -> _Footer:
-    found = json.loads(data)
-    sections = [_Section(**line) for line in found["sections"]]
+    footer = json.loads(data)
+    sections = [_Section(**line) for line in footer["sections"]]
     schemas = [
         pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
-        for text in found["schemas"]
+        for text in footer["schemas"]
     ]
-    end = found["header_bytes"]
+    end = footer["header_bytes"]
     for section in sections:  # nothing lies between them that no CRC covers
         if section.at != end or section.bytes < 0 or section.kind not in KINDS:
             raise BadFormat(f"a section {section.name} at {section.at}, expected {end}")
@@ -285,7 +285,7 @@ def _decode_footer(data: bytes, *, footer_at: int) -> _Footer:
         end += section.bytes
     if end != footer_at:
         raise BadFormat(f"sections end at {end}, the footer is at {footer_at}")
-    return _Footer(found["header_bytes"], found["header_crc"], schemas, sections)
+    return _Footer(footer["header_bytes"], footer["header_crc"], schemas, sections)
 
 
 def _read_header(read_at: ReadAt, footer: _Footer) -> CheckpointMeta:
@@ -337,9 +337,9 @@ def _join(changes: Iterator[Change]) -> Iterator[Change]:
         yield _concat(held)
 
 
-def _fits(one: Change, other: Change) -> bool:
-    same = one.name == other.name and one.kind == other.kind
-    return same and one.rows.schema == other.rows.schema and one.rows.num_columns > 0
+def _fits(change: Change, other: Change) -> bool:
+    same = change.name == other.name and change.kind == other.kind
+    return same and change.rows.schema == other.rows.schema and change.rows.num_columns > 0
 
 
 def _concat(changes: list[Change]) -> Change:

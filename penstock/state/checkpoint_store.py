@@ -65,13 +65,13 @@ class CheckpointRef:
         }
 
     @classmethod
-    def from_json(cls, found: object) -> CheckpointRef:
+    def from_json(cls, value: object) -> CheckpointRef:
         """The inverse of to_json; raises BadFormat for anything else."""
-        if not isinstance(found, dict) or set(found) != set(cls.__dataclass_fields__):
-            raise BadFormat(f"not a reference to a checkpoint: {found!r}")
-        path, *numbers = (found[name] for name in cls.__dataclass_fields__)
+        if not isinstance(value, dict) or set(value) != set(cls.__dataclass_fields__):
+            raise BadFormat(f"not a reference to a checkpoint: {value!r}")
+        path, *numbers = (value[name] for name in cls.__dataclass_fields__)
         if not isinstance(path, str) or any(type(n) is not int or n < 0 for n in numbers):
-            raise BadFormat(f"not a reference to a checkpoint: {found!r}")
+            raise BadFormat(f"not a reference to a checkpoint: {value!r}")
         ref = cls(path, *numbers)
         ref.check()
         return ref
@@ -159,8 +159,8 @@ class CheckpointStore:
         deleted = []
         with self._reaching(f"checkpoints of {task}"):
             for name in sorted(self._folder.names(task)):
-                found = _FILE.fullmatch(name)
-                if found is None or int(found["lsn"]) >= keep_from_lsn:
+                match = _FILE.fullmatch(name)
+                if match is None or int(match["lsn"]) >= keep_from_lsn:
                     continue
                 with suppress(FileNotFoundError):  # somebody else sweeps too
                     self._folder.delete(f"{task}/{name}")

@@ -45,11 +45,11 @@ class _Words:
         missing = None if self.missing is None else self.missing[places]
         return _Words(self.numbers[places], missing)
 
-    def equal(self, one: Ints, two: Ints) -> Mask:
+    def equal(self, lefts: Ints, rights: Ints) -> Mask:
         """Where the values at two lists of places are equal."""
-        equal: Mask = self.numbers[one] == self.numbers[two]
+        equal: Mask = self.numbers[lefts] == self.numbers[rights]
         if self.missing is not None:  # a null's number is 0
-            equal &= self.missing[one] == self.missing[two]
+            equal &= self.missing[lefts] == self.missing[rights]
         return equal
 
 
@@ -60,13 +60,13 @@ def _words(column: pa.Array) -> list[_Words] | None:
     if not pa.types.is_struct(kind):
         return [_Words(canonical_ints(column), missing)] if pa.types.is_primitive(kind) else None
     # Fields of a null are null: what tells it from a struct of nulls is a word of its own.
-    found = [] if missing is None else [_Words(missing.astype(np.int64), None)]
+    words = [] if missing is None else [_Words(missing.astype(np.int64), None)]
     for field in column.flatten():
         inner = _words(field)
         if inner is None:
             return None
-        found += inner
-    return found
+        words += inner
+    return words
 
 
 def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
@@ -140,11 +140,11 @@ class _Pairs:
         for word in short:
             equal &= word.equal(followers, leading)
         if long:
-            one, two = followers, leading
+            lefts, rights = followers, leading
             if among is not None:
-                one, two = among[one], among[two]
+                lefts, rights = among[lefts], among[rights]
             for column in long:
-                equal &= are_equal(column.take(pa.array(one)), column.take(pa.array(two)))
+                equal &= are_equal(column.take(pa.array(lefts)), column.take(pa.array(rights)))
         self.unequal = followers[~equal]
         return bool(equal.all())
 
@@ -191,34 +191,34 @@ def _hash_long(hashes: Hashes, long: Sequence[pa.Array], among: Ints | None) -> 
     return hashes
 
 
-def equal_at(one: pa.Array, places: Ints, two: pa.Array) -> Mask:
-    """Where the values of `one` at these places are equal to those of `two`."""
-    kind = one.type
-    if pa.types.is_primitive(kind) and not one.null_count and not two.null_count:
-        equal: Mask = canonical_ints(one)[places] == canonical_ints(two)
+def equal_at(left: pa.Array, places: Ints, right: pa.Array) -> Mask:
+    """Where the values of `left` at these places are equal to those of `right`."""
+    kind = left.type
+    if pa.types.is_primitive(kind) and not left.null_count and not right.null_count:
+        equal: Mask = canonical_ints(left)[places] == canonical_ints(right)
         return equal
-    return are_equal(one.take(pa.array(places)), two)
+    return are_equal(left.take(pa.array(places)), right)
 
 
-def are_equal(one: pa.Array, two: pa.Array) -> Mask:
+def are_equal(left: pa.Array, right: pa.Array) -> Mask:
     """Where two key columns are equal as grouping has it: nulls alike, NaNs alike."""
-    kind = one.type
+    kind = left.type
     if pa.types.is_struct(kind):
-        equal = np.ones(len(one), bool)
-        if one.null_count or two.null_count:
-            equal = _missing(one) == _missing(two)
-        for left, right in zip(one.flatten(), two.flatten(), strict=True):
-            equal = equal & are_equal(left, right)
+        equal = np.ones(len(left), bool)
+        if left.null_count or right.null_count:
+            equal = _missing(left) == _missing(right)
+        for pair in zip(left.flatten(), right.flatten(), strict=True):
+            equal = equal & are_equal(*pair)
         return equal
     if pa.types.is_floating(kind):
-        one, two = (pa.array(canonical_ints(c), mask=_missing(c)) for c in (one, two))
+        left, right = (pa.array(canonical_ints(c), mask=_missing(c)) for c in (left, right))
     elif pa.types.is_nested(kind) or pa.types.is_null(kind):
         # Lists and maps are rare as keys; their objects are compared one by one.
-        pairs = zip(key_objects([one], len(one)), key_objects([two], len(two)), strict=True)
-        return np.fromiter((a == b for a, b in pairs), bool, len(one))
-    equal = pc.equal(one, two)
+        pairs = zip(key_objects([left], len(left)), key_objects([right], len(right)), strict=True)
+        return np.fromiter((a == b for a, b in pairs), bool, len(left))
+    equal = pc.equal(left, right)
     if equal.null_count:
-        both = pc.and_(one.is_null(), two.is_null())
+        both = pc.and_(left.is_null(), right.is_null())
         equal = pc.or_(pc.fill_null(equal, False), both)
     mask: Mask = equal.to_numpy(zero_copy_only=False)
     return mask

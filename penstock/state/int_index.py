@@ -47,29 +47,29 @@ class IntIndex:
         return self._find(words, self._hash(words))
 
     def _find(self, words: Ints, hashes: Ints) -> Ints:
-        at = self._home(hashes)
-        found = self._places[at]
-        slots = found[:, 1].copy()
-        settled = self._is_same(found, hashes, words) | (slots == _EMPTY)
+        places = self._home(hashes)
+        entries = self._places[places]
+        slots = entries[:, 1].copy()
+        settled = self._is_same(entries, hashes, words) | (slots == _EMPTY)
         pending = np.flatnonzero(~settled)
         mask = len(self._places) - 1
         while len(pending):
-            at[pending] = (at[pending] + 1) & mask
-            found = self._places[at[pending]]
-            slots[pending] = found[:, 1]
-            same = self._is_same(found, hashes[pending], words[pending])
-            pending = pending[~(same | (found[:, 1] == _EMPTY))]
+            places[pending] = (places[pending] + 1) & mask
+            entries = self._places[places[pending]]
+            slots[pending] = entries[:, 1]
+            same = self._is_same(entries, hashes[pending], words[pending])
+            pending = pending[~(same | (entries[:, 1] == _EMPTY))]
         return slots
 
-    def _is_same(self, found: Ints, hashes: Ints, words: Ints) -> npt.NDArray[np.bool_]:
+    def _is_same(self, entries: Ints, hashes: Ints, words: Ints) -> npt.NDArray[np.bool_]:
         """Whether the place holds the key; a hash of one word is the word itself."""
-        same = (found[:, 0] == hashes) & (found[:, 1] >= 0)
+        same = (entries[:, 0] == hashes) & (entries[:, 1] >= 0)
         if self._width > 1:
             rows = np.flatnonzero(same)
-            known, sought = self._words[found[rows, 1]], words[rows]
-            equal = known[:, 0] == sought[:, 0]
+            kept, sought = self._words[entries[rows, 1]], words[rows]
+            equal = kept[:, 0] == sought[:, 0]
             for word in range(1, self._width):  # all(axis=1) over so few columns is far slower
-                equal &= known[:, word] == sought[:, word]
+                equal &= kept[:, word] == sought[:, word]
             same[rows] = equal
         return same
 
@@ -118,29 +118,29 @@ class IntIndex:
     def _put(self, hashes: Ints, slots: Ints) -> None:
         self._used += len(hashes)
         mask = len(self._places) - 1
-        at = self._home(hashes)
+        places = self._home(hashes)
         waiting = np.arange(len(hashes))
         while len(waiting):
-            free = self._places[at[waiting], 1] == _EMPTY
+            free = self._places[places[waiting], 1] == _EMPTY
             trying = waiting[free]
-            self._places[at[trying], 0] = hashes[trying]
-            self._places[at[trying], 1] = slots[trying]
+            self._places[places[trying], 0] = hashes[trying]
+            self._places[places[trying], 1] = slots[trying]
             # Of several that tried one place, the last stays; the others go on.
             settled = np.zeros(len(waiting), bool)
-            settled[free] = self._places[at[trying], 1] == slots[trying]
+            settled[free] = self._places[places[trying], 1] == slots[trying]
             waiting = waiting[~settled]
-            at[waiting] = (at[waiting] + 1) & mask
+            places[waiting] = (places[waiting] + 1) & mask
 
     def forget(self, slots: Ints) -> None:
         """Free these slots, which must be distinct and in use."""
-        at = self._home(self._hash(self._words[slots]))
+        places = self._home(self._hash(self._words[slots]))
         pending = np.arange(len(slots))
         mask = len(self._places) - 1
         while len(pending):
-            here = self._places[at[pending], 1] == slots[pending]
-            self._places[at[pending[here]], 1] = _GONE
+            here = self._places[places[pending], 1] == slots[pending]
+            self._places[places[pending[here]], 1] = _GONE
             pending = pending[~here]
-            at[pending] = (at[pending] + 1) & mask
+            places[pending] = (places[pending] + 1) & mask
         self._alive[slots] = False
         self._free += slots.tolist()
 

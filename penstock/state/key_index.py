@@ -97,15 +97,15 @@ class NumberIndex:
             return slots + 1, is_new
         there = column.is_valid().to_numpy(zero_copy_only=False)
         slots, is_new = np.zeros(rows, np.int64), np.full(rows, not self._has_null)
-        found, is_new[there] = self._index.locate(numbers[there])
-        slots[there] = found + 1
+        located, is_new[there] = self._index.locate(numbers[there])
+        slots[there] = located + 1
         self._has_null = True
         return slots, is_new
 
     def find(self, keys: Sequence[pa.Array], rows: int) -> Slots:
         (column,) = keys
-        found = self._index.find(canonical_ints(column)[:, None])
-        slots = np.where(found < 0, -1, found + 1)
+        located = self._index.find(canonical_ints(column)[:, None])
+        slots = np.where(located < 0, -1, located + 1)
         if column.null_count:
             missing = column.is_null().to_numpy(zero_copy_only=False)
             slots[missing] = 0 if self._has_null else -1

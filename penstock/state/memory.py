@@ -100,12 +100,12 @@ class MemoryState:
 
     def snapshot(self) -> Changes:
         """Everything, by virtual node; what belongs to the task itself is under OF_TASK."""
-        found: dict[int, list[Change]] = {}
+        by_node: dict[int, list[Change]] = {}
         for name, part in self._parts.items():
             for change in part.export(name):
                 for node, piece in _split(part, change):
-                    found.setdefault(node, []).append(piece)
-        return {node: tuple(parts) for node, parts in sorted(found.items())}
+                    by_node.setdefault(node, []).append(piece)
+        return {node: tuple(parts) for node, parts in sorted(by_node.items())}
 
     def restore(self, changes: Changes) -> None:
         """Do what was done elsewhere; operators may be built before or after.
@@ -117,11 +117,11 @@ class MemoryState:
 
     def take_changes(self) -> Changes:
         """What changed since the last call, by virtual node."""
-        found: dict[int, list[Change]] = {}
+        by_node: dict[int, list[Change]] = {}
         for change in self.take_log():
             for node, piece in _split(self._parts[change.name], change):
-                found.setdefault(node, []).append(piece)
-        return {node: tuple(changes) for node, changes in sorted(found.items())}
+                by_node.setdefault(node, []).append(piece)
+        return {node: tuple(changes) for node, changes in sorted(by_node.items())}
 
     def take_log(self) -> tuple[Change, ...]:
         """What changed since the last call of this or take_changes, to be applied in order."""

@@ -83,10 +83,10 @@ class _Run:
         probe = np.repeat(met, lengths)
         ends = np.cumsum(lengths)
         places = self.places[np.arange(len(probe)) + np.repeat(low[met] - ends + lengths, lengths)]
-        found = self.hashes[places] == hashes[probe]
+        is_equal = self.hashes[places] == hashes[probe]
         if self.times is not None and self.bound_us is not None:
-            found &= self.times[places] > self.bound_us
-        return probe[found], places[found]
+            is_equal &= self.times[places] > self.bound_us
+        return probe[is_equal], places[is_equal]
 
 
 def _index(of: _Rows) -> _Run:
@@ -164,30 +164,30 @@ class MemoryRowSet:
     def fetch(self, keys: Sequence[pa.Array]) -> tuple[Ints, pa.RecordBatch, Ints]:
         hashes = hash_keys(keys, len(keys[0]) if keys else 1)
         probes: list[Ints] = []
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         weights: list[Ints] = []
         for run in self._runs:
             probe, places = run.find(hashes)
             if len(probe):
                 probes.append(probe)
-                found.append(run.rows.take(pa.array(places)))
+                batches.append(run.rows.take(pa.array(places)))
                 weights.append(run.weights[places])
-        if not found:
+        if not batches:
             return np.zeros(0, np.int64), self._no_rows, np.zeros(0, np.int64)
-        return self._gather(keys, probes, found, weights)
+        return self._gather(keys, probes, batches, weights)
 
     def _gather(
         self,
         keys: Sequence[pa.Array],
         probes: list[Ints],
-        found: list[pa.RecordBatch],
+        batches: list[pa.RecordBatch],
         weights: list[Ints],
     ) -> tuple[Ints, pa.RecordBatch, Ints]:
         """What several runs gave, in order of the keys, without rows of other keys."""
         probe, weight = np.concatenate(probes), np.concatenate(weights)
-        rows = found[0] if len(found) == 1 else pa.concat_batches(found)
+        rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         equal = self._equal(keys, probe, rows)
-        if len(found) > 1 or not equal.all():
+        if len(batches) > 1 or not equal.all():
             order = np.argsort(probe, kind="stable")
             order = order[equal[order]]
             probe, rows, weight = probe[order], rows.take(pa.array(order)), weight[order]
@@ -327,11 +327,11 @@ def _alive(run: _Run) -> _Rows:
 def _merge(parts: list[_Rows]) -> _Rows:
     if len(parts) == 1:
         return parts[0]
-    known = [part.times for part in parts if part.times is not None]
+    times = [part.times for part in parts if part.times is not None]
     merged = _Rows(
         pa.concat_batches([part.rows for part in parts]),
         np.concatenate([part.weights for part in parts]),
-        np.concatenate(known) if known else None,
+        np.concatenate(times) if times else None,
         np.concatenate([part.hashes for part in parts]),
     )
     if not (merged.weights < 0).any():

@@ -134,8 +134,8 @@ class MemoryTable:
     def apply(self, change: Change) -> None:
         width = len(self._keys)
         if change.kind == "delete":
-            found = np.unique(self.find(change.rows.columns[:width]))
-            self._index.forget(found[found >= 0])  # some came and went between two changes
+            gone = np.unique(self.find(change.rows.columns[:width]))
+            self._index.forget(gone[gone >= 0])  # some came and went between two changes
             return
         for start in range(0, change.rows.num_rows, _APPLIED_ROWS):
             rows = change.rows.slice(start, _APPLIED_ROWS)

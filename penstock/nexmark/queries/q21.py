@@ -16,5 +16,5 @@ def q21(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
         .when(name == "baidu", "3")
         .otherwise(number)
     )
-    known = bid.where((number != "") | name.isin("apple", "google", "facebook", "baidu"))
-    return known.select("auction", "bidder", "price", "channel", channel_id.alias("channel_id"))
+    numbered = bid.where((number != "") | name.isin("apple", "google", "facebook", "baidu"))
+    return numbered.select("auction", "bidder", "price", "channel", channel_id.alias("channel_id"))

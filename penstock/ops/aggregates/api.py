@@ -75,10 +75,10 @@ def aggregate(
     def register(
         build: Callable[[AggregateCall], Accumulator],
     ) -> Callable[[AggregateCall], Accumulator]:
-        known = AggregateFunction(kinds, tuple(sql.split()), build, accepts, distinct)
+        row = AggregateFunction(kinds, tuple(sql.split()), build, accepts, distinct)
         for kind in kinds:
             assert kind not in AGGREGATES, f"{kind} is registered twice"
-            AGGREGATES[kind] = known
+            AGGREGATES[kind] = row
         return build
 
     return register
@@ -86,10 +86,10 @@ def aggregate(
 
 def judge_aggregate(call: AggregateCall) -> str | None:
     """Why the call cannot be computed, or None if it can."""
-    known = AGGREGATES.get(call.function)
-    if known is None:
+    function = AGGREGATES.get(call.function)
+    if function is None:
         return f"no aggregate function for {call.function}"
-    return known.accepts(call)
+    return function.accepts(call)
 
 
 def has_values(column: pa.Array) -> npt.NDArray[np.bool_]:
@@ -107,6 +107,6 @@ def fold_add(values: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[
 
 def any_of(flags: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[np.bool_]:
     """Whether any flag of the group is set."""
-    found = np.zeros(count, bool)
-    found[groups[flags.astype(bool)]] = True
-    return found
+    flagged = np.zeros(count, bool)
+    flagged[groups[flags.astype(bool)]] = True
+    return flagged

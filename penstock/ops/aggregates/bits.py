@@ -34,9 +34,9 @@ class _Bits:
         values, present = buffers
         folded = np.full(count, self._neutral, np.int64)
         self._fold.at(folded, groups, np.where(present, values, self._neutral))
-        found = any_of(present, groups, count)
-        folded[~found] = 0
-        return [folded, found]
+        has_any = any_of(present, groups, count)
+        folded[~has_any] = 0
+        return [folded, has_any]
 
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)

@@ -61,8 +61,8 @@ def _concatenate(lists: Any, groups: Ints, count: int) -> Any:
         if part:
             parts[group].append(part)
     joined = (
-        (found[0] if len(found) == 1 else list(chain.from_iterable(found))) if found else None
-        for found in parts
+        (own[0] if len(own) == 1 else list(chain.from_iterable(own))) if own else None
+        for own in parts
     )
     return objects(joined, count)
 
@@ -144,8 +144,8 @@ class _ListAgg:
             flat = [value for part in column.tolist() if part for value in part]
             shown = show_objects(flat, kind)
             missing = nulls(shown)
-            found = np.where(missing, 0, order_keys(shown))
-            keys += [missing != nulls_first, ~found if descending else found]
+            order_key = np.where(missing, 0, order_keys(shown))
+            keys += [missing != nulls_first, ~order_key if descending else order_key]
         order = np.lexsort((*keys[::-1], groups))
         flat = list(chain.from_iterable(lists))
         ends = np.cumsum(lengths).tolist()

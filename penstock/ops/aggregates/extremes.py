@@ -44,8 +44,8 @@ class _NumberExtreme:
         if not present.all():
             present = present.astype(bool, copy=False)
             values, groups = values[present], groups[present]
-        found = np.zeros(count, bool)
-        found[groups] = True
+        has_any = np.zeros(count, bool)
+        has_any[groups] = True
         if self._is_float:
             best = np.full(count, -np.inf if self._largest else np.nan)
             with np.errstate(invalid="ignore"):  # NumPy warns of NaN; here it is a value
@@ -53,9 +53,9 @@ class _NumberExtreme:
         else:
             best = np.full(count, _INT_MIN if self._largest else _INT_MAX)
             (np.maximum if self._largest else np.minimum).at(best, groups, values)
-        if not found.all():
-            best[~found] = 0
-        return [best, found]
+        if not has_any.all():
+            best[~has_any] = 0
+        return [best, has_any]
 
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)

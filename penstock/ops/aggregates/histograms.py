@@ -44,18 +44,18 @@ class _Histogram:
         return [objects(kept, len(column))]
 
     def merge(self, buffers: Buffers, groups: Ints, count: int) -> Buffers:
-        found: list[dict[Any, int] | None] = [None] * count
+        totals: list[dict[Any, int] | None] = [None] * count
         # A dictionary per group: no column kernel counts values of several groups at once.
         for group, counts in zip(groups.tolist(), buffers[0].tolist(), strict=True):
             if not counts:
                 continue
-            have = found[group]
+            have = totals[group]
             if have is None:
-                found[group] = dict(counts)
+                totals[group] = dict(counts)
                 continue
             for value, n in counts:
                 have[value] = have.get(value, 0) + n
-        kept = ([(v, n) for v, n in have.items() if n] if have else None for have in found)
+        kept = ([(v, n) for v, n in have.items() if n] if have else None for have in totals)
         return [objects(kept, count)]
 
     def invert(self, buffers: Buffers) -> Buffers | None:
@@ -126,8 +126,8 @@ class _Percentile(_Histogram):
             if not counts:
                 shown.append(None)
                 continue
-            found = self._percentiles(counts)
-            shown.append(found if self._is_list else found[0])
+            percentiles = self._percentiles(counts)
+            shown.append(percentiles if self._is_list else percentiles[0])
         inner = self._type.value_type if self._is_list else self._type
         if not pt.is_duration(inner):
             return pa.array(shown, self._type)

@@ -235,8 +235,8 @@ def _pivot_values(call: AggregateCall) -> tuple[object, ...]:
 def _pivot_known(call: AggregateCall) -> str | None:
     """Spark's own values must be ours: numbers, text, and days or microseconds."""
     kind = call.args[0].type
-    known = pt.is_string(kind) or pt.is_timestamp(kind) or pt.is_date32(kind)
-    if known or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind):
+    is_taken = pt.is_string(kind) or pt.is_timestamp(kind) or pt.is_date32(kind)
+    if is_taken or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind):
         return None
     return f"pivot by a column of {kind}"
 

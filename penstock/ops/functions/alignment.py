@@ -46,11 +46,11 @@ def on_arrays(evaluate: Evaluate) -> Evaluate:
 
 def nulls(*values: pa.Array) -> Mask:
     """Where any of the arrays is null."""
-    found = np.zeros(len(values[0]), bool)
+    mask = np.zeros(len(values[0]), bool)
     for value in values:
         if value.null_count:
-            found |= value.is_null().to_numpy(zero_copy_only=False)
-    return found
+            mask |= value.is_null().to_numpy(zero_copy_only=False)
+    return mask
 
 
 def valid_mask(*values: pa.Array) -> Mask:

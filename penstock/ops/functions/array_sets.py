@@ -47,10 +47,10 @@ def arrays_overlap(call: Call, left: pa.Array, right: pa.Array) -> pa.Array:
     lists, shared = _shared(left, right)
     other = lists_of(right)
     present = valid_mask(lists.elements)
-    found = lists.any(shared & present)
+    overlaps = lists.any(shared & present)
     nulls = lists.any(~present) | other.any(~valid_mask(other.elements))
-    unknown = ~found & nulls & (lists.lengths > 0) & (other.lengths > 0)
-    return masked(found, valid_mask(left, right) & ~unknown, pa.bool_())
+    unknown = ~overlaps & nulls & (lists.lengths > 0) & (other.lengths > 0)
+    return masked(overlaps, valid_mask(left, right) & ~unknown, pa.bool_())
 
 
 def _distinct(lists: Lists) -> Lists:
@@ -64,10 +64,12 @@ def _distinct(lists: Lists) -> Lists:
 def _shared(left: pa.Array, right: pa.Array) -> tuple[Lists, Mask]:
     """The left lists, null where either is, and which elements are in the right ones too."""
     valid = valid_mask(left, right)
-    one, two = lists_of(left).where(valid), lists_of(right).where(valid)
-    codes = ranks(join([one.elements, two.elements]))
-    most, cut = int(codes.max(initial=0)), len(one.elements)
-    return one, np.isin(_with_rows(one, codes[:cut], most), _with_rows(two, codes[cut:], most))
+    lefts, rights = lists_of(left).where(valid), lists_of(right).where(valid)
+    codes = ranks(join([lefts.elements, rights.elements]))
+    most, cut = int(codes.max(initial=0)), len(lefts.elements)
+    return lefts, np.isin(
+        _with_rows(lefts, codes[:cut], most), _with_rows(rights, codes[cut:], most)
+    )
 
 
 def _with_rows(lists: Lists, codes: Ints, most: int) -> Ints:

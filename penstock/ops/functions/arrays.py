@@ -60,11 +60,11 @@ def element_at(call: Call, value: pa.Array, index: pa.Array) -> pa.Array:
     inside = asked & (np.abs(places) <= lists.lengths)
     if call.is_ansi:
         fail_where(pa.array(asked & ~inside), "INVALID_ARRAY_INDEX_IN_ELEMENT_AT")
-    found = lists.at(np.where(places < 0, places + lists.lengths, places - 1), inside)
+    elements = lists.at(np.where(places < 0, places + lists.lengths, places - 1), inside)
     if call.option("defaultValueOutOfBound", "") is not None:
         # Only split_part has a default: empty text. An expression, it is not among the options.
-        return pc.if_else(pa.array(asked & ~inside), "", found)
-    return retype(found, call.type)
+        return pc.if_else(pa.array(asked & ~inside), "", elements)
+    return retype(elements, call.type)
 
 
 @function("GetMapValue", raises=False, strict=True)
@@ -100,9 +100,9 @@ def _matches(value: pa.Array, wanted: pa.Array) -> tuple[Lists, Mask]:
 def array_contains(call: Call, value: pa.Array, wanted: pa.Array) -> pa.Array:
     """Null if it is not found, but a null is."""
     lists, matches = _matches(value, wanted)
-    found = lists.any(matches)
-    unknown = lists.any(~valid_mask(lists.elements)) & ~found
-    return masked(found, valid_mask(value, wanted) & ~unknown, pa.bool_())
+    contains = lists.any(matches)
+    unknown = lists.any(~valid_mask(lists.elements)) & ~contains
+    return masked(contains, valid_mask(value, wanted) & ~unknown, pa.bool_())
 
 
 @function("ArrayPosition", sql="array_position", raises=False, strict=True)

@@ -100,18 +100,21 @@ def _spans_seconds(expr: Expr) -> bool:
     """Whether an interval surely reaches from days to seconds: as columns do, and what has one."""
     return any(
         pt.is_duration(part.type)
-        and (isinstance(part, Column) or getattr(part, "function", "") in _FULL_INTERVALS)
+        and (
+            isinstance(part, Column)
+            or (isinstance(part, Call) and part.function in _FULL_INTERVALS)
+        )
         for part in walk(expr)
     )
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether there is a conversion between these types."""
-    one, two = kind_of(source), kind_of(target)
-    if source == target or one == "null" or (two == "string" and one != "other"):
+    have, want = kind_of(source), kind_of(target)
+    if source == target or have == "null" or (want == "string" and have != "other"):
         return True
-    if one != two or one not in ("list", "map", "struct"):
-        return (one, two) in _CONVERSIONS
+    if have != want or have not in ("list", "map", "struct"):
+        return (have, want) in _CONVERSIONS
     return source.num_fields == target.num_fields and all(
         can_cast(inner, wanted) for inner, wanted in _inner_types(source, target)
     )
@@ -137,7 +140,9 @@ def fails(source: pa.DataType, target: pa.DataType, *, is_ansi: bool) -> bool:
     if source == target or (source, target) in _WIDENINGS or pair[1] == "string" or pair in _SAFE:
         return False
     if pair[0] in ("list", "map", "struct"):
-        return any(fails(one, two, is_ansi=is_ansi) for one, two in _inner_types(source, target))
+        return any(
+            fails(inner, wanted, is_ansi=is_ansi) for inner, wanted in _inner_types(source, target)
+        )
     return is_ansi
 
 
@@ -155,9 +160,9 @@ def cast(call: Call, value: Datum) -> Datum:
 _NUMBERS: Final = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
 _SAFE: Final = frozenset(
     {
-        *((one, "bool") for one in ("int", "float", "decimal", "timestamp")),
+        *((source, "bool") for source in ("int", "float", "decimal", "timestamp")),
         *(("bool", two) for two in ("int", "float", "timestamp")),
-        *((one, "float") for one in ("int", "float", "decimal", "timestamp")),
+        *((source, "float") for source in ("int", "float", "decimal", "timestamp")),
         ("int", "timestamp"),
         ("timestamp", "date"),
         ("timestamp", "ntz"),
@@ -172,7 +177,7 @@ _ALWAYS_CHECKED: Final = frozenset(
 )
 #: Pairs of numbers, never narrower; integers round to floating point as in Java.
 _WIDENINGS: Final = frozenset(
-    (one, two) for place, one in enumerate(_NUMBERS) for two in _NUMBERS[place:]
+    (narrow, wide) for place, narrow in enumerate(_NUMBERS) for wide in _NUMBERS[place:]
 )
 
 
@@ -187,14 +192,14 @@ def _cast_slowly(call: Call, array: pa.Array) -> pa.Array:
 def convert(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     """The array in another type."""
     source = array.type
-    one, two = kind_of(source), kind_of(target)
+    have, want = kind_of(source), kind_of(target)
     if source == target:
         return array
-    if one == "null":
+    if have == "null":
         return pa.nulls(len(array), target)
-    if two == "string":
+    if want == "string":
         return print_values(array, Style(not mode.is_legacy, mode.zone))
-    return _CONVERSIONS[one, two](array, target, mode)
+    return _CONVERSIONS[have, want](array, target, mode)
 
 
 # -- numbers
@@ -339,7 +344,7 @@ def _string_to_binary(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Ar
 def _int_to_binary(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     width = array.type.bit_width // 8
     big = to_numpy(array).astype(f">i{width}").tobytes()
-    parts = [big[at : at + width] for at in range(0, len(big), width)]
+    parts = [big[start : start + width] for start in range(0, len(big), width)]
     return pa.array(parts, target, mask=nulls(array))
 
 

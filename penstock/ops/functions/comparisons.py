@@ -74,10 +74,10 @@ def at_least_non_nulls(call: Call, *values: Datum) -> Datum:
     """How dropna() counts: a NaN is no value."""
     count = call.option("n")
     assert isinstance(count, int)
-    found = [_is_value(value) for value in values]
-    if not found:
+    flags = [_is_value(value) for value in values]
+    if not flags:
         return pa.scalar(count <= 0)
-    total = reduce(pc.add, [pc.cast(each, pa.int32()) for each in found])
+    total = reduce(pc.add, [pc.cast(each, pa.int32()) for each in flags])
     return pc.greater_equal(total, count)
 
 
@@ -159,10 +159,10 @@ def _all_null(left: Datum, right: Datum) -> Datum:
 
 
 def _compare_nested(left: Datum, right: Datum, kernel: _Compare) -> Datum:
-    one, two = arrays(left, right)
-    keys = order_keys(join([one, two]))
-    found = kernel(pa.array(keys[: len(one)]), pa.array(keys[len(one) :]))
-    result = null_where(found, nulls(one, two))
+    lefts, rights = arrays(left, right)
+    keys = order_keys(join([lefts, rights]))
+    compared = kernel(pa.array(keys[: len(lefts)]), pa.array(keys[len(lefts) :]))
+    result = null_where(compared, nulls(lefts, rights))
     both_scalar = isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar)
     return result[0] if both_scalar else result
 
@@ -234,17 +234,17 @@ def _in_constants(value: Compiled, constants: list[pa.Scalar]) -> Compiled:
 def _in_nested(value: Compiled, members: list[pa.Scalar], has_null: bool) -> Compiled:
     def contains(batch: pa.RecordBatch) -> Datum:
         wanted = value(batch)
-        found: Datum = pa.scalar(False)
+        is_member: Datum = pa.scalar(False)
         for member in members:
-            found = pc.or_kleene(found, compare(wanted, member, pc.equal))
-        return _decide(found, wanted, has_null)
+            is_member = pc.or_kleene(is_member, compare(wanted, member, pc.equal))
+        return _decide(is_member, wanted, has_null)
 
     return contains
 
 
-def _decide(found: Datum, wanted: Datum, has_null: bool) -> Datum:
-    known = pc.and_(pc.is_valid(wanted), found) if has_null else pc.is_valid(wanted)
-    return pc.if_else(known, found, pa.scalar(None, pa.bool_()))
+def _decide(is_member: Datum, wanted: Datum, has_null: bool) -> Datum:
+    is_decided = pc.and_(pc.is_valid(wanted), is_member) if has_null else pc.is_valid(wanted)
+    return pc.if_else(is_decided, is_member, pa.scalar(None, pa.bool_()))
 
 
 # -- the largest and the smallest
@@ -271,9 +271,9 @@ def _pick(values: tuple[Datum, ...], better: _Compare, kernel: Callable[..., Dat
 
 def _better(best: Datum, value: Datum, better: _Compare) -> Datum:
     """`value` where it is better than the best so far, or the first that is not null."""
-    one, two = arrays(best, value)
-    wins = pc.fill_null(compare(two, one, better), False)
-    wins = pc.or_(wins, pc.is_null(one))
-    result = choose(wins.to_numpy(zero_copy_only=False), two, one)
+    bests, values = arrays(best, value)
+    wins = pc.fill_null(compare(values, bests, better), False)
+    wins = pc.or_(wins, pc.is_null(bests))
+    result = choose(wins.to_numpy(zero_copy_only=False), values, bests)
     both_scalar = isinstance(best, pa.Scalar) and isinstance(value, pa.Scalar)
     return result[0] if both_scalar else result

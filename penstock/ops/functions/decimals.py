@@ -71,10 +71,10 @@ def divide(call: Call, left: Datum, right: Datum) -> Datum:
     type = call.type
     shift = type.scale - left.type.scale + right.type.scale
 
-    def quotient(one: int, two: int) -> int:
+    def quotient(dividend: int, divisor: int) -> int:
         if shift >= 0:
-            return divide_half_up(one * 10**shift, two)
-        return divide_half_up(one, two * 10**-shift)
+            return divide_half_up(dividend * 10**shift, divisor)
+        return divide_half_up(dividend, divisor * 10**-shift)
 
     return by_integers(call, left, right, quotient, type.scale)
 
@@ -98,9 +98,9 @@ def remainder(call: Call, left: Datum, right: Datum) -> Datum:
 def positive_remainder(call: Call, left: Datum, right: Datum) -> Datum:
     one_up, two_up = _to_common_scale(left, right)
 
-    def pmod(one: int, two: int) -> int:
-        rest = _remainder(one * one_up, two * two_up)
-        return _remainder(rest + two * two_up, two * two_up) if rest < 0 else rest
+    def pmod(dividend: int, divisor: int) -> int:
+        rest = _remainder(dividend * one_up, divisor * two_up)
+        return _remainder(rest + divisor * two_up, divisor * two_up) if rest < 0 else rest
 
     return by_integers(call, left, right, pmod, max(left.type.scale, right.type.scale))
 
@@ -135,40 +135,40 @@ def _round_digits(value: int) -> int:
 
 
 def _to_common_scale(left: Datum, right: Datum) -> tuple[int, int]:
-    one, two = left.type.scale, right.type.scale
-    return 10 ** max(0, two - one), 10 ** max(0, one - two)
+    left_scale, right_scale = left.type.scale, right.type.scale
+    return 10 ** max(0, right_scale - left_scale), 10 ** max(0, left_scale - right_scale)
 
 
-def truncate(one: int, two: int) -> int:
+def truncate(dividend: int, divisor: int) -> int:
     """The quotient without what is behind the point."""
-    quotient = abs(one) // abs(two)
-    return quotient if (one < 0) == (two < 0) else -quotient
+    quotient = abs(dividend) // abs(divisor)
+    return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
-def _remainder(one: int, two: int) -> int:
-    return one - _quotient(one, two) * two
+def _remainder(dividend: int, divisor: int) -> int:
+    return dividend - _quotient(dividend, divisor) * divisor
 
 
-def _quotient(one: int, two: int) -> int:
+def _quotient(dividend: int, divisor: int) -> int:
     """Without what is behind the point; Java has at most 39 digits for it, and trailing zeros."""
-    quotient = truncate(one, two)
+    quotient = truncate(dividend, divisor)
     if abs(quotient) >= _JAVA_MOST and int(str(abs(quotient))[_JAVA_DIGITS:]):
         fail("ARITHMETIC_EXCEPTION", "division impossible: the quotient has more than 39 digits")
     return quotient
 
 
-def divide_half_up(one: int, two: int) -> int:
+def divide_half_up(dividend: int, divisor: int) -> int:
     """The quotient rounded to the nearest integer, away from zero if in doubt."""
-    quotient = (2 * abs(one) + abs(two)) // (2 * abs(two))
-    return quotient if (one < 0) == (two < 0) else -quotient
+    quotient = (2 * abs(dividend) + abs(divisor)) // (2 * abs(divisor))
+    return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
 def by_integers(call: Call, left: Datum, right: Datum, operate: _Operate, scale: int) -> Datum:
     """Row by row, because Arrow's kernels truncate quotients or run out of digits."""
-    one, two = arrays(left, right)
+    lefts, rights = arrays(left, right)
     made = [
         None if a is None or b is None else operate(a, b)
-        for a, b in zip(unscaled(one), unscaled(two), strict=True)
+        for a, b in zip(unscaled(lefts), unscaled(rights), strict=True)
     ]
     result = from_unscaled(made, scale, call.type, is_ansi=call.is_ansi)
     return result[0] if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar) else result

@@ -91,7 +91,7 @@ def base64(call: Call, value: Datum, in_lines: Datum) -> Datum:
         if not in_lines:
             return text
         lines = range(0, len(text), _MIME_LINE)
-        return "\r\n".join(text[at : at + _MIME_LINE] for at in lines)
+        return "\r\n".join(text[start : start + _MIME_LINE] for start in lines)
 
     return each(call.type, encode, value, in_lines)
 
@@ -219,17 +219,17 @@ def url_decode(call: Call, value: Datum, must_succeed: Datum) -> Datum:
 def _decode_url(text: str) -> str:
     """Raises ValueError. Escapes that follow each other are decoded together, as UTF-8."""
     parts = []
-    at = 0
-    while at < len(text):
+    place = 0
+    while place < len(text):
         data = bytearray()
-        while text[at : at + 1] == "%":
-            data.append(_escaped_byte(text[at + 1 : at + 3]))
-            at += 3
+        while text[place : place + 1] == "%":
+            data.append(_escaped_byte(text[place + 1 : place + 3]))
+            place += 3
         if data:
             parts.append(data.decode("utf-8", "replace"))
         else:
-            parts.append(" " if text[at] == "+" else text[at])
-            at += 1
+            parts.append(" " if text[place] == "+" else text[place])
+            place += 1
     return "".join(parts)
 
 

@@ -86,22 +86,22 @@ def _murmur_long(values: Words, seeds: Seeds) -> Seeds:
 def _murmur_bytes(data: Bytes, begin: Ints, end: Ints, seeds: Seeds) -> Seeds:
     """Whole words, then the rest byte by byte, with its sign: Spark's own variant."""
     h = seeds.copy()
-    at = begin.copy()
-    while (rows := np.flatnonzero(at + 4 <= end)).size:
-        h[rows] = _mix_h(h[rows], _word(data, at[rows], 4).astype(np.uint32))
-        at[rows] += 4
-    while (rows := np.flatnonzero(at < end)).size:
-        signed = data[at[rows]].view(np.int8).astype(np.int32).view(np.uint32)
+    places = begin.copy()
+    while (rows := np.flatnonzero(places + 4 <= end)).size:
+        h[rows] = _mix_h(h[rows], _word(data, places[rows], 4).astype(np.uint32))
+        places[rows] += 4
+    while (rows := np.flatnonzero(places < end)).size:
+        signed = data[places[rows]].view(np.int8).astype(np.int32).view(np.uint32)
         h[rows] = _mix_h(h[rows], signed)
-        at[rows] += 1
+        places[rows] += 1
     return _finish32(h, (end - begin).astype(np.uint32))
 
 
-def _word(data: Bytes, at: Ints, width: int) -> Words:
+def _word(data: Bytes, places: Ints, width: int) -> Words:
     """The little-endian number that begins at each position."""
-    word = np.zeros(len(at), np.uint64)
+    word = np.zeros(len(places), np.uint64)
     for index in range(width):
-        word |= data[at + index].astype(np.uint64) << np.uint64(8 * index)
+        word |= data[places + index].astype(np.uint64) << np.uint64(8 * index)
     return word
 
 
@@ -141,39 +141,39 @@ def _xx_long(values: Words, seeds: Seeds) -> Seeds:
 
 def _xx_bytes(data: Bytes, begin: Ints, end: Ints, seeds: Seeds) -> Seeds:
     lengths = end - begin
-    at = begin.copy()
+    places = begin.copy()
     h = seeds + _P5
     long = np.flatnonzero(lengths >= _STRIPE)
     if long.size:
-        h[long], at[long] = _xx_stripes(data, at[long], end[long], seeds[long])
+        h[long], places[long] = _xx_stripes(data, places[long], end[long], seeds[long])
     h += lengths.astype(np.uint64)
-    while (rows := np.flatnonzero(at + 8 <= end)).size:
-        h[rows] = _xx_long_step(h[rows], _word(data, at[rows], 8))
-        at[rows] += 8
-    rows = np.flatnonzero(at + 4 <= end)
-    h[rows] = _xx_int_step(h[rows], _word(data, at[rows], 4))
-    at[rows] += 4
-    while (rows := np.flatnonzero(at < end)).size:
-        h[rows] = _rotate64(h[rows] ^ (data[at[rows]].astype(np.uint64) * _P5), 11) * _P1
-        at[rows] += 1
+    while (rows := np.flatnonzero(places + 8 <= end)).size:
+        h[rows] = _xx_long_step(h[rows], _word(data, places[rows], 8))
+        places[rows] += 8
+    rows = np.flatnonzero(places + 4 <= end)
+    h[rows] = _xx_int_step(h[rows], _word(data, places[rows], 4))
+    places[rows] += 4
+    while (rows := np.flatnonzero(places < end)).size:
+        h[rows] = _rotate64(h[rows] ^ (data[places[rows]].astype(np.uint64) * _P5), 11) * _P1
+        places[rows] += 1
     return _finish64(h)
 
 
-def _xx_stripes(data: Bytes, at: Ints, end: Ints, seeds: Seeds) -> tuple[Words, Ints]:
+def _xx_stripes(data: Bytes, places: Ints, end: Ints, seeds: Seeds) -> tuple[Words, Ints]:
     """The part of long values that is taken 32 bytes at a time, by four accumulators."""
-    at = at.copy()
+    places = places.copy()
     lanes = [seeds + _P1 + _P2, seeds + _P2, seeds.copy(), seeds - _P1]
-    while (rows := np.flatnonzero(at + _STRIPE <= end)).size:
+    while (rows := np.flatnonzero(places + _STRIPE <= end)).size:
         for index, lane in enumerate(lanes):
-            lane[rows] = _xx_round(lane[rows], _word(data, at[rows] + 8 * index, 8))
-        at[rows] += _STRIPE
+            lane[rows] = _xx_round(lane[rows], _word(data, places[rows] + 8 * index, 8))
+        places[rows] += _STRIPE
     h = sum(
         (_rotate64(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)),
-        np.zeros(len(at), np.uint64),
+        np.zeros(len(places), np.uint64),
     )
     for lane in lanes:
         h = (h ^ (_rotate64(lane * _P2, 31) * _P1)) * _P1 + _P4
-    return h, at
+    return h, places
 
 
 _MURMUR: Final = Hasher(np.uint32, _murmur_int, _murmur_long, _murmur_bytes)

@@ -231,14 +231,14 @@ def _exactly(
     amounts, numbers = np.broadcast_arrays(*rows.vectors)
     results = np.zeros(len(amounts), np.int64)
     wrong = np.zeros(len(amounts), bool)
-    one = decimal.Decimal(1)
+    unit = decimal.Decimal(1)
     rounding = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
-    known = np.ones(len(amounts), bool) if rows.nulls is None else ~rows.nulls
+    present = np.ones(len(amounts), bool) if rows.nulls is None else ~rows.nulls
     # Numbers of more than 64 bits and their rounding: no column kernel has both.
-    for row in np.flatnonzero(np.broadcast_to(known, len(amounts))):
+    for row in np.flatnonzero(np.broadcast_to(present, len(amounts))):
         by = decimal.Decimal(int(numbers[row])).scaleb(-scale, context=rounding)
         exact = operate(decimal.Decimal(int(amounts[row])), by)
-        value = int(exact.quantize(one, context=rounding))
+        value = int(exact.quantize(unit, context=rounding))
         wrong[row] = not low <= value <= high
         results[row] = 0 if wrong[row] else value
     rows.fail_where(wrong, "ARITHMETIC_OVERFLOW", "interval")
@@ -310,9 +310,11 @@ def negate_calendar(call: Call, value: Datum) -> Datum:
 
 def _sum(call: Call, left: Datum, right: Datum, sign: int) -> Datum:
     rows = Operands(left, right)
-    one, two = rows.vectors
-    months, days = (one[part].astype(np.int64) + sign * two[part] for part in ("months", "days"))
-    micros = one["nanos"] // 1000 + sign * (two["nanos"] // 1000)
+    lefts, rights = rows.vectors
+    months, days = (
+        lefts[part].astype(np.int64) + sign * rights[part] for part in ("months", "days")
+    )
+    micros = lefts["nanos"] // 1000 + sign * (rights["nanos"] // 1000)
     wide = (np.abs(months + 0.5) > 2**31) | (np.abs(days + 0.5) > 2**31)
     nulls = wide if call.is_try else None
     if call.is_ansi:

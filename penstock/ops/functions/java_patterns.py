@@ -182,10 +182,10 @@ class _Parser:
         return letter
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self._pattern, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+        match = pattern.match(self._pattern, self._at)
+        if match is not None:
+            self._at = match.end()
+        return match
 
     def _alternation(self) -> _Part:
         branches = [self._sequence()]
@@ -215,8 +215,8 @@ class _Parser:
         )
 
     def _quantified(self, part: _Part) -> _Part:
-        found = self._take(_QUANTIFIER)
-        if found is None:
+        quantifier = self._take(_QUANTIFIER)
+        if quantifier is None:
             if self._peek() == "{":
                 raise Refused("{ that begins no repetition")
             return part
@@ -224,15 +224,17 @@ class _Parser:
             raise Refused("a repetition of a repetition")
         if not part.can_repeat:
             raise Refused("a repetition of an assertion")
-        is_once = found[0][0] == "?" or ((found[3] or found[1]) in ("0", "1") and found[3] != "")
+        is_once = quantifier[0][0] == "?" or (
+            (quantifier[3] or quantifier[1]) in ("0", "1") and quantifier[3] != ""
+        )
         if part.is_nullable and (part.captures or not is_once):
             raise Refused("a repetition of what may be empty")
-        if found[4] == "+":
+        if quantifier[4] == "+":
             _refuse_captures(part)
             self.needs_python = True
-        least = 0 if found[0][0] in "*?" else int(found[1] or 1)
+        least = 0 if quantifier[0][0] in "*?" else int(quantifier[1] or 1)
         return _Part(
-            part.text + found[0], least == 0, least > 0 and part.is_anchored, part.captures
+            part.text + quantifier[0], least == 0, least > 0 and part.is_anchored, part.captures
         )
 
     def _atom(self) -> _Part:
@@ -322,9 +324,9 @@ class _Parser:
     # -- escapes and classes
 
     def _escape(self) -> _Part:
-        known = self._escaped_ranges()
-        if known is not None:
-            return _Part(_write_class(known, False))
+        ranges = self._escaped_ranges()
+        if ranges is not None:
+            return _Part(_write_class(ranges, False))
         letter = self._next()
         match letter:
             case "A":
@@ -367,18 +369,18 @@ class _Parser:
         letter = self._peek()
         if letter.lower() in _CLASSES and letter:
             self._at += 1
-            found = _CLASSES[letter.lower()]
-            return found if letter.islower() else _complement(found)
+            ranges = _CLASSES[letter.lower()]
+            return ranges if letter.islower() else _complement(ranges)
         if letter not in ("p", "P"):
             return None
         name = self._pattern[self._at + 2 : self._pattern.find("}", self._at)]
-        found = _POSIX.get(name, ())
-        if not found or self._pattern[self._at + 1] != "{":
+        ranges = _POSIX.get(name, ())
+        if not ranges or self._pattern[self._at + 1] != "{":
             raise Refused("a Unicode property")
         if self._ignore_case and name in ("Lower", "Upper"):
             raise Refused(f"\\p{{{name}}} ignoring case")
         self._at += len(name) + 3
-        return found if letter == "p" else _complement(found)
+        return ranges if letter == "p" else _complement(ranges)
 
     def _escaped_character(self) -> str:
         """After a backslash: one character."""
@@ -401,11 +403,11 @@ class _Parser:
         self._at += is_negated
         if self._peek() == "]":
             raise Refused("] at the beginning of a class")
-        found: list[tuple[int, int]] = []
+        items: list[tuple[int, int]] = []
         while self._peek() != "]":
-            found.extend(self._class_item())
+            items.extend(self._class_item())
         self._at += 1
-        ranges = tuple(found)
+        ranges = tuple(items)
         if self._ignore_case:
             ranges += _other_case(ranges)
         return _write_class(ranges, is_negated)
@@ -415,11 +417,11 @@ class _Parser:
             raise Refused("a class in a class")
         if self._peek() == "\\":
             self._at += 1
-            known = self._escaped_ranges()
-            if known is not None:
+            ranges = self._escaped_ranges()
+            if ranges is not None:
                 if self._peek() == "-" and self._pattern[self._at + 1 : self._at + 2] != "]":
                     raise Refused("a range that begins with a class")
-                return known
+                return ranges
             first = self._escaped_character()
         else:
             first = self._next()
@@ -449,25 +451,25 @@ def _character(code: int) -> str:
 
 
 def _complement(ranges: Ranges) -> Ranges:
-    found = []
-    at = 0
+    gaps = []
+    code = 0
     for first, last in sorted(ranges):
-        if first > at:
-            found.append((at, first - 1))
-        at = max(at, last + 1)
-    if at <= _LAST:
-        found.append((at, _LAST))
-    return tuple(found)
+        if first > code:
+            gaps.append((code, first - 1))
+        code = max(code, last + 1)
+    if code <= _LAST:
+        gaps.append((code, _LAST))
+    return tuple(gaps)
 
 
 def _other_case(ranges: Ranges) -> Ranges:
     """Java ignores case in ASCII only."""
-    found = []
+    others = []
     for first, last in ranges:
         for (low, high), shift in ((_UPPER[0], 32), (_LOWER[0], -32)):
             if max(first, low) <= min(last, high):
-                found.append((max(first, low) + shift, min(last, high) + shift))
-    return tuple(found)
+                others.append((max(first, low) + shift, min(last, high) + shift))
+    return tuple(others)
 
 
 def _write_class(ranges: Ranges, is_negated: bool) -> str:

@@ -127,17 +127,17 @@ def _int(value: int) -> Literal:
     return Literal(pa.scalar(value, pa.int32()))
 
 
-def _same(one: Expr, two: Expr) -> bool:
+def _same(left: Expr, right: Expr) -> bool:
     """Whether two expressions are alike, options apart."""
-    match one, two:
+    match left, right:
         case Call(), Call():
             return (
-                one.function == two.function
-                and len(one.args) == len(two.args)
-                and all(map(_same, one.args, two.args))
+                left.function == right.function
+                and len(left.args) == len(right.args)
+                and all(map(_same, left.args, right.args))
             )
         case _:
-            return one == two
+            return left == right
 
 
 _REFUSALS = {"array_sort": _refuse_comparator}
@@ -160,8 +160,8 @@ def filter_(
     call: Call, batch: pa.RecordBatch, arrays: list[pa.Array], bodies: list[Body]
 ) -> pa.Array:
     lists = lists_of(arrays[0])
-    found = bodies[0](batch, lists.rows, [lists.elements, _index(lists)])
-    return lists.keep(_is(found, True)).array(call.type)
+    answers = bodies[0](batch, lists.rows, [lists.elements, _index(lists)])
+    return lists.keep(_is(answers, True)).array(call.type)
 
 
 @_form("exists", "exists any")
@@ -170,10 +170,10 @@ def exists(
 ) -> pa.Array:
     """True if one is; else null if one is null, unless Spark is told to forget about that."""
     lists = lists_of(arrays[0])
-    found, unknown = _until(True, lists, batch, bodies[0])
+    decided, unknown = _until(True, lists, batch, bodies[0])
     if not call.option("followThreeValuedLogic", True):
         unknown = np.zeros(len(lists), bool)
-    return masked(found, lists.valid & (found | ~unknown), pa.bool_())
+    return masked(decided, lists.valid & (decided | ~unknown), pa.bool_())
 
 
 @_form("forall", "forall")
@@ -182,8 +182,8 @@ def forall(
 ) -> pa.Array:
     """False if one is; else null if one is null."""
     lists = lists_of(arrays[0])
-    found, unknown = _until(False, lists, batch, bodies[0])
-    return masked(~found, lists.valid & (found | ~unknown), pa.bool_())
+    decided, unknown = _until(False, lists, batch, bodies[0])
+    return masked(~decided, lists.valid & (decided | ~unknown), pa.bool_())
 
 
 @_form("zip_with", "zip_with")
@@ -233,8 +233,8 @@ def _index(lists: Lists) -> pa.Array:
     return pa.array(lists.places, pa.int32())
 
 
-def _is(found: pa.Array, wanted: bool) -> Mask:
-    filled = found.fill_null(not wanted).to_numpy(zero_copy_only=False)
+def _is(answers: pa.Array, wanted: bool) -> Mask:
+    filled = answers.fill_null(not wanted).to_numpy(zero_copy_only=False)
     mask: Mask = filled if wanted else ~filled
     return mask
 
@@ -242,8 +242,8 @@ def _is(found: pa.Array, wanted: bool) -> Mask:
 def _until(wanted: bool, lists: Lists, batch: pa.RecordBatch, body: Body) -> tuple[Mask, Mask]:
     """Which rows have an element that is `wanted`, and which one that is null."""
     try:
-        found = body(batch, lists.rows, [lists.elements])
-        return lists.any(_is(found, wanted)), lists.any(~valid_mask(found))
+        answers = body(batch, lists.rows, [lists.elements])
+        return lists.any(_is(answers, wanted)), lists.any(~valid_mask(answers))
     except EvaluationFailed:
         return _until_one_by_one(wanted, lists, batch, body)
 
@@ -257,9 +257,9 @@ def _until_one_by_one(
     for place in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero((lengths > place) & ~decided)
         elements = lists.elements.take(pa.array(lists.offsets[rows] + place))
-        found = body(batch, rows, [elements])
-        decided[rows] = _is(found, wanted)
-        unknown[rows] |= ~valid_mask(found)
+        answers = body(batch, rows, [elements])
+        decided[rows] = _is(answers, wanted)
+        unknown[rows] |= ~valid_mask(answers)
     return decided, unknown
 
 
@@ -291,8 +291,8 @@ def map_filter(
     call: Call, batch: pa.RecordBatch, arrays: list[pa.Array], bodies: list[Body]
 ) -> pa.Array:
     lists = lists_of(arrays[0])
-    found = bodies[0](batch, lists.rows, lists.elements.flatten())
-    return lists.keep(_is(found, True)).array(call.type)
+    answers = bodies[0](batch, lists.rows, lists.elements.flatten())
+    return lists.keep(_is(answers, True)).array(call.type)
 
 
 @_form("map_zip_with", "map_zip_with")

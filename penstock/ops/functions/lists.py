@@ -63,10 +63,10 @@ class Lists:
 
     def first(self, mask: Mask) -> Ints:
         """The place of each row's first element with the mask, or -1."""
-        found = np.full(len(self), -1, np.int64)
+        places = np.full(len(self), -1, np.int64)
         hits = np.flatnonzero(mask)[::-1]
-        found[self.rows[hits]] = self.places[hits]
-        return found
+        places[self.rows[hits]] = self.places[hits]
+        return places
 
     def at(self, places: Ints, wanted: Mask) -> pa.Array:
         """The element at a place of each row; null where not wanted."""

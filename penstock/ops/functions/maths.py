@@ -90,20 +90,20 @@ for _kind, (_sql, _compute, _asymptote) in _LOGARITHMS.items():
 @function("Logarithm", sql="log", raises=False, strict=True)
 @on_arrays
 def logarithm(call: Call, base: pa.Array, value: pa.Array) -> pa.Array:
-    one, two = to_numpy(base), to_numpy(value)
-    mask = nulls(base, value) | (one <= 0.0) | (two <= 0.0)
+    bases, values = to_numpy(base), to_numpy(value)
+    mask = nulls(base, value) | (bases <= 0.0) | (values <= 0.0)
     with np.errstate(all="ignore"):
-        return pa.array(np.log(two) / np.log(one), pa.float64(), mask=mask)
+        return pa.array(np.log(values) / np.log(bases), pa.float64(), mask=mask)
 
 
 @function("Pow", sql="pow power", raises=False, strict=True)
 @on_arrays
 def power(call: Call, base: pa.Array, exponent: pa.Array) -> pa.Array:
     """Where C says that 1 to the power of anything is 1, Java says NaN."""
-    one, two = to_numpy(base), to_numpy(exponent)
+    bases, exponents = to_numpy(base), to_numpy(exponent)
     with np.errstate(all="ignore"):
-        result = np.power(one, two)
-    odd = np.isnan(two) | ((np.abs(one) == 1.0) & np.isinf(two))
+        result = np.power(bases, exponents)
+    odd = np.isnan(exponents) | ((np.abs(bases) == 1.0) & np.isinf(exponents))
     return pa.array(np.where(odd, np.nan, result), pa.float64(), mask=nulls(base, exponent))
 
 

@@ -95,9 +95,9 @@ def _null_where(
     """The wrapped result, null where it is not the true one."""
     wrapped = wrapping(left, right)
     integers = pa.int64() if pa.types.is_duration(type) else type
-    one, two, result = (to_numpy(each.cast(integers)) for each in arrays(left, right, wrapped))
+    lefts, rights, result = (to_numpy(each.cast(integers)) for each in arrays(left, right, wrapped))
     with np.errstate(all="ignore"):
-        mask = overflows(one, two, result)
+        mask = overflows(lefts, rights, result)
     null = pa.scalar(None, type)
     if isinstance(wrapped, pa.Scalar):
         return null if mask[0] else wrapped
@@ -155,15 +155,15 @@ def integral_divide(call: Call, left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(call, left, right)
     if pa.types.is_decimal(left.type):
         return decimals.integral_divide(call, left, divisor)
-    one, two = left.cast(pa.int64()), divisor.cast(pa.int64())
-    if isinstance(two, pa.Scalar) and two.as_py() not in (None, -1):
-        return pc.divide(one, two)
+    dividend, whole_divisor = left.cast(pa.int64()), divisor.cast(pa.int64())
+    if isinstance(whole_divisor, pa.Scalar) and whole_divisor.as_py() not in (None, -1):
+        return pc.divide(dividend, whole_divisor)
     # Arrow answers 0 for the least long divided by -1; Spark wraps around, or fails.
-    minus = pc.equal(two, -1)
+    minus = pc.equal(whole_divisor, -1)
     if call.is_ansi and pa.types.is_integer(left.type):
-        least = pc.and_(minus, pc.equal(one, np.iinfo(np.int64).min))
+        least = pc.and_(minus, pc.equal(dividend, np.iinfo(np.int64).min))
         fail_where(least, "ARITHMETIC_OVERFLOW", "long overflow")
-    return pc.if_else(minus, pc.negate(one), pc.divide(one, two))
+    return pc.if_else(minus, pc.negate(dividend), pc.divide(dividend, whole_divisor))
 
 
 @function("Remainder", sql="% mod try_mod", raises=_may_fail_to_divide, strict=True, order=(1, 0))

@@ -36,8 +36,8 @@ class Operands:
         self.nulls: Mask | None = None
         for array in arrays:
             if array.null_count:
-                found = array.is_null().to_numpy(zero_copy_only=False)
-                self.nulls = found if self.nulls is None else self.nulls | found
+                missing = array.is_null().to_numpy(zero_copy_only=False)
+                self.nulls = missing if self.nulls is None else self.nulls | missing
         #: One vector per argument, to be broadcast: int64, float64, bool or CALENDAR_DTYPE. Text
         #: has none; its vector is one zero.
         self.vectors = [_vector(array) for array in arrays]

@@ -80,8 +80,8 @@ def _keys_of_lists(values: pa.Array) -> Ints:
     lengths = lists.lengths
     for place in range(int(lengths.max(initial=0))):
         # A list that has ended counts as 0 here: shorter ones come first.
-        at = np.where(lengths > place, lists.offsets[:-1] + place, -1)
-        keys = _combine(keys, elements[at])
+        places = np.where(lengths > place, lists.offsets[:-1] + place, -1)
+        keys = _combine(keys, elements[places])
     return keys
 
 

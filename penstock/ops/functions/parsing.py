@@ -167,9 +167,9 @@ def to_single(value: float, exact: Fraction) -> float:
 def read_decimals(texts: pa.Array) -> tuple[list[Decimal | None], Mask, Mask]:
     """Exact values; rows that are no number; rows with more than 38 digits before the point."""
     encoded = texts.dictionary_encode()
-    found = [_read_decimal(text) for text in encoded.dictionary.to_pylist()]
+    decimals = [_read_decimal(text) for text in encoded.dictionary.to_pylist()]
     places = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).tolist()
-    rows = [found[place] if place >= 0 else (None, False, False) for place in places]
+    rows = [decimals[place] if place >= 0 else (None, False, False) for place in places]
     values = [row[0] for row in rows]
     return values, np.array([r[1] for r in rows], bool), np.array([r[2] for r in rows], bool)
 

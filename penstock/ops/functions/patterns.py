@@ -115,23 +115,23 @@ def like_any(call: Call, value: Datum) -> Datum:
 
 @function("NotLikeAll", sql="like", raises=_can_fail)
 def not_like_all(call: Call, value: Datum) -> Datum:
-    return _every([pc.invert(found) for found in _each_like(call, value)])
+    return _every([pc.invert(is_like) for is_like in _each_like(call, value)])
 
 
 @function("NotLikeAny", sql="like", raises=_can_fail)
 def not_like_any(call: Call, value: Datum) -> Datum:
-    return _some([pc.invert(found) for found in _each_like(call, value)])
+    return _some([pc.invert(is_like) for is_like in _each_like(call, value)])
 
 
-def _every(found: list[Datum]) -> Datum:
-    result, *others = found
+def _every(masks: list[Datum]) -> Datum:
+    result, *others = masks
     for other in others:
         result = pc.and_kleene(result, other)
     return result
 
 
-def _some(found: list[Datum]) -> Datum:
-    result, *others = found
+def _some(masks: list[Datum]) -> Datum:
+    result, *others = masks
     for other in others:
         result = pc.or_kleene(result, other)
     return result
@@ -179,13 +179,13 @@ def _compiled(call: Call) -> re.Pattern[str]:
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """All matches as Java finds them: after an empty one the search moves on."""
-    at = 0
-    while at <= len(text):
-        found = pattern.search(text, at)
-        if found is None:
+    place = 0
+    while place <= len(text):
+        match = pattern.search(text, place)
+        if match is None:
             return
-        yield found
-        at = found.end() + (found.end() == found.start())
+        yield match
+        place = match.end() + (match.end() == match.start())
 
 
 # -- searching
@@ -206,8 +206,8 @@ def regexp_instr(call: Call, value: Datum, pattern: Datum, group: Datum) -> Datu
     expression = _compiled(call)
 
     def position(text: str, group: int) -> int:
-        found = expression.search(text)
-        return 0 if found is None else found.start() + 1
+        match = expression.search(text)
+        return 0 if match is None else match.start() + 1
 
     return each(call.type, position, value, group)
 
@@ -238,17 +238,17 @@ def _has_no_group(call: Call) -> bool:
 def regexp_extract(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -> Datum:
     """A group of the first match; empty if there is none."""
     if _has_no_group(call):
-        found = rlike(call, value, pattern)
-        fail_where(found, "INVALID_PARAMETER_VALUE", f"no group {group.as_py()}")
-        return pc.if_else(found, None, "")
+        matches = rlike(call, value, pattern)
+        fail_where(matches, "INVALID_PARAMETER_VALUE", f"no group {group.as_py()}")
+        return pc.if_else(matches, None, "")
     java, number = _pattern(call), group.as_py()
     if java.is_plain:
         return _extract_by_re2(call, value, java.only(number), f"g{number}")
     expression = _compiled(call)
 
     def extract(text: str) -> str:
-        found = expression.search(text)
-        return (found[number] or "") if found is not None else ""
+        match = expression.search(text)
+        return (match[number] or "") if match is not None else ""
 
     return each(call.type, extract, value)
 
@@ -256,10 +256,10 @@ def regexp_extract(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -
 def _extract_by_re2(call: Call, value: Datum, pattern: str, name: str) -> Datum:
     @on_arrays
     def extract(call: Call, value: pa.Array) -> pa.Array:
-        found = pc.struct_field(pc.extract_regex(value, pattern=pattern), name)
+        groups = pc.struct_field(pc.extract_regex(value, pattern=pattern), name)
         # Null where there is no match, and where the value is null: only the first is empty.
         empty = pc.if_else(pc.is_valid(value), "", pa.scalar(None, pa.string()))
-        return pc.coalesce(found, empty)
+        return pc.coalesce(groups, empty)
 
     return extract(call, value)
 
@@ -276,10 +276,10 @@ def regexp_extract_all(call: Call, value: Datum, pattern: Datum, group: pa.Scala
     is_missing = _has_no_group(call)
 
     def extract(text: str) -> list[str]:
-        found = list(_matches(expression, text))
-        if found and is_missing:
+        matches = list(_matches(expression, text))
+        if matches and is_missing:
             fail("INVALID_PARAMETER_VALUE", f"no group {number}")
-        return [match[number] or "" for match in found]
+        return [match[number] or "" for match in matches]
 
     return each(call.type, extract, value)
 
@@ -305,22 +305,22 @@ def _replacement(call: Call) -> Replacement | None:
 @lru_cache(maxsize=256)
 def _read_replacement(text: str, pattern: JavaPattern) -> Replacement | None:
     parts: list[str | int] = []
-    at = 0
-    while at < len(text):
-        letter = text[at]
-        at += 1
+    place = 0
+    while place < len(text):
+        letter = text[place]
+        place += 1
         if letter == "\\":
-            if at == len(text):
+            if place == len(text):
                 return None
-            parts.append(text[at])
-            at += 1
+            parts.append(text[place])
+            place += 1
         elif letter == "$":
-            name = _GROUP_NAME.match(text, at)
+            name = _GROUP_NAME.match(text, place)
             if name is not None:
                 number = dict(pattern.names).get(name[1], -1)
-                at = name.end()
+                place = name.end()
             else:
-                number, at = _read_group(text, at, pattern.groups)
+                number, place = _read_group(text, place, pattern.groups)
             if not 0 <= number <= pattern.groups:
                 return None
             parts.append(number)
@@ -329,18 +329,18 @@ def _read_replacement(text: str, pattern: JavaPattern) -> Replacement | None:
     return tuple(parts)
 
 
-def _read_group(text: str, at: int, groups: int) -> tuple[int, int]:
+def _read_group(text: str, place: int, groups: int) -> tuple[int, int]:
     """As many digits as name a group of the pattern; at least one. -1 if there is none."""
-    if not (text[at : at + 1].isascii() and text[at : at + 1].isdigit()):
-        return -1, at
-    number = int(text[at])
-    at += 1
-    while text[at : at + 1].isascii() and text[at : at + 1].isdigit():
-        longer = number * 10 + int(text[at])
+    if not (text[place : place + 1].isascii() and text[place : place + 1].isdigit()):
+        return -1, place
+    number = int(text[place])
+    place += 1
+    while text[place : place + 1].isascii() and text[place : place + 1].isdigit():
+        longer = number * 10 + int(text[place])
         if longer > groups:
             break
-        number, at = longer, at + 1
-    return number, at
+        number, place = longer, place + 1
+    return number, place
 
 
 @function(
@@ -373,14 +373,14 @@ def regexp_replace(
 
 def _replace(expression: re.Pattern[str], text: str, parts: Replacement | None) -> str:
     replaced = []
-    at = 0
+    place = 0
     for match in _matches(expression, text):
         if parts is None:
             fail("INVALID_REGEXP_REPLACE", f"the replacement does not fit {expression.pattern!r}")
-        replaced.append(text[at : match.start()])
+        replaced.append(text[place : match.start()])
         replaced.extend(p if isinstance(p, str) else match[p] or "" for p in parts)
-        at = match.end()
-    return "".join([*replaced, text[at:]])
+        place = match.end()
+    return "".join([*replaced, text[place:]])
 
 
 # -- splitting
@@ -407,14 +407,14 @@ def split(call: Call, value: Datum, pattern: Datum, limit: pa.Scalar) -> Datum:
 
     def split_text(text: str) -> list[str]:
         parts: list[str] = []
-        at = 0
+        place = 0
         for match in _matches(expression, text):
             if len(parts) + 1 == parts_max:
                 break
             if match.end() > 0:  # Java: an empty match at the beginning parts nothing
-                parts.append(text[at : match.start()])
-                at = match.end()
-        return [*parts, text[at:]]
+                parts.append(text[place : match.start()])
+                place = match.end()
+        return [*parts, text[place:]]
 
     return each(call.type, split_text, value)
 

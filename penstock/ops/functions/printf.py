@@ -49,33 +49,41 @@ class _Spec:
 def _read_format(text: str) -> tuple[str | _Spec, ...] | str:
     """Texts and conversions, or what is wrong."""
     parts: list[str | _Spec] = []
-    at = argument = 0
-    for found in _SPEC.finditer(text):
-        parts.append(text[at : found.start()])
-        if "%" in text[at : found.start()]:
+    place = argument = 0
+    for match in _SPEC.finditer(text):
+        parts.append(text[place : match.start()])
+        if "%" in text[place : match.start()]:
             return f"the format {text!r}"
-        at = found.end()
-        if found[0] in ("%%", "%n"):
-            parts.append("%" if found[0] == "%%" else "\n")
+        place = match.end()
+        if match[0] in ("%%", "%n"):
+            parts.append("%" if match[0] == "%%" else "\n")
             continue
-        number, flags, width, precision, conversion = found.groups()
+        number, flags, width, precision, conversion = match.groups()
         if not _is_legal(flags, width, precision, conversion):
-            return f"the conversion {found[0]}"
+            return f"the conversion {match[0]}"
         argument += number is None
         chosen = argument if number is None else int(number)
         digits = None if precision is None else int(precision)
         parts.append(_Spec(chosen, flags, int(width or 0), digits, conversion))
-    if "%" in text[at:]:
+    if "%" in text[place:]:
         return f"the format {text!r}"
-    return (*parts, text[at:])
+    return (*parts, text[place:])
 
 
 def _is_legal(flags: str, width: str | None, precision: str | None, conversion: str) -> bool:
     """Whether Java takes it, and we do."""
-    known = set(flags)
-    if conversion not in _FLAGS or known - set(_FLAGS[conversion]) or len(known) != len(flags):
+    distinct = set(flags)
+    if (
+        conversion not in _FLAGS
+        or distinct - set(_FLAGS[conversion])
+        or len(distinct) != len(flags)
+    ):
         return False
-    if {"-", "0"} <= known or {"+", " "} <= known or (known & {"-", "0"} and width is None):
+    if (
+        {"-", "0"} <= distinct
+        or {"+", " "} <= distinct
+        or (distinct & {"-", "0"} and width is None)
+    ):
         return False
     return precision is None or conversion in "sfb"
 
@@ -211,13 +219,13 @@ def _read_pattern(pattern: str) -> _Shape | None:
     """None for what is not made of #, 0, commas and a point."""
     if not pattern:
         return _Shape(3, 1, 0, 0)
-    found = _PATTERN.fullmatch(pattern)
-    if found is None or not re.fullmatch(r"[#,]*[0,]*", found["whole"]):
+    match = _PATTERN.fullmatch(pattern)
+    if match is None or not re.fullmatch(r"[#,]*[0,]*", match["whole"]):
         return None
-    whole = found["whole"]
+    whole = match["whole"]
     if whole.endswith(",") or whole.startswith(","):
         return None
-    fraction_least, fraction_most = len(found["least"] or ""), len(found["most"] or "")
+    fraction_least, fraction_most = len(match["least"] or ""), len(match["most"] or "")
     group = len(whole) - whole.rindex(",") - 1 if "," in whole else 0
     zeros = whole.count("0")
     if zeros == 0 and (fraction_least == 0 or not whole):
@@ -261,7 +269,9 @@ def _print_shaped(number: float | Decimal, shape: _Shape) -> str:
     whole = whole.lstrip("0").rjust(shape.whole_least, "0")
     if shape.group:
         head = len(whole) % shape.group
-        groups = [whole[at : at + shape.group] for at in range(head, len(whole), shape.group)]
+        groups = [
+            whole[start : start + shape.group] for start in range(head, len(whole), shape.group)
+        ]
         whole = ",".join([whole[:head], *groups] if head else groups)
     return ("-" if is_negative else "") + whole + (f".{fraction}" if fraction else "")
 
@@ -310,5 +320,5 @@ def _mask(letter: str, masks: tuple[str | None, ...]) -> str:
     code = ord(letter)
     is_newer = any(first <= code <= last for first, last in _NEWER)
     kind = "" if is_newer else unicodedata.category(letter)
-    found = masks[{"Lu": 0, "Ll": 1, "Nd": 2}.get(kind, 3)]
-    return letter if found is None else found[0]
+    mask = masks[{"Lu": 0, "Ll": 1, "Nd": 2}.get(kind, 3)]
+    return letter if mask is None else mask[0]

@@ -71,8 +71,8 @@ def _print_days(array: pa.Array) -> pa.Array:
 
 def _print_timestamps(array: pa.Array, zone: Zone) -> pa.Array:
     days, rest = zone.to_local(canonical_ints(array))
-    at = Moments(days, rest, np.zeros(1, np.int64))
-    printed = printer("yyyy-MM-dd HH:mm:ss.SSSSSS")(at, nulls(array))
+    moments = Moments(days, rest, np.zeros(1, np.int64))
+    printed = printer("yyyy-MM-dd HH:mm:ss.SSSSSS")(moments, nulls(array))
     return pc.utf8_rtrim(pc.utf8_rtrim(printed, "0"), ".")
 
 

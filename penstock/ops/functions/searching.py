@@ -70,12 +70,12 @@ def instr(call: Call, value: Datum, wanted: Datum) -> Datum:
 def _position(call: Call, value: Datum, wanted: pa.Scalar) -> Datum:
     @on_arrays
     def find(call: Call, value: pa.Array) -> pa.Array:
-        found = pc.find_substring(value, pattern=wanted.as_py())
+        bytes_at = pc.find_substring(value, pattern=wanted.as_py())
         layout = Layout.of(value)
         if layout.is_ascii:
-            return pc.add(found, pa.scalar(1, pa.int32()))
+            return pc.add(bytes_at, pa.scalar(1, pa.int32()))
         counted = layout.characters()
-        bytes_before = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+        bytes_before = pc.fill_null(bytes_at, -1).to_numpy(zero_copy_only=False)
         before = counted[layout.begin + np.maximum(bytes_before, 0)] - counted[layout.begin]
         places = np.where(bytes_before < 0, 0, before + 1).astype(np.int32)
         return pa.array(places, mask=None if layout.valid is None else ~layout.valid)
@@ -97,15 +97,19 @@ def _instr_nth(text: str, wanted: str, start: int, nth: int) -> int:
     if start == 0 or abs(start) > len(text):
         return 0
     # Occurrences may overlap.
-    at = start - 1 if start > 0 else len(text) + start
+    place = start - 1 if start > 0 else len(text) + start
     for count in range(nth):
         if start > 0:
-            at = text.find(wanted, at + (count > 0))
+            place = text.find(wanted, place + (count > 0))
         else:
-            at = text.rfind(wanted, 0, max(at - (count > 0) + len(wanted), 0)) if at >= 0 else -1
-        if at < 0:
+            place = (
+                text.rfind(wanted, 0, max(place - (count > 0) + len(wanted), 0))
+                if place >= 0
+                else -1
+            )
+        if place < 0:
             return 0
-    return at + 1
+    return place + 1
 
 
 @function("StringLocate", sql="locate position", raises=False, strict=True, order=(2, 0, 1))
@@ -134,8 +138,8 @@ def find_in_set(call: Call, word: Datum, words: Datum) -> Datum:
 
 
 def _find_in_set(word: str, words: str) -> int:
-    found = words.split(",")
-    return found.index(word) + 1 if word in found else 0
+    parts = words.split(",")
+    return parts.index(word) + 1 if word in parts else 0
 
 
 @function("StringReplace", sql="replace", raises=False, strict=True)
@@ -157,15 +161,15 @@ def substring_index(call: Call, value: Datum, delimiter: Datum, count: Datum) ->
 def _substring_index(text: str, delimiter: str, count: int) -> str:
     if not delimiter or count == 0:
         return ""
-    at = -1 if count > 0 else len(text) - len(delimiter) + 1
+    place = -1 if count > 0 else len(text) - len(delimiter) + 1
     for _ in range(abs(count)):
         if count > 0:
-            at = text.find(delimiter, at + 1)
+            place = text.find(delimiter, place + 1)
         else:
-            at = text.rfind(delimiter, 0, at - 1 + len(delimiter)) if at > 0 else -1
-        if at < 0:
+            place = text.rfind(delimiter, 0, place - 1 + len(delimiter)) if place > 0 else -1
+        if place < 0:
             return text
-    return text[:at] if count > 0 else text[at + len(delimiter) :]
+    return text[:place] if count > 0 else text[place + len(delimiter) :]
 
 
 @function("StringSplitSQL", sql="split_part", raises=False, strict=True)
@@ -202,19 +206,19 @@ def _needs_constant_threshold(call: Call) -> str | None:
 def levenshtein(call: Call, left: Datum, right: Datum, *threshold: Datum) -> Datum:
     """How many insertions, deletions and substitutions; -1 if more than the threshold."""
 
-    def bounded(one: str, two: str, most: int) -> int:
-        distance = _distance(one, two)
+    def bounded(left: str, right: str, most: int) -> int:
+        distance = _distance(left, right)
         return distance if distance <= most else -1
 
     # Dynamic programming per pair of strings: no kernel has it.
     return each(call.type, bounded if threshold else _distance, left, right, *threshold)
 
 
-def _distance(one: str, two: str) -> int:
-    above = list(range(len(two) + 1))
-    for row, letter in enumerate(one, 1):
+def _distance(left: str, right: str) -> int:
+    above = list(range(len(right) + 1))
+    for row, letter in enumerate(left, 1):
         line = [row]
-        for column, other in enumerate(two, 1):
+        for column, other in enumerate(right, 1):
             substituted = above[column - 1] + (letter != other)
             line.append(min(line[-1] + 1, above[column] + 1, substituted))
         above = line

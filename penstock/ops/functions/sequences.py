@@ -38,8 +38,8 @@ def sequence(call: Call, start: pa.Array, stop: pa.Array, step: pa.Array | None 
     if step is not None:
         steps = canonical_ints(step)
     else:
-        one = 1 if pt.is_integer(start.type) else MICROS_PER_DAY
-        steps = np.where(low <= high, one, -one)
+        unit = 1 if pt.is_integer(start.type) else MICROS_PER_DAY
+        steps = np.where(low <= high, unit, -unit)
     if scale > 1:
         fail_where(pa.array(valid & (steps % scale != 0)), "_LEGACY_ERROR_TEMP_3242")
         steps = steps // scale

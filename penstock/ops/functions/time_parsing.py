@@ -70,14 +70,14 @@ def parser(pattern: str) -> Callable[[pa.Array], Parsed]:
 
     def parse(texts: pa.Array) -> Parsed:
         values = {name: np.full(len(texts), _DEFAULTS.get(name, 0), np.int64) for name in counts}
-        found = np.zeros(len(texts), bool)
+        is_read = np.zeros(len(texts), bool)
         has_offset = np.zeros(len(texts), bool)
         if layout is not None:
-            found = layout.read(texts, values)
-        rest = np.flatnonzero(~found)
+            is_read = layout.read(texts, values)
+        rest = np.flatnonzero(~is_read)
         if len(rest):
-            _read_slowly(expression, counts, texts, rest, values, found, has_offset)
-        return _resolve(values, has_offset, ~found)
+            _read_slowly(expression, counts, texts, rest, values, is_read, has_offset)
+        return _resolve(values, has_offset, ~is_read)
 
     return parse
 
@@ -185,7 +185,7 @@ def _read_slowly(
     texts: pa.Array,
     rows: Ints,
     values: dict[str, Ints],
-    found: Mask,
+    is_read: Mask,
     has_offset: Mask,
 ) -> None:
     """Match each distinct text of these rows; there is no column kernel with atomic groups."""
@@ -203,7 +203,7 @@ def _read_slowly(
             continue
         for name, value in read.items():
             values[name][where] = value
-        found[where] = True
+        is_read[where] = True
         has_offset[where] = "X" in groups
 
 
@@ -313,8 +313,8 @@ def _resolve(values: dict[str, Ints], has_offset: Mask, wrong: Mask) -> Parsed:
             wrong = wrong | (values[name] < low) | (values[name] > high)
 
     def get(name: str) -> Ints:
-        found = values.get(name)
-        return np.full(count, _DEFAULTS.get(name, 0), np.int64) if found is None else found
+        vector = values.get(name)
+        return np.full(count, _DEFAULTS.get(name, 0), np.int64) if vector is None else vector
 
     years = np.where(wrong, 1970, get("y"))
     if "D" in values:

@@ -104,10 +104,10 @@ def tokens(pattern: str, *, is_parsing: bool) -> tuple[Token, ...]:
             place += 1
     while len(open_parts) > 1:  # Java closes what is left open
         _bracket_or_text("]", open_parts)
-    found = tuple(open_parts[0])
+    tokens = tuple(open_parts[0])
     if is_parsing:
-        _check_parsed(found)
-    return found
+        _check_parsed(tokens)
+    return tokens
 
 
 def _quoted(pattern: str, start: int) -> tuple[str, int]:
@@ -149,13 +149,13 @@ def _bracket_or_text(char: str, open_parts: list[list[Token]]) -> None:
 
 def fields(parts: tuple[Token, ...]) -> list[Field]:
     """All fields, in order, those in brackets too."""
-    found: list[Field] = []
+    all_fields: list[Field] = []
     for part in parts:
         if isinstance(part, Optional):
-            found.extend(fields(part.parts))
+            all_fields.extend(fields(part.parts))
         elif isinstance(part, Field):
-            found.append(part)
-    return found
+            all_fields.append(part)
+    return all_fields
 
 
 def _check_parsed(parts: tuple[Token, ...]) -> None:

@@ -58,25 +58,25 @@ class Moments:
 #: Letters that do not depend on the time of the day.
 _OF_DAYS: Final = "yMLdDEQq"
 _NUMBERS: Final[dict[str, Callable[[Moments], Ints]]] = {
-    "M": lambda at: at.months % 12 + 1,
-    "L": lambda at: at.months % 12 + 1,
-    "d": lambda at: at.days - civil.first_days(at.months) + 1,
-    "D": lambda at: civil.days_of_year(at.days),
-    "H": lambda at: at.hours,
-    "h": lambda at: (at.hours + 11) % 12 + 1,
-    "k": lambda at: (at.hours + 23) % 24 + 1,
-    "K": lambda at: at.hours % 12,
-    "m": lambda at: at.seconds // 60 % 60,
-    "s": lambda at: at.seconds % 60,
-    "Q": lambda at: at.months % 12 // 3 + 1,
-    "q": lambda at: at.months % 12 // 3 + 1,
+    "M": lambda moments: moments.months % 12 + 1,
+    "L": lambda moments: moments.months % 12 + 1,
+    "d": lambda moments: moments.days - civil.first_days(moments.months) + 1,
+    "D": lambda moments: civil.days_of_year(moments.days),
+    "H": lambda moments: moments.hours,
+    "h": lambda moments: (moments.hours + 11) % 12 + 1,
+    "k": lambda moments: (moments.hours + 23) % 24 + 1,
+    "K": lambda moments: moments.hours % 12,
+    "m": lambda moments: moments.seconds // 60 % 60,
+    "s": lambda moments: moments.seconds % 60,
+    "Q": lambda moments: moments.months % 12 // 3 + 1,
+    "q": lambda moments: moments.months % 12 // 3 + 1,
 }
 _NAMES: Final[dict[str, tuple[tuple[str, ...], Callable[[Moments], Ints]]]] = {
-    "M": (MONTHS, lambda at: at.months % 12),
-    "L": (MONTHS, lambda at: at.months % 12),
-    "E": (DAYS, lambda at: civil.weekdays(at.days)),
-    "Q": (QUARTERS, lambda at: at.months % 12 // 3),
-    "q": (QUARTERS, lambda at: at.months % 12 // 3),
+    "M": (MONTHS, lambda moments: moments.months % 12),
+    "L": (MONTHS, lambda moments: moments.months % 12),
+    "E": (DAYS, lambda moments: civil.weekdays(moments.days)),
+    "Q": (QUARTERS, lambda moments: moments.months % 12 // 3),
+    "q": (QUARTERS, lambda moments: moments.months % 12 // 3),
 }
 
 
@@ -99,10 +99,10 @@ def printer(pattern: str) -> Callable[[Moments, Mask | None], pa.Array]:
     pieces = _pieces(parts)
     is_daily = all(field.letter in _OF_DAYS for field in fields(parts))
 
-    def print_all(at: Moments, nulls: Mask | None) -> pa.Array:
+    def print_all(moments: Moments, nulls: Mask | None) -> pa.Array:
         if is_daily:
-            return _by_day(pieces, at.days, nulls)
-        return _print(pieces, at, nulls)
+            return _by_day(pieces, moments.days, nulls)
+        return _print(pieces, moments, nulls)
 
     return print_all
 
@@ -119,9 +119,11 @@ def _by_day(pieces: list[Callable[[Moments], Printed]], days: Ints, nulls: Mask 
     return printed.take(pa.array(days - first, mask=nulls))
 
 
-def _print(pieces: list[Callable[[Moments], Printed]], at: Moments, nulls: Mask | None) -> pa.Array:
-    count = len(at.days)
-    printed = [piece(at) for piece in pieces]
+def _print(
+    pieces: list[Callable[[Moments], Printed]], moments: Moments, nulls: Mask | None
+) -> pa.Array:
+    count = len(moments.days)
+    printed = [piece(moments) for piece in pieces]
     if all(isinstance(part, np.ndarray) for part in printed):
         return _from_bytes(printed, count, nulls)
     texts = [
@@ -160,20 +162,20 @@ def _pieces(parts: tuple[Token, ...]) -> list[Callable[[Moments], Printed]]:
 
 def _literal(text: str) -> Callable[[Moments], Printed]:
     row = np.frombuffer(text.encode(), np.uint8).reshape(1, -1)
-    return lambda at: row
+    return lambda moments: row
 
 
 def _piece(field: Field) -> Callable[[Moments], Printed]:
     letter, count = field.letter, field.count
     match letter:
         case "y":
-            return lambda at: _year(at, count)
+            return lambda moments: _year(moments, count)
         case "S":
-            return lambda at: _fraction(at.micros % civil.MICROS_PER_SECOND, count)
+            return lambda moments: _fraction(moments.micros % civil.MICROS_PER_SECOND, count)
         case "a":
-            return _table(HALVES, lambda at: at.hours // 12)
+            return _table(HALVES, lambda moments: moments.hours // 12)
         case "X" | "x" | "Z":
-            return lambda at: _offset(at.offsets, letter, count, len(at.days))
+            return lambda moments: _offset(moments.offsets, letter, count, len(moments.days))
         case "E":
             return _named(letter, count)
     if count <= 2 or letter == "D":
@@ -196,15 +198,15 @@ def _table(
     """One of some names: as bytes if all are of one width."""
     if len({len(name) for name in names}) == 1:
         rows = np.array([list(name.encode()) for name in names], np.uint8)
-        return lambda at: rows[index(at)]
+        return lambda moments: rows[index(moments)]
     texts = pa.array(names)
-    return lambda at: texts.take(pa.array(index(at)))
+    return lambda moments: texts.take(pa.array(index(moments)))
 
 
 def _number(value: Callable[[Moments], Ints], count: int) -> Callable[[Moments], Printed]:
     if count in (2, 3):
-        return lambda at: _padded(value(at), count)
-    return lambda at: _SHORT.take(pa.array(value(at)))
+        return lambda moments: _padded(value(moments), count)
+    return lambda moments: _SHORT.take(pa.array(value(moments)))
 
 
 def _padded(numbers: Ints, count: int) -> Printed:
@@ -214,8 +216,8 @@ def _padded(numbers: Ints, count: int) -> Printed:
     return pc.utf8_lpad(_SHORT.take(pa.array(numbers)), count, "0")
 
 
-def _year(at: Moments, count: int) -> Printed:
-    years = at.months // 12 + 1970
+def _year(moments: Moments, count: int) -> Printed:
+    years = moments.months // 12 + 1970
     if count == 2:
         return _DIGITS[2][np.abs(years) % 100]
     if count == 4 and years.min(initial=0) >= 0 and years.max(initial=0) <= 9999:

@@ -189,9 +189,9 @@ def _truncated(levels: Datum, truncate: Callable[[str], Ints | None]) -> tuple[I
     values, unknown = np.zeros(1, np.int64), np.ones(len(names), bool)
     for place, name in enumerate(codes.dictionary.to_pylist()):
         upper = name.upper()
-        found = truncate(_LEVEL_NAMES.get(upper, upper))
-        if found is not None:
-            values = np.where(places == place, found, values)
+        truncated = truncate(_LEVEL_NAMES.get(upper, upper))
+        if truncated is not None:
+            values = np.where(places == place, truncated, values)
             unknown &= places != place
     return values, unknown
 

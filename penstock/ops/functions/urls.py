@@ -105,14 +105,14 @@ def parse_url(call: Call, url: Datum, part: Datum, *key: Datum) -> Datum:
         if pattern is not None and part != "QUERY":
             return None
         try:
-            found = _PARTS.get(part, _no_part)(parse(text))
+            text_of_part = _PARTS.get(part, _no_part)(parse(text))
         except _NotAUrl:
             if must_succeed:
                 fail("INVALID_URL", text)
             return None
-        if pattern is None or found is None:
-            return found
-        value = pattern.search(found)
+        if pattern is None or text_of_part is None:
+            return text_of_part
+        value = pattern.search(text_of_part)
         return None if value is None else value[2]
 
     return each(call.type, extract, url, part, *key)
@@ -169,20 +169,20 @@ def _check(text: str, allowed: frozenset[str]) -> None:
 
 def _scan(text: str, allowed: frozenset[str]) -> int:
     """How far the text consists of these characters, escapes, and characters beyond ASCII."""
-    at = 0
-    while at < len(text):
-        letter = text[at]
+    place = 0
+    while place < len(text):
+        letter = text[place]
         if letter in allowed:
-            at += 1
+            place += 1
         elif letter == "%":
-            if _ESCAPE.match(text, at) is None:
+            if _ESCAPE.match(text, place) is None:
                 raise _NotAUrl(text)
-            at += 3
+            place += 3
         elif letter > "\x80" and unicodedata.category(letter) not in ("Zs", "Zl", "Zp", "Cc"):
-            at += 1
+            place += 1
         else:
             break
-    return at
+    return place
 
 
 def _read_authority(text: str) -> tuple[str | None, str | None]:

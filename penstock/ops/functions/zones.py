@@ -135,13 +135,13 @@ class Zone:
             return micros, wrong
         places = np.searchsorted(self._possible, _fold(days * SECONDS_PER_DAY), side="right") - 1
         local = _fold(days * SECONDS_PER_DAY)
-        found = np.maximum(places, 0)
+        near = np.maximum(places, 0)
         is_gap = (
             (places >= 0)
-            & (self._offsets[found + 1] > self._offsets[found])
-            & (local < self._settled[found])
+            & (self._offsets[near + 1] > self._offsets[near])
+            & (local < self._settled[near])
         )
-        shift = self._changes[found] + self._offsets[found] - local
+        shift = self._changes[near] + self._offsets[near] - local
         return micros + np.where(is_gap, shift, 0) * MICROS_PER_SECOND, wrong
 
 
@@ -177,9 +177,9 @@ def zone_of(call: Call, type: pa.DataType | None = None) -> Zone:
     """The zone of a call; values of a type without zone are as if in UTC."""
     if type is not None and pa.types.is_timestamp(type) and type.tz is None:
         return UTC_ZONE
-    found = find_zone(str(call.option("timeZoneId")))
-    assert found is not None, "refused by knows_zone"
-    return found
+    zone = find_zone(str(call.option("timeZoneId")))
+    assert zone is not None, "refused by knows_zone"
+    return zone
 
 
 def knows_zone(call: Call) -> str | None:
@@ -190,10 +190,10 @@ def knows_zone(call: Call) -> str | None:
 
 def named_zone(id: str) -> Zone:
     """The zone that a row names; fails as Spark does if there is none."""
-    found = find_zone(id)
-    if found is None:
+    zone = find_zone(id)
+    if zone is None:
         fail("INVALID_TIMEZONE", f"the timezone {id} is invalid")
-    return found
+    return zone
 
 
 def zones_named(names: Datum, nulls: Mask | None) -> Iterator[tuple[Zone, Mask]]:

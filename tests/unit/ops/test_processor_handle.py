@@ -112,7 +112,7 @@ def test_state_variables_are_dictionaries_that_survive(seed: int) -> None:
         ]
         processor.round.begin(keys, now_ms=0)
         for at, name in enumerate(names):
-            processor.round.at = at
+            processor.round.place = at
             _check(processor, models[name])
             for _ in range(rng.randrange(6)):
                 _change(rng, processor, models[name])
@@ -127,7 +127,7 @@ def test_timers_expire_in_order_of_time_then_key() -> None:
     keys = [pa.array(["b", "a"]), pa.array([1, 1], pa.int64())]
     processor.round.begin(keys, now_ms=0)
     for at, times in enumerate([(20, 10, 99), (20,)]):
-        processor.round.at = at
+        processor.round.place = at
         for time_ms in times:
             processor.handle.registerTimer(time_ms)
     processor.handle.flush()
