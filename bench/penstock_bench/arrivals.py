@@ -125,16 +125,16 @@ def count_events(rows: pa.RecordBatch, query: BenchQuery) -> int:
     return int(pc.sum(rows.column(query.count_column)).as_py())
 
 
-def latencies(found: list[Arrival], query: BenchQuery, from_us: int, to_us: int) -> Latencies:
+def latencies(arrivals: list[Arrival], query: BenchQuery, from_us: int, to_us: int) -> Latencies:
     """Of the rows that belong to the events of [from, to)."""
     values: list[Any] = []
     events = 0
     # A window belongs to the events before its end.
     shift = 0 if query.count_column is None else 1
-    for one in found:
-        times = times_of(one.rows, query)
+    for arrival in arrivals:
+        times = times_of(arrival.rows, query)
         wanted = (times - shift >= from_us) & (times - shift < to_us)
         if wanted.any():
-            values.append((one.visible_us - times[wanted]) / 1_000)
-            events += count_events(one.rows.filter(pa.array(wanted)), query)
+            values.append((arrival.visible_us - times[wanted]) / 1_000)
+            events += count_events(arrival.rows.filter(pa.array(wanted)), query)
     return Latencies(np.concatenate(values).tolist() if values else [], events)

@@ -60,7 +60,7 @@ _NAMES_MAX: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterBenchSizes:
     """How much of everything; QUICK is for tests of the bench itself."""
 
     rounds: int = 5
@@ -83,7 +83,7 @@ class Plan:
     catch_up_rounds: int = 3
 
 
-QUICK: Final = Plan(
+QUICK: Final = ClusterBenchSizes(
     rounds=1,
     latency_appends=50,
     rate=200,
@@ -101,10 +101,10 @@ QUICK: Final = Plan(
 )
 
 
-def run_cluster_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report:
+def run_cluster_bench(*, directory: Path | None, plan: ClusterBenchSizes, say: Say) -> Report:
     with scratch("penstock-bench-", directory) as root:
         report = Report("cluster", parameters={"plan": repr(plan), "quick": plan == QUICK})
-        one = ClusterProcess(
+        machine = ClusterProcess(
             "one machine",
             "penstock.log.server",
             ["--data-dir", str(root / "one")],
@@ -115,12 +115,12 @@ def run_cluster_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report
         with LocalCluster(root / "cluster") as cluster:
             try:
                 say("starting ZooKeeper, 3 nodes, 2 proxies, and the server of one machine")
-                one.launch()
+                machine.launch()
                 cluster.start(proxies=1, read_proxies=1)
-                one.wait_ready()
+                machine.wait_ready()
                 uvloop.run(_Bench(root, cluster, plan, report, say).run())
             finally:
-                one.stop()
+                machine.stop()
     return report
 
 
@@ -128,7 +128,7 @@ class _Bench:
     """All scenarios, on a cluster that runs."""
 
     def __init__(
-        self, root: Path, cluster: LocalCluster, plan: Plan, report: Report, say: Say
+        self, root: Path, cluster: LocalCluster, plan: ClusterBenchSizes, report: Report, say: Say
     ) -> None:
         self._root = root
         self._cluster = cluster
@@ -167,26 +167,29 @@ class _Bench:
     async def _appends(self) -> None:
         plan = self._plan
         self._say(f"1 KiB appends, one in flight and {plan.rate:,}/s, beside one machine")
-        found: dict[str, list[tuple[Times, Times]]] = {"one": [], "cluster": []}
+        times: dict[str, list[tuple[Times, Times]]] = {"one": [], "cluster": []}
         async with await AsyncLog.connect(
             directory_endpoint(self._root / "one", start=False)
-        ) as one:
+        ) as machine:
             cluster = await self._clients.connect("main")
-            appenders = {"one": await one.own_appender(), "cluster": await cluster.own_appender()}
+            appenders = {
+                "one": await machine.own_appender(),
+                "cluster": await cluster.own_appender(),
+            }
             for appender in appenders.values():
                 await append_one_by_one(appender, self._data, plan.latency_appends // 3)
                 await self._at_rate(appender, plan.rate_seconds / 3)
             for _ in range(plan.rounds):
                 for name, appender in appenders.items():
                     single = await append_one_by_one(appender, self._data, plan.latency_appends)
-                    found[name].append((single, await self._at_rate(appender)))
+                    times[name].append((single, await self._at_rate(appender)))
         for place, load in enumerate(("one_in_flight", "at_rate")):
             figures: dict[str, Any] = {}
-            for name, rounds in found.items():
+            for name, rounds in times.items():
                 figures[name] = _pooled([both[place] for both in rounds])
             ratios = _ratios(
-                [both[place] for both in found["cluster"]],
-                [both[place] for both in found["one"]],
+                [both[place] for both in times["cluster"]],
+                [both[place] for both in times["one"]],
                 50,
             )
             figures["p50_ratio_rounds"] = _rounded(ratios)
@@ -207,13 +210,13 @@ class _Bench:
         await asyncio.to_thread(process.wait_ready)
         healthy, slow = await self._two_ensembles()
         appenders = {"healthy": await healthy.own_appender(), "slow": await slow.own_appender()}
-        found: dict[str, list[Times]] = {"healthy": [], "slow": []}
+        times: dict[str, list[Times]] = {"healthy": [], "slow": []}
         for appender in appenders.values():
             await self._at_rate(appender, plan.slow_seconds)
         before = await self._clients.node_counters(_SLOW_NODE)
         for _ in range(plan.slow_rounds):
             for name, appender in appenders.items():
-                found[name].append(await self._at_rate(appender, plan.slow_seconds))
+                times[name].append(await self._at_rate(appender, plan.slow_seconds))
                 await self._until_quiet()
         after = await self._clients.node_counters(_SLOW_NODE)
         written = "penstock_node_written_records_total"
@@ -223,10 +226,10 @@ class _Bench:
         fsync = "penstock_node_fsync_duration_seconds"
         fsyncs = after[f"{fsync}_count"] - before[f"{fsync}_count"]
         spent = after[f"{fsync}_sum"] - before[f"{fsync}_sum"]
-        ratios = _ratios(found["slow"], found["healthy"], 99)
+        ratios = _ratios(times["slow"], times["healthy"], 99)
         self._report.figures["slow_node_us"] = {
-            **{name: _pooled(rounds) for name, rounds in found.items()},
-            "p50_ratio_rounds": _rounded(_ratios(found["slow"], found["healthy"], 50)),
+            **{name: _pooled(rounds) for name, rounds in times.items()},
+            "p50_ratio_rounds": _rounded(_ratios(times["slow"], times["healthy"], 50)),
             "p99_ratio_rounds": _rounded(ratios),
             "blocks_on_slow_node": blocks,
             "fsync_ms_of_slow_node": round(1000 * spent / max(fsyncs, 1), 1),
@@ -243,16 +246,16 @@ class _Bench:
 
     async def _two_ensembles(self) -> tuple[AsyncLog, AsyncLog]:
         """A log without the slow node, and one with it: where a log lies depends on its name."""
-        found: dict[bool, AsyncLog] = {}
+        logs: dict[bool, AsyncLog] = {}
         for number in range(_NAMES_MAX):
             name = f"slow-{number}"
             log = await self._clients.connect(name)
             is_slow = _SLOW_NODE in await self._clients.nodes_of(name)
-            if is_slow in found:
+            if is_slow in logs:
                 await self._clients.close([log])
-            found.setdefault(is_slow, log)
-            if len(found) == 2:
-                return found[False], found[True]
+            logs.setdefault(is_slow, log)
+            if len(logs) == 2:
+                return logs[False], logs[True]
         raise RuntimeError(f"{_NAMES_MAX} logs, and all with or all without the slow node")
 
     async def _until_quiet(self) -> None:
@@ -261,7 +264,7 @@ class _Bench:
         for _ in range(50):
             await asyncio.sleep(0.15)
             counters = [await self._clients.node_counters(name) for name in self._cluster.nodes]
-            now = sum(found[written] for found in counters)
+            now = sum(of_node[written] for of_node in counters)
             if now == last:
                 return
             last = now
@@ -273,20 +276,20 @@ class _Bench:
         self._say(f"{TAILS} tails of one log through one read proxy, beside a single one")
         log = await self._clients.connect("tails")
         appender = await log.own_appender()
-        found: dict[int, list[int]] = {1: [], TAILS: []}
+        per_count: dict[int, list[int]] = {1: [], TAILS: []}
         for number in range(plan.tail_rounds + 1):
-            for count in found:
+            for count in per_count:
                 size = await self._tail_once(log, appender, count)
                 if number:  # the first round only warms up
-                    found[count].append(size)
+                    per_count[count].append(size)
         appended = plan.tail_entries * len(self._data)
         self._report.figures["tails_node_bytes_over_appended"] = {
             f"{count} tails": _rounded([size / appended for size in sizes])
-            for count, sizes in found.items()
+            for count, sizes in per_count.items()
         }
         self._check(
             f"node_bytes_of_{TAILS}_tails_over_one",
-            sum(found[TAILS]) / sum(found[1]),
+            sum(per_count[TAILS]) / sum(per_count[1]),
             TAILS_BAR,
             "bytes that all nodes sent to readers while the same data was appended",
         )
@@ -383,10 +386,10 @@ class _Bench:
         store = await self._clients.open_store()
         try:
             path = f"/owners/{log}"
-            found = await store.get(path)
-            if found is None:
+            value = await store.get(path)
+            if value is None:
                 raise RuntimeError(f"log {log} has no owner")
-            first = found.data
+            first = value.data
 
             async def watch() -> float:
                 changed = asyncio.Event()
@@ -422,10 +425,10 @@ class _Bench:
         }
         for _ in range(plan.catch_up_rounds):
             for name, tags, share in (("full", None, 1), ("tag", ["t/3"], _TAGS)):
-                found, seconds = await self._read_cold(tags, end)
-                if found < plan.catch_up_entries // share:
-                    raise RuntimeError(f"read {found} entries of {plan.catch_up_entries // share}")
-                figures[f"{name}_mb_per_second"].append(round(_megabytes(found) / seconds, 1))
+                count, seconds = await self._read_cold(tags, end)
+                if count < plan.catch_up_entries // share:
+                    raise RuntimeError(f"read {count} entries of {plan.catch_up_entries // share}")
+                figures[f"{name}_mb_per_second"].append(round(_megabytes(count) / seconds, 1))
         self._report.figures["catch_up"] = figures
         await self._clients.close([log])
 
@@ -438,12 +441,12 @@ class _Bench:
         reader = await self._clients.connect("catch-up")
         await count_entries(reader, ["nothing"], start=end - 1, end=end)  # it is connected
         started = time.perf_counter()
-        found = await count_entries(reader, tags, start=0, end=end)
+        count = await count_entries(reader, tags, start=0, end=end)
         seconds = time.perf_counter() - started
         if await self._clients.fetched_bytes(_READER) < self._plan.catch_up_entries * KIB:
             raise RuntimeError("another proxy has served the reader: nothing was measured")
         await self._clients.close([reader])
-        return found, seconds
+        return count, seconds
 
 
 def _megabytes(entries: int) -> float:

@@ -59,9 +59,9 @@ class Clients:
         route = ClusterRoute(
             address, self._proxies, token=self._token, tls=None, region=DEFAULT_REGION
         )
-        found = await AsyncLog.connect(route)
-        self._logs.append(found)
-        return found
+        connected = await AsyncLog.connect(route)
+        self._logs.append(connected)
+        return connected
 
     def look_again(self) -> None:
         """A proxy was started: the next client must hear of it."""
@@ -86,12 +86,12 @@ class Clients:
     async def manifest(self, log: str) -> LogManifest:
         store = await self.open_store()
         try:
-            found = await store.get(manifest_path(log))
+            value = await store.get(manifest_path(log))
         finally:
             await store.close()
-        if found is None:
+        if value is None:
             raise RuntimeError(f"there is no log {log}")
-        return decode_log_manifest(found.data)
+        return decode_log_manifest(value.data)
 
     async def nodes_of(self, log: str) -> set[str]:
         """Names of the nodes that take the log's new blocks."""
@@ -108,8 +108,8 @@ class Clients:
 
     async def read_bytes(self) -> int:
         """Bytes that all nodes together have sent to readers."""
-        found = [await self.node_counters(name) for name in self._cluster.nodes]
-        return int(sum(counters["penstock_node_read_bytes_total"] for counters in found))
+        per_node = [await self.node_counters(name) for name in self._cluster.nodes]
+        return int(sum(counters["penstock_node_read_bytes_total"] for counters in per_node))
 
     async def fetched_bytes(self, proxy: str) -> int:
         """Bytes that a proxy has read from nodes."""
@@ -197,11 +197,11 @@ async def append_tagged(log: AsyncLog, data: bytes, count: int, *, tags: int) ->
 
 
 async def count_entries(log: AsyncLog, tags: list[str] | None, *, start: int, end: int) -> int:
-    found = 0
+    count = 0
     async with log.tail(tags, start=start, end=end) as reader:
         async for batch in reader:
-            found += len(batch.entries)
-    return found
+            count += len(batch.entries)
+    return count
 
 
 class Tails:

@@ -78,7 +78,7 @@ SMALL: Final = (BASE, Pair(PENSTOCK, NOOP), Pair(RATE_MICRO_BATCH, PENSTOCK), BO
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConnectorBenchSizes:
     """How much of everything; QUICK is for tests of the bench itself."""
 
     #: Rounds that count, after one that only warms up.
@@ -93,11 +93,11 @@ class Plan:
     with_batches: bool = True
 
 
-QUICK: Final = Plan(rounds=1, rows=20_000, warm_triggers=3, triggers=10)
+QUICK: Final = ConnectorBenchSizes(rounds=1, rows=20_000, warm_triggers=3, triggers=10)
 
 
 @dataclass(slots=True)
-class Found:
+class ConnectorFigures:
     """What was measured, one value for each round."""
 
     row_bytes: float = 0.0
@@ -107,7 +107,7 @@ class Found:
     rows_off: int = 0
 
 
-def run_connector_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report:
+def run_connector_bench(*, directory: Path | None, plan: ConnectorBenchSizes, say: Say) -> Report:
     """About six minutes; needs Java."""
     busy = os.getloadavg()[0]
     if busy > _BUSY_LOAD:
@@ -117,8 +117,8 @@ def run_connector_bench(*, directory: Path | None, plan: Plan, say: Say) -> Repo
         contextlib.closing(connect(root / "log")) as log,
         _session() as spark,
     ):
-        found = Bench(Queries(spark, root / "log", root), log, root, plan, say).run()
-    report = make_report(found, plan)
+        figures = Bench(Queries(spark, root / "log", root), log, root, plan, say).run()
+    report = make_report(figures, plan)
     report.figures["load_average_before"] = round(busy, 2)
     report.figures["load_average_after"] = round(os.getloadavg()[0], 2)
     return report
@@ -127,19 +127,21 @@ def run_connector_bench(*, directory: Path | None, plan: Plan, say: Say) -> Repo
 class Bench:
     """One run over one log."""
 
-    def __init__(self, queries: Queries, log: Log, root: Path, plan: Plan, say: Say) -> None:
+    def __init__(
+        self, queries: Queries, log: Log, root: Path, plan: ConnectorBenchSizes, say: Say
+    ) -> None:
         self._queries = queries
         self._log = log
         self._files = root / "bids"
         self._plan = plan
         self._say = say
-        self._found = Found()
+        self._figures = ConnectorFigures()
         self._made = 0
 
-    def run(self) -> Found:
+    def run(self) -> ConnectorFigures:
         self._triggers()
         self._throughput()
-        return self._found
+        return self._figures
 
     # ---- triggers
 
@@ -148,15 +150,15 @@ class Bench:
         with _feeding(self._log.create_stream("ticks", _TICKS), plan):
             for number in range(0 if plan.warm_round else 1, plan.rounds + 1):
                 for pair in SMALL:
-                    found = self._run_small(pair)
+                    triggers = self._run_small(pair)
                     if number:
-                        self._found.small.setdefault(pair, []).append(found)
+                        self._figures.small.setdefault(pair, []).append(triggers)
                 self._say_round(number)
 
     def _run_small(self, pair: Pair) -> Triggers:
         plan = self._plan
         result = self._result(_TICKS) if pair.sink == PENSTOCK else ""
-        found = self._queries.run_some(
+        triggers = self._queries.run_some(
             self._queries.read_small(pair.source, "ticks", plan.trigger_rows),
             pair.sink,
             result,
@@ -165,12 +167,12 @@ class Bench:
             seconds=_QUERY_SECONDS,
         )
         if result:
-            self._found.rows_off += count_rows_off(self._log.stream(result).read()["value"])
-        return found
+            self._figures.rows_off += count_rows_off(self._log.stream(result).read()["value"])
+        return triggers
 
     def _say_round(self, number: int) -> None:
         if number:
-            both, base = self._found.small[BOTH][-1], self._found.small[BASE][-1]
+            both, base = self._figures.small[BOTH][-1], self._figures.small[BASE][-1]
             self._say(
                 f"triggers, round {number}: p50 {_p50(both):.0f} ms for {BOTH},"
                 f" {_p50(base):.0f} ms for {BASE}"
@@ -187,11 +189,11 @@ class Bench:
             for pair in STREAMING:
                 rate = self._run_streaming(pair, schema)
                 if number:
-                    self._found.streaming.setdefault(pair, []).append(rate)
+                    self._figures.streaming.setdefault(pair, []).append(rate)
             for pair in BATCH if plan.with_batches else ():
                 rate = self._run_batch(pair, cached)
                 if number:
-                    self._found.batch.setdefault(pair, []).append(rate)
+                    self._figures.batch.setdefault(pair, []).append(rate)
             self._say(f"throughput, round {number} of {plan.rounds}")
         cached.unpersist()
 
@@ -199,7 +201,7 @@ class Bench:
         """The same rows in a stream and in files; the schema of the files, as Spark has it."""
         rows = self._plan.rows
         bids = make_bids(0, rows, start_us=next_second(now_us()), rate=100_000)
-        self._found.row_bytes = bids.nbytes / rows
+        self._figures.row_bytes = bids.nbytes / rows
         stream = self._log.create_stream("bids", BIDS)
         table = pa.Table.from_batches([bids]).cast(stream.schema)
         for first in range(0, rows, _APPEND_ROWS):
@@ -217,16 +219,16 @@ class Bench:
         place = str(self._files) if pair.source == PARQUET else "bids"
         frame = self._queries.read_all(pair.source, place, schema, plan.rows)
         if pair.source == RATE:  # it has no end
-            found = self._queries.run_some(
+            triggers = self._queries.run_some(
                 frame, pair.sink, "", warm=1, triggers=2, seconds=_QUERY_SECONDS
             )
-            return found.rows_per_s
+            return triggers.rows_per_s
         result = self._result(BIDS) if pair.sink == PENSTOCK else ""
-        found = self._queries.run_all(frame, pair.sink, result, _QUERY_SECONDS)
-        self._found.rows_off += abs(found.rows - plan.rows)
+        triggers = self._queries.run_all(frame, pair.sink, result, _QUERY_SECONDS)
+        self._figures.rows_off += abs(triggers.rows - plan.rows)
         if result:
-            self._found.rows_off += abs(self._log.stream(result).read().num_rows - plan.rows)
-        return found.rows_per_s
+            self._figures.rows_off += abs(self._log.stream(result).read().num_rows - plan.rows)
+        return triggers.rows_per_s
 
     def _run_batch(self, pair: Pair, cached: Any) -> float:
         place = str(self._files) if pair.source == PARQUET else "bids"
@@ -235,7 +237,7 @@ class Bench:
         seconds = self._queries.save(frame, pair.sink, result)
         if result:
             written = self._log.stream(result).read().num_rows
-            self._found.rows_off += abs(written - self._plan.rows)
+            self._figures.rows_off += abs(written - self._plan.rows)
         return self._plan.rows / seconds
 
     def _result(self, ddl: str) -> str:
@@ -244,7 +246,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def _feeding(stream: Any, plan: Plan) -> Iterator[None]:
+def _feeding(stream: Any, plan: ConnectorBenchSizes) -> Iterator[None]:
     """Rows are appended all the time, numbered on and on."""
     stop = threading.Event()
     failed: list[Exception] = []
@@ -278,16 +280,16 @@ def _make_ticks(first: int, count: int, schema: pa.Schema) -> pa.Table:
 
 def count_rows_off(values: Any) -> int:
     """Of numbers that should follow each other: how many are missing, or there twice."""
-    found = np.sort(values.to_numpy())
-    return int(np.abs(np.diff(found) - 1).sum())
+    ordered = np.sort(values.to_numpy())
+    return int(np.abs(np.diff(ordered) - 1).sum())
 
 
-def make_report(found: Found, plan: Plan) -> Report:
+def make_report(figures: ConnectorFigures, plan: ConnectorBenchSizes) -> Report:
     """Figures of all, and the bar."""
     report = Report("connector", parameters=asdict(plan))
     ratios = [
         _p50(both) / _p50(base)
-        for both, base in zip(found.small[BOTH], found.small[BASE], strict=True)
+        for both, base in zip(figures.small[BOTH], figures.small[BASE], strict=True)
     ]
     detail = (
         f"median of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f};"
@@ -297,25 +299,25 @@ def make_report(found: Found, plan: Plan) -> Report:
     ratio = statistics.median(ratios)
     report.checks.append(Check(name, ratio, TRIGGER_BAR, "at most", "×", detail))
     detail = "of all streams that were written to: missing, or there twice"
-    report.checks.append(Check("rows_off_balance", found.rows_off, 0, "at most", "rows", detail))
-    for pair, rounds in found.small.items():
+    report.checks.append(Check("rows_off_balance", figures.rows_off, 0, "at most", "rows", detail))
+    for pair, rounds in figures.small.items():
         report.figures[f"trigger, {pair}"] = _trigger_figures(rounds)
-    for kind, rates in (("streaming", found.streaming), ("batch", found.batch)):
+    for kind, rates in (("streaming", figures.streaming), ("batch", figures.batch)):
         for pair, values in rates.items():
-            report.figures[f"{kind}, {pair}"] = _rate_figures(values, found.row_bytes)
+            report.figures[f"{kind}, {pair}"] = _rate_figures(values, figures.row_bytes)
     return report
 
 
 def _trigger_figures(rounds: list[Triggers]) -> dict[str, Any]:
-    every = [value for one in rounds for value in one.milliseconds]
+    every = [value for triggers in rounds for value in triggers.milliseconds]
     return {
-        "p50_ms": statistics.median(_p50(one) for one in rounds),
-        "p50_ms_rounds": [_p50(one) for one in rounds],
+        "p50_ms": statistics.median(_p50(triggers) for triggers in rounds),
+        "p50_ms_rounds": [_p50(triggers) for triggers in rounds],
         "p90_ms": percentile(every, 90),
         "triggers": len(every),
-        "rows_per_trigger": round(sum(one.rows for one in rounds) / len(every), 1),
+        "rows_per_trigger": round(sum(triggers.rows for triggers in rounds) / len(every), 1),
         "p50_ms_of_parts": {
-            part: percentile([value for one in rounds for value in one.parts[part]], 50)
+            part: percentile([value for triggers in rounds for value in triggers.parts[part]], 50)
             for part in PARTS
         },
     }

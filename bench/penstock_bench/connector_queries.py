@@ -117,7 +117,7 @@ class Queries:
                 progress = query.recentProgress
             finally:
                 query.stop()
-            with_rows = [one for one in progress if one["numInputRows"]]
+            with_rows = [report for report in progress if report["numInputRows"]]
             return count_triggers(with_rows[warm : warm + triggers])
 
     def _write(self, frame: Any, sink: str, place: str, own: str) -> Any:
@@ -149,12 +149,12 @@ class Queries:
 
 def count_triggers(progress: list[Any]) -> Triggers:
     """Of Spark's reports, those with rows."""
-    found = [one for one in progress if one["numInputRows"]]
-    durations = [one["durationMs"] for one in found]
+    with_rows = [report for report in progress if report["numInputRows"]]
+    durations = [report["durationMs"] for report in with_rows]
     return Triggers(
-        rows=sum(one["numInputRows"] for one in found),
-        milliseconds=[float(one[TRIGGER]) for one in durations],
-        parts={part: [float(one.get(part, 0)) for one in durations] for part in PARTS},
+        rows=sum(report["numInputRows"] for report in with_rows),
+        milliseconds=[float(report[TRIGGER]) for report in durations],
+        parts={part: [float(report.get(part, 0)) for report in durations] for part in PARTS},
     )
 
 
@@ -166,8 +166,8 @@ def _wait_triggers(query: Any, triggers: int, seconds: float) -> None:
         # Batches are numbered from 0, so this is at least as many; those with rows are counted.
         last = query.lastProgress
         if last is not None and last["batchId"] + 1 >= triggers:
-            found = sum(1 for one in query.recentProgress if one["numInputRows"])
-            if found >= triggers:
+            count = sum(1 for report in query.recentProgress if report["numInputRows"])
+            if count >= triggers:
                 return
         if time.monotonic() > deadline:
             raise RuntimeError(f"fewer than {triggers} triggers with rows in {seconds:g} s")

@@ -147,10 +147,10 @@ class Load:
         """Wait for the end of what was begun."""
         if not self._ours.poll(timeout):
             raise RuntimeError(f"the load did not end within {timeout:g} s")
-        found = self._ours.recv()
-        if not isinstance(found, Sent):
-            raise RuntimeError(f"the load failed: {found}")
-        return found
+        answer = self._ours.recv()
+        if not isinstance(answer, Sent):
+            raise RuntimeError(f"the load failed: {answer}")
+        return answer
 
     def close(self) -> None:
         """End the process. Idempotent."""
@@ -214,8 +214,8 @@ async def _run_burst(appender: AsyncAppender, command: Burst) -> Sent:
     entries.append(_entry(command, command.closing, 1))
     waiting: deque[asyncio.Future[Any]] = deque()
     first_us = now_us()
-    for at in range(0, len(entries), _BURST_GROUP):
-        waiting.append(appender.append_nowait(entries[at : at + _BURST_GROUP]))
+    for start in range(0, len(entries), _BURST_GROUP):
+        waiting.append(appender.append_nowait(entries[start : start + _BURST_GROUP]))
         if len(waiting) > _BURST_WAITING:
             await waiting.popleft()
     await appender.drained()

@@ -42,7 +42,7 @@ _context = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LogBenchSizes:
     """How much of everything; `quick` is for tests of the bench itself."""
 
     rounds: int = 5
@@ -55,7 +55,7 @@ class Plan:
     memory_tags: int = 100_000
 
 
-QUICK = Plan(
+QUICK = LogBenchSizes(
     rounds=2,
     latency_appends=100,
     small_entries=5_000,
@@ -70,7 +70,7 @@ QUICK = Plan(
 class Bench:
     """One run in a fresh directory, which is removed at the end."""
 
-    def __init__(self, directory: Path | None, plan: Plan, say: Say) -> None:
+    def __init__(self, directory: Path | None, plan: LogBenchSizes, say: Say) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
         self._plan = plan
         self._say = say
@@ -230,10 +230,10 @@ class Bench:
             for _ in range(self._plan.rounds):
                 for name, tags, expected in (("one", ["t/7"], count // 100), ("all", None, count)):
                     started = time.perf_counter()
-                    found = await _count(log, tags)
+                    read = await _count(log, tags)
                     times[name].append(time.perf_counter() - started)
-                    if found < expected or (tags and found != expected):
-                        raise RuntimeError(f"read {found} entries of {expected}")
+                    if read < expected or (tags and read != expected):
+                        raise RuntimeError(f"read {read} entries of {expected}")
 
         with _server(directory):
             _run_with_log(directory, measure)
@@ -329,7 +329,7 @@ class Bench:
 PAYLOAD_BYTES_OF_LARGEST = 128 * KIB
 
 
-def run_log_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report:
+def run_log_bench(*, directory: Path | None, plan: LogBenchSizes, say: Say) -> Report:
     return Bench(directory, plan, say).run()
 
 
@@ -367,9 +367,9 @@ async def _append_and_tail(
         started = time.perf_counter()
         done = await appender.append(entries)
         acked.append(time.perf_counter() - started)
-        lsn, at = await arrived.get()
+        lsn, arrived_at = await arrived.get()
         assert lsn == done.first_lsn
-        delivered.append(at - started)
+        delivered.append(arrived_at - started)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return acked, delivered
@@ -405,11 +405,11 @@ async def _append_tagged(log: AsyncLog, data: bytes, count: int, *, tags: int) -
 
 async def _count(log: AsyncLog, tags: list[str] | None) -> int:
     end = (await log.bounds()).tail
-    found = 0
+    count = 0
     async with log.tail(tags, start=0, end=end) as reader:
         async for batch in reader:
-            found += len(batch.entries)
-    return found
+            count += len(batch.entries)
+    return count
 
 
 # ---- processes
@@ -456,12 +456,12 @@ def _tail_until(directory: Path, count: int, times: Any) -> None:
     """Says when it follows, and when it has read `count` entries."""
 
     async def main(log: AsyncLog) -> None:
-        found = 0
+        read = 0
         async with log.tail(["bench"], start=0) as reader:
             times.put(time.perf_counter())
             async for batch in reader:
-                found += len(batch.entries)
-                if found >= count:
+                read += len(batch.entries)
+                if read >= count:
                     times.put(time.perf_counter())
                     return
 

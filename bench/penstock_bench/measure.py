@@ -23,8 +23,10 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def summary(values: Sequence[float], *, scale: float = 1.0) -> dict[str, float]:
     """p50, p90, p99, p99.9 and max, each times `scale`."""
-    found = {f"p{percent:g}": percentile(values, percent) * scale for percent in PERCENTILES}
-    return {name: round(value, 1) for name, value in {**found, "max": max(values) * scale}.items()}
+    summary = {f"p{percent:g}": percentile(values, percent) * scale for percent in PERCENTILES}
+    return {
+        name: round(value, 1) for name, value in {**summary, "max": max(values) * scale}.items()
+    }
 
 
 class RawDisk:

@@ -42,7 +42,7 @@ _context = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OpsBenchSizes:
     """How much of everything; `quick` is for tests of the bench itself."""
 
     rows: int = 400_000
@@ -50,7 +50,7 @@ class Plan:
     memory_keys: int = 1_000_000
 
 
-QUICK = Plan(rows=20_000, rounds=2, memory_keys=20_000)
+QUICK = OpsBenchSizes(rows=20_000, rounds=2, memory_keys=20_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ SCENARIOS = (
 )
 
 
-def run_ops_bench(plan: Plan, say: Say) -> Report:
+def run_ops_bench(plan: OpsBenchSizes, say: Say) -> Report:
     """All scenarios, ours and Spark's."""
     report = Report("ops", parameters={"plan": repr(plan), "virtual_nodes_in_one_task": True})
     tables = {name: make_rows(seed, plan.rows) for seed, name in enumerate(("events", "others"))}
@@ -205,7 +205,7 @@ def _plan(
     return plan(scenario.build(frames), mode=scenario.mode)
 
 
-def _measure_spark(frame: Any, scenario: Scenario, plan: Plan) -> list[float]:
+def _measure_spark(frame: Any, scenario: Scenario, plan: OpsBenchSizes) -> list[float]:
     """Rows a second, per round, after a warm-up."""
     rates = []
     for _ in range(plan.rounds + 1):
@@ -218,13 +218,13 @@ def _measure_spark(frame: Any, scenario: Scenario, plan: Plan) -> list[float]:
 def _measure_ours(
     planned: Planned,
     tables: Mapping[str, pa.Table],
-    plan: Plan,
+    plan: OpsBenchSizes,
     scenario: Scenario,
     report: Report,
 ) -> dict[int, float]:
     rates: dict[int, float] = {}
     for size in BATCH_SIZES:
-        found = []
+        seconds = []
         for _ in range(plan.rounds):
             runner = StageRunner(planned.query, planned.static_rows())
             payloads = runner.encode(tables, size)
@@ -232,9 +232,9 @@ def _measure_ours(
                 runner.run(payloads)
             started = time.perf_counter()
             rows = runner.run(payloads)
-            found.append(rows / (time.perf_counter() - started))
-        rates[size] = statistics.median(found)
-        report.figures[f"{scenario.name}, {size} rows a batch, rows/s"] = _spread(found)
+            seconds.append(rows / (time.perf_counter() - started))
+        rates[size] = statistics.median(seconds)
+        report.figures[f"{scenario.name}, {size} rows a batch, rows/s"] = _spread(seconds)
     return rates
 
 

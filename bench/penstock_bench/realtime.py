@@ -74,7 +74,7 @@ _BUSY_LOAD: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RealtimeBenchSizes:
     """How much of everything; `quick` is for tests of the bench itself."""
 
     rate: int = 20_000
@@ -93,7 +93,7 @@ class Plan:
     variants: tuple[str, ...] = (PENSTOCK, UNSAFE, MICRO_BATCH_BEST, MICRO_BATCH_DEFAULTS)
 
 
-QUICK: Final = Plan(
+QUICK: Final = RealtimeBenchSizes(
     rounds=1,
     warm_seconds=1,
     seconds=2,
@@ -105,7 +105,7 @@ QUICK: Final = Plan(
 
 
 @dataclass(slots=True)
-class Found:
+class VariantFigures:
     """What was measured of one query in one variant."""
 
     #: Milliseconds, one list per round.
@@ -127,7 +127,7 @@ class Found:
 
     def as_figures(self) -> dict[str, Any]:
         figures: dict[str, Any] = {"rows": len(self.values), "latency_ms": summary(self.values)}
-        figures["p50_ms_rounds"] = [round(percentile(one, 50), 2) for one in self.rounds]
+        figures["p50_ms_rounds"] = [round(percentile(values, 50), 2) for values in self.rounds]
         figures["events_off_balance"] = self.wrong_events
         figures["generator_late_ms_max"] = round(self.late_ms_max, 1)
         if self.saturation:
@@ -172,8 +172,8 @@ class MicroBatches:
         )
 
     def stop(self) -> dict[str, Any]:
-        found = self._peer.ask("stop", _PEER_SECONDS)
-        return {name: value for name, value in found.items() if name != "ok"}
+        answer = self._peer.ask("stop", _PEER_SECONDS)
+        return {name: value for name, value in answer.items() if name != "ok"}
 
     def check(self) -> None:
         self._peer.check()
@@ -183,10 +183,10 @@ class MicroBatches:
 
 
 #: By query, then variant.
-Results = dict[str, dict[str, Found]]
+Results = dict[str, dict[str, VariantFigures]]
 
 
-def run_realtime_bench(*, directory: Path | None, plan: Plan, say: Say) -> Report:
+def run_realtime_bench(*, directory: Path | None, plan: RealtimeBenchSizes, say: Say) -> Report:
     busy = os.getloadavg()[0]
     if busy > _BUSY_LOAD:
         say(f"the machine is busy (load {busy:.1f}): latencies will say more about that")
@@ -195,8 +195,8 @@ def run_realtime_bench(*, directory: Path | None, plan: Plan, say: Say) -> Repor
         contextlib.closing(connect(root / "log")) as log,
         contextlib.closing(Load(root / "log")) as load,
     ):
-        found = Bench(root / "log", log, load, plan, say).run()
-    report = make_report(found, plan)
+        results = Bench(root / "log", log, load, plan, say).run()
+    report = make_report(results, plan)
     report.figures["load_average_before"] = round(busy, 2)
     return report
 
@@ -204,15 +204,18 @@ def run_realtime_bench(*, directory: Path | None, plan: Plan, say: Say) -> Repor
 class Bench:
     """One run over one log."""
 
-    def __init__(self, directory: Path, log: Log, load: Load, plan: Plan, say: Say) -> None:
+    def __init__(
+        self, directory: Path, log: Log, load: Load, plan: RealtimeBenchSizes, say: Say
+    ) -> None:
         self._directory = directory
         self._log = log
         self._load = load
         self._plan = plan
         self._say = say
         self._phases = 0
-        self._found: Results = {
-            query: {variant: Found() for variant in plan.variants} for query in plan.queries
+        self._results: Results = {
+            query: {variant: VariantFigures() for variant in plan.variants}
+            for query in plan.queries
         }
 
     def run(self) -> Results:
@@ -225,7 +228,7 @@ class Bench:
                     if variant == MICRO_BATCH_DEFAULTS:
                         self._saturate(driver, variant, QUERIES[query])
         self._real_time(range(first, self._plan.rounds))
-        return self._found
+        return self._results
 
     def _peers(self) -> list[str]:
         """The peer's variants that can run; those that cannot are not measured."""
@@ -237,9 +240,9 @@ class Bench:
         if missing is None:
             return wanted
         self._say(f"micro-batches are skipped, {missing}")
-        for found in self._found.values():
+        for variants in self._results.values():
             for variant in wanted:
-                del found[variant]
+                del variants[variant]
         return []
 
     def _real_time(self, rounds: range) -> None:
@@ -275,14 +278,14 @@ class Bench:
         finally:
             arrivals.stop()
             # Also after a failure of ours: if the query failed, its error is the better one.
-            self._found[query.name][variant].engine.update(driver.stop())
+            self._results[query.name][variant].engine.update(driver.stop())
 
     def _phase(self, driver: Engine, variant: str, query: BenchQuery) -> None:
         plan = self._plan
         is_peer = variant not in (PENSTOCK, UNSAFE)
         warm = plan.peer_warm_seconds if is_peer else plan.warm_seconds
         seconds = plan.peer_seconds if is_peer else plan.seconds
-        found = self._found[query.name][variant]
+        figures = self._results[query.name][variant]
         with self._running(driver, variant, query) as (source, arrivals):
             self._put(source, warm)
             if warm > 1:
@@ -292,8 +295,8 @@ class Bench:
                 if _wait(driver, arrivals, caught_up, _BEHIND_SECONDS) is None:
                     raise RuntimeError(f"{query.name}, {variant}: it cannot keep up")
             warmed_up = query.expected(0, warm * plan.rate)
-            self._measure(driver, source, arrivals, query, found, seconds, warmed_up)
-        values = found.rounds[-1]
+            self._measure(driver, source, arrivals, query, figures, seconds, warmed_up)
+        values = figures.rounds[-1]
         self._say(
             f"{query.name}, {variant}: p50 {percentile(values, 50):,.1f} ms,"
             f" p99 {percentile(values, 99):,.1f} ms, {len(values):,} rows"
@@ -305,7 +308,7 @@ class Bench:
         source: str,
         arrivals: Arrivals,
         query: BenchQuery,
-        found: Found,
+        figures: VariantFigures,
         seconds: int,
         warmed_up: int,
     ) -> None:
@@ -320,10 +323,10 @@ class Bench:
         measured = latencies(arrivals.found(), query, from_us, to_us)
         if not measured.values:
             raise RuntimeError(f"{query.name}: no results {_BEHIND_SECONDS:g} s after the load")
-        found.rounds.append(measured.values)
+        figures.rounds.append(measured.values)
         expected = query.expected(_LEAD_SECONDS * rate, seconds * rate)
-        found.wrong_events += abs(measured.events - expected)
-        found.late_ms_max = max(found.late_ms_max, sent.late_us_max / 1_000)
+        figures.wrong_events += abs(measured.events - expected)
+        figures.late_ms_max = max(figures.late_ms_max, sent.late_us_max / 1_000)
 
     def _put(self, source: str, seconds: int) -> tuple[Live, Sent]:
         """The load, for so long, from a whole second on."""
@@ -335,15 +338,15 @@ class Bench:
 
     def _saturate(self, driver: Engine, variant: str, query: BenchQuery) -> None:
         count = self._plan.backlog
-        found = self._found[query.name][variant].saturation
+        rates = self._results[query.name][variant].saturation
         with self._running(driver, variant, query, readers=2) as (source, arrivals):
             burst = Burst(source, next_second(now_us()), self._plan.rate, count)
             done = 0
             for _ in range(self._plan.backlogs):
-                found.append(self._drain(driver, burst, arrivals, done + query.expected(0, count)))
+                rates.append(self._drain(driver, burst, arrivals, done + query.expected(0, count)))
                 done += query.expected(0, count) + query.expected(burst.closing, 1)
                 burst = replace(burst, start_us=burst.after_us)
-        self._say(f"{query.name}, {variant}: {max(found):,.0f} events/s at most")
+        self._say(f"{query.name}, {variant}: {max(rates):,.0f} events/s at most")
 
     def _drain(self, driver: Engine, burst: Burst, arrivals: Arrivals, expected: int) -> float:
         """Events a second, until the results add up to what is expected."""
@@ -365,20 +368,22 @@ def _wait(driver: Engine, arrivals: Arrivals, events: int, seconds: float) -> in
     return visible_us
 
 
-def make_report(found: Results, plan: Plan) -> Report:
+def make_report(results: Results, plan: RealtimeBenchSizes) -> Report:
     """Figures of all, and a check for every pair of variants that was measured."""
     report = Report("realtime", parameters=asdict(plan))
-    for query, variants in found.items():
-        for variant, one in variants.items():
-            report.figures[f"{query}, {variant}"] = one.as_figures()
+    for query, variants in results.items():
+        for variant, figures in variants.items():
+            report.figures[f"{query}, {variant}"] = figures.as_figures()
         report.checks += _latency_checks(query, variants)
-    wrong = sum(one.wrong_events for variants in found.values() for one in variants.values())
+    wrong = sum(
+        figures.wrong_events for variants in results.values() for figures in variants.values()
+    )
     detail = "of the measured events, over all variants: what came out beside what was sent"
     report.checks.append(Check("events_off_balance", wrong, 0, "at most", "events", detail))
     return report
 
 
-def _latency_checks(query: str, variants: Mapping[str, Found]) -> Iterator[Check]:
+def _latency_checks(query: str, variants: Mapping[str, VariantFigures]) -> Iterator[Check]:
     ours = variants.get(PENSTOCK)
     if ours is None:
         return

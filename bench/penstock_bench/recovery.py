@@ -65,7 +65,7 @@ _RESULT: Final = "q8_result"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryBenchSizes:
     """How much of everything; QUICK is for tests of the bench itself."""
 
     event_seconds: int = 300
@@ -78,7 +78,7 @@ class Plan:
     with_cluster: bool = True
 
 
-QUICK: Final = Plan(event_seconds=30, rounds=1, kills=1, with_cluster=False)
+QUICK: Final = RecoveryBenchSizes(event_seconds=30, rounds=1, kills=1, with_cluster=False)
 
 
 @dataclass(slots=True)
@@ -95,11 +95,11 @@ class Replay:
         self.entries += 1
         self.bytes += len(entry.payload)
         if entry.kind is Kind.CHANGE:
-            self.changes += sum(one.rows.num_rows for one in decode_changes(entry.payload))
+            self.changes += sum(change.rows.num_rows for change in decode_changes(entry.payload))
 
 
 @dataclass(slots=True)
-class Found:
+class RecoveryFigures:
     """Everything that was measured."""
 
     build_seconds: float = 0.0
@@ -123,65 +123,71 @@ class Found:
 
 
 def run_recovery_bench(
-    *, directory: Path | None = None, plan: Plan | None = None, say: Say = lambda _: None
+    *,
+    directory: Path | None = None,
+    plan: RecoveryBenchSizes | None = None,
+    say: Say = lambda _: None,
 ) -> Report:
     """About three minutes; needs Java."""
-    plan = plan or Plan()
-    found = Found()
+    plan = plan or RecoveryBenchSizes()
+    figures = RecoveryFigures()
     with _scratch(directory) as scratch:
-        _measure(scratch, plan, found, say)
+        _measure(scratch, plan, figures, say)
         if plan.with_cluster:
             say("a cluster of two executors: kill -9 of one")
             with _session("local-cluster[2,1,1024]") as spark:
-                found.executor_killed = _kill_on_cluster(spark, scratch, plan)
-    return make_report(found, plan)
+                figures.executor_killed = _kill_on_cluster(spark, scratch, plan)
+    return make_report(figures, plan)
 
 
 def measure_resume(
-    *, directory: Path | None = None, plan: Plan | None = None, say: Say = lambda _: None
-) -> Found:
+    *,
+    directory: Path | None = None,
+    plan: RecoveryBenchSizes | None = None,
+    say: Say = lambda _: None,
+) -> RecoveryFigures:
     """Only the first part: tasks in this process, with checkpoints and without. Needs Java once,
     to plan the query."""
-    plan = plan or Plan()
-    found = Found()
+    plan = plan or RecoveryBenchSizes()
+    figures = RecoveryFigures()
     with _scratch(directory) as scratch, _session("local[1]") as spark, connect(scratch) as log:
         spec = _make_spec(log, _make_frame(spark, log), plan, scratch)
         say(f"building state from {plan.event_seconds} s of {plan.events_per_s:,} events/s")
-        uvloop.run(_in_process(scratch, spec, plan, found, say))
-    return found
+        uvloop.run(_in_process(scratch, spec, plan, figures, say))
+    return figures
 
 
-def make_report(found: Found, plan: Plan) -> Report:
+def make_report(measured: RecoveryFigures, plan: RecoveryBenchSizes) -> Report:
     """The verdict."""
-    with_s = statistics.median(found.with_checkpoints)
-    without_s = statistics.median(found.without)
+    with_s = statistics.median(measured.with_checkpoints)
+    without_s = statistics.median(measured.without)
     checks = [
         Check(
             "resume with checkpoints, times faster", without_s / with_s, RATIO_BAR, "at least", "x",
-            f"medians of {len(found.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
+            f"medians of {len(measured.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
         ),
-        Check("difference in rows of state", found.rows_differ, 0, "at most", "rows"),
+        Check("difference in rows of state", measured.rows_differ, 0, "at most", "rows"),
     ]  # fmt: skip
     for name, seconds, bar in (
-        ("killed worker, new input visible", found.worker_killed, WORKER_SECONDS_BAR),
-        ("killed executor, new input visible", found.executor_killed, EXECUTOR_SECONDS_BAR),
+        ("killed worker, new input visible", measured.worker_killed, WORKER_SECONDS_BAR),
+        ("killed executor, new input visible", measured.executor_killed, EXECUTOR_SECONDS_BAR),
     ):
         if seconds:
             checks.append(Check(name, max(seconds), bar, "at most", "s", f"of {len(seconds)}"))
     figures = {
-        name: [round(one, 4) for one in value] if isinstance(value, list) else value
-        for name, value in asdict(found).items()
+        name: [round(number, 4) for number in value] if isinstance(value, list) else value
+        for name, value in asdict(measured).items()
     }
     return Report("recovery", checks, figures, asdict(plan))
 
 
-def _measure(directory: Path, plan: Plan, found: Found, say: Say) -> None:
+def _measure(directory: Path, plan: RecoveryBenchSizes, figures: RecoveryFigures, say: Say) -> None:
     with _session(f"local[{plan.workers + 1}]") as spark, connect(directory) as log:
         frame = _make_frame(spark, log)
         spec = _make_spec(log, frame, plan, directory)
         say(f"building state from {plan.event_seconds} s of events")
-        uvloop.run(_in_process(directory, spec, plan, found, say))
-        _run_on_spark(frame, log, plan, found, say)
+        uvloop.run(_in_process(directory, spec, plan, figures, say))
+        _run_on_spark(frame, log, plan, figures, say)
 
 
 # -- the query
@@ -197,7 +203,7 @@ def _make_frame(spark: Any, log: Log) -> Any:
     return q8(timed[0], timed[1], None)  # type: ignore[arg-type]
 
 
-def _make_spec(log: Log, frame: Any, plan: Plan, directory: Path) -> QuerySpec:
+def _make_spec(log: Log, frame: Any, plan: RecoveryBenchSizes, directory: Path) -> QuerySpec:
     """As `penstock.start` would register it for the first time: it goes on with this state."""
     from penstock.spark.frontend import plan as plan_frame
 
@@ -241,25 +247,27 @@ def _generator(events_per_s: int) -> Generator:
 # -- in this process
 
 
-async def _in_process(directory: Path, spec: QuerySpec, plan: Plan, found: Found, say: Say) -> None:
+async def _in_process(
+    directory: Path, spec: QuerySpec, plan: RecoveryBenchSizes, figures: RecoveryFigures, say: Say
+) -> None:
     async with await AsyncLog.connect(directory_endpoint(directory)) as log:
         started = time.monotonic()
         await _build(log, spec, plan)
-        found.build_seconds = round(time.monotonic() - started, 1)
-        await _weigh(log, spec, found)
+        figures.build_seconds = round(time.monotonic() - started, 1)
+        await _weigh(log, spec, figures)
         bare = replace(spec, settings=replace(spec.settings, checkpoints=None))
         say(f"resuming, {plan.rounds} times with checkpoints and without")
         await _resume(log, spec)  # what is paid once: imports, caches
         for _ in range(plan.rounds):
             with_s, rows = await _resume(log, spec)
             without_s, bare_rows = await _resume(log, bare)
-            found.with_checkpoints.append(with_s)
-            found.without.append(without_s)
-            found.state_rows = sum(rows)
-            found.rows_differ += sum(abs(a - b) for a, b in zip(rows, bare_rows, strict=True))
+            figures.with_checkpoints.append(with_s)
+            figures.without.append(without_s)
+            figures.state_rows = sum(rows)
+            figures.rows_differ += sum(abs(a - b) for a, b in zip(rows, bare_rows, strict=True))
 
 
-async def _build(log: AsyncLog, spec: QuerySpec, plan: Plan) -> None:
+async def _build(log: AsyncLog, spec: QuerySpec, plan: RecoveryBenchSizes) -> None:
     """Feed the tasks, and drop them as a killed process would."""
     async with _running(log, spec):
         source = await log.own_appender()
@@ -307,27 +315,27 @@ async def _last_marker(log: AsyncLog, task: TaskId) -> Marker | None:
     return None if last is None else decode_marker(last.payload)
 
 
-async def _weigh(log: AsyncLog, spec: QuerySpec, found: Found) -> None:
+async def _weigh(log: AsyncLog, spec: QuerySpec, figures: RecoveryFigures) -> None:
     """How large the change log and the checkpoints are."""
     for task in spec.task_ids:
         marker = await _last_marker(log, task)
         assert marker is not None, f"{task} has committed nothing"
-        found.commits += marker.number + 1
+        figures.commits += marker.number + 1
         newest = marker.checkpoints[0] if marker.checkpoints else None
-        found.checkpoint_bytes += 0 if newest is None else int(newest["bytes"])
+        figures.checkpoint_bytes += 0 if newest is None else int(newest["bytes"])
         base = -1 if newest is None else int(newest["marker_lsn"])
         end = (await log.bounds()).tail
         async with log.tail([task.change_tag, task.marker_tag], start=0, end=end) as reader:
             async for batch in reader:
                 for entry in batch.entries:
                     if marker.has_state:  # if not, a task reads its last marker and goes on
-                        found.replay_all.add(entry)
+                        figures.replay_all.add(entry)
                         if entry.lsn > base:
-                            found.replay_suffix.add(entry)
+                            figures.replay_suffix.add(entry)
                     if entry.kind is Kind.CHANGE:
-                        found.change_entries += 1
-                        found.change_bytes += len(entry.payload)
-                        found.suffix_bytes += len(entry.payload) if entry.lsn > base else 0
+                        figures.change_entries += 1
+                        figures.change_bytes += len(entry.payload)
+                        figures.suffix_bytes += len(entry.payload) if entry.lsn > base else 0
 
 
 async def _resume(log: AsyncLog, spec: QuerySpec) -> tuple[float, list[int]]:
@@ -343,7 +351,9 @@ async def _resume(log: AsyncLog, spec: QuerySpec) -> tuple[float, list[int]]:
 # -- on Spark
 
 
-def _run_on_spark(frame: Any, log: Log, plan: Plan, found: Found, say: Say) -> None:
+def _run_on_spark(
+    frame: Any, log: Log, plan: RecoveryBenchSizes, figures: RecoveryFigures, say: Say
+) -> None:
     from penstock.spark.start import start
 
     checkpoints = str(Path(log.target) / "checkpoints")
@@ -362,12 +372,12 @@ def _run_on_spark(frame: Any, log: Log, plan: Plan, found: Found, say: Say) -> N
             seconds = time.monotonic() - started
             if name == "with":
                 say("kill -9 of a worker")
-                found.worker_killed = _kill(query, log, feed, plan.kills, above=0)
+                figures.worker_killed = _kill(query, log, feed, plan.kills, above=0)
         finally:
             query.stop()
         if name != "warm_up":
-            found.end_to_end[f"{name}_seconds"] = round(seconds, 3)
-            found.end_to_end[f"{name}_resume_ms_max"] = _longest_resume(query)
+            figures.end_to_end[f"{name}_seconds"] = round(seconds, 3)
+            figures.end_to_end[f"{name}_resume_ms_max"] = _longest_resume(query)
 
 
 def _longest_resume(query: Any) -> float:
@@ -422,7 +432,7 @@ def _with_parents(pid: int, above: int) -> list[int]:
     return pids
 
 
-def _kill_on_cluster(spark: Any, directory: Path, plan: Plan) -> list[float]:
+def _kill_on_cluster(spark: Any, directory: Path, plan: RecoveryBenchSizes) -> list[float]:
     from penstock.spark.start import start
 
     with connect(directory) as log:

@@ -64,7 +64,7 @@ def commit() -> str:
     """The commit of the source tree that runs; "unknown" outside of one."""
     here = Path(__file__).resolve().parent
     try:
-        found = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
             capture_output=True,
             text=True,
@@ -73,7 +73,7 @@ def commit() -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return found.stdout.strip()
+    return answer.stdout.strip()
 
 
 def machine_class() -> dict[str, Any]:

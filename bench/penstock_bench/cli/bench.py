@@ -54,9 +54,9 @@ def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
       penstock bench log
       penstock bench log --json --dir /var/tmp > log.json
     """
-    from penstock_bench.log import QUICK, Plan, run_log_bench
+    from penstock_bench.log import QUICK, LogBenchSizes, run_log_bench
 
-    report = run_log_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    report = run_log_bench(directory=directory, plan=QUICK if quick else LogBenchSizes(), say=_say)
     show_report(report, as_json=as_json)
 
 
@@ -71,9 +71,9 @@ def bench_ops(as_json: bool, quick: bool) -> None:
       penstock bench ops
       penstock bench ops --json > ops.json
     """
-    from penstock_bench.ops import QUICK, Plan, run_ops_bench
+    from penstock_bench.ops import QUICK, OpsBenchSizes, run_ops_bench
 
-    report = run_ops_bench(plan=QUICK if quick else Plan(), say=_say)
+    report = run_ops_bench(plan=QUICK if quick else OpsBenchSizes(), say=_say)
     show_report(report, as_json=as_json)
 
 
@@ -91,9 +91,11 @@ def bench_realtime(as_json: bool, quick: bool, directory: Path | None) -> None:
       penstock bench realtime
       penstock bench realtime --json --dir /var/tmp > realtime.json
     """
-    from penstock_bench.realtime import QUICK, Plan, run_realtime_bench
+    from penstock_bench.realtime import QUICK, RealtimeBenchSizes, run_realtime_bench
 
-    report = run_realtime_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    report = run_realtime_bench(
+        directory=directory, plan=QUICK if quick else RealtimeBenchSizes(), say=_say
+    )
     show_report(report, as_json=as_json)
 
 
@@ -111,9 +113,11 @@ def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
       penstock bench recovery
       penstock bench recovery --json --dir /var/tmp > recovery.json
     """
-    from penstock_bench.recovery import QUICK, Plan, run_recovery_bench
+    from penstock_bench.recovery import QUICK, RecoveryBenchSizes, run_recovery_bench
 
-    report = run_recovery_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    report = run_recovery_bench(
+        directory=directory, plan=QUICK if quick else RecoveryBenchSizes(), say=_say
+    )
     show_report(report, as_json=as_json)
 
 
@@ -131,9 +135,11 @@ def bench_connector(as_json: bool, quick: bool, directory: Path | None) -> None:
       penstock bench connector
       penstock bench connector --json --dir /var/tmp > connector.json
     """
-    from penstock_bench.connector import QUICK, Plan, run_connector_bench
+    from penstock_bench.connector import QUICK, ConnectorBenchSizes, run_connector_bench
 
-    report = run_connector_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    report = run_connector_bench(
+        directory=directory, plan=QUICK if quick else ConnectorBenchSizes(), say=_say
+    )
     show_report(report, as_json=as_json)
 
 
@@ -151,9 +157,11 @@ def bench_cluster(as_json: bool, quick: bool, directory: Path | None) -> None:
       penstock bench cluster
       penstock bench cluster --json --dir /var/tmp > cluster.json
     """
-    from penstock_bench.cluster import QUICK, Plan, run_cluster_bench
+    from penstock_bench.cluster import QUICK, ClusterBenchSizes, run_cluster_bench
 
-    report = run_cluster_bench(directory=directory, plan=QUICK if quick else Plan(), say=_say)
+    report = run_cluster_bench(
+        directory=directory, plan=QUICK if quick else ClusterBenchSizes(), say=_say
+    )
     show_report(report, as_json=as_json)
 
 
@@ -168,7 +176,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
 
 
 def _show_table(report: Report) -> None:
-    found = report.as_json()
+    figures = report.as_json()
     width = max(len(check.name) for check in report.checks)
     for check in report.checks:
         verdict = "ok  " if check.ok else "MISS"
@@ -177,4 +185,4 @@ def _show_table(report: Report) -> None:
     click.echo()
     for name, figure in report.figures.items():
         click.echo(f"{name}: {figure}")
-    click.echo(f"commit {found['commit']}, machine {found['machine']}")
+    click.echo(f"commit {figures['commit']}, machine {figures['machine']}")

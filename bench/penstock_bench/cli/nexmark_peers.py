@@ -45,7 +45,7 @@ def list_peers(as_json: bool) -> None:
     from penstock_bench.nexmark.peers import find_peers
 
     specs = list(find_peers().values())
-    found = [
+    listed = [
         {
             "name": spec.name,
             "is_ready": spec.missing is None,
@@ -56,7 +56,7 @@ def list_peers(as_json: bool) -> None:
         for spec in specs
     ]
     if as_json:
-        show_json(found)
+        show_json(listed)
         return
     rows = [
         (spec.name, spec.missing or "ready", ", ".join(spec.variants), spec.summary)
@@ -144,11 +144,11 @@ def compare(
       penstock nexmark compare q4 --rate 2000 --peer flink --variant checkpoints_100ms
       penstock nexmark compare q1 q2 q3 --json --results results/ > compare.json
     """
-    from penstock_bench.nexmark.compare import Plan
+    from penstock_bench.nexmark.compare import PeerComparison
     from penstock_bench.nexmark.compare import compare as run_comparison
     from penstock_bench.nexmark.keep import keep
 
-    plan = Plan(queries, oracle=not no_oracle, **options)
+    plan = PeerComparison(queries, oracle=not no_oracle, **options)
     with shown() as (say, show):
         report = run_comparison(
             plan,
@@ -171,9 +171,9 @@ def _show_comparison(report: Report) -> None:
         *("CPU s/M", "rate held", "oracle"),
     ]
     show_table(headers, _rows(report))
-    for one in report.figures["skipped"]:
-        name = " ".join(one[part] for part in ("system", "variant", "query") if one[part])
-        click.echo(f"skipped: {name}: {one['reason']}")
+    for run in report.figures["skipped"]:
+        name = " ".join(run[part] for part in ("system", "variant", "query") if run[part])
+        click.echo(f"skipped: {name}: {run['reason']}")
     click.echo()
     for check in report.checks:
         verdict = "ok  " if check.ok else "MISS"
@@ -185,7 +185,7 @@ def _rows(report: Report) -> Iterator[tuple[object, ...]]:
     from penstock_bench.nexmark.compare import holds_rate
 
     order = {query: place for place, query in enumerate(report.parameters["queries"])}
-    for result in sorted(report.figures["results"], key=lambda one: order[one["query"]]):
+    for result in sorted(report.figures["results"], key=lambda row: order[row["query"]]):
         latency = result["latency_ms"] or {}
         emitted = result["emitted_latency_ms"] or {}
         yield (

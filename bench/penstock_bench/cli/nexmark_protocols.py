@@ -75,12 +75,12 @@ def protocols(
       penstock nexmark protocols --rounds 1 --seconds 5 --json --results results/
     """
     from penstock_bench.nexmark.keep import keep
-    from penstock_bench.nexmark.protocols import Plan, compare_protocols
+    from penstock_bench.nexmark.protocols import ProtocolComparison, compare_protocols
     from penstock_bench.nexmark.run import Bench
 
     if rates:
-        options["rates"] = dict(_parse(one) for one in rates)
-    plan = Plan(**options, oracle=not no_oracle)
+        options["rates"] = dict(_parse(text) for text in rates)
+    plan = ProtocolComparison(**options, oracle=not no_oracle)
     with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
         report, runs = compare_protocols(
             bench, plan, say, lambda run: None if results is None else keep(run, results)
@@ -104,18 +104,18 @@ def _parse(text: str) -> tuple[str, float]:
 def _show(report: Report) -> None:
     rows = []
     for name, protocols in report.figures.items():
-        for protocol, found in protocols.items():
+        for protocol, figures in protocols.items():
             rows.append(
                 (
                     name,
                     protocol,
-                    found["p50_ms"],
-                    found["p99_ms"],
-                    found["appended_p50_ms"],
-                    found["bytes_per_event"],
-                    found["cpu_s_per_million_events"],
-                    f"{found['held']} of {len(found['p50_ms_rounds'])}",
-                    ", ".join(found["oracle"]),
+                    figures["p50_ms"],
+                    figures["p99_ms"],
+                    figures["appended_p50_ms"],
+                    figures["bytes_per_event"],
+                    figures["cpu_s_per_million_events"],
+                    f"{figures['held']} of {len(figures['p50_ms_rounds'])}",
+                    ", ".join(figures["oracle"]),
                 )
             )
     headers = ["query", "protocol", "p50 ms", "p99 ms", "appended p50", "bytes/event", "CPU s/M"]

@@ -127,7 +127,7 @@ def recovery(
     """
     from penstock_bench.nexmark.recovery import make_table, run_recovery
 
-    found = run_recovery(
+    figures = run_recovery(
         rates,
         seconds=seconds,
         rounds=rounds,
@@ -135,15 +135,15 @@ def recovery(
         say=lambda line: click.echo(f"… {line}", err=True),
     )
     if as_json:
-        show_report(found, as_json=True)
+        show_report(figures, as_json=True)
         return
-    show_table(*make_table(found.as_json()))
+    show_table(*make_table(figures.as_json()))
     click.echo()
-    for check in found.checks:
+    for check in figures.checks:
         verdict = "ok  " if check.ok else "MISS"
         value = f"{check.value:,.2f} {check.unit}"
         click.echo(f"{verdict} {check.name}: {value} ({check.sense} {check.bar:,g})")
-    as_said = found.as_json()
+    as_said = figures.as_json()
     click.echo(f"commit {as_said['commit']}, machine {as_said['machine']}")
-    if not found.ok:
+    if not figures.ok:
         sys.exit(1)

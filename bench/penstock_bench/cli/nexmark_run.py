@@ -180,15 +180,15 @@ def saturate(
     from penstock_bench.nexmark.saturate import find_saturation
 
     with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
-        found, steps = find_saturation(bench, _run(query, options), say, first=first)
+        saturation, steps = find_saturation(bench, _run(query, options), say, first=first)
     if results is not None:
         for step in steps:
             keep(step, results)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(saturation, indent=2))
     else:
-        _show_saturation(found)
-    if not found["is_final"] or found["oracle"] == "different":
+        _show_saturation(saturation)
+    if not saturation["is_final"] or saturation["oracle"] == "different":
         sys.exit(1)
 
 
@@ -274,9 +274,9 @@ def _times(latency: dict[str, float]) -> str:
     return ", ".join(f"{name} {ms:,.1f} ms" for name, ms in latency.items()) or "no rows"
 
 
-def _show_saturation(found: dict[str, Any]) -> None:
+def _show_saturation(saturation: dict[str, Any]) -> None:
     rows = []
-    for step in found["steps"]:
+    for step in saturation["steps"]:
         latency = step["latency_ms"] or {}
         missed = [check["name"] for check in step["checks"] if not check["ok"]]
         rows.append(
@@ -290,5 +290,5 @@ def _show_saturation(found: dict[str, Any]) -> None:
         )
     show_table(["events/s", "p50 ms", "p99 ms", "lag per s", "verdict"], rows)
     click.echo()
-    best = found["saturation_events_per_s"]
-    click.echo(f"{found['query']}: {'none held' if best is None else f'{best:,.0f} events/s'}")
+    best = saturation["saturation_events_per_s"]
+    click.echo(f"{saturation['query']}: {'none held' if best is None else f'{best:,.0f} events/s'}")

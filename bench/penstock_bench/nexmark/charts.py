@@ -108,8 +108,8 @@ class Picture:
 
 
 def look_of(series: Series) -> Look:
-    known = PALETTE.get(series)
-    return known or _OTHERS[sum("".join(series).encode()) % len(_OTHERS)]
+    colour = PALETTE.get(series)
+    return colour or _OTHERS[sum("".join(series).encode()) % len(_OTHERS)]
 
 
 def css_name(series: Series) -> str:
@@ -141,7 +141,7 @@ def _draw_lines(
             for line in panel.lines:
                 _draw_line(axes, line)
             axes.set_xscale("log")
-            _log_axis(axes, "y", [y for one in panel.lines for p in one.points for y in p[1:3]])
+            _log_axis(axes, "y", [y for line in panel.lines for p in line.points for y in p[1:3]])
             _ticks(axes, sorted({p.x for line in panel.lines for p in line.points}), x_form)
             _titles(axes, panel, x_title, "latency, ms")
             _limit(axes, panel.query)
@@ -188,25 +188,25 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
     axes.plot([max(ms[-1], 0.01)], [percents[-1]], color=look.light, marker=look.mark, markersize=5)
 
 
-def draw_ratios(found: Sequence[Ratio]) -> Picture:
+def draw_ratios(ratios: Sequence[Ratio]) -> Picture:
     """Medians of the peers over ours; the line at 1 is where both are equal."""
-    queries = list(dict.fromkeys(one.query for one in found))
-    peers = list(dict.fromkeys(one.peer for one in found))
+    queries = list(dict.fromkeys(entry.query for entry in ratios))
+    peers = list(dict.fromkeys(ratio.peer for ratio in ratios))
     step = 1 / (len(peers) + 0.7)
     with mpl.rc_context(_STYLE):
         figure, axes = _rows(queries, 0.27 / step)
-        _log_axis(axes, "x", [1.0, *(one.times for one in found), *RATIO_BARS.values()])
+        _log_axis(axes, "x", [1.0, *(ratio.times for ratio in ratios), *RATIO_BARS.values()])
         for series, bar in RATIO_BARS.items():
             if series in peers:
                 axes.axvline(bar, color=look_of(Series(*series)).light, linestyle=":", linewidth=1)
-        by_place = {(one.query, one.peer): one for one in found}
+        by_place = {(ratio.query, ratio.peer): ratio for ratio in ratios}
         for row, query in enumerate(queries):
             for n, peer in enumerate(peers):
                 y = row + (n + 0.5) * step
                 _draw_ratio(axes, by_place.get((query, peer)), peer, y, 0.85 * step)
         axes.axvline(1, color=INK[0], linewidth=1)
         axes.xaxis.set_major_locator(FixedLocator(_RATIO_TICKS))
-        bars = ", ".join(f"{bar:g}× for {Series(*one).label}" for one, bar in RATIO_BARS.items())
+        bars = ", ".join(f"{bar:g}× for {Series(*peer).label}" for peer, bar in RATIO_BARS.items())
         axes.set_xlabel(f"p50 of the peer over p50 of Penstock, times (dotted: the bar, {bars})")
         _legend(axes, peers, "s")
         return _finish("p50-ratios", figure)
@@ -215,30 +215,30 @@ def draw_ratios(found: Sequence[Ratio]) -> Picture:
 _RATIO_TICKS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
 
 
-def _draw_ratio(axes: Axes, one: Ratio | None, peer: Series, y: float, height: float) -> None:
-    colour = look_of(peer).light if one else MUTED[0]
-    if one:
-        axes.barh(y, one.times - 1, height, left=1, color=colour)
-        text = f"{one.times:.3g}×" + (" (Penstock is slower)" if one.times < 1 else "")
+def _draw_ratio(axes: Axes, ratio: Ratio | None, peer: Series, y: float, height: float) -> None:
+    colour = look_of(peer).light if ratio else MUTED[0]
+    if ratio:
+        axes.barh(y, ratio.times - 1, height, left=1, color=colour)
+        text = f"{ratio.times:.3g}×" + (" (Penstock is slower)" if ratio.times < 1 else "")
     else:
         text = f"{peer.label}: no figure"
     axes.annotate(
-        text, (max(one.times if one else 1, 1), y), (5, 0), textcoords="offset points",
+        text, (max(ratio.times if ratio else 1, 1), y), (5, 0), textcoords="offset points",
         va="center", color=colour, bbox={"facecolor": PAPER[0], "edgecolor": "none", "pad": 1.0},
     )  # fmt: skip
 
 
-def draw_saturation(found: Sequence[Held]) -> Picture:
+def draw_saturation(rates_held: Sequence[Held]) -> Picture:
     """The highest rate held; a hollow mark is the lowest rate above it that was not."""
-    queries = list(dict.fromkeys(one.query for one in found))
-    series = list(dict.fromkeys(one.series for one in found))
+    queries = list(dict.fromkeys(held.query for held in rates_held))
+    series = list(dict.fromkeys(held.series for held in rates_held))
     step = 1 / (len(series) + 0.8)
     with mpl.rc_context(_STYLE):
         figure, axes = _rows(queries, 0.24 / step)
-        for one in found:
-            y = queries.index(one.query) + (series.index(one.series) + 0.5) * step
-            _draw_held(axes, one, y)
-        rates = [rate for one in found for rate in (one.held, one.failed) if rate]
+        for held in rates_held:
+            y = queries.index(held.query) + (series.index(held.series) + 0.5) * step
+            _draw_held(axes, held, y)
+        rates = [rate for held in rates_held for rate in (held.held, held.failed) if rate]
         # Names stand left of the marks: the smallest needs room there.
         _log_axis(axes, "x", [min(rates) / 1.5, *rates], _short)
         for n in range(1, len(queries)):
@@ -248,19 +248,19 @@ def draw_saturation(found: Sequence[Held]) -> Picture:
         return _finish("saturation", figure)
 
 
-def _draw_held(axes: Axes, one: Held, y: float) -> None:
-    look = look_of(one.series)
-    ends = [rate for rate in (one.held, one.failed) if rate]
+def _draw_held(axes: Axes, held: Held, y: float) -> None:
+    look = look_of(held.series)
+    ends = [rate for rate in (held.held, held.failed) if rate]
     axes.plot(ends, [y] * len(ends), color=look.light, linewidth=1, linestyle=":")
-    for rate, fill in ((one.held, look.light), (one.failed, "none")):
+    for rate, fill in ((held.held, look.light), (held.failed, "none")):
         if rate:
             axes.plot(
                 [rate], [y], marker=look.mark, markersize=6, linestyle="none", color=look.light,
                 markerfacecolor=fill,
             )  # fmt: skip
-    is_open = one.held is None or one.failed is None
-    text = f"{one.held:,.0f}" if one.held else "none held"
-    text += ", highest tried" if one.held and not one.failed else ""
+    is_open = held.held is None or held.failed is None
+    text = f"{held.held:,.0f}" if held.held else "none held"
+    text += ", highest tried" if held.held and not held.failed else ""
     axes.annotate(
         text, (ends[0], y), (8 if is_open else -8, 0), textcoords="offset points", va="center",
         ha="left" if is_open else "right", color=look.light,
@@ -318,8 +318,8 @@ def _log_axis(
     axes: Axes, which: str, values: Iterable[float], form: Callable[[float], str] | None = None
 ) -> None:
     """A log scale that shows all values and has at least two numbers on it."""
-    known = [max(value, 0.01) for value in values] or [1.0, 10.0]
-    low, high = min(known) / 1.35, max(known) * 1.6
+    positive = [max(value, 0.01) for value in values] or [1.0, 10.0]
+    low, high = min(positive) / 1.35, max(positive) * 1.6
     if high / low < _SPAN_MIN:
         middle = (low * high) ** 0.5
         low, high = middle / _SPAN_MIN**0.5, middle * _SPAN_MIN**0.5
@@ -366,24 +366,30 @@ def _limit(axes: Axes, query: str) -> None:
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, float]]) -> None:
     """The name of each line beside its end, moved apart where they would overlap."""
     gap = 0.105
-    found = []
+    labels = []
     for series, x, y in ends:
         place = axes.transAxes.inverted().transform(axes.transData.transform((x, max(y, 0.01))))
-        found.append((float(place[1]), float(place[0]), series))
-    found.sort(key=lambda one: (one[0], -one[1]))
+        labels.append((float(place[1]), float(place[0]), series))
+    labels.sort(key=lambda label: (label[0], -label[1]))
     placed: list[float] = []
-    for want, _, _ in found:
+    for want, _, _ in labels:
         placed.append(max(want, placed[-1] + gap) if placed else max(want, 0.03))
     over = max(0.0, placed[-1] - 0.97) if placed else 0.0
     placed = [y - over for y in placed]
-    for (y, x, series), at in zip(found, placed, strict=True):
+    for (y, x, series), shown_y in zip(labels, placed, strict=True):
         colour = look_of(series).light
         axes.plot(
-            [x, 1.02], [y, at], transform=axes.transAxes, color=colour, linewidth=0.6, alpha=0.55,
-            clip_on=False,
+            [x, 1.02], [y, shown_y], transform=axes.transAxes, color=colour, linewidth=0.6,
+            alpha=0.55, clip_on=False,
         )  # fmt: skip
         axes.text(
-            1.03, at, series.label, transform=axes.transAxes, va="center", color=colour, fontsize=8
+            1.03,
+            shown_y,
+            series.label,
+            transform=axes.transAxes,
+            va="center",
+            color=colour,
+            fontsize=8,
         )
 
 
@@ -419,9 +425,9 @@ def _key(figure: Figure, styles: Sequence[tuple[Any, str]], note: str) -> None:
 
 def _legend(axes: Axes, series: Sequence[Series], mark: str | None) -> None:
     handles = [
-        Line2D([], [], color=look_of(one).light, marker=mark or look_of(one).mark, linestyle="",
-               markersize=7, label=one.label)
-        for one in series
+        Line2D([], [], color=look_of(own).light, marker=mark or look_of(own).mark, linestyle="",
+               markersize=7, label=own.label)
+        for own in series
     ]  # fmt: skip
     axes.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False,

@@ -41,7 +41,7 @@ BARS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PeerComparison:
     """What is compared, and how long."""
 
     queries: tuple[str, ...]
@@ -72,7 +72,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Found:
+class ComparisonResults:
     """What came of all runs."""
 
     results: list[Result] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Found:
 
 
 def compare(
-    plan: Plan,
+    plan: PeerComparison,
     say: Say,
     *,
     show: Show | None = None,
@@ -105,43 +105,52 @@ def compare(
     """Run everything, one after the other; `peers` is where they are, if not at their place."""
     for query in plan.queries:
         plan.run(query, is_peer=False)  # a wrong name is told before anything starts
-    found = Found(keep=keep)
-    chosen = _chosen(plan, found, say, peers)
+    results = ComparisonResults(keep=keep)
+    chosen = _chosen(plan, results, say, peers)
     with scratch("penstock-compare-", directory) as root:
-        comparison = _Comparison(plan, found, root, say, show)
+        comparison = _Comparison(plan, results, root, say, show)
         comparison.penstock(min(1, plan.rounds))
         comparison.peers(chosen)
         comparison.penstock(plan.rounds - 1)
-    return make_report(plan, found)
+    return make_report(plan, results)
 
 
-def _chosen(plan: Plan, found: Found, say: Say, directory: Path | None) -> list[PeerSpec]:
+def _chosen(
+    plan: PeerComparison, results: ComparisonResults, say: Say, directory: Path | None
+) -> list[PeerSpec]:
     """The peers that are wanted and installed; a line for every other."""
     try:
-        known = find_peers(directory)
+        peers = find_peers(directory)
     except NotFound as error:
-        say(found.skip("all peers", None, None, str(error)))
+        say(results.skip("all peers", None, None, str(error)))
         return []
     for name in plan.peers:
-        if name not in known:
-            raise NotFound(f"no peer {name!r}: there are {', '.join(known) or 'none'}")
+        if name not in peers:
+            raise NotFound(f"no peer {name!r}: there are {', '.join(peers) or 'none'}")
     chosen = []
-    for spec in known.values():
+    for spec in peers.values():
         if plan.peers and spec.name not in plan.peers:
             continue
         if (missing := spec.missing) is not None:
-            say(found.skip(spec.name, None, None, missing))
+            say(results.skip(spec.name, None, None, missing))
         else:
             chosen.append(spec)
     return chosen
 
 
 class _Comparison:
-    """The runs of one comparison, into one `Found`."""
+    """The runs of one comparison, into one `ComparisonResults`."""
 
-    def __init__(self, plan: Plan, found: Found, root: Path, say: Say, show: Show | None) -> None:
+    def __init__(
+        self,
+        plan: PeerComparison,
+        results: ComparisonResults,
+        root: Path,
+        say: Say,
+        show: Show | None,
+    ) -> None:
         self._plan = plan
-        self._found = found
+        self._results = results
         self._root = root
         self._say = say
         self._show = show
@@ -153,9 +162,9 @@ class _Comparison:
             for _ in range(rounds):
                 for query in self._plan.queries:
                     try:
-                        self._found.add(bench.run(self._plan.run(query, is_peer=False)))
+                        self._results.add(bench.run(self._plan.run(query, is_peer=False)))
                     except Unsupported as refused:
-                        self._say(self._found.skip(PENSTOCK, None, query, str(refused)))
+                        self._say(self._results.skip(PENSTOCK, None, query, str(refused)))
 
     def peers(self, specs: list[PeerSpec]) -> None:
         with contextlib.closing(connect(self._root / "peers")) as log:
@@ -168,7 +177,7 @@ class _Comparison:
                 for run in self._peer(bench, spec, variant)
             ]
             for result in self._judged(runs):
-                self._found.add(result)
+                self._results.add(result)
 
     def _peer(self, bench: PeerBench, spec: PeerSpec, variant: str) -> Iterator[PeerRun]:
         """All queries in one process; after a failure the next ones get a new one."""
@@ -181,11 +190,11 @@ class _Comparison:
                     try:
                         run = bench.run(peer, variant, self._plan.run(query, is_peer=True))
                     except PeerRefused as refused:
-                        self._say(self._found.skip(spec.name, variant, query, str(refused)))
+                        self._say(self._results.skip(spec.name, variant, query, str(refused)))
                         continue
                     except PenstockError as error:
                         reason = f"{FAILED}{error}"
-                        self._say(self._found.skip(spec.name, variant, query, reason))
+                        self._say(self._results.skip(spec.name, variant, query, reason))
                         break
                     self._say(tell(run.result))
                     yield run
@@ -239,16 +248,16 @@ def _median(result: Result) -> float:
     return float("inf") if latency is None else float(latency["p50"])
 
 
-def make_report(plan: Plan, found: Found) -> Report:
+def make_report(plan: PeerComparison, results: ComparisonResults) -> Report:
     """Every result object, what was skipped, and the checks."""
     report = Report("nexmark compare", parameters=asdict(plan))
-    report.figures = {"results": found.results, "skipped": found.skipped}
+    report.figures = {"results": results.results, "skipped": results.skipped}
     for query in plan.queries:
-        report.checks += _checks(query, [r for r in found.results if r["query"] == query])
-    for one in found.skipped:
-        if str(one["reason"]).startswith(FAILED):
-            name = f"{one['query']}_{one['system']}_{one['variant']}_runs"
-            report.checks.append(Check(name, 0.0, 1.0, "at least", "", str(one["reason"])))
+        report.checks += _checks(query, [r for r in results.results if r["query"] == query])
+    for skipped in results.skipped:
+        if str(skipped["reason"]).startswith(FAILED):
+            name = f"{skipped['query']}_{skipped['system']}_{skipped['variant']}_runs"
+            report.checks.append(Check(name, 0.0, 1.0, "at least", "", str(skipped["reason"])))
     return report
 
 

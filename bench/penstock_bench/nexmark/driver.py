@@ -267,15 +267,17 @@ class _Engine:
             return [await log.read_last(task.marker_tag) for task in tasks]
 
         entries = self._log.client.run(newest)
-        found = [None if one is None else decode_marker(one.payload) for one in entries]
+        last_markers = [
+            None if entry is None else decode_marker(entry.payload) for entry in entries
+        ]
         told = (self._query.lastProgress or {}).get("sources", [])
-        told_lsn = min((one["endOffset"] or 0 for one in told), default=0)
+        told_lsn = min((source["endOffset"] or 0 for source in told), default=0)
         marked = [
             -1 if marker is None else int(marker.position)
-            for task, marker in zip(tasks, found, strict=True)
+            for task, marker in zip(tasks, last_markers, strict=True)
             if reads[task.stage]
         ]
-        markers = sum(0 if marker is None else marker.number + 1 for marker in found)
+        markers = sum(0 if marker is None else marker.number + 1 for marker in last_markers)
         lsn = max(told_lsn, min(marked))
         return Position(time.time_ns() // 1_000, lsn, markers) if lsn > 0 else None
 

@@ -78,9 +78,9 @@ def summary(values: Floats) -> dict[str, float] | None:
     if not len(values):
         return None
     ordered = np.sort(values)
-    found = {f"p{percent:g}": percentile(ordered, percent) for percent in PERCENTILES}
-    found["max"] = float(ordered[-1])
-    return {name: round(value, 2) for name, value in found.items()}
+    summary = {f"p{percent:g}": percentile(ordered, percent) for percent in PERCENTILES}
+    summary["max"] = float(ordered[-1])
+    return {name: round(value, 2) for name, value in summary.items()}
 
 
 def curve(values: Floats) -> list[list[float]]:
@@ -93,9 +93,9 @@ def curve(values: Floats) -> list[list[float]]:
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
     """How fast values grow: the median over all pairs, so that a few bursts say nothing."""
-    at, value = np.asarray(times, np.float64), np.asarray(values, np.float64)
-    first, second = np.triu_indices(len(at), 1)
-    apart = at[second] - at[first]
+    when, value = np.asarray(times, np.float64), np.asarray(values, np.float64)
+    first, second = np.triu_indices(len(when), 1)
+    apart = when[second] - when[first]
     usable = apart > 0
     if not usable.any():
         return 0.0
@@ -108,8 +108,8 @@ def growth_ms_per_s(since_us: npt.NDArray[np.int64], latency_ms: Floats) -> floa
     By the median of each second, so that a second with many rows counts once.
     """
     seconds = since_us // SECOND_US
-    found = np.unique(seconds)
-    late = [second for second in found if second >= found[len(found) // 2]]
+    distinct = np.unique(seconds)
+    late = [second for second in distinct if second >= distinct[len(distinct) // 2]]
     medians = [float(np.median(latency_ms[seconds == second])) for second in late]
     return slope([float(second) for second in late], medians)
 
@@ -121,14 +121,14 @@ def growth_check(growth: float) -> Check:
 
 def events_at(appended: Sequence[Appended], lsn: int) -> float:
     """How many events lie below this LSN, between two looks at the log in proportion."""
-    tails = [one.tail for one in appended]
-    return float(np.interp(lsn, tails, [one.events for one in appended]))
+    tails = [point.tail for point in appended]
+    return float(np.interp(lsn, tails, [point.events for point in appended]))
 
 
 def sent_at(appended: Sequence[Appended], at_us: int) -> float:
     """How many events were acknowledged by then."""
-    times = [one.at_us for one in appended]
-    return float(np.interp(at_us, times, [one.events for one in appended]))
+    times = [point.at_us for point in appended]
+    return float(np.interp(at_us, times, [point.events for point in appended]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Lags:
         last_half = self.samples[len(self.samples) // 2 :]
         if len(last_half) < SAMPLES_MIN:
             return None
-        return slope([at for at, _ in last_half], [lag for _, lag in last_half])
+        return slope([when for when, _ in last_half], [lag for _, lag in last_half])
 
     def as_json(self) -> dict[str, Any]:
         values = [lag for _, lag in self.samples]
@@ -156,7 +156,7 @@ class Lags:
             "max": round(max(values)) if values else None,
             "end": round(values[-1]) if values else None,
             "slope_per_s": None if growth is None else round(growth, 1),
-            "samples": [[round(at, 2), round(lag)] for at, lag in self.samples],
+            "samples": [[round(when, 2), round(lag)] for when, lag in self.samples],
         }
 
 
@@ -164,13 +164,13 @@ def find_lags(
     appended: Sequence[Appended], positions: Sequence[Position], from_us: int, to_us: int
 ) -> Lags:
     """Of the positions that were looked at in [from, to]."""
-    inside = [one for one in positions if from_us <= one.at_us <= to_us]
+    inside = [point for point in positions if from_us <= point.at_us <= to_us]
     if len(inside) < 2 or not appended:
         return Lags([], None, None)
-    read = [events_at(appended, one.lsn) for one in inside]
+    read = [events_at(appended, point.lsn) for point in inside]
     samples = [
-        ((one.at_us - from_us) / SECOND_US, max(0.0, sent_at(appended, one.at_us) - events))
-        for one, events in zip(inside, read, strict=True)
+        ((point.at_us - from_us) / SECOND_US, max(0.0, sent_at(appended, point.at_us) - events))
+        for point, events in zip(inside, read, strict=True)
     ]
     seconds = (inside[-1].at_us - inside[0].at_us) / SECOND_US
     markers = inside[-1].markers - inside[0].markers

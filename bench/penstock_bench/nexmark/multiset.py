@@ -20,10 +20,10 @@ def difference(actual: pa.Table, expected: pa.Table, weights: pa.Array | None = 
     """What tells them apart, with the first rows that do; `weights` are of the actual rows."""
     if actual.column_names != expected.column_names:
         return f"columns {actual.column_names}, expected {expected.column_names}"
-    found = _counted(actual, pa.scalar(1, pa.int64()) if weights is None else weights)
+    counted = _counted(actual, pa.scalar(1, pa.int64()) if weights is None else weights)
     wanted = _counted(expected.cast(actual.schema), pa.scalar(-1, pa.int64()))
     balance = (
-        pa.concat_tables([found, wanted])
+        pa.concat_tables([counted, wanted])
         .group_by(expected.column_names)
         .aggregate([(_COUNT, "sum")])
     )

@@ -55,13 +55,13 @@ def ask_oracle(
         write_events(parameters, count, events)
         driver.ask(RunBatch(query, events, result), _BATCH_SECONDS)
         expected = pq.read_table(result, partitioning=None)
-        found = difference(rows.table, expected, rows.weights)
+        differences = difference(rows.table, expected, rows.weights)
     finally:
         shutil.rmtree(events, ignore_errors=True)
         shutil.rmtree(result, ignore_errors=True)
     about = f"{expected.num_rows:,} rows of batch Spark over {count:,} events"
-    if found is None and not expected.num_rows:
+    if differences is None and not expected.num_rows:
         return Verdict("skipped", f"{about}, and none of ours: that shows nothing")
-    if found is None:
+    if differences is None:
         return Verdict("equal", about)
-    return Verdict("different", f"{found}; against {about}")
+    return Verdict("different", f"{differences}; against {about}")

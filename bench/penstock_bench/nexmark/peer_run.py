@@ -195,7 +195,7 @@ class PeerBench:
         self._show(0.0, f"{peer.spec.name} {variant} {run.query}: starting")
         into: dict[str, str | None] = {"directory": str(scratch), "stream": result}
         into["log"] = None if source is None else source["log"]
-        found = peer.ask(
+        answer = peer.ask(
             "start",
             _START_SECONDS,
             query=run.query,
@@ -205,7 +205,7 @@ class PeerBench:
             source=source,
             result=into,
         )
-        return _figures(found)
+        return _figures(answer)
 
     def _watch(self, peer: Peer, run: Run, load: _Load, generators: list[int]) -> None:
         """Until the load is over; what processes used is taken at both ends of the span."""
@@ -226,9 +226,9 @@ class PeerBench:
 
     def _settle(self, peer: Peer, load: _Load) -> dict[str, Any]:
         self._show(1.0, f"{peer.spec.name}: waiting for the last results")
-        found = _figures(peer.ask("settle", 2 * _SETTLE_SECONDS, seconds=_SETTLE_SECONDS))
-        load.is_settled = bool(found.pop("is_settled", True))
-        return found
+        settled = _figures(peer.ask("settle", 2 * _SETTLE_SECONDS, seconds=_SETTLE_SECONDS))
+        load.is_settled = bool(settled.pop("is_settled", True))
+        return settled
 
     def _stop(self, peer: Peer) -> dict[str, Any]:
         return _figures(peer.ask("stop", _STOP_SECONDS))
@@ -271,13 +271,13 @@ def _kinds(peer: Peer, generators: list[int], log: int) -> dict[str, list[int]]:
 def read_rows(path: Path) -> Rows:
     """The rows that a peer handed over: their times, and their columns out of text."""
     with contextlib.closing(pa.memory_map(str(path))) as file:
-        found = pa.ipc.open_file(file).read_all()
+        table = pa.ipc.open_file(file).read_all()
     columns = {
-        name: _typed(name, found.column(name))
-        for name in found.column_names
+        name: _typed(name, table.column(name))
+        for name in table.column_names
         if name not in _OWN_COLUMNS
     }
-    weight, lat, visible, emitted = (found.column(name) for name in _OWN_COLUMNS)
+    weight, lat, visible, emitted = (table.column(name) for name in _OWN_COLUMNS)
     return Rows(
         pa.table(columns),
         weight.combine_chunks(),

@@ -89,13 +89,13 @@ class PeerSpec:
 
 def peers_directory() -> Path:
     """Where the peers are. Raises NotFound if the package was installed without its source tree."""
-    found = _SOURCE_TREE / "bench" / "peers"
-    if not found.is_dir():
+    directory = _SOURCE_TREE / "bench" / "peers"
+    if not directory.is_dir():
         raise NotFound(
-            f"no peers: {found} does not exist; they come with the source tree, not with the "
+            f"no peers: {directory} does not exist; they come with the source tree, not with the "
             "installed package: run penstock from a checkout"
         )
-    return found
+    return directory
 
 
 def find_peers(directory: Path | None = None) -> dict[str, PeerSpec]:
@@ -106,42 +106,42 @@ def find_peers(directory: Path | None = None) -> dict[str, PeerSpec]:
 
 
 def find_peer(name: str, directory: Path | None = None) -> PeerSpec:
-    known = find_peers(directory)
-    if name not in known:
-        raise NotFound(f"no peer {name!r}: there are {', '.join(known) or 'none'}")
-    return known[name]
+    peers = find_peers(directory)
+    if name not in peers:
+        raise NotFound(f"no peer {name!r}: there are {', '.join(peers) or 'none'}")
+    return peers[name]
 
 
 def read_spec(file: Path) -> PeerSpec:
     """Parse and check a `peer.toml`; raises BadConfig with every problem."""
     try:
-        found = tomllib.loads(file.read_text())
+        settings = tomllib.loads(file.read_text())
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(f"{file}: {error}") from None
-    problems = [f"{name}: no such setting" for name in found if name not in _FIELDS]
+    problems = [f"{name}: no such setting" for name in settings if name not in _FIELDS]
     for name, kind in _FIELDS.items():
-        if name not in found:
+        if name not in settings:
             problems += [] if name in _OPTIONAL else [f"{name}: missing"]
-        elif not isinstance(found[name], kind):
-            problems.append(f"{name}: {found[name]!r} is not a {kind.__name__}")
-    if found.get("events") not in ("log", "own"):
-        problems.append(f"events: {found.get('events')!r} is neither 'log' nor 'own'")
+        elif not isinstance(settings[name], kind):
+            problems.append(f"{name}: {settings[name]!r} is not a {kind.__name__}")
+    if settings.get("events") not in ("log", "own"):
+        problems.append(f"events: {settings.get('events')!r} is neither 'log' nor 'own'")
     for name in ("program", "requirements"):
-        path = found.get(name)
+        path = settings.get(name)
         if isinstance(path, str) and not (file.parent / path).is_file():
             problems.append(f"{name}: {path} is not there")
     if problems:
         raise BadConfig(f"{file}: {'; '.join(problems)}")
-    requirements = found.get("requirements")
+    requirements = settings.get("requirements")
     return PeerSpec(
         name=file.parent.name,
         directory=file.parent,
-        summary=found["summary"],
-        program=file.parent / found["program"],
-        variants=tuple(found["variants"]),
-        events=found["events"],
+        summary=settings["summary"],
+        program=file.parent / settings["program"],
+        variants=tuple(settings["variants"]),
+        events=settings["events"],
         requirements=None if requirements is None else file.parent / requirements,
-        needs=tuple(found.get("needs", ())),
+        needs=tuple(settings.get("needs", ())),
     )
 
 

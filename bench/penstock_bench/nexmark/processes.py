@@ -35,13 +35,13 @@ def descendants(root: int) -> dict[int, str]:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (stat := _stat(int(entry))) is not None:
             parents.setdefault(int(stat[_PARENT]), []).append(int(entry))
-    found: dict[int, str] = {}
+    commands: dict[int, str] = {}
     waiting = list(parents.get(root, []))
     while waiting:
         pid = waiting.pop()
-        found[pid] = _name(pid)
+        commands[pid] = _name(pid)
         waiting += parents.get(pid, [])
-    return found
+    return commands
 
 
 def _name(pid: int) -> str:

@@ -214,7 +214,7 @@ class Producers:
     def _collect(self, kind: type, timeout: float) -> list[Any]:
         """One answer of each process."""
         deadline = time.monotonic() + timeout
-        found = []
+        answers = []
         for number, pipe in enumerate(self._pipes):
             try:
                 if not pipe.poll(max(0.0, deadline - time.monotonic())):
@@ -224,8 +224,8 @@ class Producers:
                 raise Unavailable(f"the process of generator {number} ended") from error
             if isinstance(answer, Exception) or not isinstance(answer, kind):
                 raise Unavailable(f"generator {number} failed: {answer}")
-            found.append(answer)
-        return found
+            answers.append(answer)
+        return answers
 
     def close(self) -> None:
         """End the processes, sent or not. Idempotent."""
@@ -345,13 +345,13 @@ class _Run:
         end = min(self._ticks, self._next + max(1, int(_MAKE_ROWS / max(per_tick, 1e-9))))
         end = min(end, self._next + max(1, _AHEAD_US // schedule.flush_us))
         events = self._generator.events(schedule.ids(self._next, end))
-        at = 0
+        start = 0
         for tick in range(self._next, end):
             ids = schedule.ids(tick)
-            entries = self._entries(events.slice(at, len(ids)))
+            entries = self._entries(events.slice(start, len(ids)))
             size = sum(len(entry.payload) for entry in entries)
             self._made.append(_Due(tick, ids, entries, size))
-            at += len(ids)
+            start += len(ids)
         self._next = end
 
     def _entries(self, rows: pa.RecordBatch) -> list[NewEntry]:
@@ -361,7 +361,9 @@ class _Run:
         if len(payload) <= PAYLOAD_BYTES_MAX:
             return [NewEntry(payload, self._tags, rows=rows.num_rows)]
         pieces = split_batch(rows, PAYLOAD_BYTES_MAX)
-        return [NewEntry(encode_trusted(one), self._tags, rows=one.num_rows) for one in pieces]
+        return [
+            NewEntry(encode_trusted(batch), self._tags, rows=batch.num_rows) for batch in pieces
+        ]
 
     def _send(self, due: _Due) -> None:
         if not due.entries:

@@ -29,7 +29,7 @@ _SHORT_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProtocolComparison:
     rates: Mapping[str, float] = field(default_factory=lambda: dict(RATES))
     intervals_ms: tuple[int, ...] = (10, 100)
     protocols: tuple[ProtocolName, ...] = PROTOCOLS
@@ -41,7 +41,10 @@ class Plan:
 
 
 def compare_protocols(
-    bench: Bench, plan: Plan, say: Say, keep: Callable[[dict[str, Any]], object] = lambda _: None
+    bench: Bench,
+    plan: ProtocolComparison,
+    say: Say,
+    keep: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> tuple[Report, list[dict[str, Any]]]:
     """The verdict, and the result objects of all runs; `keep` is told of each at once."""
     runs: list[dict[str, Any]] = []
@@ -66,16 +69,16 @@ def turned(protocols: Sequence[ProtocolName], number: int) -> tuple[ProtocolName
     return (*protocols[first:], *protocols[:first])
 
 
-def make_report(plan: Plan, runs: Sequence[dict[str, Any]]) -> Report:
+def make_report(plan: ProtocolComparison, runs: Sequence[dict[str, Any]]) -> Report:
     """Figures by query, interval and protocol; the paper's order as checks."""
     report = Report("nexmark protocols", parameters=asdict(plan))
     for query in plan.rates:
         for interval in plan.intervals_ms:
-            found: dict[str, dict[str, Any]] = {
+            figures: dict[str, dict[str, Any]] = {
                 protocol: _figures(runs, query, interval, protocol) for protocol in plan.protocols
             }
-            report.figures[f"{query}, {interval} ms"] = found
-            report.checks += _checks(query, interval, found)
+            report.figures[f"{query}, {interval} ms"] = figures
+            report.checks += _checks(query, interval, figures)
     # Nothing fails here: what promises nothing must be right as well, others are measured by it.
     wrong = [run for run in runs if run["oracle"] == "different"]
     report.checks.append(Check("runs that differ from batch Spark", len(wrong), 0, "at most", ""))
@@ -112,16 +115,16 @@ def _median(values: Sequence[float]) -> float | None:
     return round(statistics.median(values), 2) if values else None
 
 
-def _checks(query: str, interval: int, found: Mapping[str, dict[str, Any]]) -> list[Check]:
+def _checks(query: str, interval: int, figures: Mapping[str, dict[str, Any]]) -> list[Check]:
     """The paper's order: unsafe, marker, transaction, at a short interval."""
-    if interval != _SHORT_MS or not {"marker", "transaction", "unsafe"} <= set(found):
+    if interval != _SHORT_MS or not {"marker", "transaction", "unsafe"} <= set(figures):
         return []
     checks = []
     for name, slower, faster in (
         ("transaction over marker", "transaction", "marker"),
         ("marker over unsafe", "marker", "unsafe"),
     ):
-        over, under = found[slower]["p50_ms"], found[faster]["p50_ms"]
+        over, under = figures[slower]["p50_ms"], figures[faster]["p50_ms"]
         if over is not None and under:
             text = f"{over:,.1f} ms against {under:,.1f} ms"
             checks.append(

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from penstock_bench.recovery import RATIO_BAR, Found, Plan, measure_resume
+from penstock_bench.recovery import RATIO_BAR, RecoveryBenchSizes, RecoveryFigures, measure_resume
 from penstock_bench.report import Check, Report
 
 Say = Callable[[str], None]
@@ -37,48 +37,48 @@ def run_recovery(
     say: Say = lambda _: None,
 ) -> Report:
     """Needs Java, to plan the query."""
-    found = {}
+    figures = {}
     for rate in rates:
-        plan = Plan(event_seconds=seconds, events_per_s=rate, rounds=rounds)
-        found[rate] = measure_resume(directory=directory, plan=plan, say=say)
-    return make_report(found, seconds=seconds, rounds=rounds)
+        plan = RecoveryBenchSizes(event_seconds=seconds, events_per_s=rate, rounds=rounds)
+        figures[rate] = measure_resume(directory=directory, plan=plan, say=say)
+    return make_report(figures, seconds=seconds, rounds=rounds)
 
 
-def make_report(found: Mapping[int, Found], *, seconds: int, rounds: int) -> Report:
+def make_report(per_rate: Mapping[int, RecoveryFigures], *, seconds: int, rounds: int) -> Report:
     """The verdict, and one object per rate."""
     checks = []
-    for rate, one in found.items():
-        with_s = statistics.median(one.with_checkpoints)
-        without_s = statistics.median(one.without)
+    for rate, own in per_rate.items():
+        with_s = statistics.median(own.with_checkpoints)
+        without_s = statistics.median(own.without)
         checks.append(
             Check(
                 f"{rate:,} events/s: resume with checkpoints, times faster",
                 without_s / with_s, RATIO_BAR, "at least", "x",
-                f"medians of {len(one.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
+                f"medians of {len(own.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
             )
         )  # fmt: skip
         differ = f"{rate:,} events/s: difference in rows of state"
-        checks.append(Check(differ, one.rows_differ, 0, "at most", "rows"))
-    figures = {"rates": [_figures(rate, one) for rate, one in found.items()]}
-    parameters = {"query": "q8", "seconds": seconds, "rounds": rounds, "rates": list(found)}
+        checks.append(Check(differ, own.rows_differ, 0, "at most", "rows"))
+    figures = {"rates": [_figures(rate, own) for rate, own in per_rate.items()]}
+    parameters = {"query": "q8", "seconds": seconds, "rounds": rounds, "rates": list(per_rate)}
     return Report(BENCH, checks, figures, parameters)
 
 
-def _figures(rate: int, found: Found) -> dict[str, Any]:
+def _figures(rate: int, figures: RecoveryFigures) -> dict[str, Any]:
     return {
         "rate": rate,
-        "state_rows": found.state_rows,
-        "commits": found.commits,
-        "build_seconds": found.build_seconds,
+        "state_rows": figures.state_rows,
+        "commits": figures.commits,
+        "build_seconds": figures.build_seconds,
         "without": {
-            **_seconds(found.without),
-            **asdict(found.replay_all),
+            **_seconds(figures.without),
+            **asdict(figures.replay_all),
             "checkpoint_bytes": 0,
         },
         "with": {
-            **_seconds(found.with_checkpoints),
-            **asdict(found.replay_suffix),
-            "checkpoint_bytes": found.checkpoint_bytes,
+            **_seconds(figures.with_checkpoints),
+            **asdict(figures.replay_suffix),
+            "checkpoint_bytes": figures.checkpoint_bytes,
         },
     }
 
@@ -104,12 +104,12 @@ _MEASURES: Final = (
 def make_table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Headers and rows, as the paper has them, of a report's JSON: a column per rate."""
     rates = report["figures"]["rates"]
-    headers = ["events/s", "", *(f"{one['rate']:,}" for one in rates)]
+    headers = ["events/s", "", *(f"{own['rate']:,}" for own in rates)]
     rows = []
     for name, key, form in _MEASURES:
         for label, kind in (("no checkpoints", "without"), ("checkpoints", "with")):
-            rows.append([name, label, *(form.format(one[kind][key]) for one in rates)])
-    faster = [one["without"]["seconds"] / one["with"]["seconds"] for one in rates]
+            rows.append([name, label, *(form.format(own[kind][key]) for own in rates)])
+    faster = [own["without"]["seconds"] / own["with"]["seconds"] for own in rates]
     rows.append(["times faster", "", *(f"{ratio:.1f}×" for ratio in faster)])
-    rows.append(["rows of state", "", *(f"{one['state_rows']:,}" for one in rates)])
+    rows.append(["rows of state", "", *(f"{own['state_rows']:,}" for own in rates)])
     return headers, rows

@@ -180,16 +180,16 @@ def _curves(runs: Sequence[Run]) -> Section:
 
 
 def _ratios(runs: Sequence[Run], refused: Sequence[str]) -> Section:
-    found = report_runs.ratios(runs)
+    ratios = report_runs.ratios(runs)
     rows = []
-    for one in found:
-        bar = report_runs.RATIO_BARS.get(one.peer)
-        verdict = GAP if bar is None else f"{bar:g}× " + ("met" if one.times >= bar else "MISSED")
+    for ratio in ratios:
+        bar = report_runs.RATIO_BARS.get(ratio.peer)
+        verdict = GAP if bar is None else f"{bar:g}× " + ("met" if ratio.times >= bar else "MISSED")
         rows.append(
-            (one.query, one.peer.label, f"{one.rate:,.0f}", _ms(one.ours_p50), _ms(one.peer_p50),
-             f"{one.times:.3g}×", verdict)
+            (ratio.query, ratio.peer.label, f"{ratio.rate:,.0f}", _ms(ratio.ours_p50),
+             _ms(ratio.peer_p50), f"{ratio.times:.3g}×", verdict)
         )  # fmt: skip
-    missing = report_runs.missing_ratios(runs, found)
+    missing = report_runs.missing_ratios(runs, ratios)
     if runs and not any(run.series.system != "penstock" for run in runs):
         missing = ["no peer was run"]
     return Section(
@@ -197,7 +197,7 @@ def _ratios(runs: Sequence[Run], refused: Sequence[str]) -> Section:
         "How many times lower is our median than that of the peers?",
         "At the highest rate that both keep up with, on the same generated events and the same "
         "machine. Below 1 the peer is faster.",
-        charts.draw_ratios(found) if found else None,
+        charts.draw_ratios(ratios) if ratios else None,
         Table(
             ("query", "peer", "events/s", "Penstock p50, ms", "peer p50, ms", "times", "bar"),
             tuple(rows),
@@ -208,15 +208,15 @@ def _ratios(runs: Sequence[Run], refused: Sequence[str]) -> Section:
 
 
 def _saturation(runs: Sequence[Run]) -> Section:
-    found = report_runs.saturation(runs)
+    rates_held = report_runs.saturation(runs)
     rows = []
-    for one in found:
-        limit = f"{report_runs.limit_ms(one.query):g} ms"
-        held = GAP if one.held is None else f"{one.held:,.0f}"
-        failed = "none tried above" if one.failed is None else f"{one.failed:,.0f}"
-        p99 = (_ms(one.held_p99), failed, _ms(one.failed_p99))
-        rows.append((one.query, one.series.label, limit, held, *p99))
-    measured = {(one.query, one.series) for one in found}
+    for ratio in rates_held:
+        limit = f"{report_runs.limit_ms(ratio.query):g} ms"
+        held = GAP if ratio.held is None else f"{ratio.held:,.0f}"
+        failed = "none tried above" if ratio.failed is None else f"{ratio.failed:,.0f}"
+        p99 = (_ms(ratio.held_p99), failed, _ms(ratio.failed_p99))
+        rows.append((ratio.query, ratio.series.label, limit, held, *p99))
+    measured = {(ratio.query, ratio.series) for ratio in rates_held}
     once = {(run.query, run.series) for run in report_runs.usual_runs(runs)} - measured
     return Section(
         "saturation",
@@ -224,7 +224,7 @@ def _saturation(runs: Sequence[Run]) -> Section:
         "Held: the generator kept its schedule, the lag did not grow, and p99 stayed within the "
         "limit (60 ms for queries without state, 1 s for the others). The true limit lies between "
         "the two rates; where none was tried above, it may be higher.",
-        charts.draw_saturation(found) if found else None,
+        charts.draw_saturation(rates_held) if rates_held else None,
         Table(_HELD_HEADERS, tuple(rows)),
         tuple(
             f"{query}, {series.label}: measured at one rate only"
@@ -287,8 +287,8 @@ def make_page(loaded: Loaded, sections: Iterable[Section]) -> str:
 def _head(loaded: Loaded) -> str:
     """What was run, on what, and what a reader must know before believing it."""
     objects = [run.raw for run in loaded.runs] + ([loaded.recovery] if loaded.recovery else [])
-    commits = sorted({str(one.get("commit", "unknown")) for one in objects})
-    machines = sorted({_machine(one.get("machine")) for one in objects})
+    commits = sorted({str(figures.get("commit", "unknown")) for figures in objects})
+    machines = sorted({_machine(figures.get("machine")) for figures in objects})
     facts = [
         ("runs", f"{len(loaded.runs)}"),
         ("commit", ", ".join(commits)),
@@ -317,12 +317,12 @@ def _name(run: Run) -> str:
     return f"{run.query}, {run.series.label}, {run.rate:,.0f} events/s"
 
 
-def _machine(found: Any) -> str:
-    if not isinstance(found, dict):
+def _machine(machine: Any) -> str:
+    if not isinstance(machine, dict):
         return "unknown"
     return (
-        f"{found.get('cores')} cores, {found.get('memory_gib')} GiB, {found.get('arch')}, "
-        f"{found.get('system')}, Python {found.get('python')}"
+        f"{machine.get('cores')} cores, {machine.get('memory_gib')} GiB, {machine.get('arch')}, "
+        f"{machine.get('system')}, Python {machine.get('python')}"
     )
 
 

@@ -185,20 +185,20 @@ def load(directory: Path) -> Loaded:
     for path in sorted(directory.rglob("*.json")):
         name = path.relative_to(directory).as_posix()
         try:
-            found = json.loads(path.read_text())
+            content = json.loads(path.read_text())
         except ValueError as error:
             skipped.append(f"{name}: no JSON ({error})")
             continue
-        if isinstance(found, dict) and found.get("bench") == "nexmark_recovery":
-            recovery = found
+        if isinstance(content, dict) and content.get("bench") == "nexmark_recovery":
+            recovery = content
             continue
-        objects = _objects(found)
-        refused |= dict.fromkeys(_refusals(found))
+        objects = _objects(content)
+        refused |= dict.fromkeys(_refusals(content))
         if not objects:
             skipped.append(f"{name}: no result of penstock nexmark")
-        for one in objects:
+        for result in objects:
             try:
-                run = parse(one)
+                run = parse(result)
                 # The same run may be there by itself and in a list: that makes no repeat of it.
                 if run.oracle == "different":
                     label = f"{run.series.label}, {run.query} at {run.rate:,.0f}/s"
@@ -220,12 +220,12 @@ def tell_apart(runs: Sequence[Run]) -> tuple[Run, ...]:
     """What was run differently never meets in a chart: `q5 from event`, `q8, update`."""
     named = list(runs)
     for setting, text in _SETTINGS:
-        found: dict[str, set[Any]] = {}
+        settings: dict[str, set[Any]] = {}
         for run in runs:
-            found.setdefault(run.query, set()).add(run.raw.get(setting))
+            settings.setdefault(run.query, set()).add(run.raw.get(setting))
         for place, run in enumerate(runs):
             value = run.raw.get(setting)
-            if value is not None and len(found[run.query] - {None}) > 1:
+            if value is not None and len(settings[run.query] - {None}) > 1:
                 query = named[place].query + text.format(value)
                 named[place] = replace(named[place], query=query)
     return tuple(named)
@@ -242,58 +242,58 @@ _SETTINGS: Final = (
 )
 
 
-def _objects(found: Any) -> list[dict[str, Any]]:
+def _objects(content: Any) -> list[dict[str, Any]]:
     """A result object, or those that one of several holds."""
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return []
-    for holder, name in ((found, "runs"), (found, "steps"), (_figures(found), "results")):
+    for holder, name in ((content, "runs"), (content, "steps"), (_figures(content), "results")):
         if isinstance(holder.get(name), list):
-            return [one for one in holder[name] if isinstance(one, dict)]
-    return [found] if found.get("bench") == "nexmark" and "latency_ms" in found else []
+            return [member for member in holder[name] if isinstance(member, dict)]
+    return [content] if content.get("bench") == "nexmark" and "latency_ms" in content else []
 
 
-def _figures(found: dict[str, Any]) -> dict[str, Any]:
-    inner = found.get("figures")
+def _figures(content: dict[str, Any]) -> dict[str, Any]:
+    inner = content.get("figures")
     return inner if isinstance(inner, dict) else {}
 
 
-def _refusals(found: Any) -> list[str]:
+def _refusals(content: Any) -> list[str]:
     """What a comparison says that it skipped."""
-    skipped = _figures(found).get("skipped") if isinstance(found, dict) else None
+    skipped = _figures(content).get("skipped") if isinstance(content, dict) else None
     lines = []
-    for one in skipped or ():
-        name = Series(str(one.get("system")), str(one.get("variant") or "")).label
-        query = f" for {one['query']}" if one.get("query") else ""
-        lines.append(f"{name}: not run{query}: {one.get('reason')}")
+    for run in skipped or ():
+        name = Series(str(run.get("system")), str(run.get("variant") or "")).label
+        query = f" for {run['query']}" if run.get("query") else ""
+        lines.append(f"{name}: not run{query}: {run.get('reason')}")
     return lines
 
 
-def parse(found: dict[str, Any]) -> Run:
+def parse(content: dict[str, Any]) -> Run:
     """Raises KeyError, TypeError or ValueError if it lacks what identifies a run."""
-    rows = int(found.get("rows") or 0)
-    schedule = found.get("schedule") or {}
-    interval = found.get("commit_interval_ms")
+    rows = int(content.get("rows") or 0)
+    schedule = content.get("schedule") or {}
+    interval = content.get("commit_interval_ms")
     return Run(
-        series=Series(str(found["system"]), str(found.get("variant") or "")),
-        query=str(found["query"]),
-        rate=float(found["rate"]),
+        series=Series(str(content["system"]), str(content.get("variant") or "")),
+        query=str(content["query"]),
+        rate=float(content["rate"]),
         commit_interval_ms=None if interval is None else float(interval),
-        latency_ms=_latency(found.get("latency_ms")) if rows else {},
-        emitted_ms=_latency(found.get("emitted_latency_ms")) if rows else {},
-        percentiles=tuple((float(p), float(ms)) for p, ms in found.get("percentiles") or ()),
-        latency_from=str(found.get("latency_from") or "event"),
+        latency_ms=_latency(content.get("latency_ms")) if rows else {},
+        emitted_ms=_latency(content.get("emitted_latency_ms")) if rows else {},
+        percentiles=tuple((float(p), float(ms)) for p, ms in content.get("percentiles") or ()),
+        latency_from=str(content.get("latency_from") or "event"),
         rows=rows,
-        is_sustained=bool(found.get("is_sustained", False)),
+        is_sustained=bool(content.get("is_sustained", False)),
         is_schedule_held=bool(schedule.get("is_held", True)),
-        oracle=str(found.get("oracle", "skipped")),
-        raw=found,
+        oracle=str(content.get("oracle", "skipped")),
+        raw=content,
     )
 
 
-def _latency(found: Any) -> dict[str, float]:
+def _latency(percentiles: Any) -> dict[str, float]:
     """Both percentiles that every chart needs, or nothing."""
-    known = {name: float(ms) for name, ms in (found or {}).items() if ms is not None}
-    return known if {"p50", "p99"} <= known.keys() else {}
+    values = {name: float(ms) for name, ms in (percentiles or {}).items() if ms is not None}
+    return values if {"p50", "p99"} <= values.keys() else {}
 
 
 # -- order
@@ -311,8 +311,8 @@ def all_queries(runs: Iterable[Run]) -> list[str]:
 
 def all_series(runs: Iterable[Run]) -> list[Series]:
     """Ours first, then by name."""
-    found = {run.series for run in runs}
-    return sorted(found, key=lambda one: (one != OURS, one.system != "penstock", one))
+    series = {run.series for run in runs}
+    return sorted(series, key=lambda own: (own != OURS, own.system != "penstock", own))
 
 
 def _most(
@@ -320,8 +320,8 @@ def _most(
 ) -> float | None:
     """The group with the most different members; of equals the largest."""
     members = {(group(run), member(run)) for run in runs}
-    counted = Counter(one for one, _ in members)
-    return max(counted, key=lambda one: (counted[one], one)) if counted else None
+    counted = Counter(member for member, _ in members)
+    return max(counted, key=lambda member: (counted[member], member)) if counted else None
 
 
 # -- what each chart shows
@@ -351,7 +351,7 @@ def rate_panels(runs: Sequence[Run]) -> list[Panel]:
         lines = _lines([run for run in usual if run.query == query], lambda run: run.rate)
         if any(line.series == OURS and len(line.points) > 1 for line in lines):
             # Other protocols, measured at one rate for the chart of commit intervals.
-            lines = tuple(one for one in lines if len(one.points) > 1 or not _is_protocol(one))
+            lines = tuple(line for line in lines if len(line.points) > 1 or not _is_protocol(line))
         panels.append(Panel(query, "", lines))
     return panels
 
@@ -418,7 +418,7 @@ def ratios(runs: Sequence[Run]) -> list[Ratio]:
     """Every peer beside ours, per query, where both keep up with a rate; protocols are no
     peers."""
     kept = [run for run in usual_runs(runs) if run.is_kept_up]
-    found = []
+    beside = []
     for query in all_queries(kept):
         for peer in all_series(kept):
             if peer.system == "penstock":
@@ -428,8 +428,8 @@ def ratios(runs: Sequence[Run]) -> list[Ratio]:
             shared = [rate for rate in ours.keys() & theirs.keys() if ours[rate] > 0]
             if shared:
                 rate = max(shared)
-                found.append(Ratio(query, peer, rate, ours[rate], theirs[rate]))
-    return found
+                beside.append(Ratio(query, peer, rate, ours[rate], theirs[rate]))
+    return beside
 
 
 def _medians(runs: Sequence[Run], query: str, series: Series) -> dict[float, float]:
@@ -444,13 +444,13 @@ def _medians(runs: Sequence[Run], query: str, series: Series) -> dict[float, flo
 def saturation(runs: Sequence[Run]) -> list[Held]:
     """Of each series and query that was measured at two rates or more."""
     usual = usual_runs(runs)
-    found = []
+    rates_held = []
     for query in all_queries(usual):
         for series in all_series(usual):
             own = [run for run in usual if run.query == query and run.series == series]
             if len({run.rate for run in own}) > 1:
-                found.append(_held(query, series, own))
-    return found
+                rates_held.append(_held(query, series, own))
+    return rates_held
 
 
 def _held(query: str, series: Series, runs: Sequence[Run]) -> Held:
@@ -466,8 +466,8 @@ def _held(query: str, series: Series, runs: Sequence[Run]) -> Held:
 def _p99(by_rate: dict[float, list[Run]], rate: float | None) -> float | None:
     if rate is None:
         return None
-    known = [run.latency_ms["p99"] for run in by_rate[rate] if run.latency_ms]
-    return statistics.median(known) if known else None
+    values = [run.latency_ms["p99"] for run in by_rate[rate] if run.latency_ms]
+    return statistics.median(values) if values else None
 
 
 # -- what is missing
@@ -480,9 +480,9 @@ def missing_lines(runs: Sequence[Run], panels: Sequence[Panel]) -> list[str]:
     return _gaps(runs, queries, all_series(runs), drawn, "no rows, or one rate only,")
 
 
-def missing_ratios(runs: Sequence[Run], found: Sequence[Ratio]) -> list[str]:
+def missing_ratios(runs: Sequence[Run], ratios: Sequence[Ratio]) -> list[str]:
     """Which peer cannot be compared in which query."""
-    there = {(one.query, one.peer) for one in found}
+    there = {(ratio.query, ratio.peer) for ratio in ratios}
     peers = [series for series in all_series(runs) if series.system != "penstock"]
     return _gaps(runs, all_queries(runs), peers, there, "no rate that both keep up with")
 
@@ -497,12 +497,12 @@ def _gaps(
     """`why` is said of what was run; the rest was not."""
     was_run = {(run.query, run.series) for run in runs}
     lines = []
-    for one in series:
-        gone = [query for query in queries if (query, one) not in there]
+    for own in series:
+        gone = [query for query in queries if (query, own) not in there]
         for reason, part in (
-            ("not run", [query for query in gone if (query, one) not in was_run]),
-            (why, [query for query in gone if (query, one) in was_run]),
+            ("not run", [query for query in gone if (query, own) not in was_run]),
+            (why, [query for query in gone if (query, own) in was_run]),
         ):
             if part:
-                lines.append(f"{one.label}: {reason} for {', '.join(part)}")
+                lines.append(f"{own.label}: {reason} for {', '.join(part)}")
     return lines

@@ -86,7 +86,7 @@ def find_saturation(
     # Without a rate above it that failed, the highest rate that was tried is no limit.
     has_failed = any(not step.is_held and step.rate > (best or 0.0) for step in steps)
     is_final = next_rate(first, steps) is None and best is not None and has_failed
-    found = {
+    figures = {
         "bench": "nexmark saturate",
         "system": "penstock",
         "variant": run.protocol,
@@ -100,7 +100,7 @@ def find_saturation(
         "commit": commit(),
         "machine": machine_class(),
     }
-    return found, results
+    return figures, results
 
 
 def _tell(result: dict[str, Any]) -> str:

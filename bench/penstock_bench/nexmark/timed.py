@@ -145,8 +145,8 @@ def _q7(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> 
     window = F.window("dateTime", "10 seconds")
     # In append mode the maximum is final with its window; before, a larger bid makes it anew.
     times = [] if append else [F.max_by("dateTime", "price").alias("max_at")]
-    found = bid.groupBy(window).agg(F.max("price").alias("maxprice"), *times)
-    highest = found.withColumn("wend", F.col("window.end")).drop("window")
+    per_window = bid.groupBy(window).agg(F.max("price").alias("maxprice"), *times)
+    highest = per_window.withColumn("wend", F.col("window.end")).drop("window")
     in_window = bid.dateTime.between(highest.wend - F.expr("INTERVAL 10 SECONDS"), highest.wend)
     top = bid.join(highest, (bid.price == highest.maxprice) & in_window)
     since = highest.wend if append else F.greatest(bid.dateTime, highest.max_at)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock_bench.nexmark.protocols import PROTOCOLS, Plan, make_report, turned
+from penstock_bench.nexmark.protocols import PROTOCOLS, ProtocolComparison, make_report, turned
 
-PLAN = Plan(rates={"q1": 1000.0}, intervals_ms=(10, 100), rounds=3)
+PLAN = ProtocolComparison(rates={"q1": 1000.0}, intervals_ms=(10, 100), rounds=3)
 
 
 def run(protocol: str, interval: int, p50: float, *, oracle: str = "skipped") -> dict[str, Any]:

@@ -29,7 +29,7 @@ from penstock_bench.nexmark.report_page import (
     write_report,
 )
 from penstock_bench.nexmark.report_runs import OURS, Held, Run, Series, parse
-from penstock_bench.recovery import Found, Replay
+from penstock_bench.recovery import RecoveryFigures, Replay
 
 from penstock.errors import NotFound
 
@@ -375,8 +375,8 @@ def test_the_report_runs_without_matplotlib_as_far_as_saying_so(tmp_path: Path) 
 # -- recovery
 
 
-def found(**changes: Any) -> Found:
-    usual = Found(
+def found(**changes: Any) -> RecoveryFigures:
+    usual = RecoveryFigures(
         with_checkpoints=[0.1, 0.2, 0.3],
         without=[2.5, 2.0, 9.0],
         replay_all=Replay(entries=3000, bytes=4_000_000, changes=50_000),

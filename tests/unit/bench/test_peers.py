@@ -19,8 +19,8 @@ from penstock_bench.cli.nexmark_peers import peers as peers_command
 from penstock_bench.nexmark import peers as peers_module
 from penstock_bench.nexmark.compare import (
     FAILED,
-    Found,
-    Plan,
+    ComparisonResults,
+    PeerComparison,
     _chosen,
     holds_rate,
     make_report,
@@ -244,8 +244,8 @@ def test_a_peer_that_is_not_installed_says_how_to_install_it(tmp_path: Path) -> 
     assert spec.missing == "not installed: penstock nexmark peers install echo"
     with pytest.raises(NotFound, match="penstock nexmark peers install echo"):
         Peer(spec)
-    found, said = Found(), []
-    plan = Plan(("q1",))
+    found, said = ComparisonResults(), []
+    plan = PeerComparison(("q1",))
     assert _chosen(plan, found, said.append, tmp_path) == []
     assert said == ["echo is skipped: not installed: penstock nexmark peers install echo"]
     assert found.skipped[0]["system"] == "echo"
@@ -382,7 +382,7 @@ def _result(system: str, variant: str, p50: float | None, **more: Any) -> dict[s
 
 
 def _missed(*results: dict[str, Any]) -> set[str]:
-    report = make_report(Plan(("q1",)), Found(list(results)))
+    report = make_report(PeerComparison(("q1",)), ComparisonResults(list(results)))
     return {check.name for check in report.checks if not check.ok}
 
 
@@ -415,17 +415,19 @@ def test_a_side_that_does_not_hold_the_rate_wins_nothing_for_the_other() -> None
 
 
 def test_a_peer_that_fails_is_a_miss_and_one_that_refuses_is_not() -> None:
-    found = Found([OURS])
+    found = ComparisonResults([OURS])
     found.skip("flink", "defaults", "q1", "it has no such form")
-    assert make_report(Plan(("q1",)), found).ok
+    assert make_report(PeerComparison(("q1",)), found).ok
     found.skip("flink", "defaults", "q1", f"{FAILED}its JVM died")
-    missed = [check.name for check in make_report(Plan(("q1",)), found).checks if not check.ok]
+    missed = [
+        check.name for check in make_report(PeerComparison(("q1",)), found).checks if not check.ok
+    ]
     assert missed == ["q1_flink_defaults_runs"]
 
 
 def test_results_are_kept_as_they_come() -> None:
     kept: list[Any] = []
-    Found(keep=kept.append).add(OURS)
+    ComparisonResults(keep=kept.append).add(OURS)
     assert kept == [OURS]
 
 

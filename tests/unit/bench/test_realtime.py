@@ -13,8 +13,8 @@ from penstock_bench.realtime import (
     MICRO_BATCH_DEFAULTS,
     PENSTOCK,
     UNSAFE,
-    Found,
-    Plan,
+    RealtimeBenchSizes,
+    VariantFigures,
     make_report,
 )
 
@@ -97,8 +97,8 @@ def test_a_span_without_rows_has_no_latencies() -> None:
     assert latencies([], QUERIES["stateless"], 0, 1).values == []
 
 
-def _found(p50: float, *, wrong: int = 0) -> Found:
-    return Found(rounds=[[p50 / 2, p50, p50 * 2]], wrong_events=wrong)
+def _figures(p50: float, *, wrong: int = 0) -> VariantFigures:
+    return VariantFigures(rounds=[[p50 / 2, p50, p50 * 2]], wrong_events=wrong)
 
 
 @pytest.mark.parametrize(
@@ -114,27 +114,27 @@ def test_each_bar_is_between_two_medians_of_the_same_run(
     ours: float, unsafe: float, best: float, defaults: float, missed: set[str]
 ) -> None:
     variants = {
-        PENSTOCK: _found(ours),
-        UNSAFE: _found(unsafe),
-        MICRO_BATCH_BEST: _found(best),
-        MICRO_BATCH_DEFAULTS: _found(defaults),
+        PENSTOCK: _figures(ours),
+        UNSAFE: _figures(unsafe),
+        MICRO_BATCH_BEST: _figures(best),
+        MICRO_BATCH_DEFAULTS: _figures(defaults),
     }
 
-    report = make_report({"stateless": variants}, Plan())
+    report = make_report({"stateless": variants}, RealtimeBenchSizes())
 
     assert {check.name for check in report.checks if not check.ok} == missed
     assert len(report.checks) == 4
 
 
 def test_one_lost_event_fails_the_run() -> None:
-    report = make_report({"windowed": {PENSTOCK: _found(1.0, wrong=1)}}, Plan())
+    report = make_report({"windowed": {PENSTOCK: _figures(1.0, wrong=1)}}, RealtimeBenchSizes())
 
     assert [check.name for check in report.checks] == ["events_off_balance"]
     assert not report.ok
 
 
 def test_what_was_not_measured_is_absent() -> None:
-    report = make_report({"windowed": {MICRO_BATCH_BEST: _found(1.0)}}, Plan())
+    report = make_report({"windowed": {MICRO_BATCH_BEST: _figures(1.0)}}, RealtimeBenchSizes())
 
     assert [check.name for check in report.checks] == ["events_off_balance"]
     figures = report.figures["windowed, micro_batch_best"]

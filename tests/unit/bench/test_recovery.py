@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from penstock_bench.recovery import Found, Plan, _make_entries, make_report
+from penstock_bench.recovery import RecoveryBenchSizes, RecoveryFigures, _make_entries, make_report
 
 from penstock.nexmark import model
 from penstock.stream.batches import decode_batch
 
 
-def found(**changes: object) -> Found:
-    usual = Found(
+def found(**changes: object) -> RecoveryFigures:
+    usual = RecoveryFigures(
         with_checkpoints=[0.1, 0.2, 0.3],
         without=[2.5, 2.0, 9.0],
         worker_killed=[0.5, 1.5],
@@ -22,7 +22,7 @@ def found(**changes: object) -> Found:
 
 
 def test_medians_are_compared_and_the_worst_kill_counts() -> None:
-    report = make_report(found(), Plan())
+    report = make_report(found(), RecoveryBenchSizes())
 
     assert report.ok
     assert [check.value for check in report.checks] == [12.5, 0, 1.5, 4.0]
@@ -35,13 +35,13 @@ def test_each_bar_can_be_missed() -> None:
         {"worker_killed": [0.1, 2.1]},
         {"executor_killed": [10.5]},
     ):
-        report = make_report(found(**changes), Plan())
+        report = make_report(found(**changes), RecoveryBenchSizes())
 
         assert [check.ok for check in report.checks].count(False) == 1, changes
 
 
 def test_what_was_not_measured_is_absent() -> None:
-    report = make_report(found(executor_killed=[]), Plan())
+    report = make_report(found(executor_killed=[]), RecoveryBenchSizes())
 
     assert [check.name for check in report.checks][-1].startswith("killed worker")
 
