@@ -8,7 +8,8 @@ realtime.py      latency in real time beside Spark's micro-batches: variants, ph
 load.py          bids at a fixed rate, from a process of its own
 queries.py       the DataFrames that both engines run, and what their rows must add up to
 arrivals.py      one tail of a result stream: when rows became visible
-spark_driver.py  a Spark driver in a process of its own, for Penstock's side of it
+spark_driver.py  Penstock's side of it: one query at a time, in a driver process
+driver_process.py  a Spark driver in a process of its own; what sessions have in common
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts

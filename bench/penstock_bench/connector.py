@@ -43,6 +43,7 @@ from penstock_bench.connector_queries import (
     Queries,
     Triggers,
 )
+from penstock_bench.driver_process import session_builder
 from penstock_bench.load import BIDS, make_bids, next_second, now_us
 from penstock_bench.measure import percentile, scratch
 from penstock_bench.report import Check, Report
@@ -348,14 +349,8 @@ def _session() -> Iterator[Any]:
     # Sources and sinks run with the Python of the bench, whatever is first on the path.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName("penstock-bench-connector")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "OFF")  # a query that is stopped complains
-        .config("spark.sql.session.timeZone", "UTC")
-    )
+    # A query that is stopped complains.
+    builder = session_builder("bench-connector").config("spark.log.level", "OFF")
     session = tuned(builder).getOrCreate() if existing is None else existing.newSession()
     try:
         yield session

@@ -21,10 +21,8 @@ import asyncio
 import contextlib
 import functools
 import os
-import shutil
 import signal
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -51,6 +49,8 @@ from penstock.state.changelog import decode_changes
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log, connect
+from penstock_bench.driver_process import session_builder
+from penstock_bench.measure import scratch
 from penstock_bench.report import Check, Report
 
 Say = Callable[[str], None]
@@ -131,12 +131,12 @@ def run_recovery_bench(
     """About three minutes; needs Java."""
     plan = plan or RecoveryBenchSizes()
     figures = RecoveryFigures()
-    with _scratch(directory) as scratch:
-        _measure(scratch, plan, figures, say)
+    with scratch("penstock-recovery-", directory) as root:
+        _measure(root, plan, figures, say)
         if plan.with_cluster:
             say("a cluster of two executors: kill -9 of one")
             with _session("local-cluster[2,1,1024]") as spark:
-                figures.executor_killed = _kill_on_cluster(spark, scratch, plan)
+                figures.executor_killed = _kill_on_cluster(spark, root, plan)
     return make_report(figures, plan)
 
 
@@ -150,10 +150,14 @@ def measure_resume(
     to plan the query."""
     plan = plan or RecoveryBenchSizes()
     figures = RecoveryFigures()
-    with _scratch(directory) as scratch, _session("local[1]") as spark, connect(scratch) as log:
-        spec = _make_spec(log, _make_frame(spark, log), plan, scratch)
+    with (
+        scratch("penstock-recovery-", directory) as root,
+        _session("local[1]") as spark,
+        connect(root) as log,
+    ):
+        spec = _make_spec(log, _make_frame(spark, log), plan, root)
         say(f"building state from {plan.event_seconds} s of {plan.events_per_s:,} events/s")
-        uvloop.run(_in_process(scratch, spec, plan, figures, say))
+        uvloop.run(_in_process(root, spec, plan, figures, say))
     return figures
 
 
@@ -458,26 +462,11 @@ def _session(master: str) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     existing = SparkSession.getActiveSession()
-    session = existing or (
-        SparkSession.builder.master(master)
-        .appName("penstock-bench-recovery")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "OFF")  # what is killed here is killed on purpose
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    # What is killed here is killed on purpose, and may not complain.
+    quiet = session_builder("bench-recovery", master).config("spark.log.level", "OFF")
+    session = existing or quiet.getOrCreate()
     try:
         yield session
     finally:
         if existing is None:
             session.stop()
-
-
-@contextlib.contextmanager
-def _scratch(directory: Path | None) -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="penstock-recovery-", dir=directory))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)

@@ -1,37 +1,35 @@
-"""A Spark driver in a process of its own: starts measured queries, and answers for batch Spark.
+"""What the Spark driver of `penstock nexmark` is told: run measured queries, ask batch Spark.
 
-Owns the session: one for all queries of a bench, `local[2]`, one query at a time, as it is told
-through a pipe. It ends, and the JVM with it, when the bench closes the pipe or dies.
+One session (driver_process.py) for all queries of a bench, one query at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import sys
 import threading
 import time
-import traceback
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.errors import PenstockError, QueryFailed, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.log.client.client import AsyncLog
 from penstock.plan import nodes as n
 from penstock.protocol.markers import decode_marker
 from penstock.runtime.spec import Settings
-from penstock.stream.session import Log, connect
+from penstock.stream.session import Log
+from penstock_bench.driver_process import DriverProcess
 from penstock_bench.nexmark.figures import Position
 from penstock_bench.nexmark.timed import APPEND, LAT_TS, timed
 from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 
-_START_SECONDS: Final = 120.0
 #: From the start of a query until all of its tasks run.
 _RUNNING_SECONDS: Final = 60.0
-_context = multiprocessing.get_context("spawn")
+_SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": "4",
+    # What pyarrow reads as it was written; the default is a form of twelve bytes.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 
 #: What the windows of a query take the time of, in append mode: they close, or are forgotten.
 _WATERMARKED: Final = {
@@ -85,105 +83,9 @@ class RunBatch:
     result: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: PenstockError | str
-
-
-class Driver:
-    """The process, as the bench holds it."""
-
-    def __init__(self, target: Path) -> None:
-        self._ours, theirs = _context.Pipe()
-        self._process = _context.Process(target=_serve, args=(target, theirs))
-        self._process.start()
-        theirs.close()
-        self._answer(_START_SECONDS)
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def ask(self, command: object, timeout: float = _START_SECONDS) -> Any:
-        """Have it done; raises what went wrong there."""
-        try:
-            self._ours.send(command)
-        except OSError:
-            raise Unavailable("the Spark driver died; what it said last is above") from None
-        return self._answer(timeout)
-
-    def _answer(self, timeout: float) -> Any:
-        if not self._ours.poll(timeout):
-            raise Unavailable(f"the Spark driver did not answer within {timeout:g} s")
-        try:
-            answer = self._ours.recv()
-        except (EOFError, OSError):
-            raise Unavailable("the Spark driver died; what it said last is above") from None
-        if isinstance(answer, _Failed):
-            if isinstance(answer.error, PenstockError):
-                raise answer.error
-            raise QueryFailed(f"the Spark driver failed:\n{answer.error}")
-        return answer
-
-    def close(self) -> None:
-        """End the process and its JVM. Idempotent."""
-        self._ours.close()
-        self._process.join(20)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join(10)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-
-def _serve(target: Path, commands: Connection) -> None:
-    # An interrupt at the terminal is for the bench, which ends us in order; the JVM would only die.
-    os.setpgid(0, 0)
-    # What the JVM prints must not mix with the result: it shares our standard output.
-    os.dup2(2, 1)
-    # Workers run the Python of the bench, whatever is first on the path.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    try:
-        with contextlib.ExitStack() as stack:
-            spark = _session()
-            stack.callback(spark.stop)
-            engine = _Engine(spark, connect(target))
-            stack.callback(engine.close)
-            commands.send(None)
-            while True:
-                commands.send(_guarded(engine, commands.recv()))
-    except (EOFError, OSError):
-        pass  # the bench has ended
-    except Exception:
-        commands.send(_Failed(traceback.format_exc()))
-
-
-def _guarded(engine: _Engine, command: object) -> object:
-    try:
-        return engine.obey(command)
-    except PenstockError as error:
-        return _Failed(error)
-    except Exception:
-        return _Failed(traceback.format_exc())
-
-
-def _session() -> Any:
-    from pyspark.sql import SparkSession
-
-    return (
-        SparkSession.builder.master("local[2]")
-        .appName("penstock-nexmark")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "4")
-        # What pyarrow reads as it was written; the default is a form of twelve bytes.
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .getOrCreate()
-    )
+def start_driver(target: Path) -> DriverProcess:
+    """The driver of a bench whose log is there."""
+    return DriverProcess(target, _Engine, "nexmark", _SETTINGS)
 
 
 class _Engine:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from penstock.nexmark import model
 from penstock.nexmark.generator import Generator, Parameters
-from penstock_bench.nexmark.driver import Driver, RunBatch
+from penstock_bench.driver_process import DriverProcess
+from penstock_bench.nexmark.driver import RunBatch
 from penstock_bench.nexmark.multiset import difference
 from penstock_bench.nexmark.visible import Rows
 
@@ -47,7 +48,12 @@ def write_events(parameters: Parameters, count: int, directory: Path) -> None:
 
 
 def ask_oracle(
-    driver: Driver, query: str, parameters: Parameters, count: int, rows: Rows, directory: Path
+    driver: DriverProcess,
+    query: str,
+    parameters: Parameters,
+    count: int,
+    rows: Rows,
+    directory: Path,
 ) -> Verdict:
     """Compare the rows of a finished run over events [0, count)."""
     events, result = directory / "events", directory / "expected"

@@ -25,8 +25,9 @@ from penstock.nexmark import model
 from penstock.nexmark.generator import Parameters, rhino_parameters
 from penstock.nexmark.queries import QUERIES, RHINO
 from penstock.stream.session import Log, connect
+from penstock_bench.driver_process import DriverProcess
 from penstock_bench.measure import scratch
-from penstock_bench.nexmark.driver import Driver, Look, Settle, StartQuery, StopQuery
+from penstock_bench.nexmark.driver import Look, Settle, StartQuery, StopQuery, start_driver
 from penstock_bench.nexmark.figures import Appended, Position, Usage
 from penstock_bench.nexmark.oracle import Verdict, ask_oracle
 from penstock_bench.nexmark.processes import forget_peaks, kinds_of, usage
@@ -141,7 +142,7 @@ class Bench:
             self._root = stack.enter_context(scratch("penstock-nexmark-", self._parent))
             self._log: Log = stack.enter_context(contextlib.closing(connect(self._root / "log")))
             self._say("starting Spark")
-            self._driver = stack.enter_context(contextlib.closing(Driver(self._root / "log")))
+            self._driver = stack.enter_context(contextlib.closing(start_driver(self._root / "log")))
             self._held = stack.pop_all()
         return self
 
@@ -218,7 +219,7 @@ class Phase:
     def __init__(
         self,
         log: Log,
-        driver: Driver,
+        driver: DriverProcess,
         producers: Producers,
         visible: Visible,
         source: str,
