@@ -177,7 +177,7 @@ def judge(delays: Delays, own: Delays, *, bar_ms: float = HELD_MS) -> tuple[bool
 
 
 def held_ms(flush_us: int) -> float:
-    """How late 99 of 100 events may be: the wait for their tick, which is meant, and 5 ms more."""
+    """How late 99 of 100 events may be: the intended wait for their tick, and 5 ms more."""
     return max(HELD_MS, flush_us / 1_000 + HELD_MS / 2)
 
 

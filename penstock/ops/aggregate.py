@@ -31,7 +31,7 @@ _TIME = "time_us"
 
 
 class AggregateOperator(Operator):
-    """Aggregation whose functions can be fed row by row (and taken back, if rows are)."""
+    """Aggregation by functions that are fed row by row, and can take rows back if need be."""
 
     def __init__(self, node: n.Aggregate, state: State, on_late: OnLate) -> None:
         self._node = node
@@ -123,7 +123,7 @@ class AggregateOperator(Operator):
         groups: Ints,
         count: int,
     ) -> list[Buffers]:
-        """The buffers of each group: what was kept, then the rows in order."""
+        """The buffers of each group: the kept buffer, then the rows merged into it in order."""
         own = np.arange(count)
         merged = []
         for index, bound in enumerate(self._calls):
@@ -137,7 +137,7 @@ class AggregateOperator(Operator):
         return merged
 
     def _distinct_rows(self, table: Table, keys: list[pa.Array]) -> Distinct:
-        """Counts every (key, arguments); the rows that count are those which start or end one."""
+        """Counts every (key, arguments), and gives the rows by which one appears or disappears."""
 
         def choose(
             values: list[pa.Array], rows: Ints, weights: Weights | None
@@ -195,7 +195,7 @@ class AggregateOperator(Operator):
         new: list[Buffers],
         exists: npt.NDArray[np.bool_],
     ) -> list[Delta]:
-        """What is taken back, then what holds instead."""
+        """The old results, taken back, then the new ones."""
         out = []
         if existed.any():
             out.append(self._rows_out(_where(keys, existed), _cut(old, existed)))
@@ -228,7 +228,7 @@ class AggregateOperator(Operator):
 
 
 class _Groups:
-    """Rows by slot: what np.unique answers, without sorting, by marking places in an array."""
+    """Groups rows by slot as np.unique does, but marks places in an array instead of sorting."""
 
     def __init__(self) -> None:
         self._marks = np.zeros(0, np.int64)
@@ -248,7 +248,7 @@ class _Groups:
 
 
 def partition_positions(child: n.Node, names: list[str]) -> list[int]:
-    """Which of the key columns place rows: those by which the child's rows sit."""
+    """Positions of the key columns by whose hash the child's rows were sent to their task."""
     sits = partitioning(child)
     if sits is None:
         return list(range(len(names)))

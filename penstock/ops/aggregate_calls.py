@@ -120,7 +120,7 @@ def aggregate_rows(
     groups: Ints,
     count: int,
 ) -> list[pa.Array]:
-    """The value of every call over rows that are all there: row i belongs to groups[i]."""
+    """The value of every call in every group, from all of its rows: row i belongs to groups[i]."""
     results = []
     for bound in calls:
         distinct = distinct_within(groups) if bound.call.distinct else None
@@ -131,5 +131,5 @@ def aggregate_rows(
 
 
 def existing(weights: npt.NDArray[np.int64]) -> Weights | None:
-    """Weights of rows that are there: None if each is there once."""
+    """The weights of kept rows, or None if each of them counts once."""
     return None if (weights == 1).all() else weights

@@ -91,9 +91,9 @@ OnLate = Callable[[str, Delta], None]
 
 
 def ignore_late(operator: str, rows: Delta) -> None:
-    """For those who do not ask."""
+    """Tell nobody of late rows: the default."""
 
 
 def no_clock() -> int:
-    """Processing time for those who do not ask: it stands still."""
+    """Processing time that stands still: the default."""
     return 0

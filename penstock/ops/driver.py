@@ -41,7 +41,7 @@ class DriverSnapshot:
     states: tuple[tuple[tuple[Changes, ...], ...], ...]
 
     def then(self, later: DriverSnapshot) -> DriverSnapshot:
-        """This, followed by later changes."""
+        """This snapshot with later changes added to it."""
         pairs = zip(self.states, later.states, strict=True)
         return DriverSnapshot(
             tuple(

@@ -17,7 +17,7 @@ from penstock.plan import nodes as n
 
 
 def finish(batch: pa.RecordBatch, nodes: tuple[n.Node, ...]) -> pa.RecordBatch:
-    """The rows after all nodes, first things first."""
+    """The rows after all nodes, which are applied in the order given."""
     in_order = False
     for node in nodes:
         match node:

@@ -94,7 +94,7 @@ class JoinOperator(Operator):
         return out
 
     def _alone(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
-        """Rows of the batch that stand for themselves, by their number of partners."""
+        """Rows of the batch that are shown alone, because of how many partners they have."""
         if not self._logic.keeps(port):
             return []
         counts = fold_add(pairs.weights, pairs.own, len(delta)).astype(np.int64)
@@ -140,7 +140,7 @@ class JoinOperator(Operator):
         return out
 
     def _decide(self, port: int, undecided: RowSet, bound_us: int) -> list[Delta]:
-        """Rows whose last possible partner would have come by now, and that have none."""
+        """Rows without partner, for which the watermark says that none can come any more."""
         rows, weights = undecided.expired(bound_us)
         if not rows.num_rows:
             return []
@@ -176,7 +176,7 @@ class StaticJoinOperator(Operator):
 
 
 class _Logic:
-    """What a pair and a lone row look like in the output, and when two rows are a pair."""
+    """Tells which rows are a pair; makes output rows of pairs, and of rows without partner."""
 
     def __init__(self, node: n.Join) -> None:
         self._node = node
@@ -198,7 +198,7 @@ class _Logic:
             self._condition = compile_predicate(node.condition, self._asked_schema)
 
     def keeps(self, port: int) -> bool:
-        """Whether rows of this side show up in the output by themselves."""
+        """Whether a row of this side can be shown alone, without a partner."""
         wanted = {
             "inner": (),
             "left": (_LEFT,),
@@ -274,7 +274,7 @@ class _Logic:
         return [Delta(batch, weights)]
 
     def lone(self, port: int, delta: Delta) -> list[Delta]:
-        """Rows of one side by themselves, padded with nulls where the output has more columns."""
+        """Rows of one side without partners, with nulls in the columns of the other side."""
         delta = delta.once_each()
         if not len(delta):
             return []

@@ -82,9 +82,9 @@ class Pipeline:
         return place
 
     def start(self) -> list[Delta]:
-        """What the stage says before any input, once in a query's life: results over nothing.
+        """The stage's output before any input, such as a count of 0; once in a query's life.
 
-        Parents first: what a child says is a change of what its parent said.
+        Parents first: a child's output changes what its parent has shown already.
         """
         self._out = []
         self._start(self._root)

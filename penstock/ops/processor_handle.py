@@ -60,7 +60,7 @@ class Handle(StatefulProcessorHandle):
         self.timers.flush()
 
     def sweep(self, now_ms: int) -> None:
-        """Delete values whose time is over, now and then."""
+        """Delete expired values. Called often, it looks at the tables only now and then."""
         self._round.now_ms = now_ms
         for variable in self._variables.values():
             variable.sweep(now_ms)
@@ -183,7 +183,7 @@ def _shown(kind: pa.DataType) -> Callable[[Any], Any]:
 
 
 class _Cell:
-    """A kept value, with the time when it dies if the variable has a time to live."""
+    """A kept value, and when it expires if the variable has a time to live."""
 
     def __init__(self, codec: _Codec, ttl_ms: int | None, round: Round) -> None:
         self._codec = codec
@@ -215,7 +215,7 @@ class _Variable:
         self._swept_ms: int | None = None
 
     def sweep(self, now_ms: int) -> None:
-        """Looks at everything, but only once per time to live."""
+        """Looks at the whole table, but at most once per time to live."""
         ttl_ms = self._cell.ttl_ms
         if ttl_ms is None or (self._swept_ms is not None and now_ms - self._swept_ms < ttl_ms):
             return

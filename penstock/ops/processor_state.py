@@ -26,7 +26,7 @@ VALUE: Final = "value"
 
 
 class Round:
-    """The distinct keys at work, and the one whose turn it is."""
+    """The distinct keys of a batch, and the one that the processor is called for now."""
 
     def __init__(self, schema: pa.Schema, placed: Sequence[int]) -> None:
         self.schema = schema
@@ -39,7 +39,7 @@ class Round:
         self.now_ms = 0
 
     def begin(self, keys: list[pa.Array], now_ms: int) -> None:
-        """Other keys from here on."""
+        """Begin a round with other keys."""
         self.number += 1
         self.keys = keys
         self.objects = key_objects(keys, len(keys[0]))
@@ -70,7 +70,7 @@ class PerKey:
         return self._objects[self._round.place]
 
     def write(self, value: object) -> None:
-        """None forgets the key."""
+        """Set the object of the current key; None deletes it."""
         self.read()
         self._objects[self._round.place] = value
         self._changed[self._round.place] = None
@@ -92,7 +92,7 @@ class PerKey:
             self._table.delete(slots[slots >= 0])
 
     def sweep(self, is_alive: Callable[[Any], bool]) -> None:
-        """Delete what nobody is shown any more."""
+        """Delete values that have expired."""
         _sweep(self._table, is_alive)
         self._number = -1
 
@@ -131,7 +131,7 @@ class PerEntry:
         return [values[name] for name in names]
 
     def write(self, entry: Any, value: object) -> None:
-        """None forgets the entry."""
+        """Set an entry of the current key; None deletes it."""
         name = order_of(entry)
         self._values_read()[name] = value
         self._changed.setdefault(self._round.place, {})[name] = entry
@@ -193,7 +193,7 @@ class PerEntry:
         return [*keys, self._array([entry for _, entry, _ in changes])]
 
     def _note(self, changed: list[tuple[int, Any, Any]]) -> None:
-        """Keep the index right, if it was."""
+        """Bring the index up to date, or drop it if it was out of date already."""
         if self._index is None or self._indexed != len(self._table):
             self._index = None
             return
@@ -205,7 +205,7 @@ class PerEntry:
                 entries[order_of(entry)] = entry
 
     def sweep(self, is_alive: Callable[[Any], bool]) -> None:
-        """Delete what nobody is shown any more."""
+        """Delete values that have expired."""
         _sweep(self._table, is_alive)
         self._number = -1
 

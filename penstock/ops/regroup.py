@@ -125,7 +125,7 @@ class Regroup(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """Rows that are there, by group."""
+    """Kept rows, and the group of each."""
 
     groups: Ints
     rows: pa.RecordBatch
@@ -143,7 +143,7 @@ class _Grouped:
 
 
 def difference(old: pa.RecordBatch, new: pa.RecordBatch) -> list[Delta]:
-    """Takes back what is no longer so, adds what is; rows in both are left alone."""
+    """Takes back rows that are only in the old result, adds those that are only in the new one."""
     if not old.num_rows and not new.num_rows:
         return []
     if not old.num_rows:

@@ -71,7 +71,7 @@ def merge_intervals(groups: Ints, starts: Ints, ends: Ints) -> Merged:
 
 
 class _Shape:
-    """Which columns are what, in rows and in results."""
+    """Where keys, session and event time stand in rows and in results."""
 
     def __init__(self, node: n.Aggregate, on_late: OnLate) -> None:
         schema = node.child.schema
@@ -167,7 +167,7 @@ class SessionOperator(Operator):
         return _as_delta(out)
 
     def _find(self, keys: list[pa.Array], slots: Slots) -> tuple[Ints, Slots]:
-        """The sessions of these keys: whose each is, and its slot."""
+        """The sessions of these keys: the key of each, and its slot."""
         lists = [starts or [] for starts in self._starts.read(_STARTS, slots).tolist()]
         owners = np.repeat(np.arange(len(lists)), [len(starts) for starts in lists])
         flat = pa.array([start for starts in lists for start in starts], pa.int64())
@@ -265,7 +265,7 @@ class SessionOperator(Operator):
 
 
 class SessionRegroup(Operator):
-    """Sessions of rows that may be taken back, or count once each: rows are kept, and gone over."""
+    """Sessions of changing rows, or of distinct values: computed anew from kept rows."""
 
     def __init__(self, node: n.Aggregate, state: State, on_late: OnLate) -> None:
         self._finals = node.emit == "finals"
@@ -325,7 +325,7 @@ def _take(columns: list[pa.Array], places: Ints) -> list[pa.Array]:
 
 
 def _as_delta(parts: list[pa.RecordBatch]) -> list[Delta]:
-    """What is taken back, then what holds instead."""
+    """The old results, taken back, then the new ones."""
     if not parts:
         return []
     taken, given = parts

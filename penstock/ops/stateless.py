@@ -55,7 +55,7 @@ def build_expand(node: n.Expand) -> Stateless:
     )
 
     def expand(delta: Delta) -> list[Delta]:
-        """Row by row, each with all its projections, so that order says nothing of chunking."""
+        """All projections of the first row, then of the next: in any chunking the same order."""
         count = len(delta)
         if not count:
             return []

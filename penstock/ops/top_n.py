@@ -60,7 +60,7 @@ class GrowingWindow(Operator):
     def _difference(
         self, rows: pa.RecordBatch, before: SortedRows, after: SortedRows
     ) -> list[Delta]:
-        """Takes back rows that are cut or have other values now, adds those that hold instead."""
+        """Takes back rows that are cut or whose values changed, adds the rows as they are now."""
         old, new = self._functions.values(rows, before), self._functions.values(rows, after)
         place = np.full(rows.num_rows, -1)
         place[before.places] = np.arange(len(before.places))
@@ -98,7 +98,7 @@ class GrowingWindow(Operator):
 def _changed_partitions(
     before: SortedRows, after: SortedRows, kept_count: int
 ) -> tuple[SortedRows, SortedRows]:
-    """Both readings, without partitions that no new row has entered."""
+    """Both readings, without the partitions that got no new row."""
     entered = np.zeros(_groups_of(before, after), bool)
     entered[after.groups[after.places >= kept_count]] = True
     return before.where(entered[before.groups]), after.where(entered[after.groups])

@@ -81,12 +81,12 @@ class Expiry:
         self._earliest_us = -NEVER_US
 
     def note(self, slots: Slots, times_us: npt.NDArray[np.int64]) -> None:
-        """These rows, distinct, may go at these times."""
+        """Note when these rows expire; their slots must be distinct."""
         self._table.write(self._column, slots, times_us)
         self._earliest_us = min(self._earliest_us, int(times_us.min()))
 
     def passed(self, bound_us: int) -> Slots:
-        """The rows whose time is at or below the bound; whoever asks deletes them."""
+        """The rows that expire at or before the bound. The caller deletes them."""
         if self._earliest_us > bound_us:
             return np.zeros(0, np.int64)
         slots = self._table.slots()

@@ -43,7 +43,7 @@ class SortedRows:
 
 
 class WindowFunctions:
-    """The order, limit and functions of one node, over rows that are all there."""
+    """The order, limit and functions of one node, computed over all rows of a partition."""
 
     def __init__(self, node: n.Window | n.TopN) -> None:
         schema = node.child.schema
@@ -82,7 +82,7 @@ class WindowFunctions:
     def compute(
         self, rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
     ) -> tuple[pa.RecordBatch, Ints]:
-        """The whole output over rows that are all there, and which group each row of it is of."""
+        """The whole output over all rows of some groups, and the group of each output row."""
         rows, groups = repeat_rows(rows, weights, groups)
         kept = self.limit(self.sort(rows, groups))
         return self.show(rows, kept, self.values(rows, kept)), kept.groups

@@ -23,7 +23,7 @@ _INSTEAD: Final = "use it below the aggregation or join, or close windows: mode=
 
 
 def check_changes(root: n.Node, refusals: Refusals) -> None:
-    """Note every node that would be handed rows that are taken back later, and cannot bear it."""
+    """Note every node that gets rows which are taken back later, and cannot work with those."""
     for node in root.walk():
         problem = _problem(node)
         if problem is not None and not all(is_append_only(child) for child in node.children):

@@ -10,7 +10,7 @@ from penstock.plan import nodes as n
 
 
 def split_finish(root: n.Node) -> tuple[n.Node, tuple[n.Node, ...]]:
-    """What runs as a stream, and what the sink does with its result, first things first."""
+    """What runs as a stream, and the nodes that the sink then applies to its result, in order."""
     chain: list[n.Node] = []
     node = root
     while isinstance(node, n.Project | n.Filter | n.Sort | n.Limit):

@@ -5,7 +5,7 @@ joins the counts with their own maximum. Two parts of a plan have one form if th
 but the names of columns. Pure.
 
 Law: parts of one form give the same rows, in columns that correspond by position. Whatever cannot
-be compared (a user's function, rows that Spark computed) is like itself alone.
+be compared (a user's function, rows that Spark computed) equals only itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Numbering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Itself:
-    """Equal to the same object alone, whatever it says of others: it may be a user's."""
+    """Equal only to the same object, whatever its own `==` says: it may be a user's object."""
 
     value: object
 

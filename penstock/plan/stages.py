@@ -109,7 +109,7 @@ class _Cutter:
         self._forms: list[Form] = []
 
     def add(self, root: n.Node, keys: tuple[Expr, ...] | None) -> int:
-        """The stage that computes this; one that is there already, if it is the same."""
+        """The id of the stage that computes this: an equal one that there is, or a new one."""
         form = form_of(root, keys)
         if self._repeated is not None and form in self._forms:
             return self._forms.index(form)

@@ -81,7 +81,7 @@ class CheckpointRef:
         return self.path.rpartition("/")[0]
 
     def check(self) -> None:
-        """A path from elsewhere leads nowhere but to a file of ours, of this very checkpoint."""
+        """Raise BadFormat unless the path is one that `write` makes for these numbers."""
         task, _, name = self.path.rpartition("/")
         if not _TASK.fullmatch(task) or name != _name(self.marker_lsn, self.instance, self.crc):
             raise BadFormat(f"{self.path!r} is no path of this checkpoint")
@@ -95,7 +95,7 @@ class CheckpointStore:
     """Blocking; may be used by several threads at once."""
 
     def __init__(self, uri_or_path: str, folder: Folder | None = None) -> None:
-        """`folder`: what stands under that name, if it is not for us to open."""
+        """`folder`: to use instead of opening what the URI or path names."""
         self._shown = uri_or_path
         self._folder = folder or _open_folder(uri_or_path)
 

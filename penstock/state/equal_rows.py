@@ -120,7 +120,7 @@ def first_equal(columns: Sequence[pa.Array], count: int, among: Ints | None = No
 
 
 class _Pairs:
-    """Rows, and the first row of each one's hash."""
+    """Rows, and for each the first row with the same hash."""
 
     def __init__(self, hashes: Hashes) -> None:
         self.codes, leaders = _group(hashes)
@@ -177,7 +177,7 @@ def _group(hashes: Hashes) -> tuple[Ints, Ints]:
 
 
 def _hash_long(hashes: Hashes, long: Sequence[pa.Array], among: Ints | None) -> Hashes:
-    """The hashes, with long values hashed in where they are alike without them."""
+    """The hashes; long values are hashed in only for rows that are equal without them."""
     codes, _ = _group(hashes)
     alike = np.flatnonzero(np.bincount(codes)[codes] > 1)
     if not len(alike):

@@ -108,7 +108,7 @@ class MemoryState:
         return {node: tuple(parts) for node, parts in sorted(by_node.items())}
 
     def restore(self, changes: Changes) -> None:
-        """Do what was done elsewhere; operators may be built before or after.
+        """Apply the changes of another instance; operators may be built before or after.
 
         The task's own changes come first: what is added is without what an eviction struck.
         """
@@ -129,7 +129,7 @@ class MemoryState:
         return tuple(change for name, part in parts for change in part.take_changes(name))
 
     def forget_log(self) -> None:
-        """Drop what take_log would give, for who never asks."""
+        """Drop what take_log would give; for callers that never ask for changes."""
         for part in self._parts.values():
             part.forget_changes()
 
@@ -146,7 +146,7 @@ class MemoryState:
         )
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Do what was done elsewhere."""
+        """Apply changes that another instance made, in order."""
         for change in changes:
             part = self._parts.get(change.name)
             if part is None:
