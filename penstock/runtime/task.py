@@ -80,7 +80,7 @@ class Task:
         self._captured: dict[int, float] = {}
         #: Pieces of commits on their way beside the loops; one that fails ends the task.
         self._running_beside: set[asyncio.Future[None]] = set()
-        self._failed: asyncio.Future[None]
+        self._failures_beside: asyncio.Queue[BaseException] = asyncio.Queue()
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
         self.resume_ms = 0.0
@@ -204,8 +204,8 @@ class Task:
         reading = asyncio.ensure_future(self._read())
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
-        self._failed = asyncio.get_running_loop().create_future()
-        loops = {reading, committing, ticking, self._failed}
+        watching = asyncio.ensure_future(self._watch_beside())
+        loops = {reading, committing, ticking, watching}
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             # What was captured is appended to its end: its outcome must be known before this
@@ -218,9 +218,13 @@ class Task:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-        for loop in (committing, self._failed, reading, ticking):
+        for loop in (committing, watching, reading, ticking):
             if loop.done() and not loop.cancelled():
                 loop.result()
+
+    async def _watch_beside(self) -> None:
+        """What fails beside the loops ends the task as a failure of theirs does."""
+        raise await self._failures_beside.get()
 
     async def _read(self) -> None:
         core = self.core
@@ -280,7 +284,7 @@ class Task:
             started = self._now()
             commit = self.core.take_commit()
             if commit is not None:
-                self._note_captured(commit, started)
+                self._remember_captured(commit, started)
                 self._is_appending = True
                 await self._committer.commit(commit)
                 self._is_appending = False
@@ -301,7 +305,7 @@ class Task:
         except TimeoutError:
             pass
 
-    def _note_captured(self, commit: Commit, started: float) -> None:
+    def _remember_captured(self, commit: Commit, started: float) -> None:
         self._captured[commit.marker.number] = started
         while len(self._captured) > CAPTURED_MAX:  # not every protocol tells what is visible when
             del self._captured[next(iter(self._captured))]
@@ -330,21 +334,20 @@ class Task:
     def capture_all(self, position: Lsn) -> Commit | None:
         commit = self.core.take_all(position)
         if commit is not None:
-            self._note_captured(commit, self._now())
+            self._remember_captured(commit, self._now())
         return commit
 
     def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        """Run a piece of a commit beside the loops: its failure ends the task as theirs does."""
         future = asyncio.ensure_future(work)
 
-        def note(done: asyncio.Future[None]) -> None:
+        def ended(done: asyncio.Future[None]) -> None:
             self._running_beside.discard(done)
             error = None if done.cancelled() else done.exception()
-            if error is not None and not self._failed.done():
-                self._failed.set_exception(error)
+            if error is not None:
+                self._failures_beside.put_nowait(error)
 
         self._running_beside.add(future)
-        future.add_done_callback(note)
+        future.add_done_callback(ended)
         return future
 
     async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
