@@ -287,6 +287,13 @@ class SimDisk:
         }
         return SimDisk(contents, allocate_bytes=self.allocate_bytes)
 
+    def damage(self, name: str, position: int) -> None:
+        """A byte of a file goes bad, wherever it is kept."""
+        inode = self._inode(name)
+        for content in (inode.cached, inode.durable):
+            if position < len(content):
+                content[position] ^= 0xFF
+
     # ---- inspection
 
     def contents(self) -> dict[str, bytes]:

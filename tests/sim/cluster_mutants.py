@@ -53,6 +53,8 @@ class Mutant:
     protocol: str
     #: Changes to the drawn swarm.
     swarm: dict[str, Any] = field(default_factory=dict)
+    #: The first seed that catches it.
+    seed: int = 0
 
 
 # ---- nodes
@@ -252,27 +254,45 @@ _ROLLS = {"replication": Replication(3, 3, 2, segment_bytes=300), "nodes": 3, "r
 
 MUTANTS = (
     Mutant("a node answers before its fsync", answers_before_fsync, "P1"),
-    Mutant("a node does not compare epochs", epochs_are_not_compared, "P2", {"rivals": 6}),
-    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1"),
+    Mutant("a node does not compare epochs", epochs_are_not_compared, "P2", {"rivals": 6}, seed=8),
+    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1", seed=6),
     Mutant("one ack is enough", one_ack_is_enough, "P1"),
     Mutant("acks out of order", acks_out_of_order, "P1", _WIDE),
-    Mutant("a refusal counts as an ack", a_refusal_counts_as_an_ack, "P2", {"rivals": 6}),
-    Mutant("a replacement starts at the next block", a_replacement_starts_at_the_next_block, "P1"),
+    Mutant("a refusal counts as an ack", a_refusal_counts_as_an_ack, "P2", {"rivals": 6}, seed=1),
     Mutant(
-        "what is recovered is not written back", what_is_recovered_is_not_written_back, "P2", _TAIL
+        "a replacement starts at the next block",
+        a_replacement_starts_at_the_next_block,
+        "P1",
+        seed=9,
     ),
-    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2"),
+    Mutant(
+        "what is recovered is not written back",
+        what_is_recovered_is_not_written_back,
+        "P2",
+        _TAIL,
+        seed=11,
+    ),
+    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=8),
     Mutant("the producer table is not recovered", the_producer_table_is_lost, "P6"),
-    Mutant("sealed before all of it is durable", sealed_before_all_is_durable, "P3", _ROLLS),
-    Mutant("a snapshot of the newest state", snapshot_of_the_newest_state, "P6"),
-    Mutant("who may be fenced answers questions", who_may_be_fenced_answers, "P2", {"rivals": 6}),
-    Mutant("an unknown change counts as done", unknown_counts_as_done, "P3", _ROLLS),
+    Mutant(
+        "sealed before all of it is durable", sealed_before_all_is_durable, "P3", _ROLLS, seed=3
+    ),
+    Mutant("a snapshot of the newest state", snapshot_of_the_newest_state, "P6", seed=4),
+    Mutant(
+        "who may be fenced answers questions",
+        who_may_be_fenced_answers,
+        "P2",
+        {"rivals": 6},
+        seed=18,
+    ),
+    Mutant("an unknown change counts as done", unknown_counts_as_done, "P3", _ROLLS, seed=14),
     Mutant(
         "an older owner goes on with the newest manifest",
         an_older_owner_goes_on_with_the_newest_manifest,
         "P3",
         _ROLLS | {"rivals": 6},
+        seed=2,
     ),
-    Mutant("a follower crosses early", a_follower_crosses_early, "P3", _ROLLS),
-    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1"),
+    Mutant("a follower crosses early", a_follower_crosses_early, "P3", _ROLLS, seed=2),
+    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1", seed=6),
 )

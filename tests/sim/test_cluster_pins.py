@@ -11,9 +11,13 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
+from harness.disk import ALL_LOST, SimDisk
+from node_blocks import LocalNode
+from simulation.cluster.metadata import LOG
 from simulation.cluster.proxies import SimProxy
 from simulation.cluster.swarm import ClusterSwarm
 from simulation.cluster.world import ClusterWorld
@@ -24,6 +28,7 @@ from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
 from penstock.log.core.sequencer import decide_seq
 from penstock.log.group_format import CLAIM, decode_body, encode_body
 from penstock.log.meta.memory import MemoryMetadata
+from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.proxy.log_view import LogView
 from penstock.log.proxy.manifest_register import ManifestRegister
 from penstock.log.proxy.open_log import Replication
@@ -175,18 +180,14 @@ def test_r07_a_node_shows_nothing_that_is_not_known_to_be_acknowledged() -> None
 
 def test_r08_what_is_known_to_be_durable_outlives_a_restart() -> None:
     """A node that has restarted knows the LAC from the blocks that it has."""
-    from simulation.cluster.nodes import SimStore
+    disk = SimDisk()
+    node = LocalNode(disk)
+    node.add(KEY, block(0, 0))
+    node.add(KEY, block(1, 1))
 
-    node = Node()
-    store = SimStore()
-    node.add(1, block(0, 0))
-    node.add(1, block(1, 1))
-    for record in node.store.blocks.values():
-        store.put(record)
-
-    again = NodeCore(store)
-    again.read("", ReadRequest(KEY, 0))
-    (answer,) = again.take_answers()
+    again = LocalNode(disk.crash(Random(1), ALL_LOST))
+    again.core.read("", ReadRequest(KEY, 0))
+    (answer,) = again.core.take_answers()
 
     assert isinstance(answer.outcome, ReadPlan)
     assert (answer.outcome.found, answer.outcome.durable_block) == (Found.HERE, 1)
@@ -337,6 +338,7 @@ def cluster(**changes: Any) -> Iterator[ClusterWorld]:
     swarm = ClusterSwarm(
         replication=Replication(3, 3, 2, segment_bytes=changes.pop("segment_bytes", 64000)),
         nodes=3,
+        has_archive=False,
         writers=0,
         counters=0,
         readers=0,
@@ -347,7 +349,7 @@ def cluster(**changes: Any) -> Iterator[ClusterWorld]:
     world = ClusterWorld(1, swarm=swarm)
     with world._inside():
         world.begin()
-        world.run_until(lambda: world.now > 0.05)
+        world.run_until(world.is_started, seconds=20.0)
         yield world
 
 
@@ -375,8 +377,17 @@ def append(owned: OwnedLog, told: list[Any], seq: int, payload: bytes, flags: in
 def owner_of(world: ClusterWorld, name: str) -> OwnedLog:
     """Open the log at a proxy, and claim the producer."""
     proxy = world.proxies[name]
-    proxy.owned = do(world, proxy, proxy.open_log())
-    return proxy.owned
+    owned = do(world, proxy, proxy.take())
+    assert isinstance(owned, OwnedLog)
+    return owned
+
+
+def follower_of(world: ClusterWorld, name: str) -> FollowedLog:
+    proxy = world.proxies[name]
+    assert proxy.work is not None
+    followed = do(world, proxy, proxy.work.logs._follow(LOG))
+    assert isinstance(followed, FollowedLog)
+    return followed
 
 
 def told_by(world: ClusterWorld, owned: OwnedLog, seq: int, payload: bytes, flags: int = 0) -> Any:
@@ -430,8 +441,7 @@ def test_r14_r15_a_follower_crosses_each_segment_once_and_in_order() -> None:
     with cluster(segment_bytes=1) as world:
         owned = owner_of(world, "p0")
         told_by(world, owned, 0, b"nonce---", CLAIM)
-        p1 = world.proxies["p1"]
-        followed = do(world, p1, p1._follow())
+        followed = follower_of(world, "p1")
         for seq in range(6):
             assert isinstance(told_by(world, owned, seq, b"%d" % seq), Appended)
         world.run_until(lambda: followed.durable_lsn == 7, seconds=20.0)
@@ -443,8 +453,7 @@ def test_r14_r15_a_follower_crosses_each_segment_once_and_in_order() -> None:
 def test_r08_the_last_entry_is_seen_without_a_next_one() -> None:
     with cluster() as world:
         owned = owner_of(world, "p0")
-        p1 = world.proxies["p1"]
-        followed = do(world, p1, p1._follow())
+        followed = follower_of(world, "p1")
         told_by(world, owned, 0, b"nonce---", CLAIM)
 
         world.run_until(lambda: followed.durable_lsn == 1, seconds=2.0)

@@ -103,10 +103,10 @@ def story_of(protocol: str, world: ClusterWorld, error: Exception) -> str:
         f"PENSTOCK_SIM_FIRST={world.seed} PENSTOCK_SIM_SEEDS=1 "
         f"pytest tests/sim/test_cluster_world.py -k {protocol}"
     )
-    lines = "\n  ".join(world.trace[-_TRACE_LINES:])
+    lines = "\n  ".join(world.trace_lines(_TRACE_LINES))
     return (
         f"{protocol}, seed {world.seed}: {type(error).__name__}: {error}\nrepeat with: {command}\n"
-        f"swarm: {world.swarm}\nlast of {len(world.trace)} trace lines:\n  {lines}"
+        f"swarm: {world.swarm}\nlast lines of the trace:\n  {lines}"
     )
 
 

@@ -1,10 +1,13 @@
-"""The replicated log in one thread, from one seed: its real code on virtual time, under faults.
+"""The replicated log in one thread, from one seed: its shipped servers on virtual time.
 
-network.py    connections that delay, hold back, break and deliver late; nodes as proxies see them
-nodes.py      storage nodes: the real core on a journal that loses what was not synced
-proxies.py    proxies: sessions, ownership, owned and followed logs, as proxy/server.py runs them
-clients.py    producers, counters, readers, trimmers, and what they saw
+metadata.py   the metadata store: sessions that are slow, cut off, and end with their process
+nodes.py      lives of storage nodes, and disks that lose what was not synced
+proxies.py    lives of proxies
+clients.py    producers, counters, readers, trimmers on the shipped client, and what they saw
+observers.py  what is looked at inside the shipped code: durable records, answers, deliveries
 swarm.py      what a seed draws: faults, quorums, small limits
 world.py      all of it: a phase with faults, a phase in which everybody must finish, the checks
 checkers.py   the laws of the replicated log over manifests, node contents and histories
+
+Event loops, network and time are those of simulation/kernel.
 """

@@ -1,437 +1,257 @@
-"""Clients of the replicated log: writers, counters, readers, a trimmer; honest, and forgetful only
-of what a real client forgets.
+"""Clients of the replicated log: writers, counters, readers, a trimmer, all on the shipped client.
 
-A client keeps one connection, to the proxy that it believes to be right, and looks for another when
-that one is gone, silent, or says who the owner is. A producer sends what was not answered again,
-with the same seqs, wherever the log has gone (P6); decisions are the real AppenderCore's. All that
-was asked, told and seen goes into the story.
+Honest, and forgetful only of what a real client forgets. All that was asked, told and seen goes
+into the story.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import (
     Fenced,
     GuardFailed,
-    NotOwner,
     PenstockError,
     Refused,
     Retryable,
-    StaleInstance,
     Trimmed,
-    Unavailable,
     Unknown,
 )
-from penstock.log.client.appender_core import AppenderCore, Reconnect, Send, Settle
-from penstock.log.client.reader import decode_records
-from penstock.log.core.tails import FOREVER, Deliver
-from penstock.log.group_format import CLAIM, encode_body, meta_entry
-from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, SetKey, Value
-from penstock.log.serving.served_log import ServedLog
-from simulation.cluster.network import Connection
-from simulation.cluster.proxies import Peer, SimProxy
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.client.client import AsyncLog
+from penstock.log.client.cluster import ClusterRoute, ProxyList
+from penstock.log.group_format import CLAIM, decode_body, meta_entry
+from penstock.log.meta.open import ClusterAddress
+from penstock.log.records import Appended, Flush, Guard, Kind, NewEntry, SetKey
+from penstock.wire import messages as m
+from simulation.cluster.metadata import LOG
+from simulation.cluster.nodes import TOKEN
 from simulation.log.story import AppendOp, BoundsOp, ClaimOp, GetOp, LastOp, Reading, TrimOp
 
 if TYPE_CHECKING:
     from simulation.cluster.world import ClusterWorld
 
 TAGS = tuple(f"t{number}" for number in range(20))
-HELLO_SECONDS = 2.0
-BACKOFF_SECONDS = 0.1
-#: A proxy that owes an answer and says nothing for so long is left.
-SILENCE_SECONDS = 1.5
-
-Question = Callable[[ServedLog], Awaitable[Any]]
-
-
-class Member:
-    """What lives on a client's connection."""
-
-    def connected(self) -> None: ...
-
-    def disconnected(self) -> None: ...
+MACHINE = "127.0.3.1"
+RETRY_SECONDS = 0.1
+#: A counter gives up after so many attempts.
+ATTEMPTS_MAX = 30
+T = TypeVar("T", bound=m.Message)
 
 
-class LogClient:
-    """One client process's way to the log."""
+class RecordedLog(AsyncLog):
+    """The shipped client. What it claims and whom it leaves is written down."""
 
-    def __init__(self, world: ClusterWorld, name: str, *, reads: bool) -> None:
-        self.world = world
-        self.name = name
-        self.reads = reads
-        self.process = world.clients
-        self.members: list[Member] = []
-        self.peer: Peer | None = None
-        self.proxy: SimProxy | None = None
-        self._hint = ""
-        self._ended: asyncio.Event | None = None
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = 0
-        self._heard = 0.0
-        #: Whether the proxy owes somebody an answer.
-        self.owed: Callable[[], bool] = lambda: bool(self._calls)
-        self.process.create_task(self._keep())
-        self.process.create_task(self._watch())
+    world: ClusterWorld
 
-    def next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-    async def _keep(self) -> None:
-        while True:
-            proxy = self._choose()
-            ended = asyncio.Event()
-            error = await self._connect(proxy, ended)
-            if error is not None:
-                self._hint = str(error) if isinstance(error, NotOwner) else ""
-                await asyncio.sleep(BACKOFF_SECONDS * (0.5 + self.world.random.random()))
-                continue
-            self._heard = self.world.now
-            for member in list(self.members):
-                member.connected()
-            await ended.wait()
-            self._disconnected()
-            await asyncio.sleep(BACKOFF_SECONDS * self.world.random.random())
-
-    def _choose(self) -> SimProxy:
-        proxies = self.world.proxies
-        return proxies.get(self._hint) or self.world.random.choice(list(proxies.values()))
-
-    async def _connect(self, proxy: SimProxy, ended: asyncio.Event) -> PenstockError | None:
-        opened: asyncio.Future[PenstockError | None] = self.process.create_future()
-
-        def told(outcome: PenstockError | None) -> None:
-            if not opened.done():
-                opened.set_result(outcome)
-
-        def broke() -> None:
-            ended.set()
-            told(Unavailable("the connection ended"))
-
-        connection = Connection(
-            self.world, (self.name, self.process), (proxy.name, proxy.process), broke
-        )
-        peer = Peer(self.name, connection)
-        connection.send(True, lambda: proxy.hello(peer, self.reads, told))
-        try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                error = await opened
-        except TimeoutError:
-            error = Unavailable("no answer to a hello")
-        if error is not None:
-            connection.close()
-            return error
-        self.peer, self.proxy, self._ended = peer, proxy, ended
-        return None
-
-    def reconnect(self) -> None:
-        """Leave this connection and look for another."""
-        if self.peer is not None and self._ended is not None:
-            self.peer.connection.close()
-            self._ended.set()
-
-    def _disconnected(self) -> None:
-        self.peer = self.proxy = self._ended = None
-        calls, self._calls = self._calls, {}
-        for future in calls.values():
-            if not future.done():
-                future.set_exception(Unavailable("the connection ended"))
-        for member in list(self.members):
-            member.disconnected()
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(SILENCE_SECONDS / 2)
-            if self.peer is None or not self.owed():
-                self._heard = self.world.now
-            elif self.world.now - self._heard > SILENCE_SECONDS:
-                self.world.count("silent proxy left")
-                self.reconnect()
-
-    # ---- requests
-
-    def send(self, action: Callable[[SimProxy, Peer], None]) -> None:
-        """Do something at the proxy, if it arrives."""
-        peer, proxy = self.peer, self.proxy
-        if peer is not None and proxy is not None:
-            peer.connection.send(True, lambda: action(proxy, peer))
-
-    def heard(self) -> None:
-        self._heard = self.world.now
-
-    async def call(self, question: Question) -> Any:
-        """Ask the log something; raises what it answers, Unavailable if it does not."""
-        return await self.request(lambda proxy, peer, reply: proxy.ask(peer, question, reply))
-
-    async def request(self, ask: Callable[[SimProxy, Peer, Callable[[Any], None]], None]) -> Any:
-        if self.peer is None:
-            raise Unavailable("not connected")
-        number = self.next_number()
-        future: asyncio.Future[Any] = self.process.create_future()
-        self._calls[number] = future
-
-        def told(outcome: Any) -> None:
-            self.heard()
-            if self._calls.pop(number, None) is None or future.done():
-                return
-            if isinstance(outcome, PenstockError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        self.send(lambda proxy, peer: ask(proxy, peer, told))
-        return await future
-
-
-async def claim(client: LogClient, producer: str) -> AppenderCore:
-    """Open a producer: take the next instance, whoever has it now (appender.py)."""
-    world = client.world
-    while True:
-        known = await client.call(lambda log: log.get_producer(producer))
-        nonce = world.random.randbytes(8)
+    async def call(
+        self, message: m.Message, expect: type[T], body: bytes = b""
+    ) -> tuple[T, memoryview]:
+        group = decode_body(body) if isinstance(message, m.Append) else None
+        if group is None or not group.flags & CLAIM:
+            return await super().call(message, expect, body)
+        story, world = self.world.story, self.world
+        (nonce,) = (bytes(entry.payload) for entry in group.entries(0, 0))
         op = ClaimOp(
-            client.name,
+            self._name,
             world.now_us,
-            world.story.known_lsn,
-            producer=producer,
-            instance=known.instance + 1,
+            story.known_lsn,
+            producer=group.producer,
+            instance=group.instance,
             nonce=nonce,
         )
-        world.story.claims.append(op)
-        body = encode_body(
-            producer=producer,
-            instance=known.instance + 1,
-            first_seq=known.next_seq,
-            entries=[NewEntry(nonce, (), Kind.CONTROL)],
-            flags=CLAIM,
-        )
+        story.claims.append(op)
         try:
-            done = await client.request(partial(_append, body))
-        except StaleInstance:
-            continue
+            done = await super().call(message, expect, body)
         finally:
             op.ended_us = world.now_us
         op.won = True
-        world.story.know(done.first_lsn + done.count)
-        now = await client.call(lambda log: log.get_producer(producer))
-        if now.instance == op.instance:
-            return AppenderCore(producer=producer, instance=now.instance, next_seq=now.next_seq)
+        if isinstance(done[0], m.AppendDone):
+            story.know(done[0].first_lsn + done[0].count)
+        return done
 
 
-def _append(body: bytes, proxy: SimProxy, peer: Peer, reply: Callable[[Any], None]) -> None:
-    proxy.append(peer, body, (), IMMEDIATE, reply)
+async def connect(world: ClusterWorld, name: str, *, reads: bool) -> RecordedLog:
+    """A client of the log; `reads`: its readers may go to any proxy."""
+    route = ClusterRoute(
+        ClusterAddress((), "/", LOG),
+        ProxyList(lambda: world.metadata.open(MACHINE)),
+        token=TOKEN,
+        tls=None,
+        region=world.regions[0],
+    )
+    if not reads:
+        route.reads = None
+    log = RecordedLog(route, name=name, timeout=world.swarm.timeout_seconds)
+    log.world = world
+    log._start()
+    return log
 
 
-class Appender(Member):
-    """An open producer on a client's connection."""
+class Client:
+    """One program that uses the log."""
 
-    def __init__(self, client: LogClient, core: AppenderCore) -> None:
-        self._client = client
-        self._world = client.world
-        self.core = core
-        self._settled_at = client.world.now
-        self._waiting: dict[AppendOp, asyncio.Future[AppendOp]] = {}
-        client.members.append(self)
-        calls = client.owed
-        client.owed = lambda: calls() or not core.is_idle
-        self._client.process.create_task(self._look())
+    def __init__(self, world: ClusterWorld, name: str, *, reads: bool = False) -> None:
+        self.world = world
+        self.name = name
+        self._reads = reads
+        self.log: RecordedLog
+        self.is_done = False
+        world.clients.spawn(self._live())
 
-    def append(
+    async def _live(self) -> None:
+        self.log = await connect(self.world, self.name, reads=self._reads)
+        await self.run()
+        self.is_done = True
+
+    async def run(self) -> None:
+        raise NotImplementedError
+
+    def submit(
         self,
+        appender: AsyncAppender,
         entries: Sequence[NewEntry],
         *,
         guards: Sequence[Guard] = (),
         sets: Sequence[SetKey] = (),
         flush_ms: int = 0,
     ) -> asyncio.Future[AppendOp]:
-        if sets:
-            entries = [*entries, meta_entry(sets)]
+        """Append; the future is the operation, once it has ended."""
+        world = self.world
         op = AppendOp(
-            self._client.name,
-            self._world.now_us,
-            self._world.story.known_lsn,
-            producer=self.core.producer,
-            instance=self.core.instance,
-            entries=tuple(entries),
+            self.name,
+            world.now_us,
+            world.story.known_lsn,
+            producer=appender.producer,
+            instance=appender.instance,
+            entries=(*entries, meta_entry(sets)) if sets else tuple(entries),
             guards=tuple(guards),
             flush_ms=flush_ms,
         )
-        self._world.story.appends.append(op)
-        future: asyncio.Future[AppendOp] = self._client.process.create_future()
-        self._waiting[op] = future
-        if self.core.is_idle:
-            self._settled_at = self._world.now
-        self._settle(self.core.submit(op, entries, guards=guards, flush=Flush(flush_ms)))
-        self._pump()
-        return future
+        world.story.appends.append(op)
+        ended: asyncio.Future[AppendOp] = world.clients.create_future()
 
-    def _pump(self) -> None:
-        if self._client.peer is None:
-            return
-        for send in self.core.take_sends():
-            self._send(send)
-        self.core.check()
+        def settled(future: asyncio.Future[Appended]) -> None:
+            error = future.exception()
+            assert error is None or isinstance(error, PenstockError), repr(error)
+            self._settle(op, future.result() if error is None else error)
+            ended.set_result(op)
 
-    def _send(self, send: Send) -> None:
-        sent_on = self._client.peer
+        appender.append_nowait(
+            entries, guards=guards, sets=sets, flush=Flush(flush_ms)
+        ).add_done_callback(settled)
+        return ended
 
-        def told(outcome: Any) -> None:
-            self._client.heard()
-            if isinstance(outcome, Appended) or self._client.peer is sent_on:
-                self._settle(self.core.answered(send.seq, outcome))
-                self._pump()
-
-        self._client.send(
-            lambda proxy, peer: proxy.append(peer, send.body, send.guards, send.flush, told)
-        )
-
-    def connected(self) -> None:
-        self._pump()
-
-    def disconnected(self) -> None:
-        self.core.disconnected()
-
-    async def _look(self) -> None:
-        """Give up when nothing was settled for long."""
-        timeout = self._world.swarm.timeout_seconds
-        while self in self._client.members:
-            await asyncio.sleep(timeout / 4)
-            if not self.core.is_idle and self._world.now - self._settled_at >= timeout:
-                self._world.count("gave up")
-                self._settle(self.core.give_up("nothing was settled in time"))
-
-    def _settle(self, effects: Sequence[Settle | Reconnect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Reconnect):
-                self._client.reconnect()
-                continue
-            op = effect.ticket
-            assert isinstance(op, AppendOp) and op.outcome is None, f"settled twice: {op}"
-            self._settled_at = self._world.now
-            op.outcome = effect.outcome
-            op.ended_us = self._world.now_us
-            if isinstance(effect.outcome, Appended):
-                self._world.story.know(effect.outcome.first_lsn + effect.outcome.count)
-                self._world.count("answer duplicate" if effect.outcome.duplicate else "acked")
-            else:
-                self._world.count(f"told {type(effect.outcome).__name__}")
-            self._world.note(f"{self._client.name} told {effect.outcome!r}")
-            self._waiting.pop(op).set_result(op)
-
-    def leave(self) -> None:
-        self._client.members.remove(self)
+    def _settle(self, op: AppendOp, outcome: Appended | PenstockError) -> None:
+        world = self.world
+        op.outcome = outcome
+        op.ended_us = world.now_us
+        if isinstance(outcome, Appended):
+            world.story.know(outcome.first_lsn + outcome.count)
+            world.count("answer duplicate" if outcome.duplicate else "acked")
+        else:
+            world.count(f"told {type(outcome).__name__}")
+            if "nothing was settled" in str(outcome):
+                world.count("gave up")
+        world.note(f"{self.name} told {outcome!r}")
 
 
-class Writer:
+class Writer(Client):
     """Appends so many times under a name; a zombie of a name stops when it is fenced."""
 
     def __init__(
-        self, world: ClusterWorld, client: LogClient, *, name: str, operations: int, delay: float
+        self, world: ClusterWorld, name: str, *, producer: str, operations: int, delay: float
     ) -> None:
-        self._world = world
-        self._client = client
-        self._name = name
+        self._producer = producer
         self._left = operations
-        self.is_done = False
-        client.process.create_task(self._run(delay))
+        self._delay = delay
+        super().__init__(world, name)
 
-    async def _run(self, delay: float) -> None:
-        await asyncio.sleep(delay)
+    async def run(self) -> None:
+        await asyncio.sleep(self._delay)
         while self._left:
             try:
-                core = await claim(self._client, self._name)
+                appender = await self.log.appender(self._producer)
             except PenstockError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
-            appender = Appender(self._client, core)
             await self._append_some(appender)
-            appender.leave()
-            if isinstance(core.broken, Fenced):
-                self._world.count("zombie stopped")
+            await appender.close()
+            broken = appender.core.broken
+            if isinstance(broken, Fenced):
+                self.world.count("zombie stopped")
                 break
-            assert not isinstance(core.broken, Refused), f"{self._client.name}: {core.broken!r}"
-        self.is_done = True
+            assert not isinstance(broken, Refused), f"{self.name}: {broken!r}"
 
-    async def _append_some(self, appender: Appender) -> None:
-        random, swarm = self._world.random, self._world.swarm
+    async def _append_some(self, appender: AsyncAppender) -> None:
+        random, swarm = self.world.random, self.world.swarm
         waiting: list[asyncio.Future[AppendOp]] = []
         while self._left and appender.core.broken is None:
             self._left -= 1
-            entries = [self._entry(i) for i in range(random.choice((1, 1, 1, 2, 3, 7)))]
+            entries = [self._entry(index) for index in range(random.choice((1, 1, 1, 2, 3, 7)))]
             flush_ms = random.choice((0, 0, 0, 5, 40))
-            waiting.append(appender.append(entries, flush_ms=flush_ms))
+            waiting.append(self.submit(appender, entries, flush_ms=flush_ms))
             if random.random() < 0.6:
                 await asyncio.sleep(random.random() * swarm.pace_seconds)
             elif random.random() < 0.3:
                 await waiting[-1]
-        for future in waiting:
-            await future
+        for ended in waiting:
+            await ended
 
     def _entry(self, index: int) -> NewEntry:
-        random = self._world.random
+        random = self.world.random
         size = random.choice((0, 10, 60, 300))
-        payload = f"{self._client.name}/{self._world.unique()}/{index}/".encode() + b"." * size
+        payload = f"{self.name}/{self.world.unique()}/{index}/".encode() + b"." * size
         tags = tuple(random.sample(TAGS, random.choice((0, 1, 1, 2, 5))))
         kind = Kind.MARKER if random.random() < 0.1 else Kind.DATA
         return NewEntry(payload, tags, kind, random.randint(0, 3))
 
 
-class Counter:
+class Counter(Client):
     """Adds one to a key, under a guard on the value that it read."""
 
-    def __init__(
-        self, world: ClusterWorld, client: LogClient, *, key: str, operations: int
-    ) -> None:
-        self._world = world
-        self._client = client
+    def __init__(self, world: ClusterWorld, name: str, *, key: str, operations: int) -> None:
         self._key = key
         self._left = operations
         self._attempts = 0
-        self._opened = 0
-        self.is_done = False
-        client.process.create_task(self._run())
+        super().__init__(world, name)
 
-    async def _run(self) -> None:
-        while self._left and self._attempts < 30:
-            self._opened += 1
+    async def run(self) -> None:
+        while self._left and self._attempts < ATTEMPTS_MAX:
             try:
-                core = await claim(self._client, f"anon-{self._client.name}-{self._opened}")
+                appender = await self.log.appender()
             except PenstockError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
-            appender = Appender(self._client, core)
-            while self._left and core.broken is None and self._attempts < 30:
+            while self._left and appender.core.broken is None and self._attempts < ATTEMPTS_MAX:
                 await self._add_one(appender)
-            appender.leave()
-        self.is_done = True
+            await appender.close()
 
-    async def _add_one(self, appender: Appender) -> None:
-        world = self._world
+    async def _add_one(self, appender: AsyncAppender) -> None:
+        world = self.world
         await asyncio.sleep(world.random.random() * world.swarm.pace_seconds)
-        op = GetOp(self._client.name, world.now_us, world.story.known_lsn, key=self._key)
+        op = GetOp(self.name, world.now_us, world.story.known_lsn, key=self._key)
         try:
-            found = await self._client.call(partial(_get_key, self._key))
+            value = await self.log.get(self._key)
         except PenstockError:
             return
         op.ended_us = world.now_us
-        if found is not None:
-            op.found = found
-            world.story.know(found.lsn + 1)
+        if value is not None:
+            op.found = value
+            world.story.know(value.lsn + 1)
         world.story.gets.append(op)
         self._attempts += 1
-        now = None if found is None else found.data
+        now = None if value is None else value.data
         count = 0 if now is None else int(now.split(b"/")[0])
-        value = f"{count + 1}/{world.unique()}".encode()
-        payload = f"{self._client.name}/{world.unique()}/".encode()
-        ended = await appender.append(
+        new = f"{count + 1}/{world.unique()}".encode()
+        payload = f"{self.name}/{world.unique()}/".encode()
+        ended = await self.submit(
+            appender,
             [NewEntry(payload, ("count",))],
             guards=[Guard(self._key, now)],
-            sets=[SetKey(self._key, value)],
+            sets=[SetKey(self._key, new)],
         )
         if isinstance(ended.outcome, Appended):
             self._left -= 1
@@ -439,126 +259,68 @@ class Counter:
             world.count("answer GuardFailed")
 
 
-async def _get_key(key: str, log: ServedLog) -> Value | None:
-    found = await log.get_metadata(lambda known: [(key, known[key])] if key in known else [])
-    return found[0][1] if found else None
-
-
-class Follower(Member):
+class Follower(Client):
     """Reads some tags, or everything, from some LSN on, for ever."""
 
     def __init__(
         self,
         world: ClusterWorld,
-        client: LogClient,
+        name: str,
         *,
+        reads: bool,
         tags: tuple[str, ...] | None,
         slow: bool,
     ) -> None:
-        self._world = world
-        self._client = client
         self._tags = tags
-        self._slow = slow
-        self._number = 0
-        self._next_lsn = 0
-        self._queue: deque[tuple[int, Deliver]] = deque()
-        self._working = False
-        #: It was trimmed, and looks for where to go on.
-        self._lost = False
-        self.reading = self._new_reading(0)
-        client.members.append(self)
-
-    def _new_reading(self, start: int) -> Reading:
-        reading = Reading(self._client.name, self._tags, start, None)
-        self._world.story.readings.append(reading)
-        self._next_lsn = start
-        return reading
+        self._pause_seconds = 0.1 if slow else 0.001
+        self.reading = Reading(name, tags, 0, None)
+        world.story.readings.append(self.reading)
+        super().__init__(world, name, reads=reads)
 
     @property
     def looked_up_to(self) -> int:
         return self.reading.looked_up_to
 
-    def connected(self) -> None:
-        if not self._lost:
-            self._subscribe()
+    async def run(self) -> None:
+        world = self.world
+        while True:
+            error = await self._read()
+            self.reading.error = error
+            start = self.reading.looked_up_to
+            if isinstance(error, Trimmed):
+                world.count("reader trimmed")
+                start = max(start, await self._trim_point())
+            else:
+                assert isinstance(error, Retryable), f"{self.name}: {error!r}"
+            self.reading = Reading(self.name, self._tags, start, None)
+            world.story.readings.append(self.reading)
 
-    def _subscribe(self) -> None:
-        number = self._number = self._client.next_number()
-        tags = None if self._tags is None else frozenset(self._tags)
-        start, credit = self._next_lsn, self._world.swarm.credit_bytes
-        self._client.send(
-            lambda proxy, peer: proxy.subscribe(
-                peer, number, tags, start, credit, partial(self._told, number)
-            )
-        )
+    async def _read(self) -> PenstockError:
+        """Until an error ends it."""
+        world = self.world
+        try:
+            async with self.log.tail(self._tags, start=self.reading.start) as reader:
+                async for batch in reader:
+                    await asyncio.sleep(world.random.random() * self._pause_seconds)
+                    story = world.story
+                    story.saw(self.reading, batch.entries, batch.looked_up_to, world.now_us)
+        except PenstockError as error:
+            return error
+        raise AssertionError("a reading without an end has ended")
 
-    def _told(self, number: int, what: Deliver | PenstockError) -> None:
-        if number != self._number:
-            return
-        self._client.heard()
-        if isinstance(what, Deliver):
-            self._next_lsn = max(self._next_lsn, what.looked_up_to)
-            self._queue.append((number, what))
-            if not self._working:
-                self._working = True
-                self._later()
-        elif isinstance(what, Trimmed):
-            self._number = 0
-            self._lost = True
-            self._client.process.create_task(self._start_again(what))
-        else:
-            assert isinstance(what, Retryable), f"{self._client.name}: {what!r}"
-            self._number = 0
-            self._client.process.call_later(0.1, self._client.reconnect)
-
-    def _later(self) -> None:
-        pause = self._world.random.random() * (0.1 if self._slow else 0.001)
-        self._client.process.call_later(pause, self._work)
-
-    def _work(self) -> None:
-        number, what = self._queue.popleft()
-        body = bytes(what.records[0])
-        entries = decode_records(memoryview(body))
-        self._world.story.saw(self.reading, entries, what.looked_up_to, self._world.now_us)
-        if body and number == self._number:
-            self._client.send(lambda proxy, peer: proxy.credit(peer, number, len(body)))
-        if self._queue:
-            self._later()
-        else:
-            self._working = False
-
-    async def _start_again(self, error: Trimmed) -> None:
-        while self._queue:
-            await asyncio.sleep(0.05)
-        self.reading.error = error
-        self._world.count("reader trimmed")
+    async def _trim_point(self) -> int:
         while True:
             try:
-                point, _ = await self._client.call(_bounds)
-                break
+                return (await self.log.bounds()).trim_point
             except PenstockError:
-                await asyncio.sleep(0.1)
-        self._lost = False
-        self.reading = self._new_reading(max(point, self._next_lsn))
-        if self._client.peer is not None:
-            self._subscribe()
+                await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _bounds(log: ServedLog) -> tuple[int, int]:
-    await log.make_sure()
-    return log.trim_point, log.durable_lsn
-
-
-class Scanner:
+class Scanner(Client):
     """Asks the owner now and then: for the bounds, or the newest entry of a tag."""
 
-    def __init__(self, world: ClusterWorld, client: LogClient) -> None:
-        self._world = world
-        self._client = client
-        client.process.create_task(self._run())
-
-    async def _run(self) -> None:
-        world = self._world
+    async def run(self) -> None:
+        world = self.world
         while world.is_broken:
             await asyncio.sleep(world.random.random() * 0.6)
             try:
@@ -567,53 +329,42 @@ class Scanner:
                 pass
 
     async def _bounds(self) -> None:
-        world = self._world
-        op = BoundsOp(self._client.name, world.now_us, world.story.known_lsn)
-        op.trim_point, op.tail = await self._client.call(_bounds)
+        world = self.world
+        op = BoundsOp(self.name, world.now_us, world.story.known_lsn)
+        bounds = await self.log.bounds()
+        op.trim_point, op.tail = bounds.trim_point, bounds.tail
         op.ended_us = world.now_us
         world.story.bounds.append(op)
         world.story.know(op.tail)
 
     async def _last(self) -> None:
-        world = self._world
+        world = self.world
         tag = world.random.choice(TAGS)
-        op = LastOp(self._client.name, world.now_us, world.story.known_lsn, tag=tag)
-        body = await self._client.call(partial(_last, tag))
+        op = LastOp(self.name, world.now_us, world.story.known_lsn, tag=tag)
+        op.found = await self.log.read_last(tag)
         op.ended_us = world.now_us
-        if body:
-            (op.found,) = decode_records(memoryview(body))
+        if op.found is not None:
             world.story.know(op.found.lsn + 1)
         world.story.lasts.append(op)
 
 
-async def _last(tag: str, log: ServedLog) -> bytes | None:
-    await log.make_sure()
-    return await log.read_last(tag, FOREVER)
-
-
-async def _trim(lsn: int, log: ServedLog) -> int:
-    return await log.trim(lsn)
-
-
-class Trimmer:
+class Trimmer(Client):
     """Gives up what the archive has read, or, if free, anything."""
 
-    def __init__(self, world: ClusterWorld, client: LogClient, *, limit: Callable[[], int]) -> None:
-        self._world = world
-        self._client = client
+    def __init__(self, world: ClusterWorld, name: str, *, limit: Callable[[], int]) -> None:
         self._limit = limit
-        client.process.create_task(self._run())
+        super().__init__(world, name)
 
-    async def _run(self) -> None:
-        world = self._world
+    async def run(self) -> None:
+        world = self.world
         while world.is_broken:
             await asyncio.sleep(0.05 + world.random.random() * world.swarm.trim_seconds)
             limit = self._limit()
             lsn = world.random.randint(limit // 2, limit)
-            op = TrimOp(self._client.name, world.now_us, world.story.known_lsn, lsn=lsn)
+            op = TrimOp(self.name, world.now_us, world.story.known_lsn, lsn=lsn)
             world.story.trims.append(op)
             try:
-                op.point = await self._client.call(partial(_trim, lsn))
+                op.point = await self.log.trim(lsn)
                 op.ended_us = world.now_us
                 world.count("trimmed")
             except (PenstockError, Unknown):

@@ -7,17 +7,33 @@ that a few dozen entries roll segments, cut snapshots into pieces and fall out o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
-from types import ModuleType
 
-from penstock.log.client import appender_core
+from penstock.log.client import appender_core, client, cluster, reader
 from penstock.log.core import state, tails
-from penstock.log.proxy import block_source, housekeeping, open_log, open_segment, owned_log
+from penstock.log.node import client as node_client
+from penstock.log.node import config as node_config
+from penstock.log.node import owner as node_owner
+from penstock.log.node import registration
+from penstock.log.proxy import (
+    auditor,
+    block_source,
+    housekeeping,
+    logs,
+    open_log,
+    open_segment,
+    owned_log,
+)
+from penstock.log.proxy import config as proxy_config
+from penstock.log.proxy import session as proxy_session
+from penstock.log.proxy.block_source import BlockSource
 from penstock.log.proxy.open_log import Replication
+from penstock.log.replication.node_core import NodeCore
+from penstock.log.serving import group_commit, served_log
 
 
 class Fault(StrEnum):
@@ -74,8 +90,14 @@ class ClusterSwarm:
     #: How often what was on a broken connection arrives all the same.
     late_odds: float = 0.3
     node_write_bytes: int = 1 << 20
-    housekeeping_seconds: float = 0.0
+    journal_bytes: int = 1 << 20
+    node_trim_seconds: float = 0.5
+    #: Writes are done on the event loop of a node, in no time.
+    is_inline: bool = False
+    housekeeping_seconds: float = 30.0
+    audit_seconds: float = 30.0
     # Clients.
+    has_archive: bool = True
     writers: int = 2
     zombies: int = 0
     counters: int = 1
@@ -137,7 +159,11 @@ def draw_swarm(random: Random) -> ClusterSwarm:
         metadata_seconds=random.choice((0.001, 0.02)),
         late_odds=random.choice((0.0, 0.3, 1.0)),
         node_write_bytes=random.choice((300, 1 << 20)),
-        housekeeping_seconds=random.choice((0.0, 0.4)),
+        journal_bytes=random.choice((1000, 10_000, 1 << 20)),
+        node_trim_seconds=random.choice((0.5, 2.0)),
+        is_inline=random.random() < 0.15,
+        housekeeping_seconds=random.choice((0.4, 30.0)),
+        audit_seconds=random.choice((0.5, 2.0, 30.0)),
         writers=random.randint(1, 3),
         zombies=random.choice((0, 0, 1)),
         counters=random.randint(0, 2),
@@ -177,7 +203,7 @@ def draw_faults(random: Random, kinds: tuple[Fault, ...] = tuple(Fault)) -> dict
 @contextmanager
 def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
     """Give the product's modules the world's limits for as long as it runs."""
-    changes: list[tuple[ModuleType, str, float]] = [
+    changes: list[tuple[object, str, object]] = [
         (owned_log, "PIECE_BYTES", swarm.piece_bytes),
         (owned_log, "SNAPSHOT_BYTES", swarm.snapshot_bytes),
         (owned_log, "SNAPSHOT_FACTOR", 1),
@@ -188,10 +214,34 @@ def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
         (open_segment, "REPLACE_SECONDS", swarm.replace_seconds),
         (block_source, "READ_BYTES_MIN", swarm.read_bytes),
         (block_source, "DEADLINE_MS", 2000.0),
+        _default(BlockSource.__init__, cache_bytes=swarm.cache_bytes),
         (tails, "RECENT_BYTES", swarm.recent_bytes),
         (appender_core, "WINDOW_GROUPS", swarm.window_groups),
         (appender_core, "COALESCE_BYTES", swarm.coalesce_bytes),
         (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+        (reader, "CREDIT_BYTES_DEFAULT", swarm.credit_bytes),
+        # A silent peer is given up soon: seconds of a world are few.
+        (client, "CONNECT_SECONDS", 2.0),
+        (cluster, "PULSE_SECONDS", 0.6),
+        (node_client, "CONNECT_SECONDS", 1.0),
+        (node_client, "REQUEST_SECONDS", 1.0),
+        (node_client, "SILENCE_SECONDS", 0.8),
+        (node_client, "BACKOFF_SECONDS_MAX", 0.2),
+        (registration, "RETRY_SECONDS", 0.1),
+        (proxy_session, "RETRY_SECONDS", 0.1),
+        (logs, "OPEN_SECONDS", 20.0),
+        (logs, "HOUSE_SECONDS", swarm.housekeeping_seconds),
+        (auditor, "ROUND_SECONDS", swarm.audit_seconds),
+        (auditor, "GONE_SECONDS", 3.0),
+        # What only tells readers that there is nothing is told less often: it is most of the work.
+        (logs, "PROGRESS_MS", 50),
+        (served_log, "PROGRESS_MS", 50),
+        (node_owner, "NOTE_DELAY_MS", 200),
+        (group_commit, "NOTE_DELAY_MS", 200),
+        (group_commit, "INLINE_SECONDS", 1e9 if swarm.is_inline else -1.0),
+        (node_config, "BLOCK_BYTES_MAX", 1),
+        (proxy_config, "SEGMENT_BYTES_MIN", 1),
+        _default(NodeCore.__init__, write_bytes_max=swarm.node_write_bytes),
     ]
     before = [getattr(module, name) for module, name, _ in changes]
     for module, name, value in changes:
@@ -201,6 +251,11 @@ def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
     finally:
         for (module, name, _), value in zip(changes, before, strict=True):
             setattr(module, name, value)
+
+
+def _default(function: Callable[..., None], **values: object) -> tuple[object, str, object]:
+    """Other defaults of keyword arguments, as a change."""
+    return function, "__kwdefaults__", {**(function.__kwdefaults__ or {}), **values}
 
 
 _NODE_FAULTS = (
