@@ -77,6 +77,7 @@ PURE = (
     "runtime/commit_protocol.py",
     "runtime/trim_rule.py",
     "connector/items.py",
+    "connector/partitions.py",
     "nexmark/model.py",
     *(f"nexmark/{name}.py" for name in ("draws", "generator", "layout", "pace", "pools")),
 )

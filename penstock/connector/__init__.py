@@ -5,11 +5,12 @@ connections.py    one connection for each Python process that Spark keeps
 registering.py    a session that knows the format, workers that know Penstock
 data_source.py    what Spark finds: schema, readers, writers
 arrow.py          the stream's columns as Spark wants them, metadata columns
-items.py          what counts in a stream, and cutting it: into triggers, into partitions
+items.py          what counts in a stream, and cutting it into triggers
+partitions.py     what one Spark task reads: a batch, cut into partitions
 follower.py       the source's driver side: what counts, known ahead of the triggers
 stream_reader.py  the streaming source
 batch_reader.py   spark.read
-read_part.py      a partition, read by a task
+read_partition.py a partition, read by a task
 sinks.py          what all sinks do first: the stream, and whether rows fit it
 staging.py        rows to staged entries, by a task
 commit.py         the driver's commit: one marker, one append

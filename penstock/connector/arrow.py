@@ -45,22 +45,22 @@ class Streams:
 
 def find_streams(log: Log, options: ReadOptions) -> Streams:
     """Raises NotFound; SchemaMismatch if they are not of one schema."""
-    found = [log.stream(name) for name in options.streams]
-    schema = found[0].schema
-    for stream in found[1:]:
+    streams = [log.stream(name) for name in options.streams]
+    schema = streams[0].schema
+    for stream in streams[1:]:
         difference = describe_difference(schema, stream.schema)
         if difference:
             raise SchemaMismatch(
-                f"streams {found[0].name} and {stream.name} are read as one, but their schemas "
+                f"streams {streams[0].name} and {stream.name} are read as one, but their schemas "
                 f"differ: {difference}; read them apart"
             )
     for name in options.metadata:
         if name in schema.names:
             raise BadRequest(
-                f"option metadata asks for {name}, but stream {found[0].name} has a column of "
+                f"option metadata asks for {name}, but stream {streams[0].name} has a column of "
                 "that name: do not ask for it"
             )
-    sources = tuple(Source(stream.name, stream.start_lsn) for stream in found)
+    sources = tuple(Source(stream.name, stream.start_lsn) for stream in streams)
     return Streams(sources, schema, schema_hash(schema))
 
 
@@ -83,9 +83,9 @@ def check_columns(columns: StructType, schema: pa.Schema, options: ReadOptions) 
     offered = _all_columns(schema, options.metadata)
     problems: list[str] = []
     for given in target_schema(columns):
-        at = offered.get_field_index(given.name)
-        if at >= 0:
-            expected = pa.schema([_loosened(offered.field(at), given)])
+        index = offered.get_field_index(given.name)
+        if index >= 0:
+            expected = pa.schema([_loosened(offered.field(index), given)])
             problems.append(describe_difference(expected, pa.schema([given])))
         elif given.name in _METADATA_TYPES:
             problems.append(f"column {given.name}: ask for it with option metadata")
@@ -113,8 +113,10 @@ def _loosened(field: pa.Field, given: pa.Field) -> pa.Field:
     kind, other = field.type, given.type
     if pt.is_struct(kind) and pt.is_struct(other):
         fields = [
-            _loosened(one, other.field(one.name)) if other.get_field_index(one.name) >= 0 else one
-            for one in kind
+            _loosened(field, other.field(field.name))
+            if other.get_field_index(field.name) >= 0
+            else field
+            for field in kind
         ]
         kind = pa.struct(fields)
     elif pt.is_list(kind) and pt.is_list(other):
@@ -127,7 +129,7 @@ def _loosened(field: pa.Field, given: pa.Field) -> pa.Field:
 def _describe(field: pa.Field) -> str:
     kind = field.type
     if pt.is_struct(kind):
-        text = f"struct<{','.join(_describe(one) for one in kind)}>"
+        text = f"struct<{','.join(_describe(field) for field in kind)}>"
     elif pt.is_map(kind):
         text = f"map<{_describe(kind.key_field)},{_describe(kind.item_field)}>"
     elif pt.is_list(kind):

@@ -25,9 +25,9 @@ from pyspark.sql.datasource import (
 
 from penstock.connector.arrow import Streams, check_columns, find_streams
 from penstock.connector.connections import connected
-from penstock.connector.items import Part, Span, plan_range
 from penstock.connector.options import LSN, TIME, ReadOptions
-from penstock.connector.read_part import (
+from penstock.connector.partitions import Partition, Span, plan_range
+from penstock.connector.read_partition import (
     batch_commit_lost,
     batch_data_lost,
     cut_off,
@@ -64,7 +64,7 @@ class PenstockBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._options, self._columns, is_batch=True)
 
-    def _plan(self, log: Log, streams: Streams) -> list[Part]:
+    def _plan(self, log: Log, streams: Streams) -> list[Partition]:
         options, bounds = self._options, log.bounds()
         start = resolve_position(log.client, options.start)
         start = max(start, min(source.start_lsn for source in streams.sources))
@@ -73,7 +73,7 @@ class PenstockBatchReader(DataSourceReader):
         if span.first >= span.end:
             return []
         self._check_start(span, bounds)
-        parts = plan_range(
+        planned = plan_range(
             span,
             read_markers(log.client, streams.sources, span),
             streams.sources,
@@ -81,11 +81,11 @@ class PenstockBatchReader(DataSourceReader):
             processors=os.cpu_count() or 1,
             by_node=options.by_virtual_node,
         )
-        gone = cut_off((one for part in parts for one in part.named), bounds.trim_point)
+        gone = cut_off((span for each in planned for span in each.named), bounds.trim_point)
         if gone is not None:
             lsn = gone.place.lsn
             raise batch_commit_lost(options.streams, gone.first, lsn, bounds.trim_point)
-        return parts
+        return planned
 
     def _narrowed(self, log: Log, span: Span) -> Span:
         return span
@@ -110,13 +110,13 @@ class PenstockPushingReader(PenstockBatchReader):
         self._times_ms: tuple[int | None, int | None] = (None, None)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for one in filters:
-            if not self._takes(one):
-                yield one
+        for wanted in filters:
+            if not self._takes(wanted):
+                yield wanted
 
-    def _takes(self, one: Filter) -> bool:
+    def _takes(self, wanted: Filter) -> bool:
         """Whether the filter is applied here, to the letter; others only narrow what is read."""
-        match one:
+        match wanted:
             case EqualTo((name,), value) | GreaterThan((name,), value):
                 pass
             case GreaterThanOrEqual((name,), value) | LessThan((name,), value):
@@ -128,24 +128,24 @@ class PenstockPushingReader(PenstockBatchReader):
         if name not in self._options.metadata:
             return False  # a column of the stream
         if name == LSN and type(value) is int:
-            self._take_lsns(one, value)
+            self._take_lsns(wanted, value)
             return True
         if name == TIME and isinstance(value, datetime) and value.utcoffset() is not None:
-            self._take_times(one, value)
+            self._take_times(wanted, value)
         return False
 
-    def _take_lsns(self, one: Filter, value: int) -> None:
-        low, high = _range(one, value, value + 1)
+    def _take_lsns(self, wanted: Filter, value: int) -> None:
+        low, high = _range(wanted, value, value + 1)
         first = self._lsns.first if low is None else max(self._lsns.first, low)
         end = self._lsns.end if high is None else min(self._lsns.end, high)
         self._lsns = Span(first, end)
 
-    def _take_times(self, one: Filter, value: datetime) -> None:
+    def _take_times(self, wanted: Filter, value: datetime) -> None:
         """Append times are whole milliseconds; a wider range is as good, Spark filters again."""
-        at_ms = max((value - _EPOCH) // _MILLISECOND, 0)
-        low, high = _range(one, at_ms, at_ms + 1)
-        if isinstance(one, LessThan):
-            high = at_ms + 1  # the value may lie inside the millisecond
+        time_ms = max((value - _EPOCH) // _MILLISECOND, 0)
+        low, high = _range(wanted, time_ms, time_ms + 1)
+        if isinstance(wanted, LessThan):
+            high = time_ms + 1  # the value may lie inside the millisecond
         now_low, now_high = self._times_ms
         self._times_ms = (
             now_low if low is None else max(low, now_low or 0),
@@ -162,16 +162,16 @@ class PenstockPushingReader(PenstockBatchReader):
         return Span(first, end)
 
 
-def _range(one: Filter, at: int, after: int) -> tuple[int | None, int | None]:
-    """[low, high) of what can pass a comparison with a value in [at, after)."""
-    match one:
+def _range(wanted: Filter, value: int, after: int) -> tuple[int | None, int | None]:
+    """[low, high) of what can pass a comparison with something in [value, after)."""
+    match wanted:
         case EqualTo():
-            return at, after
+            return value, after
         case GreaterThan():
             return after, None
         case GreaterThanOrEqual():
-            return at, None
+            return value, None
         case LessThan():
-            return None, at
+            return None, value
         case _:
             return None, after

@@ -56,7 +56,7 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         return WrittenMessage(staging.write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        staged = [one.staged for one in messages if isinstance(one, WrittenMessage)]
+        staged = [message.staged for message in messages if isinstance(message, WrittenMessage)]
         client = connected(self._options.where).client
         commit_write(client, self._id, [self._options.stream], staged)
 

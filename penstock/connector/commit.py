@@ -60,7 +60,7 @@ def commit_batch(
 ) -> bool:
     """Commit a micro-batch; False if it took effect before. Raises Fenced, Trimmed, Unknown."""
     _check_log(client, staged)
-    batch = replace(batch, streams=tuple(sorted(streams)), rows=sum(part.rows for part in staged))
+    batch = replace(batch, streams=tuple(sorted(streams)), rows=sum(each.rows for each in staged))
     key = batch_key(batch.query)
     reservation_key = staging_key(batch.query, batch.number)
     entries = _marker(batch.query, batch.number, streams, staged, f"T/{batch_writer(batch.query)}")
@@ -169,7 +169,10 @@ def _marker(
     id: str, number: int, streams: Sequence[str], staged: Sequence[Staged], writer_tag: str
 ) -> list[NewEntry]:
     ranges = join_ranges(
-        sorted((one for part in staged for one in part.ranges), key=lambda one: one.first_lsn)
+        sorted(
+            (named for written in staged for named in written.ranges),
+            key=lambda named: named.first_lsn,
+        )
     )
     if not ranges:
         return []
@@ -180,7 +183,7 @@ def _marker(
         position=Lsn(0),
         inline=0,
         ranges=ranges,
-        rows_out=sum(part.rows for part in staged),
+        rows_out=sum(each.rows for each in staged),
     )
     tags = (writer_tag, *with_naming([stream_tag(stream) for stream in streams]))
     payload = encode_marker(marker)
@@ -194,7 +197,7 @@ def _marker(
 
 def _check_log(client: BlockingLog, staged: Sequence[Staged]) -> None:
     """Positions of another log would name whatever stands there in this one."""
-    others = {part.log for part in staged if part.ranges} - {client.log_id}
+    others = {each.log for each in staged if each.ranges} - {client.log_id}
     if others:
         raise BadRequest(
             f"the tasks wrote to log {', '.join(sorted(others))}, the driver is connected to "
@@ -205,7 +208,7 @@ def _check_log(client: BlockingLog, staged: Sequence[Staged]) -> None:
 
 def _check_not_trimmed(bounds: Bounds, staged: Sequence[Staged]) -> None:
     """A marker that names what is gone would stop every reader of the stream."""
-    lowest = min((one.first_lsn for part in staged for one in part.ranges), default=None)
+    lowest = min((named.first_lsn for each in staged for named in each.ranges), default=None)
     if lowest is not None and bounds.trim_point > lowest:
         raise Trimmed(
             f"the log was trimmed to {bounds.trim_point} while a batch was written whose rows "

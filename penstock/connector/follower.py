@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from penstock.connector.items import Item, ItemReader, Source, Window
-from penstock.connector.read_part import commit_lost, data_lost
+from penstock.connector.read_partition import commit_lost, data_lost
 from penstock.errors import Trimmed, Unavailable
 from penstock.limits import MIB
 from penstock.log.api import ReadBatch
@@ -58,8 +58,8 @@ class _CommitLost(Exception):
         self.told = told
 
 
-class Follower:
-    """Of one reader, from one position on.
+class SourceFollower:
+    """Of one source, from one position on.
 
     What counts in [start, tail_from) is known to be nothing, or lost.
     """
@@ -137,13 +137,13 @@ class Follower:
     def items(self, start: int, end: int) -> list[Item] | None:
         """What counts in [start, end); None: it does not know. It may then run on beyond `end`."""
         with self._changed:
-            known_to = max(self._looked_up_to, self._window.end)
-            if not self._window.start <= start <= end <= known_to:
+            last = max(self._looked_up_to, self._window.end)
+            if not self._window.start <= start <= end <= last:
                 return None
-            found = self._window.items(start, end)
+            items = self._window.items(start, end)
             self._planned = max(self._planned, end)
             self._changed.notify_all()
-            return found
+            return items
 
     def forget(self, below: int) -> None:
         """What is below was read and is not asked for again."""
@@ -190,11 +190,11 @@ class Follower:
             except _CommitLost as lost:
                 raise lost.told from lost.__cause__
             except Trimmed as error:
-                at = max(start, self._looked_up_to)
+                position = max(start, self._looked_up_to)
                 trim_point = self._client.bounds().trim_point
-                if self._fail_on_data_loss or trim_point <= at:
-                    raise data_lost(self._names(), at, trim_point) from error
-                logger.warning("rows are lost from_lsn=%d trim_point=%d", at, trim_point)
+                if self._fail_on_data_loss or trim_point <= position:
+                    raise data_lost(self._names(), position, trim_point) from error
+                logger.warning("rows are lost from_lsn=%d trim_point=%d", position, trim_point)
                 start = trim_point
 
     def _wait_for_room(self) -> bool:

@@ -131,10 +131,10 @@ def _stage(
     schema = frame.schema
     ready_stream(where, name, schema, key_by=key_by)
     stage = _stager(where, name, schema, reservation, key_by)
-    found = frame.mapInArrow(stage, _STAGED).collect()
-    ranges = [Range(Lsn(one.first_lsn), one.entries) for one in found if one.entries]
-    logs = {one.log for one in found}
-    return Staged(tuple(ranges), sum(one.rows for one in found), ", ".join(sorted(logs)))
+    written = frame.mapInArrow(stage, _STAGED).collect()
+    ranges = [Range(Lsn(row.first_lsn), row.entries) for row in written if row.entries]
+    logs = {row.log for row in written}
+    return Staged(tuple(ranges), sum(row.rows for row in written), ", ".join(sorted(logs)))
 
 
 def _stager(

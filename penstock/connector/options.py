@@ -156,7 +156,9 @@ def where(log: str | None, token_file: str | None, tls_ca: str | None) -> Where:
         log = str(default_data_dir())
     if "://" in log:
         token_file = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
-    return Where(_absolute(log), *(_absolute(one) if one else None for one in (token_file, tls_ca)))
+    return Where(
+        _absolute(log), *(_absolute(path) if path else None for path in (token_file, tls_ca))
+    )
 
 
 def _absolute(path: str) -> str:
@@ -190,9 +192,9 @@ def _list(said: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 def _one_of(said: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
     value = said.get(name, default)
-    for one in allowed:
-        if one.lower() == value.lower():
-            return one
+    for word in allowed:
+        if word.lower() == value.lower():
+            return word
     raise BadRequest(f"option {name} is {value!r}: allowed are {', '.join(allowed)}")
 
 

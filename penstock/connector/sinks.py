@@ -36,9 +36,9 @@ def ready_stream(
             f"option keyBy names {', '.join(missing)}: the rows have {', '.join(schema.names)}"
         )
     place = (where, name, schema.json())
-    found = _READY.get(place)
-    if found is not None:
-        return found
+    stream = _READY.get(place)
+    if stream is not None:
+        return stream
     check_types(schema)
     given = normalise(to_arrow_schema(schema, timezone="UTC"))
     log = connected(where)
@@ -80,14 +80,15 @@ def _odd_type(kind: Any) -> Any:
     else:
         odd = (t.VariantType, t.CalendarIntervalType, t.YearMonthIntervalType, t.SpatialType)
         return kind if isinstance(kind, (*odd, t.UserDefinedType)) else None
-    return next((found for one in inner if (found := _odd_type(one)) is not None), None)
+    odd_types = (_odd_type(inside) for inside in inner)
+    return next((kind for kind in odd_types if kind is not None), None)
 
 
 def _check_fits(stream: Stream, given: pa.Schema) -> None:
-    known = stream.schema
-    if sorted(known.names) == sorted(given.names):
-        given = pa.schema([given.field(name) for name in known.names])
-    difference = describe_difference(_nullable(known), _nullable(given))
+    schema = stream.schema
+    if sorted(schema.names) == sorted(given.names):
+        given = pa.schema([given.field(name) for name in schema.names])
+    difference = describe_difference(_nullable(schema), _nullable(given))
     if difference:
         raise SchemaMismatch(
             f"the rows do not fit stream {stream.name}: {difference}. Select and cast the columns "

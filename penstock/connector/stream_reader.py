@@ -3,7 +3,7 @@
 An offset is {"lsn": L, "from": F, "schema": hash, "log": id}: all that counts in [F, L) was read, F
 being where the query began, for all its life. Spark calls one object on the driver's side, in a
 process of its own, for all but `read`; that runs in tasks, on objects that were never asked
-anything else, and so a part says all that they need.
+anything else, and so a partition says all that they need.
 
 Law: the rows of [start, end) are the same whenever they are planned, by a query that knows them
 from its follower or by one that was restarted and knows two offsets only.
@@ -29,10 +29,15 @@ from pyspark.sql.types import StructType
 
 from penstock.connector.arrow import Streams, check_columns, find_streams, target_schema
 from penstock.connector.connections import connected, set_modules_aside
-from penstock.connector.follower import AHEAD_BYTES_MAX, Follower, Limits
-from penstock.connector.items import Part, Span, plan_items, plan_range
+from penstock.connector.follower import AHEAD_BYTES_MAX, Limits, SourceFollower
 from penstock.connector.options import ReadOptions
-from penstock.connector.read_part import data_lost, read_carried, read_markers, read_part
+from penstock.connector.partitions import Partition, Span, plan_items, plan_range
+from penstock.connector.read_partition import (
+    data_lost,
+    read_carried,
+    read_from_log,
+    read_markers,
+)
 from penstock.errors import BadRequest, SchemaMismatch
 from penstock.stream.positions import resolve_position
 from penstock.stream.registration import stream_tag
@@ -103,14 +108,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._columns)
 
 
-def make_partitions(parts: Sequence[Part], schema: pa.Schema) -> list[InputPartition]:
+def make_partitions(planned: Sequence[Partition], schema: pa.Schema) -> list[InputPartition]:
     """Plain data, and all that a task needs beside its options."""
     encoded = encode_schema(schema)
-    return [InputPartition((encoded, part)) for part in parts]
+    return [InputPartition((encoded, partition)) for partition in planned]
 
 
 def read_partition(
-    partition: InputPartition,
+    given: InputPartition,
     options: ReadOptions,
     columns: StructType,
     *,
@@ -118,16 +123,16 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """In a task: the batches of what `make_partitions` made."""
     set_modules_aside()
-    if partition.value is None:  # Spark's own, where a batch has no partitions
+    if given.value is None:  # Spark's own, where a batch has no partitions
         return iter(())
-    encoded, part = partition.value
+    encoded, partition = given.value
     schema, target = decode_schema(encoded), target_schema(columns)
-    if part.carried:
-        return read_carried(part, schema, target)
+    if partition.carried:
+        return read_carried(partition, schema, target)
     client = connected(options.where).client
-    return read_part(
+    return read_from_log(
         client,
-        part,
+        partition,
         schema,
         target,
         fail_on_data_loss=options.fail_on_data_loss,
@@ -149,7 +154,7 @@ class _Driver:
         self._initial: Offset | None = None
         #: Where a query that takes what is there now ends.
         self._below: int | None = None
-        self._follower: Follower | None = None
+        self._follower: SourceFollower | None = None
 
     def initial_offset(self) -> Offset:
         """Spark asks twice, and "latest" must mean one position."""
@@ -192,15 +197,15 @@ class _Driver:
             "by_node": options.by_virtual_node,
         }
         if items is not None:
-            parts = plan_items(items, sources, **how)
+            planned = plan_items(items, sources, **how)
         else:
             first = min(self._checked(first), last)
             if first == last:
                 return []  # all of it is lost
             span = Span(first, last)
             markers = read_markers(self._log.client, sources, span)
-            parts = plan_range(span, markers, sources, **how)
-        return make_partitions(parts, self._streams.schema)
+            planned = plan_range(span, markers, sources, **how)
+        return make_partitions(planned, self._streams.schema)
 
     def forget(self, end: Offset) -> None:
         if self._follower is not None:
@@ -211,19 +216,19 @@ class _Driver:
             self._follower.close()
             self._follower = None
 
-    def _cut(self, follower: Follower, first: int, limits: Limits) -> int:
+    def _cut(self, follower: SourceFollower, first: int, limits: Limits) -> int:
         try:
             return follower.cut(first, limits)
         except BaseException:
             self.close()  # whoever calls again begins anew
             raise
 
-    def _following(self, start: int) -> Follower:
+    def _following(self, start: int) -> SourceFollower:
         """The follower; begun here if it cannot tell what comes after `start`."""
         if self._follower is not None and not self._follower.covers(start):
             self.close()
         if self._follower is None:
-            self._follower = Follower(
+            self._follower = SourceFollower(
                 self._log.client,
                 self._streams.sources,
                 start,

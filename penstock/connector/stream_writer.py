@@ -78,7 +78,7 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         options = self._options
         batch = Batch(told[0].query, batchId, options.checkpoint, options.take_over)
         client = connected(options.where).client
-        commit_batch(client, batch, [options.stream], [one.staged for one in told])
+        commit_batch(client, batch, [options.stream], [message.staged for message in told])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do. A commit that raised may have taken effect, or may still; another driver
@@ -86,4 +86,4 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _told(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:
-    return [one for one in messages if isinstance(one, StagedMessage)]
+    return [message for message in messages if isinstance(message, StagedMessage)]

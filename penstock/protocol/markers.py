@@ -1,8 +1,8 @@
 """The progress marker: one entry that commits input position, state changes and outputs of a task.
 
 Owns its content and bytes (docs/formats.md, "Markers"). It is the last entry of its group; the
-`inline` entries before it in the group became durable with it or not at all. What was flushed
-earlier, because it would not fit into one group, is named by `ranges`: whole groups of the task,
+`inline` entries before it in the group became durable with it or not at all. What went ahead
+of it, because it would not fit into one group, is named by `ranges`: whole groups of the task,
 acknowledged before the marker was made. Impeller 3.3; ranges are explicit, so neither another
 producer's entry nor an older instance's can lie inside one (pins R23, R24).
 
@@ -34,7 +34,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A group that was flushed before the marker: LSNs [first_lsn, first_lsn + count)."""
+    """A group that was appended ahead of the marker: LSNs [first_lsn, first_lsn + count)."""
 
     first_lsn: Lsn
     count: int

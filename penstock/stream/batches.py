@@ -50,7 +50,7 @@ class _Head:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _SchemaFacts:
     """What decode_batch works out once per schema."""
 
     schema: pa.Schema
@@ -59,7 +59,7 @@ class _Known:
 
 
 #: Of the schemas that were decoded last; a process reads few streams at a time.
-_RECENT: Final[deque[_Known]] = deque(maxlen=16)
+_RECENT: Final[deque[_SchemaFacts]] = deque(maxlen=16)
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -89,13 +89,13 @@ def decode_batch(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBat
         message = pa.ipc.read_message(buffer)
         if message.type != "record batch":
             raise BadFormat(f"not a record batch but a {message.type}")
-        known = _known(schema)
-        _check_head(_read_head(payload), known.arrays, payload_bytes=len(payload))
+        facts = _facts_of(schema)
+        _check_head(_read_head(payload), facts.arrays, payload_bytes=len(payload))
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError, IndexError, struct.error) as error:
         raise BadFormat(f"not a record batch of this stream: {error}") from error
-    if known.look.fits(batch):
+    if facts.look.fits(batch):
         return batch
     for field, column in zip(schema, batch.columns, strict=True):
         misfit = find_misfit(column, field)
@@ -136,15 +136,15 @@ def split_batch(
     return pieces
 
 
-def _known(schema: pa.Schema) -> _Known:
-    """What is worth knowing of a schema, by identity: its hash costs more than to work it out."""
-    for known in tuple(_RECENT):
-        if known.schema is schema:
-            return known
+def _facts_of(schema: pa.Schema) -> _SchemaFacts:
+    """Remembered by the schema's identity: its hash costs more than to work them out."""
+    for facts in tuple(_RECENT):
+        if facts.schema is schema:
+            return facts
     arrays = sum(_count_arrays(field.type) for field in schema)
-    known = _Known(schema, arrays, QuickLook(schema))
-    _RECENT.append(known)
-    return known
+    facts = _SchemaFacts(schema, arrays, QuickLook(schema))
+    _RECENT.append(facts)
+    return facts
 
 
 def _check_head(head: _Head, arrays: int, *, payload_bytes: int) -> None:
@@ -189,10 +189,10 @@ def _read_head(payload: bytes | memoryview) -> _Head:
     )
 
 
-def _follow(metadata: memoryview, at: int) -> int:
-    """The position that the flatbuffer offset stored at `at` points to."""
-    (offset,) = struct.unpack_from("<I", metadata, at)
-    return at + int(offset)
+def _follow(metadata: memoryview, position: int) -> int:
+    """The position that the flatbuffer offset stored at `position` points to."""
+    (offset,) = struct.unpack_from("<I", metadata, position)
+    return position + int(offset)
 
 
 def _find_field(metadata: memoryview, table: int, field: int) -> int:

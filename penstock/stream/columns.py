@@ -76,22 +76,22 @@ def fit_column(array: pa.Array, field: pa.Field) -> pa.Array:
 
 def find_misfit(array: pa.Array, field: pa.Field) -> Misfit | None:
     """The first element that its column may not hold, or None. The array has field.type."""
-    found: list[Misfit] = []
+    misfits: list[Misfit] = []
     if not field.nullable and array.null_count:
-        found.append(Misfit(first_true(array.is_null()), "", NULL_PROBLEM))
+        misfits.append(Misfit(first_true(array.is_null()), "", NULL_PROBLEM))
     arrow_type = field.type
     if pt.is_struct(arrow_type):
-        found.extend(_struct_misfits(array))
+        misfits.extend(_struct_misfits(array))
     elif pt.is_list(arrow_type):
         offsets, elements = _list_parts(array)
         misfit = find_misfit(elements, arrow_type.value_field)
-        found.extend([_in_list(misfit, offsets)] if misfit else [])
+        misfits.extend([_in_list(misfit, offsets)] if misfit else [])
     elif pt.is_map(arrow_type):
-        found.extend(_map_misfits(array))
+        misfits.extend(_map_misfits(array))
     elif pt.is_temporal(arrow_type):
         misfit = _find_temporal_misfit(array)
-        found.extend([misfit] if misfit else [])
-    return first_misfit(found)
+        misfits.extend([misfit] if misfit else [])
+    return first_misfit(misfits)
 
 
 class QuickLook:

@@ -94,7 +94,7 @@ class _Token:
     kind: str
     text: str
     #: Characters before it in the text.
-    at: int
+    position: int
 
     @property
     def word(self) -> str:
@@ -205,15 +205,16 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens: list[_Token] = []
         self._next = 0
-        at = 0
-        while at < len(text):
-            match = _TOKEN.match(text, at)
+        position = 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None:
-                what = "an unclosed quote" if text[at] in "`'\"" else repr(text[at])
-                raise BadRequest(f"bad schema at character {at + 1}: cannot read {what}")
+                start = text[position]
+                what = "an unclosed quote" if start in "`'\"" else repr(start)
+                raise BadRequest(f"bad schema at character {position + 1}: cannot read {what}")
             if match.lastgroup != "space":
-                self._tokens.append(_Token(str(match.lastgroup), match.group(), at))
-            at = match.end()
+                self._tokens.append(_Token(str(match.lastgroup), match.group(), position))
+            position = match.end()
         self._tokens.append(_Token("end", "", len(text)))
 
     def peek(self, ahead: int = 0) -> _Token:
@@ -229,7 +230,7 @@ class _Parser:
         got = "the end" if token.kind == "end" else repr(token.text)
         remedy = f" ({remedy})" if remedy else ""
         raise BadRequest(
-            f"bad schema at character {token.at + 1}: expected {expected}, got {got}{remedy}"
+            f"bad schema at character {token.position + 1}: expected {expected}, got {got}{remedy}"
         )
 
     def take_word(self, word: str) -> None:
@@ -238,9 +239,9 @@ class _Parser:
         self._next += 1
 
     def skip_word(self, word: str) -> bool:
-        found = self.peek().word == word
-        self._next += found
-        return found
+        is_there = self.peek().word == word
+        self._next += is_there
+        return is_there
 
     def take_fields(self, *, closing: str, depth: int) -> list[pa.Field]:
         """Fields up to `closing` (a mark, or empty for the end of the text), which stays."""
@@ -253,7 +254,7 @@ class _Parser:
             fields.append(self.take_field(depth))
         if (closing and self.peek().word != closing) or (not closing and self.peek().kind != "end"):
             self.fail(f"',' or {repr(closing) if closing else 'the end'}")
-        owner = f"bad schema at character {start.at + 1}"
+        owner = f"bad schema at character {start.position + 1}"
         check_names([field.name for field in fields], owner=owner)
         return fields
 

@@ -181,12 +181,12 @@ def _parse(text: str | bytes, where: str) -> object:
         raise BadRow(f'{where}: a bare {name} is no JSON; write "{name}" in quotes')
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise BadRow(f"{where}: {twice!r} is there twice")
-        return found
+        return fields
 
     try:
         return json.loads(
@@ -214,7 +214,9 @@ def _from_json(value: Any, arrow_type: pa.DataType, path: str) -> object:
         }
     if pt.is_list(arrow_type) and isinstance(value, list):
         element_type = arrow_type.value_type
-        return [_from_json(item, element_type, f"{path}[{at}]") for at, item in enumerate(value)]
+        return [
+            _from_json(item, element_type, f"{path}[{index}]") for index, item in enumerate(value)
+        ]
     if pt.is_map(arrow_type):
         return _map_from_json(value, arrow_type, path)
     try:

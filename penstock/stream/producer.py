@@ -67,17 +67,18 @@ class StreamProducer:
         """
         groups = make_groups(rows, name=self._name, schema=self._schema)
         with self._lock:
-            at = self.next_seq if seq is None else seq
-            if at > self.next_seq or at < 0:
+            place = self.next_seq if seq is None else seq
+            if place > self.next_seq or place < 0:
                 raise SeqGap(
-                    f"seq {at} of producer {self._appender.producer}: the next is {self.next_seq}"
+                    f"seq {place} of producer {self._appender.producer}: "
+                    f"the next is {self.next_seq}"
                 )
 
             def append(group: Group) -> Appended:
-                nonlocal at
-                is_new = at >= self.next_seq
-                done = self._appender.append(group) if is_new else self._replay(group, at)
-                at += len(group)
+                nonlocal place
+                is_new = place >= self.next_seq
+                done = self._appender.append(group) if is_new else self._replay(group, place)
+                place += len(group)
                 return done
 
             return append_groups(groups, append)

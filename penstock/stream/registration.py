@@ -76,15 +76,15 @@ def encode_registration(registration: Registration) -> bytes:
 
 def decode_registration(name: str, data: bytes) -> Registration:
     try:
-        found: Any = json.loads(data)
-        if found["version"] != VERSION:
+        fields: Any = json.loads(data)
+        if fields["version"] != VERSION:
             raise BadFormat(
-                f"stream {name} has version {found['version']}, this program reads {VERSION}: "
+                f"stream {name} has version {fields['version']}, this program reads {VERSION}: "
                 "use a newer one"
             )
-        encoded = base64.b64decode(found["schema"], validate=True)
-        created_ms = int(found["created_ms"])
-        start_lsn = Lsn(int(found.get("start_lsn", 0)))
+        encoded = base64.b64decode(fields["schema"], validate=True)
+        created_ms = int(fields["created_ms"])
+        start_lsn = Lsn(int(fields.get("start_lsn", 0)))
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise BadFormat(f"stream {name} is registered with bytes that cannot be read") from error
     return Registration(name, decode_schema(encoded), created_ms, start_lsn)

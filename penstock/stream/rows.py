@@ -326,8 +326,8 @@ def _check_names(row: Mapping[Any, object], schema: pa.Schema, *, where: str) ->
     for name in row:
         if name not in schema.names:
             close = difflib.get_close_matches(str(name).lower(), map(str.lower, schema.names), n=1)
-            known = [real for real in schema.names if real.lower() in close]
-            remedy = f"did you mean {known[0]}?" if known else f"known: {', '.join(schema.names)}"
+            likely = [real for real in schema.names if real.lower() in close]
+            remedy = f"did you mean {likely[0]}?" if likely else f"known: {', '.join(schema.names)}"
             raise BadRow(f"{where}, column {name}: unknown column; {remedy}")
 
 

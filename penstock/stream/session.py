@@ -106,35 +106,35 @@ class Log:
         """
         check_name(name)
         wanted = Registration(name, normalise(schema), time.time_ns() // 1_000_000)
-        found = self._find(name)
-        if found is None:
+        registration = self._find(name)
+        if registration is None:
             try:
                 value = encode_registration(wanted)
                 self._client.compare_and_set(stream_key(name), expected=None, value=value)
             except GuardFailed:
-                found = self._find(name)  # another was faster
-        if found is None:
+                registration = self._find(name)  # another was faster
+        if registration is None:
             return Stream(self._client, wanted, self._found_by)
-        difference = describe_difference(found.schema, wanted.schema)
+        difference = describe_difference(registration.schema, wanted.schema)
         if difference:
             raise SchemaMismatch(f"stream {name} exists with another schema: {difference}")
-        return Stream(self._client, found, self._found_by)
+        return Stream(self._client, registration, self._found_by)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name; NotFound, with names that are close, if there is none."""
         check_name(name)
-        found = self._find(name)
-        if found is None:
+        registration = self._find(name)
+        if registration is None:
             raise NotFound(f"no stream {name}: {_hint(name, self._names())}")
-        return Stream(self._client, found, self._found_by)
+        return Stream(self._client, registration, self._found_by)
 
     def streams(self) -> list[Stream]:
         """All streams, by name."""
-        found = self._client.list_metadata(KEY_PREFIX)
-        names = {key.removeprefix(KEY_PREFIX): value.data for key, value in found.items()}
+        values = self._client.list_metadata(KEY_PREFIX)
+        encoded = {key.removeprefix(KEY_PREFIX): value.data for key, value in values.items()}
         return [
-            Stream(self._client, decode_registration(name, names[name]), self._found_by)
-            for name in sorted(names)
+            Stream(self._client, decode_registration(name, encoded[name]), self._found_by)
+            for name in sorted(encoded)
         ]
 
     @property
@@ -161,8 +161,8 @@ class Log:
         value = self._client.get(stream_key(name))
         if value is None:
             raise NotFound(f"no stream {name} to restart")
-        found = decode_registration(name, value.data)
-        restarted = dataclasses.replace(found, start_lsn=self._client.bounds().tail)
+        registration = decode_registration(name, value.data)
+        restarted = dataclasses.replace(registration, start_lsn=self._client.bounds().tail)
         self._client.append(
             [],
             guards=[Guard(stream_key(name), value.data), *guards],
@@ -209,11 +209,11 @@ class Log:
         return [key.removeprefix(KEY_PREFIX) for key in self._client.list_metadata(KEY_PREFIX)]
 
 
-def _hint(name: str, known: list[str]) -> str:
-    if not known:
+def _hint(name: str, names: list[str]) -> str:
+    if not names:
         return "the log has no streams yet; create_stream makes one"
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    shown = ", ".join(sorted(known)[:5])
-    return f"there are {shown}" + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    shown = ", ".join(sorted(names)[:5])
+    return f"there are {shown}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")

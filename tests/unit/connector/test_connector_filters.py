@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.connector.batch_reader import PenstockPushingReader
-from penstock.connector.items import Span
 from penstock.connector.options import BATCH_READ, read_options
+from penstock.connector.partitions import Span
 
 COMPARISONS: dict[Any, Any] = {
     EqualTo: lambda a, b: a == b,

@@ -9,19 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connector import items as items_module
-from penstock.connector.items import (
+from penstock.connector import partitions as partitions_module
+from penstock.connector.items import ITEM_OVERHEAD_BYTES, Item, ItemReader, Source, Window
+from penstock.connector.partitions import (
     CARRIED_BYTES_MAX,
     GAP_LSNS_MAX,
-    ITEM_OVERHEAD_BYTES,
-    PART_LSNS_MAX,
-    Finder,
-    Item,
-    ItemReader,
-    Part,
-    Source,
+    PARTITION_LSNS_MAX,
+    Partition,
+    PartitionFilter,
     Span,
-    Window,
     intervals_of,
     merge_ranges,
     plan_items,
@@ -116,13 +112,13 @@ def expected(log: list[Entry], sources: tuple[Source, ...], start: int, end: int
     return counted
 
 
-def read(log: list[Entry], parts: Iterable[Part]) -> Counted:
+def read(log: list[Entry], parts: Iterable[Partition]) -> Counted:
     """As tasks do."""
     counted: Counted = Counter()
     for part in parts:
         for carried in part.carried:
             counted[int(carried.payload), carried.place.lsn, carried.stream] += 1
-        finder, tags = Finder(part), set(tags_of(part))
+        finder, tags = PartitionFilter(part), set(tags_of(part))
         for interval in intervals_of(part):
             for one in log:
                 if interval.first <= one.lsn < interval.end and not tags.isdisjoint(one.tags):
@@ -192,9 +188,9 @@ def test_parts_hold_what_counts_and_nothing_else(
     sources = (Source("a", Lsn(starts[0])), Source("b", Lsn(starts[1])))
     counts = expected(log, sources, start, end)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(items_module, "CARRIED_BYTES_MAX", carried_max)
-        patch.setattr(items_module, "PART_BYTES_MIN", 4)
-        patch.setattr(items_module, "PART_LSNS_MIN", 4)
+        patch.setattr(partitions_module, "CARRIED_BYTES_MAX", carried_max)
+        patch.setattr(partitions_module, "PARTITION_BYTES_MIN", 4)
+        patch.setattr(partitions_module, "PARTITION_LSNS_MIN", 4)
         how = {"partitions": partitions, "processors": 3, "by_node": by_node}
 
         found = window_of(items_of(log, sources, start, staged_max=staged_max), start)
@@ -337,7 +333,7 @@ def test_a_large_range_has_more_parts_than_processors_unless_the_user_says() -> 
         return [sum(one.end - one.first for one in found) for found in spans]
 
     assert sum(sizes(None)) == 10_051 and len(sizes(None)) == 6
-    assert max(sizes(None)) <= PART_LSNS_MAX
+    assert max(sizes(None)) <= PARTITION_LSNS_MAX
     assert len(sizes(3)) == 3
 
 
@@ -346,7 +342,7 @@ def test_near_spans_are_read_at_once_and_far_ones_apart() -> None:
     assert GAP_LSNS_MAX >= 1000
     near, far = GAP_LSNS_MAX, GAP_LSNS_MAX + 1
     spans = (Span(0, 2), Span(2 + near, 5000), Span(5000 + far, 8000))
-    assert intervals_of(Part((A,), spans)) == [Span(0, 5000), Span(5000 + far, 8000)]
+    assert intervals_of(Partition((A,), spans)) == [Span(0, 5000), Span(5000 + far, 8000)]
 
 
 def test_what_two_markers_name_counts_at_both() -> None:

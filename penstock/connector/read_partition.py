@@ -1,8 +1,8 @@
-"""A part, read by a task: entries of the log to the batches that Spark takes.
+"""A partition, read by a task: entries of the log to the batches that Spark takes.
 
 Owns how entries are fetched (few requests, nothing held but the batch in the making) and put
 together: small entries as one batch, only the columns that are wanted, metadata columns beside.
-Law: every entry of the part, once, and no other (items.py says which those are).
+Law: every entry of the partition, once, and no other (partitions.py says which those are).
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.connector.items import (
+from penstock.connector.items import Place, Source
+from penstock.connector.options import LSN, PRODUCER, STREAM, TIME
+from penstock.connector.partitions import (
     Carried,
-    Finder,
     NamedSpan,
-    Part,
-    Place,
-    Source,
+    Partition,
+    PartitionFilter,
     Span,
     intervals_of,
     tags_of,
 )
-from penstock.connector.options import LSN, PRODUCER, STREAM, TIME
 from penstock.errors import BadFormat, Trimmed
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
@@ -40,26 +39,28 @@ _BATCH_ROWS: Final = 50_000
 _BATCH_BYTES: Final = 8 << 20
 
 
-def read_carried(part: Part, schema: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of a part that carries its entries."""
-    return _batches(iter(part.carried), schema, target)
+def read_carried(
+    partition: Partition, schema: pa.Schema, target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a partition that carries its entries."""
+    return _batches(iter(partition.carried), schema, target)
 
 
-def read_part(
+def read_from_log(
     client: BlockingLog,
-    part: Part,
+    partition: Partition,
     schema: pa.Schema,
     target: pa.Schema,
     *,
     fail_on_data_loss: bool,
     is_batch: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a part, read from the log: its streams have `schema`, Spark wants `target`.
+    """The batches of a partition, read from the log: streams have `schema`, Spark wants `target`.
 
     Raises Trimmed if some of it is gone and that is not to be passed over; what it says to do
     depends on `is_batch`: of `spark.read`, or of a query.
     """
-    return _batches(_entries(client, part, fail_on_data_loss, is_batch), schema, target)
+    return _batches(_entries(client, partition, fail_on_data_loss, is_batch), schema, target)
 
 
 def read_markers(client: BlockingLog, sources: Iterable[Source], span: Span) -> Iterator[Entry]:
@@ -71,24 +72,24 @@ def read_markers(client: BlockingLog, sources: Iterable[Source], span: Span) -> 
 
 
 def _entries(
-    client: BlockingLog, part: Part, fail_on_data_loss: bool, is_batch: bool
+    client: BlockingLog, partition: Partition, fail_on_data_loss: bool, is_batch: bool
 ) -> Iterator[Carried]:
-    found = Finder(part)
-    tags = tags_of(part)
-    for interval in intervals_of(part):
+    wanted = PartitionFilter(partition)
+    tags = tags_of(partition)
+    for interval in intervals_of(partition):
         start = interval.first
         while start < interval.end:
             try:
                 with client.tail(tags, start=start, end=interval.end) as reader:
                     for batch in reader:
                         for entry in batch.entries:
-                            yield from found.rows_of(entry)
+                            yield from wanted.rows_of(entry)
                         start = batch.looked_up_to
                 break
             except Trimmed as error:
                 trim_point = client.bounds().trim_point
                 if fail_on_data_loss or trim_point <= start:
-                    raise _part_lost(part, start, trim_point, is_batch) from error
+                    raise _partition_lost(partition, start, trim_point, is_batch) from error
                 logger.warning("rows are lost from_lsn=%d trim_point=%d", start, trim_point)
                 start = trim_point
 
@@ -133,13 +134,13 @@ def batch_commit_lost(
 
 def cut_off(named: Iterable[NamedSpan], trim_point: int) -> NamedSpan | None:
     """Of what is trimmed, that which counts last; None: nothing is."""
-    gone = [one for one in named if one.first < trim_point]
-    return max(gone, key=lambda one: (one.place.lsn, -one.first), default=None)
+    gone = [span for span in named if span.first < trim_point]
+    return max(gone, key=lambda span: (span.place.lsn, -span.first), default=None)
 
 
-def _part_lost(part: Part, start: int, trim_point: int, is_batch: bool) -> Trimmed:
-    names = [source.name for source in part.sources]
-    gone = cut_off((one for one in part.named if one.end > start), trim_point)
+def _partition_lost(partition: Partition, start: int, trim_point: int, is_batch: bool) -> Trimmed:
+    names = [source.name for source in partition.sources]
+    gone = cut_off((span for span in partition.named if span.end > start), trim_point)
     if gone is None:
         return (batch_data_lost if is_batch else data_lost)(names, start, trim_point)
     told = batch_commit_lost if is_batch else commit_lost
@@ -196,10 +197,10 @@ def _batches(
 
 
 def _make(making: _Making, target: pa.Schema) -> pa.RecordBatch:
-    known = set(making.batches[0].schema.names)
+    names = set(making.batches[0].schema.names)
     arrays: list[pa.Array] = []
     for wanted in target:
-        if wanted.name in known:
+        if wanted.name in names:
             columns = [batch.column(wanted.name) for batch in making.batches]
             array = columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
             # Inside nested columns, the user may have said that there can be nulls.
