@@ -48,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     configure(config)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep what Spark answered, if that was asked for."""
+    from harness.answers import ANSWERS  # only here: it needs Arrow
+
+    ANSWERS.close()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `soak` run only if `-m` names them; the longest files come first."""
     sort_by_duration(items)

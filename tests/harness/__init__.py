@@ -2,6 +2,7 @@
 
 disk.py            a disk in memory that loses what was not synced
 faults.py          disks that fail on request, or write down what they are asked to do
+answers.py         what batch Spark answered, remembered
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 driver.py          one log on one disk, without a server, checked against what was sent
 engine_checkers.py the laws of exactly once, over all entries of a log
