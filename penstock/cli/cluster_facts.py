@@ -45,7 +45,7 @@ async def find_facts(cluster: Cluster) -> Facts:
     )
     audit: Facts | None = auditor.get("audit")
     known = {
-        "address": str(cluster.address).rpartition("#" if cluster.address.is_directory else "/")[0],
+        "address": str(cluster.address).rpartition("/")[0],
         "auditor": auditor.get("id"),
         "audit": audit,
         "nodes": _nodes(registered, nodes, manifests),

@@ -120,8 +120,6 @@ class ClusterTarget:
     async def open(self, *, needs_nodes: bool = False) -> AsyncIterator[Cluster]:
         """A session with the metadata, and all nodes there are; closed at the end."""
         address = parse_cluster_address(self.address)
-        if address.is_directory and not Path(address.namespace).is_dir():
-            raise NotFound(f"there is no cluster in {address.namespace}")
         node_token = None if self.node_token_file is None else read_token(self.node_token_file)
         if needs_nodes and node_token is None:
             raise BadConfig(

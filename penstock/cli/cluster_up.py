@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.console import Console
@@ -35,7 +35,6 @@ from penstock.log.serving.directory import DirectoryLock
 _LOOK_SECONDS = 0.2
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ZOOKEEPER = "zookeeper"
-Metadata = Literal["zookeeper", "directory"]
 
 
 @click.command()
@@ -56,12 +55,6 @@ Metadata = Literal["zookeeper", "directory"]
     "in the user's data directory]",
 )
 @click.option(
-    "--metadata",
-    type=click.Choice(["zookeeper", "directory"]),
-    help="Where the metadata lies; without ZooKeeper no Java is needed.  [default: zookeeper, or "
-    "what the directory has]",
-)
-@click.option(
     "--port",
     type=click.IntRange(1, 65535),
     help="Of ZooKeeper.  [default: the one it had last, or 2181, or a free one]",
@@ -72,7 +65,6 @@ def up(
     proxies: int,
     read_proxies: int,
     directory: Path | None,
-    metadata: Metadata | None,
     port: int | None,
     as_json: bool,
 ) -> None:
@@ -85,36 +77,33 @@ def up(
     Examples:
       penstock cluster up
       penstock cluster up --nodes 5 --proxies 2 --read-proxies 1 --dir ./cluster
-      penstock cluster up --dir ./cluster --metadata directory
     """
     home = (directory or default_data_dir() / "cluster").expanduser().absolute()
     known = _known(home)
-    metadata = _metadata(home, known, metadata)
     port = port or known.get("port")
-    if metadata == "zookeeper":
-        _check_java()
+    find_java()
+    find_jars()
     lock = _lock(home, known)
     try:
-        if metadata == "zookeeper":
-            if port is not None:
-                _check_port(home, port)
-            elif _is_free(DEFAULT_PORT):
-                port = DEFAULT_PORT
+        if port is not None:
+            _check_port(home, port)
+        elif _is_free(DEFAULT_PORT):
+            port = DEFAULT_PORT
         with _one_signal_interrupts():
-            one = LocalCluster(home, metadata=metadata, zookeeper_port=port)
+            cluster = LocalCluster(home, zookeeper_port=port)
             try:
                 names = _node_names(home, nodes)
-                _start(one, names, proxies, read_proxies, lambda: _write_known(one, home, metadata))
-                _announce(one, home, names, proxies, read_proxies, as_json=as_json)
+                _start(cluster, names, proxies, read_proxies, lambda: _write_known(cluster, home))
+                _announce(cluster, home, names, proxies, read_proxies, as_json=as_json)
                 try:
-                    _watch(one)
+                    _watch(cluster)
                 except KeyboardInterrupt:
                     pass  # the way to end it
             finally:
                 try:
-                    _stop_quietly(one)
+                    _stop_quietly(cluster)
                 except KeyboardInterrupt:
-                    _stop_quietly(one)  # the first signal came only now; there is no second
+                    _stop_quietly(cluster)  # the first signal came only now; there is no second
     finally:
         lock.release()
 
@@ -134,21 +123,6 @@ def _known(home: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadConfig(f"{file} cannot be read: {error}") from error
     return found
-
-
-def _metadata(home: Path, known: dict[str, Any], wanted: Metadata | None) -> Metadata:
-    had: Metadata = known.get("metadata", "zookeeper" if wanted is None else wanted)
-    if wanted is not None and wanted != had:
-        raise BadConfig(f"the cluster in {home} keeps its metadata in {had}: it cannot be changed")
-    return had
-
-
-def _check_java() -> None:
-    try:
-        find_java()
-        find_jars()
-    except BadConfig as error:
-        raise BadConfig(f"{error}; or run without ZooKeeper: --metadata directory") from None
 
 
 def _check_port(home: Path, port: int) -> None:
@@ -272,7 +246,7 @@ def _one_signal_interrupts() -> Iterator[None]:
 
 
 def _start(
-    one: LocalCluster,
+    cluster: LocalCluster,
     names: list[str],
     proxies: int,
     read_proxies: int,
@@ -283,36 +257,34 @@ def _start(
     replication = {"ensemble": copies, "write-quorum": copies, "ack-quorum": copies // 2 + 1}
     console = Console(stderr=True)
     with console.status("starting the metadata", spinner="line") as shown:
-        one.start_metadata()
+        cluster.start_metadata()
         write_known()
         for name in names:
-            one.add_node(name)
+            cluster.add_node(name)
             write_known()
         for number in range(proxies):
-            one.add_proxy(f"p{number}", options=replication)
+            cluster.add_proxy(f"p{number}", options=replication)
             write_known()
         for number in range(read_proxies):
-            one.add_proxy(f"r{number}", {"role": "read"}, options=replication)
+            cluster.add_proxy(f"r{number}", {"role": "read"}, options=replication)
             write_known()
-        started = _processes(one)
+        started = _processes(cluster)
         for done, process in enumerate(started):
             shown.update(f"starting {process.name} ({done} of {len(started)} run)")
             process.wait_ready()
 
 
-def _processes(one: LocalCluster) -> list[ClusterProcess]:
-    return [*one.nodes.values(), *one.proxies.values()]
+def _processes(cluster: LocalCluster) -> list[ClusterProcess]:
+    return [*cluster.nodes.values(), *cluster.proxies.values()]
 
 
-def _write_known(one: LocalCluster, home: Path, metadata: Metadata) -> None:
-    pids = {process.name: process.pid for process in _processes(one)}
-    if one.zookeeper is not None:
-        pids[ZOOKEEPER] = one.zookeeper.pid
+def _write_known(cluster: LocalCluster, home: Path) -> None:
+    pids = {process.name: process.pid for process in _processes(cluster)}
+    pids[ZOOKEEPER] = cluster.zookeeper.pid
     known = {
-        "address": one.address,
+        "address": cluster.address,
         "dir": str(home),
-        "metadata": metadata,
-        "port": None if one.zookeeper is None else one.zookeeper.port,
+        "port": cluster.zookeeper.port,
         "pids": pids,
     }
     temporary = home / f"{CLUSTER_FILE}.new"
@@ -321,7 +293,7 @@ def _write_known(one: LocalCluster, home: Path, metadata: Metadata) -> None:
 
 
 def _announce(
-    one: LocalCluster,
+    cluster: LocalCluster,
     home: Path,
     names: list[str],
     proxies: int,
@@ -331,30 +303,30 @@ def _announce(
 ) -> None:
     if as_json:
         # One line, so that a supervisor can wait for it.
-        found = {"url": one.address, "dir": str(home), "token_file": str(one.token_file)}
-        more = {"node_token_file": str(one.node_token_file), "nodes": names}
+        found = {"url": cluster.address, "dir": str(home), "token_file": str(cluster.token_file)}
+        more = {"node_token_file": str(cluster.node_token_file), "nodes": names}
         click.echo(json.dumps(found | more | {"proxies": proxies, "read_proxies": read_proxies}))
         return
     click.echo(f"cluster in {home}: nodes {', '.join(names)}; {proxies + read_proxies} proxies")
-    click.echo(f"listening on {one.address}, token in {one.token_file}")
+    click.echo(f"listening on {cluster.address}, token in {cluster.token_file}")
     click.echo("\nIn another terminal:")
-    click.echo(f"  export PENSTOCK_TOKEN_FILE={one.token_file}")
-    click.echo(f"  penstock stream create bids 'price long' --connect {one.address}")
+    click.echo(f"  export PENSTOCK_TOKEN_FILE={cluster.token_file}")
+    click.echo(f"  penstock stream create bids 'price long' --connect {cluster.address}")
     click.echo(f"  penstock cluster status {home}")
     click.echo("\nCtrl-C stops it; what was appended stays in the directory.")
 
 
-def _watch(one: LocalCluster) -> None:
+def _watch(cluster: LocalCluster) -> None:
     """Until somebody interrupts; who ends by itself is told once."""
     ended: set[str] = set()
     while True:
         time.sleep(_LOOK_SECONDS)
-        for process in _processes(one):
+        for process in _processes(cluster):
             if not process.is_running and process.name not in ended:
                 ended.add(process.name)
                 _tell_end(process.name, process._process, process.last_line(), process.output)
-        server = one.zookeeper
-        if server is not None and not server.is_running and ZOOKEEPER not in ended:
+        server = cluster.zookeeper
+        if not server.is_running and ZOOKEEPER not in ended:
             ended.add(ZOOKEEPER)
             _tell_end(ZOOKEEPER, server._process, server.last_line(), server.log_path)
 
@@ -380,9 +352,9 @@ def end_text(code: int | None) -> str:
         return f"by signal {-code}"
 
 
-def _stop_quietly(one: LocalCluster) -> None:
+def _stop_quietly(cluster: LocalCluster) -> None:
     """Everything is stopped, however impatient somebody is."""
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)  # until `_one_signal_interrupts` ends
     with Console(stderr=True).status("stopping", spinner="line"):
-        one.stop()
+        cluster.stop()

@@ -10,7 +10,7 @@ embedded.py      find or start the server of a data directory
 local_cluster.py a whole cluster on one machine, as processes
 core/            pure: sequencer, state, tag index, tails
 replication/     pure: quorums, fencing, recovery, placement, routing, repair
-meta/            the cluster's metadata: memory, directory, ZooKeeper
+meta/            the cluster's metadata: memory, ZooKeeper
 storage/         files: segments, indexes, snapshots, manifest, recovery, verify, cold store
 serving/         what every process has: lock, token, connections, metrics
 node/            the storage node: journal, segment files, server; its client

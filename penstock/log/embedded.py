@@ -67,7 +67,7 @@ def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) 
 
     Beyond loopback the token travels under TLS only.
     """
-    if url.startswith("penstock+dir://") or url.removeprefix("penstock://").strip("/").count("/"):
+    if url.removeprefix("penstock://").strip("/").count("/"):
         return _cluster_endpoint(url, token_file=token_file, tls_ca=tls_ca)
     parts = urlsplit(url)
     if parts.scheme != "penstock" or not parts.hostname or parts.path not in ("", "/"):

@@ -2,7 +2,7 @@
 
     directory/
       token, node-token     what clients show to proxies, and proxies to nodes
-      zookeeper/            its server's files (or metadata/, without ZooKeeper)
+      zookeeper/            its server's files
       n0/, n1/, …           the nodes' data
       *.out                 what each process said
 
@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 from penstock.errors import Unavailable
 from penstock.log.meta.zookeeper_server import ZooKeeperServer
@@ -130,34 +129,24 @@ class ClusterProcess:
 class LocalCluster:
     """See the module's docstring. Its methods block; leaving `with` stops everything."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        metadata: Literal["zookeeper", "directory"] = "zookeeper",
-        zookeeper_port: int | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, *, zookeeper_port: int | None = None) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory = directory.absolute()
         self.token_file = self.directory / "token"
         self.node_token_file = self.directory / "node-token"
         ensure_token(self.token_file)
         ensure_token(self.node_token_file)
-        self.zookeeper: ZooKeeperServer | None = None
-        if metadata == "zookeeper":
-            self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=zookeeper_port)
+        self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=zookeeper_port)
         self.nodes: dict[str, ClusterProcess] = {}
         self.proxies: dict[str, ClusterProcess] = {}
 
     @property
     def address(self) -> str:
         """What `penstock.connect` is given, for the log `main`."""
-        if self.zookeeper is None:
-            return f"penstock+dir://{self.directory / 'metadata'}"
         return f"penstock://{self.zookeeper.hosts}/{NAMESPACE}"
 
     def address_of(self, log: str) -> str:
-        return f"{self.address}#{log}" if self.zookeeper is None else f"{self.address}/{log}"
+        return f"{self.address}/{log}"
 
     def start(
         self,
@@ -184,7 +173,7 @@ class LocalCluster:
             raise
 
     def start_metadata(self) -> None:
-        if self.zookeeper is not None and not self.zookeeper.is_running:
+        if not self.zookeeper.is_running:
             self.zookeeper.start()
 
     def add_node(self, name: str, settings: Mapping[str, object] | None = None) -> ClusterProcess:
@@ -236,8 +225,7 @@ class LocalCluster:
         """Proxies first, then nodes, then the metadata. Idempotent."""
         for process in [*self.proxies.values(), *self.nodes.values()]:
             process.stop()
-        if self.zookeeper is not None:
-            self.zookeeper.stop()
+        self.zookeeper.stop()
 
     def __enter__(self) -> LocalCluster:
         return self

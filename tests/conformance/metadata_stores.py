@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
@@ -47,18 +46,6 @@ class MemoryStores:
 
     async def expire(self, store: MemorySession) -> None:
         store.expire()
-
-
-class DirectoryStores:
-    def __init__(self, directory: Path) -> None:
-        self.address = f"penstock+dir://{directory}"
-        self._sessions = directory / "sessions"
-
-    async def open(self) -> Any:
-        return await open_metadata(self.address)
-
-    async def expire(self, store: Any) -> None:
-        (self._sessions / store._session.hex()).unlink()
 
 
 class ZooKeeperStores:

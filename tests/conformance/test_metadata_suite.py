@@ -7,12 +7,11 @@ import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
-from metadata_stores import DirectoryStores, MemoryStores, Stores, ZooKeeperStores, holder
+from metadata_stores import MemoryStores, Stores, ZooKeeperStores, holder
 
 from penstock.errors import (
     AlreadyExists,
@@ -38,12 +37,10 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
-@pytest.fixture(params=["memory", "directory", "zookeeper"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
+@pytest.fixture(params=["memory", "zookeeper"])
+def stores(request: pytest.FixtureRequest) -> Stores:
     if request.param == "memory":
         return MemoryStores()
-    if request.param == "directory":
-        return DirectoryStores(tmp_path / "metadata")
     server = request.getfixturevalue("zookeeper")
     return ZooKeeperStores(server.hosts, f"suite{next(_namespaces)}")
 
@@ -374,7 +371,7 @@ async def _absent(store: Any, path: str) -> bool:
     return await store.get(path) is None
 
 
-@pytest.mark.parametrize("stores", ["directory", "zookeeper"], indirect=True)
+@pytest.mark.parametrize("stores", ["zookeeper"], indirect=True)
 def test_a_killed_process_loses_its_node_and_watchers_are_told(run_stores: Run) -> None:
     async def scenario(stores: Stores) -> None:
         store = await stores.open()

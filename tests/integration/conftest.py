@@ -1,7 +1,8 @@
-"""Logs of real servers for tests of the connector's source: one for a file, or one for a test."""
+"""What tests of real servers share: logs for a file or a test, and a ZooKeeper for clusters."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,21 @@ import pytest
 from embedded_server import stop_server
 
 import penstock
+from penstock.log.meta.zookeeper_server import ZooKeeperServer
+
+_namespaces = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def metadata(zookeeper: ZooKeeperServer) -> str:
+    """The address of a cluster of the test's own, which has nothing in it yet."""
+    return f"penstock://{zookeeper.hosts}/test{next(_namespaces)}"
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,19 @@
 
     penstock://zk1:2181,zk2:2181/logs          ZooKeeper, namespace /logs, log main
     penstock://zk1:2181/logs/orders            the same, log orders
-    penstock+dir:///var/lib/penstock#orders    a directory of this machine, log orders
 
 Law: an address is understood whole or refused with a remedy; nothing is guessed but port 2181.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
 
 from penstock.errors import BadConfig, BadRequest
 from penstock.log.meta.api import MetadataStore
-from penstock.log.meta.embedded import DirectoryMetadata
 from penstock.log.meta.paths import is_part
 from penstock.log.meta.zookeeper import SESSION_SECONDS, ZooKeeperMetadata
 from penstock.log.replication.manifest import check_log_name
@@ -26,7 +22,6 @@ from penstock.log.replication.manifest import check_log_name
 DEFAULT_LOG = "main"
 DEFAULT_PORT = 2181
 _CLUSTER = "penstock://"
-_DIRECTORY = "penstock+dir://"
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -34,26 +29,18 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 class ClusterAddress:
     """Where a cluster keeps its metadata, and which of its logs is meant."""
 
-    #: `host:port` of each ZooKeeper server; empty for a directory.
+    #: `host:port` of each ZooKeeper server.
     hosts: tuple[str, ...]
-    #: A path of ZooKeeper, like `/logs`; for a directory, the absolute path of it.
+    #: A path of ZooKeeper, like `/logs`.
     namespace: str
     log: str = DEFAULT_LOG
 
-    @property
-    def is_directory(self) -> bool:
-        return not self.hosts
-
     def __str__(self) -> str:
-        if self.is_directory:
-            return f"{_DIRECTORY}{quote(self.namespace)}#{self.log}"
         return f"{_CLUSTER}{','.join(self.hosts)}{self.namespace}/{self.log}"
 
 
 def parse_cluster_address(address: str) -> ClusterAddress:
     """Pure. Raises BadConfig."""
-    if address.startswith(_DIRECTORY):
-        return _parse_directory(address)
     if not address.startswith(_CLUSTER):
         raise BadConfig(f"{address} is not the address of a cluster, like {_CLUSTER}host:2181/logs")
     hosts, _, path = address.removeprefix(_CLUSTER).partition("/")
@@ -73,24 +60,14 @@ def parse_cluster_address(address: str) -> ClusterAddress:
 
 
 def _parse_hosts(address: str, hosts: str) -> list[str]:
-    found = []
+    places = []
     for host in hosts.split(","):
         match = _HOST.fullmatch(host)
         port = int(match[2] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
             raise BadConfig(f"{address}: {host!r} is not a host like zk1:{DEFAULT_PORT}")
-        found.append(f"{match[1]}:{port}")
-    return found
-
-
-def _parse_directory(address: str) -> ClusterAddress:
-    path, mark, log = address.removeprefix(_DIRECTORY).partition("#")
-    if not path.startswith("/") or "?" in path:
-        raise BadConfig(f"{address} is not a directory like {_DIRECTORY}/var/lib/penstock")
-    name = unquote(path)
-    if "\0" in name:
-        raise BadConfig(f"{address!r} holds a zero byte")
-    return ClusterAddress((), name, _log_name(address, log) if mark else DEFAULT_LOG)
+        places.append(f"{match[1]}:{port}")
+    return places
 
 
 def _log_name(address: str, name: str) -> str:
@@ -116,18 +93,14 @@ def read_auth(path: Path) -> str:
 
 
 async def open_metadata(
-    address: str | os.PathLike[str] | ClusterAddress,
+    address: str | ClusterAddress,
     *,
     auth: str | None = None,
     session_seconds: float = SESSION_SECONDS,
 ) -> MetadataStore:
     """A new session; the log in the address is not looked at. Raises BadConfig, Unavailable."""
-    if isinstance(address, os.PathLike):
-        return await DirectoryMetadata.open(Path(address))
     if isinstance(address, str):
         address = parse_cluster_address(address)
-    if address.is_directory:
-        return await DirectoryMetadata.open(Path(address.namespace))
     return await ZooKeeperMetadata.open(
         ",".join(address.hosts), address.namespace, auth=auth, session_seconds=session_seconds
     )

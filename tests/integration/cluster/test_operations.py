@@ -23,7 +23,7 @@ from penstock.cli.cluster_up import end_text, living_processes
 from penstock.cli.cluster_verify import ReplicaFinding, still_owed
 from penstock.cli.main import cli
 from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
-from penstock.log.meta.open import open_metadata, parse_cluster_address
+from penstock.log.meta.open import open_metadata
 from penstock.log.node.config import NodeConfig
 from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
@@ -145,12 +145,7 @@ def test_what_keeps_a_cluster_from_starting_is_said(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     no_java = run("cluster", "up", "--dir", home)
-    assert no_java.exit_code == 3
-    assert "needs Java" in no_java.stderr and "--metadata directory" in no_java.stderr
-
-    (home / "cluster.json").write_text(json.dumps({"address": "x", "metadata": "directory"}))
-    other = run("cluster", "up", "--dir", home, "--metadata", "zookeeper")
-    assert other.exit_code == 3 and "it cannot be changed" in other.stderr
+    assert no_java.exit_code == 3 and "needs Java" in no_java.stderr
 
 
 def living(home: Path) -> dict[str, int]:
@@ -185,7 +180,7 @@ def test_nothing_is_started_beside_what_an_earlier_run_left(tmp_path: Path) -> N
 def test_a_cluster_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     home = tmp_path / "cluster"
     starting = subprocess.Popen(
-        [*COMMAND, "cluster", "up", "--dir", str(home), "--metadata", "directory"],
+        [*COMMAND, "cluster", "up", "--dir", str(home), "--port", str(free_port())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -201,7 +196,7 @@ def test_a_cluster_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: 
 
 def test_a_terminal_that_goes_away_stops_the_cluster(tmp_path: Path) -> None:
     home = tmp_path / "cluster"
-    options = ("--metadata", "directory", "--nodes", 1, "--proxies", 1)
+    options = ("--port", free_port(), "--nodes", 1, "--proxies", 1)
     up = Up("cluster", "up", "--dir", home, *options)
     node = pids(home)["n0"]
     os.kill(node, signal.SIGKILL)
@@ -213,14 +208,14 @@ def test_a_terminal_that_goes_away_stops_the_cluster(tmp_path: Path) -> None:
     assert (end_text(70), end_text(-250)) == ("with exit code 70", "by signal 250")
 
 
-# ---- a running cluster of four nodes, without ZooKeeper
+# ---- a running cluster of four nodes
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Up]]:
     """Two logs' worth of life: started, written to, stopped, started again."""
     home = tmp_path_factory.mktemp("four") / "cluster"
-    options = ("--dir", home, "--metadata", "directory", "--nodes", 4, "--proxies", 1)
+    options = ("--dir", home, "--port", free_port(), "--nodes", 4, "--proxies", 1)
     first = Up("cluster", "up", *options)
     append(first, list(range(100)))
     assert first.end()[0] == 0
@@ -332,7 +327,8 @@ def test_a_node_is_emptied_and_the_next_is_refused(four: tuple[Path, Up]) -> Non
     assert why.exit_code == 3
     reasons = json.loads(why.stdout)["reasons"]
     assert len(reasons) == len(set(reasons)) > 0
-    assert not (home / "metadata" / "nodes" / f"draining,{other}").exists()
+    marked = {n["name"]: n["state"] for n in run_json("cluster", "status", home)["nodes"]}
+    assert marked[other] != "draining"
 
     # The node can go, and everything is there.
     os.kill(pids(home)[name], signal.SIGKILL)
@@ -366,44 +362,44 @@ def test_status_and_verify_say_which_node_is_missing(four: tuple[Path, Up]) -> N
     assert read(up) == list(range(200))
 
 
-def test_what_cannot_be_read_in_the_metadata_is_a_problem_of_its_own(tmp_path: Path) -> None:
-    address = f"penstock+dir://{tmp_path / 'metadata'}"
+def test_what_cannot_be_read_in_the_metadata_is_a_problem_of_its_own(
+    tmp_path: Path, metadata: str
+) -> None:
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("x" * 32)
 
     async def write() -> None:
-        store = await open_metadata(parse_cluster_address(address))
+        store = await open_metadata(metadata)
         for path in ("/logs/bad", "/owners/bad", "/proxies/bad", "/nodes/bad", "/auditor"):
             await store.create(path, b"no" if path != "/proxies/bad" else b'{"id": "p"}')
         await store.close()
 
     asyncio.run(write())
-    found = run_json("cluster", "status", address)
+    found = run_json("cluster", "status", metadata)
     assert [words.split()[0] for words in found["problems"]] == [
         *("/logs/bad", "/nodes/bad", "/owners/bad", "/proxies/bad", "/auditor"),
         "no",  # write proxy runs
     ]
     for arguments in ((), ("bad",)):
-        verified = run("cluster", "verify", address, *arguments, "--node-token-file", token)
+        verified = run("cluster", "verify", metadata, *arguments, "--node-token-file", token)
         assert verified.exit_code == 8 and "! /logs/bad in the metadata" in verified.stdout
-    refused = run("cluster", "decommission", address, "n0")
+    refused = run("cluster", "decommission", metadata, "n0")
     assert refused.exit_code == 3 and "/logs/bad in the metadata" in refused.stderr
 
 
-def test_a_node_is_empty_only_after_a_second_look(tmp_path: Path) -> None:
+def test_a_node_is_empty_only_after_a_second_look(tmp_path: Path, metadata: str) -> None:
     """At the first, a proxy may not have seen the mark, and place something on the node."""
-    address = f"penstock+dir://{tmp_path / 'metadata'}"
     info = {"name": "n0", "cookie": "1", "host": "127.0.0.1", "port": 1}
 
     async def write() -> None:
-        store = await open_metadata(parse_cluster_address(address))
+        store = await open_metadata(metadata)
         await store.create("/nodes/n0", json.dumps(info).encode())
         await store.close()
 
     asyncio.run(write())
     started = time.monotonic()
-    done = run("cluster", "decommission", address, "n0")
+    done = run("cluster", "decommission", metadata, "n0")
     assert time.monotonic() - started > 2.0
     problem, verdict = done.stdout.splitlines()
     assert problem.startswith("! the region rule (--min-regions) is not known")
@@ -434,7 +430,7 @@ def test_what_was_trimmed_or_moved_while_it_was_read_is_not_missing() -> None:
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    address = f"penstock+dir://{tmp_path}"
+    address = "penstock://127.0.0.1:1/logs"
     missing = run("cluster", "status", address, "--tls-ca", "/nope.pem")
     assert missing.exit_code == 3 and "/nope.pem of --tls-ca" in missing.stderr
     token = tmp_path / "token"
@@ -449,12 +445,11 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 # ---- single processes
 
 
-def test_node_and_proxy_run_in_the_foreground(tmp_path: Path) -> None:
+def test_node_and_proxy_run_in_the_foreground(tmp_path: Path, metadata: str) -> None:
     tokens = {name: tmp_path / name for name in ("token", "node-token")}
     for path in tokens.values():
         path.touch(0o600)
         path.write_text("x" * 32)
-    metadata = f"penstock+dir://{tmp_path / 'metadata'}"
     node = Up(
         *("cluster", "node", "--name", "n0", "--data-dir", tmp_path / "n0"),
         *("--metadata", metadata, "--token-file", tokens["node-token"], "--rack", "r1"),
@@ -479,8 +474,7 @@ def test_node_and_proxy_run_in_the_foreground(tmp_path: Path) -> None:
     assert [(code, output) for code, output, _ in ends] == [(0, ""), (0, "")]
 
 
-def test_what_a_node_or_proxy_cannot_do_has_its_exit_code(tmp_path: Path) -> None:
-    metadata = f"penstock+dir://{tmp_path / 'metadata'}"
+def test_what_a_node_or_proxy_cannot_do_has_its_exit_code(tmp_path: Path, metadata: str) -> None:
     common = ("--data-dir", tmp_path / "n0", "--metadata", metadata)
     assert run("cluster", "node", "--name", "No!", *common).exit_code == 3
     openly = run("cluster", "node", "--name", "n0", *common, "--host", "0.0.0.0")
@@ -500,7 +494,7 @@ def test_every_setting_of_a_node_or_proxy_is_an_option() -> None:
 
 
 def test_an_address_that_is_no_cluster_is_refused(tmp_path: Path) -> None:
-    for address in (tmp_path, "penstock://zk:2181", "http://x", f"penstock+dir://{tmp_path}/no"):
+    for address in (tmp_path, "penstock://zk:2181", "http://x", f"penstock+dir://{tmp_path}"):
         refused = run("cluster", "status", address)
         assert refused.exit_code == 3, refused.output
     nobody = run("cluster", "status", "penstock://127.0.0.1:1/logs", "--timeout", 0.5)

@@ -97,12 +97,12 @@ async def add_all(
 class NodeProcess:
     """`python -m penstock.log.node`, ended by `with`."""
 
-    def __init__(self, directory: Path, name: str = "n1", *options: str) -> None:
+    def __init__(self, directory: Path, metadata: str, name: str = "n1", *options: str) -> None:
         self.data_dir = directory / name
         self._log = directory / f"{name}.txt"
         self._command = [
             *(sys.executable, "-m", "penstock.log.node", "--name", name),
-            *("--data-dir", str(self.data_dir), "--metadata", f"penstock+dir://{directory}/meta"),
+            *("--data-dir", str(self.data_dir), "--metadata", metadata),
             *options,
         ]
         self._process: subprocess.Popen[bytes] | None = None

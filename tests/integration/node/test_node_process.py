@@ -80,11 +80,13 @@ async def check_all(
     client.close()
 
 
-def test_a_node_killed_again_and_again_keeps_every_acknowledged_block(tmp_path: Path) -> None:
+def test_a_node_killed_again_and_again_keeps_every_acknowledged_block(
+    tmp_path: Path, metadata: str
+) -> None:
     acknowledged: set[tuple[SegmentKey, int]] = set()
 
     async def test() -> None:
-        node = NodeProcess(tmp_path, "n1", "--journal-bytes", str(BLOCK_BYTES_MAX))
+        node = NodeProcess(tmp_path, metadata, "n1", "--journal-bytes", str(BLOCK_BYTES_MAX))
         cookies = set()
         at = 0
         with node:
@@ -106,9 +108,9 @@ def test_a_node_killed_again_and_again_keeps_every_acknowledged_block(tmp_path: 
     asyncio.run(test())
 
 
-def test_a_fence_survives_a_kill(tmp_path: Path) -> None:
+def test_a_fence_survives_a_kill(tmp_path: Path, metadata: str) -> None:
     async def test() -> None:
-        with NodeProcess(tmp_path) as node:
+        with NodeProcess(tmp_path, metadata) as node:
             info = node.info
             client = NetworkNodeClient(info, token=node.token)
             await client.fence(KEYS[0], 5)
@@ -123,21 +125,21 @@ def test_a_fence_survives_a_kill(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_node_with_the_wrong_directory_does_not_start(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path, "n1") as node:
+def test_a_node_with_the_wrong_directory_does_not_start(tmp_path: Path, metadata: str) -> None:
+    with NodeProcess(tmp_path, metadata, "n1") as node:
         assert node.stop() == 0
     (tmp_path / "n1").rename(tmp_path / "n2")
-    other = NodeProcess(tmp_path, "n2")
+    other = NodeProcess(tmp_path, metadata, "n2")
 
     assert other.run() == 70
     assert "belongs to node 'n1'" in other.output()
 
 
-def test_a_disk_that_refuses_a_write_stops_the_node(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_a_write_stops_the_node(tmp_path: Path, metadata: str) -> None:
     """R48: nothing is acknowledged after a failed write; the exit code says why it ended."""
 
     async def test() -> None:
-        with NodeProcess(tmp_path) as node:
+        with NodeProcess(tmp_path, metadata) as node:
             info = node.info
             client = NetworkNodeClient(info, token=node.token)
             assert await add_all(client, [(KEYS[0], block_of(KEYS[0], 0))]) == [None]
@@ -157,7 +159,7 @@ def test_a_disk_that_refuses_a_write_stops_the_node(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_slow_disk_is_announced(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path, "n1", "--fsync-delay-ms", "2") as node:
+def test_a_slow_disk_is_announced(tmp_path: Path, metadata: str) -> None:
+    with NodeProcess(tmp_path, metadata, "n1", "--fsync-delay-ms", "2") as node:
         assert node.stop() == 0
     assert "fsyncs are slow by 2 ms" in node.output()
