@@ -21,7 +21,6 @@ ops/       operators over Arrow batches
 runtime/   tasks, workers and the coordinator: a query at work on the log
 connector/ format("penstock"): Spark's own engine on the log
 spark/     where PySpark meets Penstock: plans, start, the running query
-nexmark/   the benchmark: generator and queries
 testing/   for your own tests: pipelines over lists of rows, batch Spark as the judge
 cli/       the command `penstock`
 

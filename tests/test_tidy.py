@@ -78,8 +78,6 @@ PURE = (
     "runtime/trim_rule.py",
     "connector/items.py",
     "connector/partitions.py",
-    "nexmark/model.py",
-    *(f"nexmark/{name}.py" for name in ("draws", "generator", "layout", "pace", "pools")),
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -132,7 +130,6 @@ LAYERS = (
     ("runtime",),
     ("connector",),
     ("spark",),
-    ("nexmark",),
     ("testing",),
     ("cli",),
 )
@@ -146,13 +143,13 @@ HOMES = {
         "stream/",
         "log/storage/cold.py",
         "cli/stream.py",
+        "cli/demo_bids.py",
         "state/",
         "plan/",
         "ops/",
         "runtime/",
         "connector/",
         "spark/",
-        "nexmark/",
         "testing/",
     ),
     "click": ("cli/",),
@@ -171,8 +168,8 @@ HOMES = {
     "pyspark": (
         "connector/",
         "spark/",
-        "nexmark/",
         "cli/plan.py",
+        "cli/demo_bids.py",
         "testing/",
         # Where a user's Python function runs, with pyspark's own conversions.
         "ops/python_eval.py",

@@ -36,8 +36,6 @@ from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import Entry, Kind, NewEntry
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator, Parameters
 from penstock.plan.stages import Query
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId, control_tag, flush_tag
@@ -51,6 +49,8 @@ from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log, connect
 from penstock_bench.driver_process import session_builder
 from penstock_bench.measure import scratch
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator, Parameters
 from penstock_bench.report import Check, Report
 
 Say = Callable[[str], None]
@@ -199,7 +199,7 @@ def _measure(directory: Path, plan: RecoveryBenchSizes, figures: RecoveryFigures
 
 def _make_frame(spark: Any, log: Log) -> Any:
     """q8 in real time: windows that have passed are forgotten."""
-    from penstock.nexmark.queries.q8 import q8
+    from penstock_bench.nexmark.queries.q8 import q8
 
     person = log.create_stream("person", model.PERSON).df(spark)
     auction = log.create_stream("auction", model.AUCTION).df(spark)

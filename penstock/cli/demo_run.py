@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.cli.demo_bids import BIDS, LiveBids, batch_result, bids_per_auction
 from penstock.cli.demo_view import Follower, View
 from penstock.cli.live import ms_text
 from penstock.errors import QueryFailed
 from penstock.log.serving.directory import is_locked
-from penstock.nexmark import model
-from penstock.nexmark.live import LiveBids, batch_result, bids_per_auction
 from penstock.protocol.names import control_tag
 from penstock.runtime.control import Hello, decode_message
 from penstock.spark.session import local_session
@@ -34,7 +33,7 @@ from penstock.spark.start import start
 from penstock.stream.session import Log, connect
 
 NAME: Final = "bids_per_auction"
-EVENTS_PER_SECOND: Final = 10_000
+BIDS_PER_SECOND: Final = 10_000
 WORKERS: Final = 2
 #: How long Spark and the workers may take until the first window is there.
 START_SECONDS: Final = 90.0
@@ -96,11 +95,11 @@ def _verdict(outcome: Outcome) -> str:
 
 def _play(log: Log, spark: Any, seconds: float, view: View) -> Outcome:
     outcome = Outcome()
-    bids = log.create_stream("bids", model.BID)
+    bids = log.create_stream("bids", BIDS)
     view.say(f"log server process {_server_pid(log)}; stream bids: {bids.ddl}")
     view.say(f"Spark {spark.version}, {spark.sparkContext.master}")
-    view.title(f"2. {EVENTS_PER_SECOND:,} events a second, counted per auction and second")
-    load = LiveBids(bids, EVENTS_PER_SECOND)
+    view.title(f"2. {BIDS_PER_SECOND:,} bids a second, counted per auction and second")
+    load = LiveBids(bids, BIDS_PER_SECOND)
     query = start(
         bids_per_auction(bids.df(spark)), to="result", name=NAME, mode="append", workers=WORKERS,
         log=log,

@@ -27,10 +27,10 @@ import fire_processes as processes
 import fire_queries
 import pyspark
 from harness.server_process import ServerProcess
+from penstock_bench.nexmark.generator import Generator
 
 import penstock
 from penstock.log.records import Entry
-from penstock.nexmark.generator import Generator
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import control_tag, parse_task, query_key
 from penstock.runtime.control import Assign, Hello, Place, decode_message

@@ -20,9 +20,9 @@ from typing import Any
 
 import fire_queries as fire
 import pyarrow as pa
+from penstock_bench.nexmark.generator import Generator
 
 import penstock
-from penstock.nexmark.generator import Generator
 from penstock.testing.oracle import assert_equal, run_spark
 
 

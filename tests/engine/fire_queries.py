@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator, Parameters
+from penstock_bench.nexmark.queries.q3 import q3
+from penstock_bench.nexmark.queries.q5 import q5
+from penstock_bench.nexmark.queries.q8 import q8
 
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator, Parameters
-from penstock.nexmark.queries.q3 import q3
-from penstock.nexmark.queries.q5 import q5
-from penstock.nexmark.queries.q8 import q8
 from penstock.plan.nodes import Mode
 
 LINES = pa.schema([("line", pa.string())])

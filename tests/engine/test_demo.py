@@ -11,8 +11,7 @@ from pathlib import Path
 from embedded_server import kill_server, stop_server, wait_until
 
 import penstock
-from penstock.nexmark import model
-from penstock.nexmark.live import LiveBids
+from penstock.cli.demo_bids import BIDS, LiveBids
 
 
 def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> None:
@@ -40,13 +39,13 @@ def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> N
 def test_live_bids_are_in_the_stream_once_each_through_a_kill_of_the_log(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with penstock.connect(directory) as log:
-        bids = log.create_stream("bids", model.BID)
+        bids = log.create_stream("bids", BIDS)
         load = LiveBids(bids, 5_000)
         load.start()
-        wait_until(lambda: load.events > 500, "no bids")
-        before = load.events
+        wait_until(lambda: load.count > 500, "no bids")
+        before = load.count
         kill_server(directory)
-        wait_until(lambda: load.events > before + 2_000, "no bids after the kill")
+        wait_until(lambda: load.count > before + 2_000, "no bids after the kill")
         load.stop()
 
         found, expected = bids.read(), load.rows()
@@ -54,5 +53,5 @@ def test_live_bids_are_in_the_stream_once_each_through_a_kill_of_the_log(tmp_pat
 
     assert found.slice(0, expected.num_rows) == expected
     assert found.num_rows == expected.num_rows + 1
-    last, closing = (found.column("dateTime")[place].as_py() for place in (-2, -1))
+    last, closing = (found.column("ts")[place].as_py() for place in (-2, -1))
     assert (closing - last).total_seconds() >= 60

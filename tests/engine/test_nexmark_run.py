@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from penstock_bench.nexmark.queries import QUERIES
 from penstock_bench.nexmark.run import Bench, Run
 
 from penstock.cli.main import cli
-from penstock.nexmark.queries import QUERIES
 
 #: Windows of processing time are refused; the sessions of the other grow by the hour, and give all
 #: of their pairs anew with each bid.

@@ -17,12 +17,12 @@ import pytest
 from click.testing import CliRunner
 from harness.server_process import ServerProcess
 from penstock_bench.cli.nexmark_generate import generate
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator
 from penstock_bench.nexmark.producers import Producers, now_us
 
 import penstock
 from penstock.errors import DeadlineExceeded, Unavailable
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator
 
 RATE = 4_000.0
 COUNT = 4_000

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator, rhino_parameters
+from penstock_bench.nexmark.queries import QUERIES, RHINO
 
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator, rhino_parameters
-from penstock.nexmark.queries import QUERIES, RHINO
 from penstock.ops.driver import Driver
 from penstock.spark.frontend import plan
 from penstock.testing.oracle import assert_equal

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator
 from penstock_bench.nexmark.multiset import difference
+from penstock_bench.nexmark.queries import QUERIES
 from penstock_bench.nexmark.timed import LAT_TS, MODES, timed
 
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator
-from penstock.nexmark.queries import QUERIES
 from penstock.spark.frontend import plan
 
 if TYPE_CHECKING:

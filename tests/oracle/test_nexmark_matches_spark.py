@@ -1,8 +1,7 @@
 """NEXMark: every query, over 200,000 generated events, gives what batch Spark gives.
 
-The same functions of penstock.nexmark.queries are built twice: over cached batch DataFrames, and
-over streaming ones that the Driver is fed 5,000 events at a time, in two tasks, with a restart
-half way.
+The same functions of nexmark/queries are built twice: over cached batch DataFrames, and over
+streaming ones that the Driver is fed 5,000 events at a time, in two tasks, with a restart half way.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator
+from penstock_bench.nexmark.queries import QUERIES, RHINO
 
 from penstock.errors import Unsupported
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator
-from penstock.nexmark.queries import QUERIES, RHINO
 from penstock.ops.driver import Driver
 from penstock.spark.frontend import plan
 from penstock.testing.oracle import assert_equal

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator
+from penstock_bench.nexmark.queries import QUERIES
+from penstock_bench.nexmark.queries.views import split_events
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator
-from penstock.nexmark.queries import QUERIES
-from penstock.nexmark.queries.views import split_events
 from penstock.ops.driver import Driver
 from penstock.testing.oracle import Frames, chunks, plan_streaming
 

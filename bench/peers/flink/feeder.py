@@ -25,11 +25,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from penstock.nexmark import model
-from penstock.nexmark.draws import Ints
-from penstock.nexmark.generator import Generator, Parameters
-from penstock.nexmark.pace import Delays, Schedule, judge
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.draws import Ints
+from penstock_bench.nexmark.generator import Generator, Parameters
+from penstock_bench.nexmark.pace import Delays, Schedule, judge
 
 #: Ticks whose events are made in one go.
 _MAKE_TICKS: Final = 40

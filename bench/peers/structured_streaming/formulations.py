@@ -12,15 +12,14 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock_bench.nexmark.model import side_input
+from penstock_bench.nexmark.queries import QUERIES
+from penstock_bench.nexmark.queries.views import split_events
 from penstock_bench.nexmark.timed import LAT_TS, MODES, timed
 from processors import HighestBid, LastTen, MaxPerAuction
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from talk import Refusal
-
-from penstock.nexmark.model import side_input
-from penstock.nexmark.queries import QUERIES
-from penstock.nexmark.queries.views import split_events
 
 #: What needs the time of which kinds, so that windows close.
 _WATERMARKED: Final = {

@@ -91,7 +91,7 @@ def generate(as_json: bool, target: str | None, **options: Any) -> None:
 
 def make_report(sent: Sent, options: dict[str, Any]) -> Report:
     """What was sent against what was to be sent."""
-    from penstock.nexmark.pace import held_ms
+    from penstock_bench.nexmark.pace import held_ms
 
     wanted = round(options["rate"] * options["seconds"])
     took_s = max(sent.acked_us - sent.first_us, 1) / 1_000_000
@@ -131,7 +131,7 @@ def _send(
     variant: str,
     state_scale: int,
 ) -> Sent:
-    from penstock.nexmark.generator import Parameters, rhino_parameters
+    from penstock_bench.nexmark.generator import Parameters, rhino_parameters
     from penstock_bench.nexmark.producers import Producers, now_us
 
     parameters = Parameters(seed=seed)

@@ -1,5 +1,13 @@
-"""NEXMark measured: latency, throughput, cost and correctness of a query under a paced load.
+"""NEXMark, an auction site as a benchmark: its events from nothing but their ids, its queries, and
+their latency, throughput, cost and correctness under a paced load.
 
+model.py        what the events look like, and the words they are made of
+draws.py        random numbers without a sequence: slot k of event n
+pools.py        the strings, made once from the seed, picked by draws
+layout.py       columns of a kind as Arrow arrays, dense or with gaps
+generator.py    event ids -> persons, auctions, bids, or the mixed stream, as Arrow batches
+pace.py         which event is due when, and whether that was held
+queries/        q0 ... q22 and three of Rhino, one plain PySpark function each
 producers.py    generator processes that append on schedule
 timed.py        the queries with the moment from which the latency of a row counts
 run.py          one run, and a bench that does many over one log and one Spark

@@ -113,8 +113,8 @@ class _Engine:
         return None
 
     def _start(self, command: StartQuery) -> None:
-        from penstock.nexmark.queries.views import split_events
         from penstock.spark.start import start_query
+        from penstock_bench.nexmark.queries.views import split_events
 
         events = self._log.stream(command.source).df(self._spark)
         frames = dict(zip(("person", "auction", "bid"), split_events(events), strict=True))
@@ -151,8 +151,8 @@ class _Engine:
                 raise Unavailable(f"the query did not run within {_RUNNING_SECONDS:g} s")
 
     def _side(self, query: str) -> Any:
-        from penstock.nexmark.model import side_input
-        from penstock.nexmark.queries import QUERIES
+        from penstock_bench.nexmark.model import side_input
+        from penstock_bench.nexmark.queries import QUERIES
 
         is_wanted = QUERIES[query].takes_side_input
         return self._spark.createDataFrame(side_input()) if is_wanted else None
@@ -210,7 +210,7 @@ class _Engine:
                 self._query.stop()
 
     def _run_batch(self, command: RunBatch) -> None:
-        from penstock.nexmark.queries import QUERIES
+        from penstock_bench.nexmark.queries import QUERIES
 
         kinds = ("person", "auction", "bid")
         frames = [self._spark.read.parquet(str(command.events / kind)) for kind in kinds]

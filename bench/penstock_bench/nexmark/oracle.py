@@ -14,10 +14,10 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow.parquet as pq
 
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator, Parameters
 from penstock_bench.driver_process import DriverProcess
+from penstock_bench.nexmark import model
 from penstock_bench.nexmark.driver import RunBatch
+from penstock_bench.nexmark.generator import Generator, Parameters
 from penstock_bench.nexmark.multiset import difference
 from penstock_bench.nexmark.visible import Rows
 

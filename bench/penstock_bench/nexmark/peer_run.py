@@ -22,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.nexmark import model
-from penstock.nexmark.generator import Parameters
 from penstock.stream.session import Log
-from penstock_bench.nexmark import figures
+from penstock_bench.nexmark import figures, model
 from penstock_bench.nexmark.figures import SECOND_US, Usage
+from penstock_bench.nexmark.generator import Parameters
 from penstock_bench.nexmark.oracle import Verdict
 from penstock_bench.nexmark.peers import Peer
 from penstock_bench.nexmark.processes import descendants, usage

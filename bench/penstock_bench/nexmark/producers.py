@@ -31,13 +31,13 @@ from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
 from penstock.log.records import Appended, NewEntry
-from penstock.nexmark import model
-from penstock.nexmark.draws import Ints
-from penstock.nexmark.generator import Generator, Parameters
-from penstock.nexmark.pace import HELD_MS, SECOND_US, Delays, Schedule, held_ms, judge
 from penstock.stream.batches import encode_trusted, split_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import connect
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.draws import Ints
+from penstock_bench.nexmark.generator import Generator, Parameters
+from penstock_bench.nexmark.pace import HELD_MS, SECOND_US, Delays, Schedule, held_ms, judge
 
 #: How far ahead of its time a batch may be made: bridges pauses of the machine.
 _AHEAD_US: Final = 60_000

@@ -21,17 +21,17 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from penstock.errors import BadRequest
-from penstock.nexmark import model
-from penstock.nexmark.generator import Parameters, rhino_parameters
-from penstock.nexmark.queries import QUERIES, RHINO
 from penstock.stream.session import Log, connect
 from penstock_bench.driver_process import DriverProcess
 from penstock_bench.measure import scratch
+from penstock_bench.nexmark import model
 from penstock_bench.nexmark.driver import Look, Settle, StartQuery, StopQuery, start_driver
 from penstock_bench.nexmark.figures import Appended, Position, Usage
+from penstock_bench.nexmark.generator import Parameters, rhino_parameters
 from penstock_bench.nexmark.oracle import Verdict, ask_oracle
 from penstock_bench.nexmark.processes import forget_peaks, kinds_of, usage
 from penstock_bench.nexmark.producers import Producers
+from penstock_bench.nexmark.queries import QUERIES, RHINO
 from penstock_bench.nexmark.result import Measured, make_result
 from penstock_bench.nexmark.timed import APPEND, MODES, WINDOWED
 from penstock_bench.nexmark.visible import Rows, Visible, decode

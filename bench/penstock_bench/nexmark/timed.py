@@ -15,8 +15,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
-from penstock.nexmark.queries import QUERIES
-from penstock.nexmark.queries.nbqx import GAPS_MINUTES
+from penstock_bench.nexmark.queries import QUERIES
+from penstock_bench.nexmark.queries.nbqx import GAPS_MINUTES
 
 LAT_TS: Final = "lat_ts"
 APPEND: Final = "append"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from penstock_bench.nexmark import model
 from penstock_bench.recovery import RecoveryBenchSizes, RecoveryFigures, _make_entries, make_report
 
-from penstock.nexmark import model
 from penstock.stream.batches import decode_batch
 
 

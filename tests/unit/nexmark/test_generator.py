@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from penstock_bench.nexmark import model
+from penstock_bench.nexmark.generator import Generator, Parameters, rhino_parameters
+from penstock_bench.nexmark.pools import make_pools
 
 from penstock.errors import BadConfig
-from penstock.nexmark import model
-from penstock.nexmark.generator import Generator, Parameters, rhino_parameters
-from penstock.nexmark.pools import make_pools
 from penstock.stream.batches import decode_batch, encode_batch
 
 Ints = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.nexmark.draws import Ints
+from penstock_bench.nexmark.draws import Ints
 
 SECOND_US: Final = 1_000_000
 #: What the benchmark asks of a generator that flushes every 5 ms: 99 of 100 events in the log so

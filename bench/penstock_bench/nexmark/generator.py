@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import BadConfig
-from penstock.nexmark import draws, model
-from penstock.nexmark.draws import Draws, Ints
-from penstock.nexmark.layout import (
+from penstock_bench.nexmark import draws, model
+from penstock_bench.nexmark.draws import Draws, Ints
+from penstock_bench.nexmark.layout import (
     Column,
     Texts,
     dense,
@@ -29,7 +29,7 @@ from penstock.nexmark.layout import (
     pick,
     with_gaps,
 )
-from penstock.nexmark.pools import Pools, make_pools
+from penstock_bench.nexmark.pools import Pools, make_pools
 
 _PERSON_SLOTS = (
     *(draws.FIRST_NAME, draws.LAST_NAME, draws.EMAIL, draws.CITY, draws.STATE),

@@ -20,32 +20,32 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from penstock.nexmark.queries.nbq5 import nbq5
-from penstock.nexmark.queries.nbq8 import nbq8
-from penstock.nexmark.queries.nbqx import nbqx
-from penstock.nexmark.queries.q0 import q0
-from penstock.nexmark.queries.q1 import q1
-from penstock.nexmark.queries.q2 import q2
-from penstock.nexmark.queries.q3 import q3
-from penstock.nexmark.queries.q4 import q4
-from penstock.nexmark.queries.q5 import q5
-from penstock.nexmark.queries.q6 import q6
-from penstock.nexmark.queries.q7 import q7
-from penstock.nexmark.queries.q8 import q8
-from penstock.nexmark.queries.q9 import q9
-from penstock.nexmark.queries.q10 import q10
-from penstock.nexmark.queries.q11 import q11
-from penstock.nexmark.queries.q12 import q12
-from penstock.nexmark.queries.q13 import q13
-from penstock.nexmark.queries.q14 import q14
-from penstock.nexmark.queries.q15 import q15
-from penstock.nexmark.queries.q16 import q16
-from penstock.nexmark.queries.q17 import q17
-from penstock.nexmark.queries.q18 import q18
-from penstock.nexmark.queries.q19 import q19
-from penstock.nexmark.queries.q20 import q20
-from penstock.nexmark.queries.q21 import q21
-from penstock.nexmark.queries.q22 import q22
+from penstock_bench.nexmark.queries.nbq5 import nbq5
+from penstock_bench.nexmark.queries.nbq8 import nbq8
+from penstock_bench.nexmark.queries.nbqx import nbqx
+from penstock_bench.nexmark.queries.q0 import q0
+from penstock_bench.nexmark.queries.q1 import q1
+from penstock_bench.nexmark.queries.q2 import q2
+from penstock_bench.nexmark.queries.q3 import q3
+from penstock_bench.nexmark.queries.q4 import q4
+from penstock_bench.nexmark.queries.q5 import q5
+from penstock_bench.nexmark.queries.q6 import q6
+from penstock_bench.nexmark.queries.q7 import q7
+from penstock_bench.nexmark.queries.q8 import q8
+from penstock_bench.nexmark.queries.q9 import q9
+from penstock_bench.nexmark.queries.q10 import q10
+from penstock_bench.nexmark.queries.q11 import q11
+from penstock_bench.nexmark.queries.q12 import q12
+from penstock_bench.nexmark.queries.q13 import q13
+from penstock_bench.nexmark.queries.q14 import q14
+from penstock_bench.nexmark.queries.q15 import q15
+from penstock_bench.nexmark.queries.q16 import q16
+from penstock_bench.nexmark.queries.q17 import q17
+from penstock_bench.nexmark.queries.q18 import q18
+from penstock_bench.nexmark.queries.q19 import q19
+from penstock_bench.nexmark.queries.q20 import q20
+from penstock_bench.nexmark.queries.q21 import q21
+from penstock_bench.nexmark.queries.q22 import q22
 
 
 @dataclass(frozen=True, slots=True)

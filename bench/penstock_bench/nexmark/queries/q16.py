@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from penstock.nexmark.queries.q15 import statistics
+from penstock_bench.nexmark.queries.q15 import statistics
 
 
 def q16(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.nexmark.draws import Ints
+from penstock_bench.nexmark.draws import Ints
 
 Mask = npt.NDArray[np.bool_]
 _NO_LETTERS = pa.py_buffer(b"")

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import as_strided
 
-from penstock.nexmark import draws, model
-from penstock.nexmark.draws import Ints
-from penstock.nexmark.layout import Texts, as_texts
+from penstock_bench.nexmark import draws, model
+from penstock_bench.nexmark.draws import Ints
+from penstock_bench.nexmark.layout import Texts, as_texts
 
 #: Enough that hardly two events of a batch share one, few enough to stay in the cache.
 _POOL_SIZE = 4096
