@@ -134,14 +134,14 @@ class PartitionFilter:
     """Which entries a partition holds, of those that its intervals and tags give."""
 
     def __init__(self, partition: Partition) -> None:
-        self._part = partition
+        self._partition = partition
         self._data = partition.data
         self._data_firsts = [span.first for span in partition.data]
         self._named = partition.named
         self._named_firsts = [span.first for span in partition.named]
 
     def rows_of(self, entry: Entry) -> Iterator[Carried]:
-        partition = self._part
+        partition = self._partition
         place = self._place(entry)
         if place is None:
             return
@@ -159,7 +159,7 @@ class PartitionFilter:
         if entry.kind is Kind.DATA:
             index = bisect_right(self._data_firsts, entry.lsn) - 1
             inside = index >= 0 and entry.lsn < self._data[index].end
-            return place_of(entry, self._part.sources) if inside else None
+            return place_of(entry, self._partition.sources) if inside else None
         if entry.kind is Kind.STAGED:
             index = bisect_right(self._named_firsts, entry.lsn) - 1
             if index >= 0 and entry.lsn < self._named[index].end:

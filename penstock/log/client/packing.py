@@ -49,9 +49,13 @@ def group_bytes(entries: Sequence[NewEntry]) -> int:
 
 def fits(entries: Sequence[NewEntry], last: NewEntry) -> bool:
     """Whether the entries, and one that is added last, make one group."""
-    if len(entries) > GROUP_ENTRIES or group_bytes(entries) + group_bytes([last]) > GROUP_BYTES:
+    if len(entries) > GROUP_ENTRIES or group_bytes([*entries, last]) > GROUP_BYTES:
         return False
-    return len({tag for entry in entries for tag in entry.tags}) <= GROUP_TAGS
+    # Few have so many tags that it must be asked how many are different.
+    return (
+        sum(len(entry.tags) for entry in entries) <= GROUP_TAGS
+        or len({tag for entry in entries for tag in entry.tags}) <= GROUP_TAGS
+    )
 
 
 def pack(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:
