@@ -13,15 +13,15 @@ from penstock_bench.connector import (
     BOTH,
     SMALL,
     STREAMING,
-    Found,
-    Plan,
+    ConnectorBenchSizes,
+    ConnectorFigures,
     count_rows_off,
     make_report,
     run_connector_bench,
 )
 from penstock_bench.connector_queries import count_triggers
 
-PLAN = Plan(rounds=1, rows=2_000, warm_triggers=0, triggers=2, warm_round=False)
+PLAN = ConnectorBenchSizes(rounds=1, rows=2_000, warm_triggers=0, triggers=2, warm_round=False)
 
 
 @pytest.mark.soak  # every pair of sources and sinks once: half a minute
@@ -50,18 +50,18 @@ def _progress(milliseconds: int, rows: int = 100) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("milliseconds", "ok"), [(40, True), (41, False)])
 def test_the_bar_is_twice_the_trigger_of_spark_alone(milliseconds: int, ok: bool) -> None:
-    found = Found()
-    found.small[BASE] = [count_triggers([_progress(20)])] * 3
-    found.small[BOTH] = [count_triggers([_progress(milliseconds)])] * 3
+    figures = ConnectorFigures()
+    figures.small[BASE] = [count_triggers([_progress(20)])] * 3
+    figures.small[BOTH] = [count_triggers([_progress(milliseconds)])] * 3
 
-    assert make_report(found, Plan()).ok is ok
+    assert make_report(figures, ConnectorBenchSizes()).ok is ok
 
 
 def test_triggers_without_rows_do_not_count() -> None:
-    found = count_triggers([_progress(20), _progress(1, rows=0), _progress(30)])
+    figures = count_triggers([_progress(20), _progress(1, rows=0), _progress(30)])
 
-    assert (found.rows, found.milliseconds) == (200, [20, 30])
-    assert (found.parts["addBatch"], found.parts["walCommit"]) == ([7, 7], [0, 0])
+    assert (figures.rows, figures.milliseconds) == (200, [20, 30])
+    assert (figures.parts["addBatch"], figures.parts["walCommit"]) == ([7, 7], [0, 0])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 from penstock_bench.nexmark.peers import find_peer
-from penstock_bench.realtime import MICRO_BATCH_DEFAULTS, PENSTOCK, Plan, run_realtime_bench
+from penstock_bench.realtime import (
+    MICRO_BATCH_DEFAULTS,
+    PENSTOCK,
+    RealtimeBenchSizes,
+    run_realtime_bench,
+)
 
 import penstock
 from penstock.errors import GuardFailed
@@ -31,7 +36,7 @@ def _append_once() -> Callable[..., Any]:
 
 append_once = _append_once()
 
-PLAN = Plan(
+PLAN = RealtimeBenchSizes(
     rate=2_000,
     rounds=1,
     warm_seconds=1,
