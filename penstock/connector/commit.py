@@ -1,8 +1,8 @@
 """The driver's commit: one append of one marker that names what the winning tasks staged.
 
-Owns how a doubt ends. A commit whose answer is lost may or may not be in the log, and may still
-come to it: the next try has the same guards, so at most one takes effect, and what the log says
-then is the answer. What a marker names has not been trimmed: the reservation that holds trimming
+Owns what is done when the answer to a commit is lost: it may be in the log, or may still come to
+it. The next try has the same guards, so at most one of them takes effect, and the log then says
+which. What a marker names has not been trimmed: the reservation that holds trimming
 back is there until the batch is decided, and a commit whose reservation is gone is refused. Law
 (I8): all rows of a batch count at the marker's place, on all its streams, or none does.
 """

@@ -1,4 +1,4 @@
-"""What counts in the streams of a source: as items, and cutting these into triggers. Pure.
+"""What counts in the streams of a source, as items; and cutting items into triggers. Pure.
 
 An item is what counts at one LSN: a data entry, or all that a marker names. A window keeps the
 items of streams in order, and a trigger takes some of the first.

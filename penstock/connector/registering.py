@@ -1,8 +1,8 @@
 """A session that knows the format, and workers that know Penstock.
 
-Spark looks for sources by itself, but with whatever `python3` is first on the path; in a virtual
-environment that is not active, that one has never heard of Penstock. Who comes through ours, by
-`Stream.df` or `penstock.start`, is spared that.
+Spark looks for sources by itself, but with the `python3` that is first on the path. In a virtual
+environment that is not active, that one has no Penstock. So `Stream.df` and `penstock.start`
+register the format themselves.
 """
 
 from __future__ import annotations
