@@ -255,7 +255,7 @@ _ROLLS = {"replication": Replication(3, 3, 2, segment_bytes=300), "nodes": 3, "r
 MUTANTS = (
     Mutant("a node answers before its fsync", answers_before_fsync, "P1"),
     Mutant("a node does not compare epochs", epochs_are_not_compared, "P2", {"rivals": 6}, seed=8),
-    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1", seed=6),
+    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1"),
     Mutant("one ack is enough", one_ack_is_enough, "P1"),
     Mutant("acks out of order", acks_out_of_order, "P1", _WIDE),
     Mutant("a refusal counts as an ack", a_refusal_counts_as_an_ack, "P2", {"rivals": 6}, seed=1),
@@ -270,9 +270,9 @@ MUTANTS = (
         what_is_recovered_is_not_written_back,
         "P2",
         _TAIL,
-        seed=11,
+        seed=25,
     ),
-    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=8),
+    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=2),
     Mutant("the producer table is not recovered", the_producer_table_is_lost, "P6"),
     Mutant(
         "sealed before all of it is durable", sealed_before_all_is_durable, "P3", _ROLLS, seed=3
@@ -294,5 +294,5 @@ MUTANTS = (
         seed=2,
     ),
     Mutant("a follower crosses early", a_follower_crosses_early, "P3", _ROLLS, seed=2),
-    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1", seed=6),
+    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1"),
 )

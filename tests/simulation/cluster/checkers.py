@@ -72,8 +72,10 @@ class Ledger:
         new.check()
         old = self.manifest
         self.manifest = new
+        before = {} if old is None else {segment.id: segment for segment in old.segments}
         for segment in new.segments:
-            self._check_placement(segment)
+            if segment != before.get(segment.id):
+                self._check_placement(segment)
         if old is None:
             self._segments_max = max((s.id for s in new.segments), default=-1)
             return
@@ -84,11 +86,13 @@ class Ledger:
         for was in old.segments:
             self._check_kept(was, new)
         for segment in new.segments:
-            if old.find(segment.id) is None:
+            if segment.id not in before:
                 self._check_new(segment, new)
 
     def _check_kept(self, was: Segment, new: LogManifest) -> None:
         now = new.find(was.id)
+        if now == was:
+            return
         if now is None:
             if was.sealed and was.id >= new.first_segment:
                 raise Violation("I6", f"sealed segment {was.id} is gone")

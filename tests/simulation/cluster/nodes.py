@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 TOKEN = "0123456789abcdef" * 2
 PORT = 7000
-#: The last operation on a disk, counted from the moment at which a power cut comes, that it may
-#: come before or after.
-OPERATIONS_MAX = 6
+#: A process that is to die in a write dies at one of so many operations on its disk: a write, an
+#: fsync, whatever follows.
+OPERATIONS_MAX = 3
 
 
 #: How long it takes until a node that gave up is started again.
@@ -86,6 +86,8 @@ class SimNode:
         self._lives = 0
         #: Until then, a write takes much longer.
         self.slow_until = 0.0
+        #: An fsync of this disk has failed: what is read of it may not be on it.
+        self.is_sync_failed = False
 
     @property
     def is_up(self) -> bool:
@@ -144,6 +146,7 @@ class SimNode:
             if self._disk.sync_failed:
                 # A failed fsync may have written anything; the process must not go on (R48).
                 world.count("node fsync failed")
+                self.is_sync_failed = True
             elif not isinstance(error, Unavailable | Unknown) or error.__cause__ is not None:
                 world.fail(f"{self.name} ended: {error!r}", error)
             # Else the metadata failed it before it knew who it is.
@@ -205,6 +208,7 @@ class SimNode:
         if process is not None:
             self._die(process, power_cut=True)
         self._data = SimDisk()
+        self.is_sync_failed = False
 
     def damage_block(self) -> bool:
         """One block in a file goes bad; False if there is none that could."""

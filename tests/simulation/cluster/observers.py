@@ -24,6 +24,7 @@ from penstock.log.core.tails import Deliver
 from penstock.log.node import server as node_server
 from penstock.log.node.journal import RecoveredJournal, recover_journal
 from penstock.log.pairing import PairedConnection
+from penstock.log.proxy.auditor import Auditor
 from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.records import Appended
 from penstock.log.replication.node_core import NodeCore, Write
@@ -57,7 +58,7 @@ def observed(world: ClusterWorld) -> Iterator[None]:
         world.wrote(_machine(), write.records)
 
     def recovered(journal: RecoveredJournal, disk: Disk) -> None:
-        world.wrote(_machine(), tuple(journal.adds))
+        world.journal_recovered(_machine(), journal)
 
     def told(log: SequencedLog, reply: object, outcome: Outcome) -> None:
         if isinstance(outcome, Appended):
@@ -77,6 +78,7 @@ def observed(world: ClusterWorld) -> Iterator[None]:
         (SequencedLog, "_tell", _before(SequencedLog._tell, told)),
         (LogRequests, "deliver", _before(LogRequests.deliver, delivered)),
         (PairedConnection, "abort", _before(PairedConnection.abort, aborted)),
+        (Auditor, "_repair", _before(Auditor._repair, lambda *_: world.count("repair begun"))),
         (
             FollowedLog,
             "start",

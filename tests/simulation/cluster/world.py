@@ -22,6 +22,7 @@ from penstock.errors import Trimmed
 from penstock.log.client.reader import decode_records
 from penstock.log.core.tails import Deliver
 from penstock.log.meta.memory import MemorySession
+from penstock.log.node.journal import RecoveredJournal
 from penstock.log.proxy.owned_log import OwnedLog
 from penstock.log.records import Appended, Entry
 from penstock.log.replication.manifest import SegmentKey, decode_log_manifest
@@ -214,6 +215,15 @@ class ClusterWorld:
             # It is started again, unless somebody does it before.
             self.after(self.random.uniform(0.01, 1.5), node.start)
 
+    def journal_recovered(self, machine: str, journal: RecoveredJournal) -> None:
+        """R46: no power cut looks like damage; after a failed fsync (R48) anything may."""
+        node = self.nodes[self._node_names[machine]]
+        self.wrote(machine, tuple(journal.adds))
+        if journal.torn_bytes:
+            self.count("journal torn")
+        if journal.damage and not node.is_sync_failed:
+            self.fail(f"{node.name} takes a power cut for damage: {journal.damage}")
+
     def lost_block(self, node: SimNode, key: SegmentKey, block: int) -> None:
         self._lost.add((key, block, node.name))
 
@@ -381,7 +391,10 @@ class ClusterWorld:
                 node.stop(power_cut=False)
             case Fault.NODE_POWER:
                 happened = node.is_up
-                random.choice((lambda: node.stop(power_cut=True), node.cut_power_soon))()
+                if random.random() < 0.3:
+                    node.stop(power_cut=True)
+                else:
+                    node.cut_power_soon()
             case Fault.ALL_POWER:
                 for each in self.nodes.values():
                     each.stop(power_cut=True)
