@@ -146,7 +146,12 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
 
     def _handle(self, frame: Frame) -> None:
         if self._acks and (order := self._acks.pop(frame.request, None)) is not None:
-            self._acknowledge(frame, *order)
+            ack, size = order
+            self.inflight_bytes -= size
+            if frame.kind == self._ack_kind:
+                ack(None)
+            else:
+                self._refuse(frame, ack)
             return
         message = self._decode(frame.kind, frame.head)
         answer = self._answers.pop(frame.request, None)
@@ -161,11 +166,7 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
         elif frame.request == 0 and self._unasked is not None:
             self._unasked(message, frame.body)
 
-    def _acknowledge(self, frame: Frame, ack: Ack, size: int) -> None:
-        self.inflight_bytes -= size
-        if frame.kind == self._ack_kind:
-            ack(None)
-            return
+    def _refuse(self, frame: Frame, ack: Ack) -> None:
         message = self._decode(frame.kind, frame.head)
         if isinstance(message, Failed):
             ack(error_from_code(message.code, message.message))
@@ -209,17 +210,24 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
             self.forget(request)
 
     def order(
-        self, request: int, kind: int, head: bytes, body: Sequence[Buffer], *, size: int, ack: Ack
+        self,
+        request: int,
+        kind: int,
+        head: bytes,
+        body: Sequence[Buffer],
+        overhead_bytes: int,
+        ack: Ack,
     ) -> None:
         """Send a request whose answer is of `ack_kind`: it is not even decoded.
 
-        `size` counts as `inflight_bytes` until it is answered.
+        The bytes of its body and an overhead are `inflight_bytes` until it is answered.
         """
-        self._acks[request] = (ack, size)
-        self.inflight_bytes += size
+        size = sum(map(len, body))
+        self._acks[request] = (ack, size + overhead_bytes)
+        self.inflight_bytes += size + overhead_bytes
         if not self._out:
             self._loop.call_soon(self.flush)
-        self._out.append(encode_frame(kind, request, head, sum(map(len, body))))
+        self._out.append(encode_frame(kind, request, head, size))
         self._out += body
 
     def forget(self, request: int) -> None:

@@ -170,8 +170,8 @@ class NetworkNodeClient:
         return found
 
     def _order(self, link: NodeLink, head: bytes, block: Sequence[Buffer], added: Added) -> None:
-        size = GROUP_OVERHEAD_BYTES + sum(map(len, block))
-        link.order(self._next_request(), n.AddBlock.KIND, head, block, size=size, ack=added)
+        self._request = request = self._request % 0xFFFF_FFFF + 1
+        link.order(request, n.AddBlock.KIND, head, block, GROUP_OVERHEAD_BYTES, added)
 
     async def _ask(
         self, message: n.NodeMessage, wanted: type[M], seconds: float

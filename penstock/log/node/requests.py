@@ -63,6 +63,7 @@ class NodeRequests:
         self._heads: dict[bytes, tuple[SegmentKey, int]] = {}
 
     def after_event(self) -> None:
+        self._server.is_asked = True
         self._listener.turn_soon()
 
     def pause(self) -> None:

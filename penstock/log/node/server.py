@@ -152,6 +152,8 @@ class NodeServer:
         self.config = config
         self._open_store = open_store
         self._on_ready = on_ready
+        #: Something was asked since the last turn: the owner's own events pump it themselves.
+        self.is_asked = False
         #: Connections that wait for a flush.
         self.full: dict[ServerConnection, None] = {}
         self._started = time.time()
@@ -349,7 +351,9 @@ class NodeServer:
         return NodeRequests(self, connection)
 
     def turn(self) -> None:
-        self.owner.pump()
+        if self.is_asked:
+            self.is_asked = False
+            self.owner.pump()
 
     def after_turn(self) -> None:
         return None

@@ -160,7 +160,7 @@ class LogOwner(SequencedLog):
             # reach the readers before this one does.
             self.pump(inline=False)
             self.perform(self.tails.durable(groups, self.now_ms()))
-            self.around.after_event()
+            self.around.after_pump()
 
     def _failed(self, error: BaseException) -> None:
         logger.critical("a write failed, the log stops cause=%r", error)

@@ -66,7 +66,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(authenticated=False)
         self.is_authenticated = False
         self._is_silenced = False
-        self._transport: asyncio.Transport | None = None
+        #: None before the connection is made, and after it has ended.
+        self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.out: list[bytes | bytearray | memoryview] = []
         #: Why no more requests are read now; empty while they are.
@@ -76,26 +77,22 @@ class ServerConnection(asyncio.BufferedProtocol):
         #: Both know each other: let go of when the connection ends, so that both are freed then.
         self._requests: Requests | None = listener.host.meet(self)
 
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None
-
     # ---- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self.peer = str(transport.get_extra_info("peername"))
         if not self._listener.admit(self):
-            self._transport.abort()
+            self.transport.abort()
             return
-        self._transport.set_write_buffer_limits(CONNECTION_OUTPUT_BYTES_MAX)
+        self.transport.set_write_buffer_limits(CONNECTION_OUTPUT_BYTES_MAX)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(PREAUTH_SECONDS_MAX, self.cut, "no token in time")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._transport = None
+        self.transport = None
         self._listener.dismiss(self)
         requests, self._requests = self._requests, None
         if requests is not None:
@@ -123,7 +120,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         requests.after_event()
 
     def _first(self, requests: Requests, frame: Frame) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self.transport is None or self.transport.is_closing():
             return
         hello = requests.hello(frame)
         token = self._listener.token.encode()
@@ -156,7 +153,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._requests.resume()
 
     def halt(self, cause: str) -> None:
-        transport = self._transport
+        transport = self.transport
         if not self.halts and transport is not None and not transport.is_closing():
             transport.pause_reading()
         self.halts.add(cause)
@@ -165,7 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if cause not in self.halts:
             return
         self.halts.discard(cause)
-        transport = self._transport
+        transport = self.transport
         if not self.halts and transport is not None and not transport.is_closing():
             transport.resume_reading()
 
@@ -174,26 +171,26 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def cut(self, cause: str) -> None:
         """Close a connection that misbehaved."""
-        if self._transport is not None:
+        if self.transport is not None:
             logger.warning("closing a connection peer=%s cause=%s", self.peer, cause)
             self.close()
 
     def close(self) -> None:
         """Send what collected, and no more."""
-        if self._transport is not None:
+        if self.transport is not None:
             self.flush()
-            self._transport.close()
+            self.transport.close()
 
     def silence(self) -> None:
         """Nothing is heard on this connection any more."""
         self._is_silenced = True
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def flush(self) -> None:
         """Send what collected."""
-        if self.out and self._transport is not None:
-            self._transport.writelines(self.out)
+        if self.out and self.transport is not None:
+            self.transport.writelines(self.out)
         self.out = []
 
     def fail(self, request: int, error: PenstockError) -> None:

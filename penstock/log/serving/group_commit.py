@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from penstock.limits import KIB
@@ -97,17 +98,17 @@ class GroupCommit(Generic[W, R]):
             write = self._take()
             if write is None:
                 return
+            self.is_busy = True
             if inline and self._fsync_seconds <= INLINE_SECONDS and self._is_small(write):
-                self.is_busy = True
                 self._write_inline(write)
             else:
-                self.write_apart(write)
+                self._apart.run(partial(self._work, write))
 
     def write_apart(self, write: W) -> None:
         """Start this write now; none may be on its way."""
         assert not self.is_busy
         self.is_busy = True
-        self._apart.run(lambda: self._work(write))
+        self._apart.run(partial(self._work, write))
 
     def is_quiet(self) -> bool:
         """Nothing was written for a while: the last write may be vouched for."""

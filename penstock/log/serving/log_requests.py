@@ -93,7 +93,9 @@ class LogRequests:
         self.after_event()
 
     def after_event(self) -> None:
-        self._service.after_event(self.log)
+        if self.log is not None:
+            self._service.due[self.log] = True
+        self._listener.turn_soon()
 
     def _send(self, request: int, message: m.Message) -> None:
         connection = self.connection
@@ -125,7 +127,10 @@ class LogRequests:
     def handle(self, frame: Frame) -> None:
         message = m.decode_message(frame.kind, frame.head)
         try:
-            self._dispatch(frame, message)
+            if isinstance(message, m.Append):
+                self._append(frame, message)
+            else:
+                self._dispatch(frame.request, message)
         except (Refused, Overloaded) as error:
             self.connection.fail(frame.request, error)
 
@@ -135,21 +140,18 @@ class LogRequests:
             raise BadRequest("nothing may be asked before the welcome")
         return self.log
 
-    def _dispatch(self, frame: Frame, message: m.Message) -> None:
-        request = frame.request
-        owner = self._served
+    def _dispatch(self, request: int, message: m.Message) -> None:
+        log = self._served
         match message:
-            case m.Append():
-                self._append(frame, message)
             case m.Subscribe():
                 self._subscribe(message)
             case m.Credit():
                 if message.bytes > CREDIT_BYTES_MAX:
                     raise TooLarge(f"credit of {message.bytes} bytes")
                 id = (self, message.subscription)
-                owner.perform(owner.tails.credit(id, message.bytes))
+                log.perform(log.tails.credit(id, message.bytes))
             case m.Unsubscribe():
-                owner.tails.unsubscribe((self, message.subscription))
+                log.tails.unsubscribe((self, message.subscription))
                 self.subscriptions.discard(message.subscription)
             case m.ReadLast():
                 check_tag(message.tag)
@@ -160,14 +162,14 @@ class LogRequests:
             case m.Trim():
                 logger.info("trim requested peer=%s lsn=%d", self.connection.peer, message.lsn)
                 lsn = message.lsn
-                self._later(request, lambda: self._position(request, owner.trim(lsn)))
+                self._later(request, lambda: self._position(request, log.trim(lsn)))
             case m.GetMetadata():
                 self._later(request, lambda: self._metadata(request, message))
             case m.GetProducer():
                 self._later(request, lambda: self._producer(request, message.producer))
             case m.GetBounds():
-                if owner.is_sure:
-                    self._send(request, m.LogBounds(owner.trim_point, owner.durable_lsn))
+                if log.is_sure:
+                    self._send(request, m.LogBounds(log.trim_point, log.durable_lsn))
                 else:
                     self._later(request, lambda: self._bounds(request))
             case m.Ping():
@@ -178,6 +180,7 @@ class LogRequests:
                 raise BadRequest(f"{type(message).__name__} is not for a server")
 
     def _append(self, frame: Frame, message: m.Append) -> None:
+        log = self._served
         size = GROUP_OVERHEAD_BYTES + len(frame.body)
         listener = self._listener
         if listener.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
@@ -194,7 +197,7 @@ class LogRequests:
         request = frame.request
 
         def reply(outcome: Outcome) -> None:
-            if not self.connection.is_open:
+            if self.connection.transport is None:
                 return  # nobody waits, and nothing is held for it any more
             self._inflight_bytes -= size
             listener.inflight_bytes -= size
@@ -207,7 +210,7 @@ class LogRequests:
                     request, m.AppendDone(outcome.first_lsn, outcome.count, outcome.duplicate)
                 )
 
-        self._served.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
+        log.append(reply, body, message.guards, Flush(min(message.flush_ms, FLUSH_MS_MAX)))
         if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX:
             self.connection.halt("unanswered appends")
 

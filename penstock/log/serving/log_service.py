@@ -45,9 +45,9 @@ class LogService:
         self.metrics = LogMetrics()
         self.listener = Listener(self, files_max=FILE_CACHE_COUNT)
         self.wall_ms = wall_ms
-        #: Logs to pump in the next turn, and those that were pumped in this one.
-        self._due: dict[ServedLog, None] = {}
-        self._pumped: dict[ServedLog, None] = {}
+        #: Logs that the next turn has work for, and whether they must be pumped in it.
+        self.due: dict[ServedLog, bool] = {}
+        self._turning: dict[ServedLog, bool] = {}
         self._sessions: Sessions[LogRequests] = Sessions()
         #: Of everybody who has shown the token.
         self._requests: dict[LogRequests, None] = {}
@@ -58,12 +58,13 @@ class LogService:
         return LogRequests(self, connection)
 
     def turn(self) -> None:
-        self._pumped, self._due = self._due, {}
-        for log in self._pumped:
-            log.pump()
+        self._turning, self.due = self.due, {}
+        for log, is_pumped in self._turning.items():
+            if is_pumped:
+                log.pump()
 
     def after_turn(self) -> None:
-        for log in self._pumped:
+        for log in self._turning:
             log.after_turn()
 
     def metrics_text(self) -> str:
@@ -102,21 +103,29 @@ class LogService:
 
     # ---- logs
 
-    def after_event(self, log: ServedLog | None) -> None:
-        """A turn is due, and `log` must be pumped in it."""
-        if log is not None:
-            self._due[log] = None
-        self.listener.turn_soon()
-
     def surroundings(
         self, log: Callable[[], ServedLog | None], on_fatal: Callable[[BaseException], None]
     ) -> Surroundings:
         """What `log()`, which may not exist yet or any more, needs of us."""
+
+        def after_event() -> None:
+            served = log()
+            if served is not None:
+                self.due[served] = True
+            self.listener.turn_soon()
+
+        def after_pump() -> None:
+            served = log()
+            if served is not None:
+                self.due.setdefault(served, False)
+            self.listener.turn_soon()
+
         return Surroundings(
             self.metrics,
             self._deliver,
             self._fail_subscription,
-            lambda: self.after_event(log()),
+            after_event,
+            after_pump,
             on_fatal,
             self.wall_ms,
         )

@@ -70,6 +70,8 @@ class Surroundings:
     fail_subscription: Callable[[SubscriptionId, PenstockError], None]
     #: Something happened: write, answer and send, once all that arrived together was handled.
     after_event: Callable[[], None]
+    #: ... by a log that has just been pumped: only send what it answered.
+    after_pump: Callable[[], None]
     #: This log cannot go on.
     on_fatal: Callable[[BaseException], None]
     wall_ms: Callable[[], int] = wall_ms
@@ -278,7 +280,7 @@ class SequencedLog(ServedLog):
     def _timer_fired(self) -> None:
         self._timer = None
         self.pump()
-        self.around.after_event()
+        self.around.after_pump()
 
     def _give_answers(self) -> None:
         for answer in self.sequencer.take_answers():
@@ -291,16 +293,13 @@ class SequencedLog(ServedLog):
             self._tell(reply, outcome)
 
     def _tell(self, reply: Reply, outcome: Outcome) -> None:
-        self._count(outcome)
-        reply(outcome)
-
-    def _count(self, outcome: Outcome) -> None:
         if isinstance(outcome, Appended):
             self.metrics.duplicates_dropped += outcome.duplicate
         elif isinstance(outcome, StaleInstance):
             self.metrics.fenced_appends += 1
         else:
             self.metrics.refused_appends += 1
+        reply(outcome)
 
     async def _answer_old(self, reply: Reply, old: OldDuplicate) -> None:
         """A retry of a group that the producer table has forgotten: find it in the log."""

@@ -100,7 +100,7 @@ def test_orders_are_acknowledged_refused_and_counted() -> None:
     async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
         told: list[PenstockError | None] = []
         for request, size in ((1, 100), (2, 200)):
-            link.order(request, n.AddBlock.KIND, b"", [b"x"], size=size, ack=told.append)
+            link.order(request, n.AddBlock.KIND, b"", [b"x"], size - 1, told.append)
         assert link.inflight_bytes == 300
 
         receive(link, 1, n.BlockAdded())
@@ -115,9 +115,7 @@ def test_orders_are_acknowledged_refused_and_counted() -> None:
 def test_the_end_is_told_before_all_that_waits_ends_with_it() -> None:
     async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
         told: list[tuple[str, int]] = []
-        link.order(
-            1, n.AddBlock.KIND, b"", [], size=9, ack=lambda _: told.append(("ack", len(ends)))
-        )
+        link.order(1, n.AddBlock.KIND, b"", [], 9, lambda _: told.append(("ack", len(ends))))
         link.send(2, n.GetNodeStatus(), lambda *_: told.append(("answer", len(ends))))
 
         link.connection_lost(None)
@@ -134,7 +132,7 @@ def test_the_end_is_told_before_all_that_waits_ends_with_it() -> None:
 def test_an_order_that_is_answered_with_something_else_ends_the_connection() -> None:
     async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
         told: list[PenstockError | None] = []
-        link.order(1, n.AddBlock.KIND, b"", [], size=1, ack=told.append)
+        link.order(1, n.AddBlock.KIND, b"", [], 1, told.append)
 
         receive(link, 1, n.NodeStatus("what?"))
 
