@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from harness.disk import Odds
-from simulation.log import owner as owner_module
-from simulation.log.owner import SimOwner
 from simulation.log.swarm import Fault
 
 from penstock.errors import GuardFailed
@@ -27,6 +25,8 @@ from penstock.log.core.tails import Deliver, DurableGroup, Subscription, Tails
 from penstock.log.group_format import Body
 from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode_header
 from penstock.log.records import Appended, Guard
+from penstock.log.server import server as server_module
+from penstock.log.server.owner import LogOwner
 from penstock.log.storage import log_storage, manifest, recover
 from penstock.log.storage.disk import Disk
 from penstock.log.storage.log_storage import LogStorage
@@ -41,6 +41,8 @@ class Mutant:
     apply: Callable[[pytest.MonkeyPatch], None]
     #: Changes to the drawn swarm.
     swarm: dict[str, Any] = field(default_factory=dict)
+    #: The first seed that catches it.
+    seed: int = 0
 
 
 # ---- the sequencer
@@ -204,14 +206,14 @@ def the_open_segment_gets_no_tag_index(patch: pytest.MonkeyPatch) -> None:
 def _after_recovery(
     patch: pytest.MonkeyPatch, spoil: Callable[[recover.RecoveredLog], None]
 ) -> None:
-    original = owner_module.recover
+    original = server_module.recover
 
     def spoiled(disk: Disk, store: Any) -> recover.RecoveredLog:
         recovered = original(disk, store)
         spoil(recovered)
         return recovered
 
-    patch.setattr(owner_module, "recover", spoiled)
+    patch.setattr(server_module, "recover", spoiled)
 
 
 def snapshots_share_the_producers_of_the_living_state(patch: pytest.MonkeyPatch) -> None:
@@ -323,18 +325,20 @@ def a_trim_removes_one_segment_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_are_fed_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    original, original_durable = SimOwner._write_in_thread, Tails.durable
+    original, original_durable = LogOwner._take_write, Tails.durable
 
-    def write_in_thread(self: SimOwner, write: Write) -> None:
-        groups = [_undurable(self.storage, group) for group in write.groups]
-        self.perform(original_durable(self.tails, groups, 0))
-        original(self, write)
+    def take_write(self: LogOwner) -> Write | None:
+        write = original(self)
+        if write is not None:
+            groups = [_undurable(self.storage, group) for group in write.groups]
+            self.perform(original_durable(self.tails, groups, self.now_ms()))
+        return write
 
     def durable(self: Tails, groups: Sequence[DurableGroup], now_ms: int) -> Any:
         fresh = [group for group in groups if group.header.first_lsn >= self._tail]
         return original_durable(self, fresh, now_ms)
 
-    patch.setattr(SimOwner, "_write_in_thread", write_in_thread)
+    patch.setattr(LogOwner, "_take_write", take_write)
     patch.setattr(Tails, "durable", durable)
 
 
@@ -395,41 +399,52 @@ def groups_are_made_anew_when_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 LATE = {"mean_ms": {Fault.LATE: 60}, "unlucky": "anon0", "anonymous": 2, "timeout_ms": 3000}
 CLOCK = {"mean_ms": {Fault.CLOCK: 100}}
+BAD_DISK = {"mean_ms": {Fault.FSYNC: 150, Fault.POWER_CUT: 300}}
 TORN = {
     "mean_ms": {Fault.POWER_CUT: 150},
     "sector_bytes": 256,
     "odds": Odds(lost=0.05, torn=0.9),
     "fsync_us_max": 100_000,
-    "inline_odds": 0.0,
+    "inline_bytes": -1,
 }
 CRASHES = {"mean_ms": {Fault.CRASH_POINT: 100}, "trimmers": 1, "segment_bytes": 300}
 
 MUTANTS = (
     Mutant("answers before fsync", answers_before_fsync),
-    Mutant("refusals before their grounds are durable", refusals_before_their_grounds_are_durable),
-    Mutant("guards see durable state only", guards_see_durable_state_only),
-    Mutant("guards come before duplicates", guards_come_before_duplicates),
-    Mutant("gaps are let in", gaps_are_let_in),
-    Mutant("duplicates are appended again", duplicates_are_appended_again),
+    Mutant(
+        "refusals before their grounds are durable",
+        refusals_before_their_grounds_are_durable,
+        seed=6,
+    ),
+    Mutant("guards see durable state only", guards_see_durable_state_only, seed=6),
+    Mutant("guards come before duplicates", guards_come_before_duplicates, seed=12),
+    Mutant("gaps are let in", gaps_are_let_in, seed=13),
+    Mutant("duplicates are appended again", duplicates_are_appended_again, seed=1),
     Mutant("instances are not fenced", instances_are_not_fenced),
     Mutant("claims of rivals are taken for retries", claims_of_rivals_are_taken_for_retries),
-    Mutant("append times follow the clock back", append_times_follow_the_clock_back),
-    Mutant("reads of metadata do not wait", reads_of_metadata_do_not_wait),
-    Mutant("a clock set back holds up writes", a_clock_set_back_holds_up_writes, CLOCK),
+    Mutant("append times follow the clock back", append_times_follow_the_clock_back, seed=6),
+    Mutant("reads of metadata do not wait", reads_of_metadata_do_not_wait, seed=13),
+    Mutant("a clock set back holds up writes", a_clock_set_back_holds_up_writes, CLOCK, seed=3),
     Mutant("producers are forgotten after a restart", producers_are_forgotten_after_a_restart),
     Mutant("the last seq is forgotten after a restart", the_last_seq_is_forgotten_after_a_restart),
-    Mutant("the open segment gets no tag index", the_open_segment_gets_no_tag_index),
-    Mutant("snapshots share living producers", snapshots_share_the_producers_of_the_living_state),
-    Mutant("a torn tail is not cut", a_torn_tail_is_not_cut),
-    Mutant("recovery trusts the page cache", recovery_trusts_the_page_cache),
-    Mutant("recovery does not check payloads", recovery_does_not_check_payloads, TORN),
-    Mutant("an fsync error is ignored", an_fsync_error_is_ignored),
+    Mutant("the open segment gets no tag index", the_open_segment_gets_no_tag_index, seed=1),
+    Mutant(
+        "snapshots share living producers",
+        snapshots_share_the_producers_of_the_living_state,
+        seed=1,
+    ),
+    Mutant("a torn tail is not cut", a_torn_tail_is_not_cut, seed=2),
+    Mutant("recovery trusts the page cache", recovery_trusts_the_page_cache, seed=2),
+    Mutant("recovery does not check payloads", recovery_does_not_check_payloads, TORN, seed=4),
+    Mutant("an fsync error is ignored", an_fsync_error_is_ignored, BAD_DISK),
     Mutant("a rename is not synced", a_rename_is_not_synced),
-    Mutant("a new segment is not synced", a_new_segment_is_not_synced, CRASHES),
-    Mutant("a trim removes one segment too many", a_trim_removes_one_segment_too_many),
-    Mutant("readers are fed before fsync", readers_are_fed_before_fsync),
-    Mutant("a reader without credit skips an entry", a_reader_without_credit_skips_an_entry),
+    Mutant("a new segment is not synced", a_new_segment_is_not_synced, CRASHES, seed=4),
+    Mutant("a trim removes one segment too many", a_trim_removes_one_segment_too_many, seed=2),
+    Mutant("readers are fed before fsync", readers_are_fed_before_fsync, seed=1),
+    Mutant(
+        "a reader without credit skips an entry", a_reader_without_credit_skips_an_entry, seed=1
+    ),
     Mutant("progress is told too early", progress_is_told_too_early),
-    Mutant("dead connections are still heard", dead_connections_are_still_heard, LATE),
-    Mutant("groups are made anew when sent again", groups_are_made_anew_when_sent_again),
+    Mutant("dead connections are still heard", dead_connections_are_still_heard, LATE, seed=11),
+    Mutant("groups are made anew when sent again", groups_are_made_anew_when_sent_again, seed=5),
 )

@@ -7,61 +7,63 @@ core/sessions.py broken, to show that the schedule bites.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
-from simulation.log.appender import Claim, SimAppender
-from simulation.log.link import Link
-from simulation.log.network import Connection
-from simulation.log.story import AppendOp
+from simulation.kernel import Connection
+from simulation.log.clients import Client
 from simulation.log.swarm import Swarm
 from simulation.log.world import World
 
-from penstock.errors import GuardFailed, PenstockError
+from penstock.errors import GuardFailed
 from penstock.log.core.sessions import Sessions
-from penstock.log.records import Appended, Guard, NewEntry, SetKey
+from penstock.log.records import Guard, NewEntry, SetKey
 
 
 class Stage:
     """A server, some clients, and connections that are held and let go by hand."""
 
-    def __init__(self) -> None:
-        self.world = World(1, swarm=Swarm())
-        self.world.server.start()
+    def __init__(self, world: World) -> None:
+        self.world = world
+        world.server.start()
+        world.until(lambda: world.server.is_up)
 
-    def link(self, name: str) -> Link:
-        link = Link(self.world, name)
-        link.dial()
-        self.world.until(lambda: link.connection is not None)
-        return link
+    def start(self, client: Client, work: Coroutine[Any, Any, Any]) -> Any:
+        """Something that a client does; a task."""
+        return client.process.create_task(work)
 
-    def hold(self, link: Link) -> Connection:
-        """From now on nothing that the link sends arrives."""
-        assert link.connection is not None
-        link.connection.to_server.hold()
-        return link.connection
+    def play(self, client: Client, work: Coroutine[Any, Any, Any]) -> Any:
+        """Something that a client does, to its end."""
+        return self.finish(self.start(client, work))
 
-    def replace(self, link: Link, old: Connection) -> None:
+    def finish(self, task: Any) -> Any:
+        self.world.until(task.done)
+        return task.result()
+
+    def connection(self, client: Client) -> Connection:
+        return next(
+            each for each in self.world.network.connections.values() if each.client == client.name
+        )
+
+    def hold(self, client: Client) -> Connection:
+        """From now on nothing that the client sends arrives."""
+        connection = self.connection(client)
+        connection.hold()
+        return connection
+
+    def replace(self, client: Client, old: Connection) -> None:
         """The client gives the connection up and has another one."""
-        old.client_notices()
-        self.world.until(lambda: link.connection is not None)
+        old.side_ended()
+        client.process.call_soon(old.client_end.lost, ConnectionResetError("given up"))
+        welcomes = self.world.counts["message Welcome"]
+        self.world.until(lambda: self.world.counts["message Welcome"] > welcomes)
 
     def let_go(self, old: Connection) -> None:
         """What was held arrives after all, unless the server hears this connection no more."""
-        assert old.to_server.release_late() == 1 or not old.server_open
-        self.world.until(lambda: self.world.now_us > old.to_server.last_us + 100_000)
-
-    def open(self, link: Link, name: str) -> SimAppender:
-        opened: list[SimAppender | PenstockError] = []
-        Claim(link, name, retires=True, opened=opened.append)
-        self.world.until(lambda: bool(opened))
-        assert isinstance(opened[0], SimAppender)
-        return opened[0]
-
-    def settle(self, submit: Callable[[Callable[[AppendOp], None]], AppendOp]) -> AppendOp:
-        op = submit(lambda _: None)
-        self.world.until(lambda: op.outcome is not None)
-        return op
+        assert old.to_server.in_flight == 1
+        old.release()
+        self.world.scheduler.run_for(1.0)
 
     def payloads(self) -> list[bytes]:
         return [entry.payload for entry in self.world.read_final().entries]
@@ -74,28 +76,33 @@ def is_mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return bool(request.param == "mutant")
 
 
-def test_a_late_claim_does_not_open_a_retired_producer_to_late_data(is_mutant: bool) -> None:
+@pytest.fixture
+def stage(is_mutant: bool) -> Iterator[Stage]:
+    world = World(1, swarm=Swarm())
+    with world.running():
+        yield Stage(world)
+
+
+def test_a_late_claim_does_not_open_a_retired_producer_to_late_data(
+    stage: Stage, is_mutant: bool
+) -> None:
     """1. The claim hangs, is sent again, answered. 2. So is the data. 3. The producer retires.
     4. The first claim arrives, then the first data."""
-    stage = Stage()
-    link = stage.link("client")
-    opened: list[SimAppender | PenstockError] = []
-    Claim(link, "anon", retires=True, opened=opened.append)
-    claims = stage.world.story.claims
-    stage.world.until(lambda: len(claims) == 1)
-    first = stage.hold(link)
-    stage.replace(link, first)
-    stage.world.until(lambda: bool(opened))
-    appender = opened[0]
-    assert isinstance(appender, SimAppender)
+    client = stage.world.client("client")
+    log = stage.play(client, client.log())
+    opening = stage.start(client, log.appender())
+    stage.world.until(lambda: stage.world.counts["message Producer"] == 1)
+    first = stage.hold(client)
+    stage.world.scheduler.run_for(0.01)
+    stage.replace(client, first)
+    appender = stage.finish(opening)
 
-    second = stage.hold(link)
-    op = appender.append([NewEntry(b"data")], lambda _: None)
-    stage.replace(link, second)
-    stage.world.until(lambda: op.outcome is not None)
-    retired: list[bool] = []
-    appender.close(lambda: retired.append(True))
-    stage.world.until(lambda: bool(retired))
+    second = stage.hold(client)
+    appending = stage.start(client, appender.append([NewEntry(b"data")]))
+    stage.world.scheduler.run_for(0.01)
+    stage.replace(client, second)
+    stage.finish(appending)
+    stage.play(client, appender.close())
     stage.let_go(first)
     stage.let_go(second)
 
@@ -103,28 +110,26 @@ def test_a_late_claim_does_not_open_a_retired_producer_to_late_data(is_mutant: b
 
 
 def test_a_late_copy_of_a_refused_group_is_not_let_in_when_its_guard_holds_again(
-    is_mutant: bool,
+    stage: Stage, is_mutant: bool
 ) -> None:
     """1. A guarded group hangs, is sent again, refused. 2. Its guard comes to hold. 3. The first
     copy arrives, before the next group under the same seq."""
-    stage = Stage()
-    holder = stage.open(stage.link("holder"), "holder")
-    link = stage.link("client")
-    appender = stage.open(link, "client")
-    take, free = SetKey("lock", b"held"), SetKey("lock", None)
-    stage.settle(lambda ended: holder.append([], ended, sets=[take]))
+    holder, client = stage.world.client("holder"), stage.world.client("client")
+    locks = stage.play(holder, holder.open("holder"))
+    appender = stage.play(client, client.open("client"))
+    stage.play(holder, locks.append([], sets=[SetKey("lock", b"held")]))
 
-    old = stage.hold(link)
+    old = stage.hold(client)
     guard = [Guard("lock", None)]
-    op = appender.append([NewEntry(b"refused")], lambda _: None, guards=guard)
-    stage.replace(link, old)
-    stage.world.until(lambda: op.outcome is not None)
-    assert isinstance(op.outcome, GuardFailed)
-    stage.settle(lambda ended: holder.append([], ended, sets=[free]))
+    guarded = stage.start(client, appender.append([NewEntry(b"refused")], guards=guard))
+    stage.world.scheduler.run_for(0.01)
+    stage.replace(client, old)
+    with pytest.raises(GuardFailed):
+        stage.finish(guarded)
+    stage.play(holder, locks.append([], sets=[SetKey("lock", None)]))
     stage.let_go(old)
-    later = stage.settle(lambda ended: appender.append([NewEntry(b"accepted")], ended))
+    later = stage.play(client, appender.append([NewEntry(b"accepted")]))
 
-    assert isinstance(later.outcome, Appended)
     payloads = stage.payloads()
     assert (b"refused" in payloads) == is_mutant
-    assert (payloads[later.outcome.first_lsn] == b"accepted") == (not is_mutant)
+    assert (payloads[later.first_lsn] == b"accepted") == (not is_mutant)

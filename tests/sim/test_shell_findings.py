@@ -1,93 +1,72 @@
-"""What the world found in shells that it only mirrors: played on the real ones, over sockets."""
+"""What the world once found in the shells of server and client, as short schedules."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from simulation.log.lives import HOST, PORT, TOKEN
+from simulation.log.swarm import Swarm
+from simulation.log.world import World
 
-from penstock.config import ServerConfig
-from penstock.log.client.client import AsyncLog
 from penstock.log.client.connection import open_connection
-from penstock.log.core import tails
-from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server.server import LogServer
-from penstock.log.serving import served_log
 
 
-class Serving:
-    """A server in the test's own event loop."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._server = LogServer(ServerConfig(data_dir=data_dir))
-        self.endpoint = directory_endpoint(data_dir, start=False)
-
-    async def __aenter__(self) -> Serving:
-        self._task = asyncio.create_task(self._server.run())
-        while not hasattr(self._server, "ready"):
-            await asyncio.sleep(0)
-        await self._server.ready.wait()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.stop()
-        await self._task
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A server, and nothing from memory for readers that begin below the tail."""
+    world = World(1, swarm=Swarm(recent_bytes=1))
+    with world.running():
+        world.server.start()
+        world.until(lambda: world.server.is_up)
+        yield world
 
 
-def test_a_reader_goes_on_after_a_read_of_the_server_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def play(world: World, name: str, work: Any) -> Any:
+    task = world.client(name).process.create_task(work)
+    world.until(task.done)
+    return task.result()
+
+
+def test_a_reader_goes_on_after_a_read_of_the_server_failed(world: World) -> None:
     """The connection lives on, so nobody but the reader itself can ask again."""
-    monkeypatch.setattr(tails, "RECENT_BYTES", 1)  # nothing comes from memory
-    read_piece, failures = served_log.read_piece, [OSError(5, "Input/output error")]
 
-    def fail_once(*arguments: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return read_piece(*arguments)
+    async def append_and_read() -> list[bytes]:
+        log = await world.client("reader").log()
+        for text in (b"1", b"2", b"3"):
+            await log.append([NewEntry(text, ("t",))])
+        world.server.disk.fail_read = True
+        async with asyncio.timeout(10):
+            return [entry.payload for entry in await log.read(["t"])]
 
-    monkeypatch.setattr(served_log, "read_piece", fail_once)
-
-    async def play() -> list[bytes]:
-        async with Serving(tmp_path) as serving, await AsyncLog.connect(serving.endpoint) as log:
-            for text in (b"1", b"2", b"3"):
-                await log.append([NewEntry(text, ("t",))])
-            async with asyncio.timeout(10):
-                return [entry.payload for entry in await log.read(["t"])]
-
-    assert asyncio.run(play()) == [b"1", b"2", b"3"]
-    assert not failures
+    assert play(world, "reader", append_and_read()) == [b"1", b"2", b"3"]
+    assert world.counts["read failed"] == 1
 
 
-def test_a_connection_is_not_heard_once_its_client_has_a_newer_one(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with Serving(tmp_path) as serving:
-            endpoint = await serving.endpoint()
+def test_a_connection_is_not_heard_once_its_client_has_a_newer_one(world: World) -> None:
+    async def connect_again() -> None:
+        async def connect(session: str) -> Any:
+            connection, _ = await open_connection(
+                HOST,
+                PORT,
+                token=TOKEN,
+                name="test",
+                session=session,
+                tls=None,
+                timeout=10,
+                on_delivery=lambda message, body: None,
+            )
+            return connection
 
-            async def connect(session: str) -> Any:
-                connection, _ = await open_connection(
-                    endpoint.host,
-                    endpoint.port,
-                    token=endpoint.token,
-                    name="test",
-                    session=session,
-                    tls=None,
-                    timeout=10,
-                    on_delivery=lambda message, body: None,
-                )
-                return connection
+        old, stranger = await connect("mine"), await connect("another's")
+        new = await connect("mine")
 
-            old, stranger = await connect("mine"), await connect("another's")
-            new = await connect("mine")
+        async with asyncio.timeout(10):
+            await old.closed
+        assert not new.closed.done()
+        assert not stranger.closed.done()
 
-            async with asyncio.timeout(10):
-                await old.closed
-            assert not new.closed.done()
-            assert not stranger.closed.done()
-            new.close()
-            stranger.close()
-
-    asyncio.run(play())
+    play(world, "client", connect_again())

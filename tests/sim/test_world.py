@@ -95,10 +95,10 @@ def run_seeds(seeds: Iterable[int], *, seconds: float = 1e9, failures_max: int =
 def story_of(world: World, error: Exception) -> str:
     """Everything that is needed to look at a failure."""
     command = f"PENSTOCK_SIM_FIRST={world.seed} PENSTOCK_SIM_SEEDS=1 pytest tests/sim/test_world.py"
-    lines = "\n  ".join(world.trace[-_TRACE_LINES:])
+    lines = "\n  ".join(world.scheduler.trace_lines(_TRACE_LINES))
     return (
         f"seed {world.seed}: {type(error).__name__}: {error}\nrepeat with: {command}\n"
-        f"swarm: {world.swarm}\nlast of {len(world.trace)} trace lines:\n  {lines}"
+        f"swarm: {world.swarm}\nlast of {len(world.scheduler.trace)} trace lines:\n  {lines}"
     )
 
 

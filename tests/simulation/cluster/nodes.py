@@ -8,7 +8,6 @@ operations on its disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from penstock.log.node.config import NodeConfig
 from penstock.log.node.segment_store import file_name
 from penstock.log.node.server import NodeDisks, NodeServer
 from simulation.kernel import JobQueue, Process
-from simulation.log.machine import CrashPoint, MachineDisk, ProcessDied
+from simulation.log.machine import CrashPoint, MachineDisk
 
 if TYPE_CHECKING:
     from simulation.cluster.world import ClusterWorld
@@ -33,28 +32,6 @@ OPERATIONS_MAX = 3
 
 #: How long it takes until a node that gave up is started again.
 RESTART_SECONDS = 0.2
-
-
-class NodeDisk(MachineDisk):
-    """The disk as one life of a node sees it."""
-
-    def __init__(self, disk: SimDisk, died: Callable[[bool], None]) -> None:
-        super().__init__(disk)
-        self._died = died
-
-    def step(
-        self,
-        kind: str,
-        act: Callable[[], object],
-        *,
-        half: Callable[[], object] | None = None,
-        undone: Callable[[], object] | None = None,
-    ) -> None:
-        try:
-            super().step(kind, act, half=half, undone=undone)
-        except ProcessDied as death:
-            self._died(death.power_cut)
-            raise
 
 
 class NodeWriter(JobQueue):
@@ -81,7 +58,7 @@ class SimNode:
         self.process: Process | None = None
         self.server: NodeServer | None = None
         self._data = SimDisk()
-        self._disk: NodeDisk
+        self._disk: MachineDisk
         self._writer: NodeWriter
         self._lives = 0
         #: Until then, a write takes much longer.
@@ -116,7 +93,7 @@ class SimNode:
         process = self._world.scheduler.process(f"{self.name}#{self._lives}", self.machine)
         process.job_seconds = self.disk_delay
         self.process = process
-        self._disk = NodeDisk(self._data, lambda power_cut: self._die(process, power_cut))
+        self._disk = MachineDisk(self._data, lambda place, power_cut: self._die(process, power_cut))
         self._writer = NodeWriter(process)
         process.spawn(self._run(process))
 

@@ -35,7 +35,8 @@ for its writer thread. `scheduler.after(seconds, call)` does something that belo
 
 To kill a process in the middle of a step (a crash point of its disk, say): `process.kill()`, then
 raise any BaseException to unwind. What the dead process still does on its way out has no effect on
-the network, and errors of the dead are nobody's.
+the network, and errors of the dead are nobody's: what the world wants to check or do about a death
+is a matter for `scheduler.after(0.0, ...)`.
 
 Laws. I21: the same seed gives the same trace in every process, whatever PYTHONHASHSEED is; tasks
 and futures are hashed by number, so that sets of them have an order, too. Nothing of a dead process

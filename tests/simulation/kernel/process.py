@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 #: How long a job of an executor takes before it happens, unless the process says otherwise.
 JOB_SECONDS_MAX = 0.0005
+#: A coroutine that is let go waits at most so often on its way out.
+_WAITS_MAX = 100
 
 
 class SimTask(asyncio.Task[T]):
@@ -165,6 +167,8 @@ class Process(asyncio.BaseEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.scheduler.fail(self, context.get("exception"), str(context.get("message")))
 
+    default_exception_handler = call_exception_handler
+
     # ---- jobs
 
     def run_in_executor(  # type: ignore[override]
@@ -274,11 +278,7 @@ class Process(asyncio.BaseEventLoop):
         """Let go of what a killed process was doing."""
         for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            try:
-                coroutine.close()
-            except RuntimeError:
-                pass  # it would wait once more before it ends: it ends as it is
+            _close(task.get_coro())
         self._left.clear()
         self.close()
 
@@ -287,6 +287,16 @@ class Process(asyncio.BaseEventLoop):
 
     def __del__(self) -> None:
         """Nothing to warn of: there is no selector to close."""
+
+
+def _close(coroutine: Any) -> None:
+    """Let go of a coroutine, also of one that would wait for something before it ends."""
+    for _ in range(_WAITS_MAX):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError:
+            continue  # it waits in a `finally`: it is let go there, too
 
 
 def _make_task(

@@ -107,12 +107,15 @@ class Scheduler:
 
     def step(self) -> bool:
         """Do one thing; False if there is nothing left to do."""
+        ready, timers = self._ready, self._timers
         while True:
-            if self._ready:
-                handle = self._ready.popleft()
-            elif self._timers:
-                when, _, handle = heappop(self._timers)
-                if when > self.now and not handle._cancelled:
+            if ready:
+                handle = ready.popleft()
+            elif timers:
+                when, _, handle = heappop(timers)
+                if handle._cancelled:
+                    continue
+                if when > self.now:
                     self.now = when
             else:
                 return False

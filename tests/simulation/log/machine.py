@@ -1,4 +1,4 @@
-"""The server's computer: a disk whose operations fail or kill on request, and a clock that jumps.
+"""The server's computer: a disk whose operations fail or kill on request, and a cold store.
 
 Owns what is armed and when it strikes. Law: a process that died does nothing more; what it had
 written is then decided by the disk (harness.disk), not here.
@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from harness.disk import SimDisk
 from harness.faults import CHANGING, FaultyDisk
@@ -37,13 +38,21 @@ class CrashPoint:
 class MachineDisk(FaultyDisk):
     """The disk as one process sees it, with what is armed against it."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(
+        self, disk: SimDisk, died: Callable[[str, bool], None] = lambda place, power_cut: None
+    ) -> None:
+        """`died` is told of a crash, before the process learns of it by ProcessDied."""
         super().__init__(disk, fail_at=None)
+        self._died = died
+        self._death: ProcessDied | None = None
         self.crash_point: CrashPoint | None = None
         #: The n-th fsync of a file or directory from now fails.
         self.fail_sync_after: int | None = None
-        #: An fsync has failed in this life of the process.
+        #: The next read for a subscription fails (taps.py).
+        self.fail_read = False
+        #: What has failed in this life of the process.
         self.sync_failed = False
+        self.read_failed = False
 
     def step(
         self,
@@ -53,19 +62,26 @@ class MachineDisk(FaultyDisk):
         half: Callable[[], object] | None = None,
         undone: Callable[[], object] | None = None,
     ) -> None:
+        if self._death is not None:
+            raise self._death
         if kind not in CHANGING:
             act()
             return
         point = self._due_point()
         if point is not None and not point.done:
-            raise ProcessDied(f"before {kind}", power_cut=point.power_cut)
+            self._die(f"before {kind}", point)
         if kind in ("sync", "sync_dir") and self._sync_fails():
             if undone is not None:
                 undone()
             raise OSError(errno.EIO, os.strerror(errno.EIO), kind)
         act()
         if point is not None:
-            raise ProcessDied(f"after {kind}", power_cut=point.power_cut)
+            self._die(f"after {kind}", point)
+
+    def _die(self, place: str, point: CrashPoint) -> NoReturn:
+        self._death = ProcessDied(place, power_cut=point.power_cut)
+        self._died(place, point.power_cut)
+        raise self._death
 
     def _due_point(self) -> CrashPoint | None:
         point = self.crash_point
@@ -102,16 +118,3 @@ class MemoryColdStore:
 
     def remove(self, name: str) -> None:
         self._files.pop(name, None)
-
-
-class Clock:
-    """The wall clock: virtual time plus whatever somebody set it to."""
-
-    def __init__(self, start_ms: int) -> None:
-        self._offset_ms = start_ms
-
-    def jump(self, ms: int) -> None:
-        self._offset_ms = max(self._offset_ms + ms, 1)
-
-    def wall_ms(self, now_us: int) -> int:
-        return self._offset_ms + now_us // 1000

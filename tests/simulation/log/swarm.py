@@ -12,13 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from random import Random
 from types import ModuleType
+from typing import Any
 
 from harness import disk
 
+from penstock import config
 from penstock.log.client import appender_core
+from penstock.log.client import reader as client_reader
 from penstock.log.core import state, tails
+from penstock.log.core.sequencer import Sequencer
+from penstock.log.server import owner, server
+from penstock.log.serving import group_commit
 from penstock.log.storage import log_storage, reader, recover
 
 
@@ -38,6 +45,8 @@ class Fault(StrEnum):
     READ_ERROR = "read error"  # one read for a subscription fails
 
 
+#: How often quiet readers hear of progress: a little less often than in earnest, to save steps.
+_PROGRESS_MS = 30
 #: Bounds of the mean time between two faults of a kind, in milliseconds.
 _MEAN_MS = (150, 3000)
 
@@ -55,8 +64,9 @@ class Swarm:
     segment_bytes: int = 4000
     segment_ms: int = 10**9
     write_bytes_max: int = 1 << 20
-    #: How often a write is done on the loop and not by a thread.
-    inline_odds: float = 0.0
+    #: Writes up to this size are done on the loop and not by a thread; -1: none.
+    inline_bytes: int = -1
+    housekeeping_ms: int = 100
     fsync_us_max: int = 3000
     allocate_bytes: int = 4096
     sector_bytes: int = 512
@@ -101,7 +111,8 @@ def draw_swarm(random: Random) -> Swarm:
         segment_bytes=random.choice((300, 1000, 3000, 12000)),
         segment_ms=random.choice((10**9, 1500)),
         write_bytes_max=random.choice((200, 2000, 1 << 20)),
-        inline_odds=random.choice((0.0, 0.0, 0.5, 1.0)),
+        inline_bytes=random.choice((-1, -1, 300, 1 << 20)),
+        housekeeping_ms=random.choice((50, 200, 500)),
         fsync_us_max=random.choice((300, 5000, 40_000)),
         allocate_bytes=random.choice((512, 4096)),
         sector_bytes=random.choice((16, 64, 512)),
@@ -149,7 +160,16 @@ def _draw_faults(random: Random) -> dict[Fault, int]:
 @contextmanager
 def small_limits(swarm: Swarm) -> Iterator[None]:
     """Give the product's modules the world's limits for as long as it runs."""
-    changes: list[tuple[ModuleType, str, int]] = [
+    sequencer = partial(Sequencer, write_bytes_max=swarm.write_bytes_max)
+    changes: list[tuple[ModuleType, str, Any]] = [
+        (config, "SEGMENT_BYTES_MIN", 1),
+        (config, "SEGMENT_MS_MAX", 10**9),
+        (server, "Sequencer", sequencer),
+        (owner, "INLINE_BYTES", swarm.inline_bytes),
+        (owner, "HOUSEKEEPING_SECONDS", swarm.housekeeping_ms / 1000),
+        (owner, "PROGRESS_MS", _PROGRESS_MS),
+        (group_commit, "INLINE_SECONDS", 1.0),
+        (client_reader, "CREDIT_BYTES_DEFAULT", swarm.credit_bytes),
         (disk, "SECTOR_BYTES", swarm.sector_bytes),
         (tails, "RECENT_BYTES", swarm.recent_bytes),
         (tails, "PIECE_BYTES", swarm.piece_bytes),

@@ -30,7 +30,7 @@ from penstock.runtime.spec import Settings
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
-from simulation.log.world import Stuck
+from simulation.kernel import Stuck
 from simulation.pipeline.client import Client, Network
 from simulation.pipeline.drivers import SimDriver
 from simulation.pipeline.fibers import Loop, Process

@@ -1,0 +1,31 @@
+"""Every mutant of every simulator is a mistake in shipped code, not in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cluster_mutants
+import log_mutants
+import pytest
+from mutant_hunt import foreign_homes
+from simulation.log.world import World
+
+Apply = Callable[[pytest.MonkeyPatch], None]
+
+#: The mutants of each simulator, by what they are called.
+MUTANTS: list[tuple[str, Apply]] = [
+    *((f"log: {mutant.name}", mutant.apply) for mutant in log_mutants.MUTANTS),
+    *((f"cluster: {mutant.name}", mutant.apply) for mutant in cluster_mutants.MUTANTS),
+]
+
+
+@pytest.mark.parametrize(("name", "apply"), MUTANTS, ids=[name for name, _ in MUTANTS])
+def test_a_mutant_changes_shipped_code_only(name: str, apply: Apply) -> None:
+    assert foreign_homes(apply) == []
+
+
+def test_a_mutant_of_a_simulator_would_be_noticed() -> None:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(World, "run", lambda self: None)
+
+    assert foreign_homes(apply) == ["simulation.log.world"]

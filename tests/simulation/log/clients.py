@@ -1,0 +1,148 @@
+"""The real client, as the simulated programs use it: what is asked and told goes into the story.
+
+One `Client` is one process with one connection. What may fail for a while is asked until it does
+not; each failure is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, Retryable
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.client.client import AsyncLog, Endpoint
+from penstock.log.group_format import meta_entry
+from penstock.log.records import Appended, Flush, Guard, NewEntry, SetKey, Value
+from simulation.log.lives import HOST, PORT, TOKEN
+from simulation.log.story import AppendOp, BoundsOp, ClaimOp, GetOp
+
+if TYPE_CHECKING:
+    from simulation.log.world import World
+
+#: Pause before a producer is opened again that could not be opened.
+_OPEN_SECONDS = 0.05
+
+Settled = Callable[[AppendOp], None]
+
+
+async def _resolve() -> Endpoint:
+    return Endpoint(HOST, PORT, TOKEN)
+
+
+class Client:
+    """One client process and its connection."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.process = world.scheduler.process(name)
+        self._log: asyncio.Task[AsyncLog] | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a program in this process."""
+        self.process.spawn(work)
+
+    async def log(self) -> AsyncLog:
+        """Connected, as soon as the server lets us."""
+        if self._log is None:
+            self._log = self.process.create_task(self._connect())
+        return await asyncio.shield(self._log)
+
+    async def _connect(self) -> AsyncLog:
+        seconds = self.world.swarm.timeout_ms / 1000
+        while True:
+            try:
+                log = await AsyncLog.connect(_resolve, name=self.name, timeout=seconds)
+            except Retryable:
+                continue
+            assert log.welcome is not None
+            self.world.story.know(log.welcome.tail)
+            return log
+
+    def told(self, error: PenstockError) -> None:
+        self.world.count(f"told {type(error).__name__}")
+
+    # ---- appending
+
+    async def open(self, name: str | None) -> AsyncAppender:
+        """Open a producer, however often that takes; None: an anonymous one."""
+        world, log = self.world, await self.log()
+        while True:
+            op = ClaimOp(self.name, world.now_us, world.story.known_lsn)
+            try:
+                appender = await log.appender(name)
+            except Retryable as error:
+                self.told(error)
+                world.count("claim failed")
+                await asyncio.sleep(_OPEN_SECONDS)
+                continue
+            op.producer, op.instance = appender.producer, appender.instance
+            op.nonce, op.won, op.ended_us = b"%d" % world.unique(), True, world.now_us
+            world.story.claims.append(op)
+            return appender
+
+    def append(
+        self,
+        appender: AsyncAppender,
+        entries: Sequence[NewEntry],
+        settled: Settled,
+        *,
+        guards: Sequence[Guard] = (),
+        sets: Sequence[SetKey] = (),
+        flush_ms: int = 0,
+    ) -> AppendOp:
+        """Submit a group; `settled` is called once, when its outcome is known."""
+        world = self.world
+        op = AppendOp(
+            self.name,
+            world.now_us,
+            world.story.known_lsn,
+            producer=appender.producer,
+            instance=appender.instance,
+            entries=(*entries, meta_entry(sets)) if sets else tuple(entries),
+            guards=tuple(guards),
+            flush_ms=flush_ms,
+        )
+        world.story.appends.append(op)
+
+        def done(future: asyncio.Future[Appended]) -> None:
+            error = future.exception()
+            if error is None:
+                op.outcome = future.result()
+                world.story.know(op.outcome.first_lsn + op.outcome.count)
+            else:
+                assert isinstance(error, PenstockError), f"{op}: {error!r}"
+                op.outcome = error
+                self.told(error)
+            op.ended_us = world.now_us
+            world.note(f"{self.name} told {op.outcome!r}")
+            settled(op)
+
+        flush = Flush(flush_ms)
+        future = appender.append_nowait(entries, guards=guards, sets=sets, flush=flush)
+        future.add_done_callback(done)
+        return op
+
+    # ---- asking
+
+    async def get(self, key: str) -> Value | None:
+        world, log = self.world, await self.log()
+        op = GetOp(self.name, world.now_us, world.story.known_lsn, key=key)
+        op.found = await log.get(key)
+        op.ended_us = world.now_us
+        if op.found is not None:
+            world.story.know(op.found.lsn + 1)
+        world.story.gets.append(op)
+        return op.found
+
+    async def bounds(self) -> BoundsOp:
+        world, log = self.world, await self.log()
+        op = BoundsOp(self.name, world.now_us, world.story.known_lsn)
+        bounds = await log.bounds()
+        op.ended_us = world.now_us
+        op.trim_point, op.tail = bounds.trim_point, bounds.tail
+        world.story.bounds.append(op)
+        world.story.know(op.tail)
+        return op

@@ -1,0 +1,260 @@
+"""What the shipped code did, counted for the campaign, and its invariants, checked as it runs.
+
+Owns wrappers around shipped functions: each calls the function, whatever it is at that moment (a
+mutant's, perhaps), and changes nothing; but for a read and an append that fail because the world
+says so. Law: everything is put back when the world ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import Overloaded, StaleInstance
+from penstock.log.client.appender_core import AppenderCore
+from penstock.log.client.reader import AsyncReader, split_records
+from penstock.log.core import sequencer as sequencer_module
+from penstock.log.server import server
+from penstock.log.serving import served_log
+from penstock.log.serving.connection import ServerConnection
+from penstock.log.serving.group_commit import GroupCommit
+from penstock.log.serving.log_requests import LogRequests
+from penstock.log.serving.log_service import LogService
+from penstock.log.serving.served_log import SequencedLog
+from penstock.log.storage.log_storage import LogStorage
+from penstock.wire import messages as m
+from penstock.wire.errors import error_from_code
+from simulation.log.story import TrimOp
+
+if TYPE_CHECKING:
+    from simulation.log.world import World
+
+Tap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@contextmanager
+def taps(world: World) -> Iterator[None]:
+    """Count into the world what happens, for as long as it runs."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in _taps(world)]
+    for owner, name, tap in _taps(world):
+        setattr(owner, name, tap(getattr(owner, name)))
+    try:
+        with _reports(world):
+            yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+@contextmanager
+def _reports(world: World) -> Iterator[None]:
+    """Errors that the shipped code logs go to the world, everything else nowhere."""
+
+    class Reporter(logging.Handler):
+        """Hands records on."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            world.server.reported(record)
+
+    logger, reporter = logging.getLogger("penstock"), Reporter(logging.ERROR)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(reporter)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(reporter)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def _taps(world: World) -> list[tuple[Any, str, Tap]]:
+    count = world.count
+    return [
+        (m, "decode_message", _messages(world)),
+        (server, "recover", _told(lambda log: log.torn_bytes and count("torn tail cut"))),
+        (SequencedLog, "_answer_old", _asked(lambda *_: count("answer old duplicate"))),
+        (LogRequests, "_append", _appends(world)),
+        (served_log, "read_piece", _reads(world)),
+        (sequencer_module, "decide_claim", _claims(world)),
+        (ServerConnection, "silence", _asked(lambda _: count("connection silenced"))),
+        (GroupCommit, "_write_inline", _asked(lambda *_: count("inline write"))),
+        (LogStorage, "write", _asked(lambda _, write: write.roll and count("roll"))),
+        (LogStorage, "finish_sealed", _asked(lambda *_: count("segment finished"))),
+        (LogStorage, "cool", _told(lambda cooled: cooled and count("segment cooled"))),
+        (LogStorage, "trim", _trims(world)),
+        (LogStorage, "expired_lsn", _ages(world)),
+        (LogService, "after_turn", _turns),
+        (AppenderCore, "give_up", _gave_up(world)),
+        (AppenderCore, "take_sends", _checked_sends),
+        (AsyncReader, "delivered", _credits(world)),
+    ]
+
+
+def _asked(tell: Callable[..., object]) -> Tap:
+    """Tell of every call, before it is made."""
+
+    def tap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(*arguments: Any) -> Any:
+            tell(*arguments)
+            return function(*arguments)
+
+        return tapped
+
+    return tap
+
+
+def _told(tell: Callable[[Any], object]) -> Tap:
+    """Tell what every call returned."""
+
+    def tap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(*arguments: Any) -> Any:
+            outcome = function(*arguments)
+            tell(outcome)
+            return outcome
+
+        return tapped
+
+    return tap
+
+
+def _messages(world: World) -> Tap:
+    """Every message is decoded once, by whom it is for."""
+
+    def tell(message: m.Message) -> None:
+        world.count(f"message {type(message).__name__}")
+        if isinstance(message, m.Failed):
+            error = error_from_code(message.code, message.message)
+            world.count(f"answer {type(error).__name__}")
+        elif isinstance(message, m.AppendDone) and message.duplicate:
+            world.count("answer duplicate")
+
+    return _told(tell)
+
+
+def _claims(world: World) -> Tap:
+    def tap(decide_claim: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(*arguments: Any) -> Any:
+            try:
+                return decide_claim(*arguments)
+            except StaleInstance:
+                world.count("claim lost to a rival")
+                raise
+
+        return tapped
+
+    return tap
+
+
+def _appends(world: World) -> Tap:
+    """An append that arrives, which is refused now and then while the server is overloaded."""
+
+    def tap(append: Callable[..., None]) -> Callable[..., None]:
+        def tapped(*arguments: Any) -> None:
+            if world.is_overloaded():
+                raise Overloaded("too many bytes of unanswered appends")
+            append(*arguments)
+
+        return tapped
+
+    return tap
+
+
+def _reads(world: World) -> Tap:
+    """A read for a subscription, which fails if one is to fail."""
+
+    def tap(read_piece: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(*arguments: Any) -> Any:
+            world.count("read behind")
+            disk = world.server.disk
+            if disk.fail_read:
+                disk.fail_read, disk.read_failed = False, True
+                world.count("read failed")
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read_piece(*arguments)
+
+        return tapped
+
+    return tap
+
+
+def _trims(world: World) -> Tap:
+    def tap(trim: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(storage: LogStorage, lsn: int) -> Any:
+            segments = len(storage.manifest.segments)
+            point = trim(storage, lsn)
+            if len(storage.manifest.segments) < segments:
+                world.count("segment trimmed")
+            return point
+
+        return tapped
+
+    return tap
+
+
+def _ages(world: World) -> Tap:
+    """What is too old is given up by the server itself: that is a trim like any other."""
+
+    def tap(expired_lsn: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(storage: LogStorage, before_ms: int) -> Any:
+            lsn = expired_lsn(storage, before_ms)
+            if lsn > storage.manifest.trim_point:
+                world.count("trimmed by age")
+                op = TrimOp("ttl", world.now_us, world.story.known_lsn, lsn=lsn)
+                world.story.trims.append(op)
+            return lsn
+
+        return tapped
+
+    return tap
+
+
+def _turns(after_turn: Callable[..., None]) -> Callable[..., None]:
+    """After all that arrived together, the invariants of the cores hold."""
+
+    def tapped(service: Any) -> None:
+        after_turn(service)
+        for log in service._pumped:
+            log.sequencer.check()
+            log.tails.check()
+
+    return tapped
+
+
+def _gave_up(world: World) -> Tap:
+    def tell(core: AppenderCore, cause: str) -> None:
+        if not core.is_idle:
+            world.count("gave up")
+
+    return _asked(tell)
+
+
+def _checked_sends(take_sends: Callable[..., Any]) -> Callable[..., Any]:
+    def tapped(core: AppenderCore) -> Any:
+        sends = take_sends(core)
+        core.check()
+        return sends
+
+    return tapped
+
+
+def _credits(world: World) -> Tap:
+    """A reader never holds more than it gave credit for, but for one record (I19)."""
+
+    def tap(delivered: Callable[..., None]) -> Callable[..., None]:
+        def tapped(reader: AsyncReader, message: m.Delivery, body: memoryview) -> None:
+            delivered(reader, message, body)
+            held = sum(len(data) for _, data in reader._queue)
+            if body and held > world.swarm.credit_bytes:
+                sizes = [header.record_bytes for header, _ in split_records(body)]
+                limit = world.swarm.credit_bytes + max(sizes, default=0)
+                assert held <= limit, f"{held} bytes are held, the credit is {limit}"
+
+        return tapped
+
+    return tap
