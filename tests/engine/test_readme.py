@@ -1,4 +1,8 @@
-"""README's Python examples run as they stand, in a program of their own."""
+"""The Python of README and of the guides runs as it stands.
+
+README's blocks are programs of their own. Those of a guide are one program, run here with the
+session that all tests of this process share.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,30 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from embedded_server import stop_server
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+ROOT = Path(__file__).parents[2]
+#: Guides, and something that each of them prints.
+GUIDES = {
+    "quickstart.md": "180 {'p50'",
+    "queries.md": "current_timestamp()",
+    "event-time.md": "[{'party': 'green', 'count': 2}]",
+    "testing.md": "",
+}
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", blocks(ROOT / "README.md"))
+def test_an_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    text = BLOCKS[number].replace("/tmp/penstock-readme", str(log))
     done = subprocess.run(
-        [sys.executable, "-c", text],
+        [sys.executable, "-c", text.replace("/tmp/penstock-readme", str(log))],
         cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if "PYSPARK" not in name},
         stdin=subprocess.DEVNULL,
@@ -30,6 +44,21 @@ def test_an_example_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
-    if log.exists():
-        assert "180 {'p50'" in done.stdout, "what the query took in, and how fast"
-        stop_server(log)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0][-3:] == ["auction", "bids", "highest"]
+    assert len(rows) == 16, "five windows of three auctions are final, the sixth is open"
+    stop_server(log)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_runs_from_top_to_bottom(
+    name: str, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n".join(blocks(ROOT / "docs" / name)).replace("/tmp/penstock-", f"{tmp_path}/")
+
+    exec(compile(text, name, "exec"), {"__name__": name})
+
+    assert GUIDES[name] in capsys.readouterr().out
+    for log in tmp_path.iterdir():
+        if (log / "server.json").exists():
+            stop_server(log)
