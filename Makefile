@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test lint types soak answers bench nexmark clean java
+.PHONY: help install demo docs test lint types soak answers bench nexmark clean java
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    see it work: a query on Spark in real time, two kills, the result checked"
 	@echo "make test    everything that CI checks"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make soak    longer runs with fresh seeds (SOAK_SECONDS=600 each)"
 	@echo "make bench   all of penstock bench, about 20 minutes"
 	@echo "make nexmark  all figures of docs/benchmarks.md and a page of them, about two hours"
@@ -28,6 +29,16 @@ java:
 
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
+
+$(BIN)/.docs-installed: $(BIN)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+# Fails on any warning; loads nothing from the network, and neither do the pages.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(BIN)/.docs-installed
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 lint: $(BIN)/.installed
 	$(BIN)/ruff check .
@@ -78,4 +89,4 @@ nexmark: $(BIN)/.installed java
 	$(BIN)/penstock nexmark report --results $(RESULTS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

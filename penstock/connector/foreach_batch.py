@@ -49,19 +49,20 @@ def foreach_batch_writer(
 ) -> Callable[[DataFrame, int], None]:
     """A function for `DataStreamWriter.foreachBatch` that writes each batch exactly once.
 
-    to         a stream, made if there is none; or a function (batch, batch_id) that returns the
-               rows of each stream, {"big": DataFrame, "small": DataFrame}: all of them become
-               visible together, or none
-    log        where; by default the log of this machine, as in `penstock.connect()`
-    key_by     columns by whose values rows go to virtual nodes
-    take_over  go on from another checkpoint directory than the query began in
-
     Rows of a batch are appended as they are: in update mode those that changed, in complete mode
     all of the result, each time. They are one atomic commit: all have the same `_lsn`.
 
         counts.writeStream.outputMode("update").foreachBatch(
             penstock.foreach_batch_writer("word_counts")
         ).option("checkpointLocation", "…").start()
+
+    Args:
+        to: A stream, which is made if there is none; or a function (batch, batch_id) that returns
+            the rows of each stream, `{"big": DataFrame, "small": DataFrame}`. All of them become
+            visible together, or none.
+        log: By default the log of this machine, as in `penstock.connect()`.
+        key_by: Columns by whose values rows go to virtual nodes.
+        take_over: Go on from another checkpoint directory than the one the query began in.
     """
     if isinstance(to, str):
         check_name(to)

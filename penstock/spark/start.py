@@ -83,29 +83,40 @@ def start(
     checkpoint_interval: float = 10.0,
     trim_consumed: bool = False,
 ) -> StreamingQuery:
-    """Run a streaming DataFrame in real time, exactly once. Returns when its workers are asked for.
+    """Run a streaming DataFrame in real time, exactly once. Returns once its workers are asked for.
 
-    df       a DataFrame over streams of the log (`Stream.df(spark)`), with any watermark
-    to       the stream that takes the result; made if there is none. If the result takes rows back
-             (update and complete mode), it has one more column, _weight: 1 for a row that is new,
-             -1 for one that is no more. `StreamingQuery.result()` adds them up.
-    name     started again under it, on any machine, the query goes on where it was
-    mode     append, update or complete, as in Structured Streaming
-    workers  long-lived Spark tasks, one core each; by default one less than Spark has, at most 2
-    log      where; by default the log of the DataFrame's streams
-    start    where a new query begins: "earliest", "latest", an LSN, a datetime, or one per stream
-    on_change  a changed plan is refused, with the difference; "restart_from_earliest" forgets the
-             old state and result and computes everything again
-    commit_interval  seconds between two commits of a task at least; 0: as often as the log can
-    idle_after  a source without rows for so many seconds holds back no watermark; None: it does
-    dead_letter  a stream for rows that make the query fail; without it they stop the query
-    checkpoints  where state goes from time to time: a path or URI of pyarrow.fs that all workers
-             reach; by default beside the log, if that is a directory; "" for none: state is
-             then rebuilt from all of its changes
-    checkpoint_interval  seconds between two checkpoints of a task at least
-    trim_consumed  trim the log now and then, below what any query still needs
+    Args:
+        df: A DataFrame over streams of the log (`Stream.df(spark)`), with or without watermarks.
+        to: The stream that takes the result; it is made if there is none. If the result can take
+            rows back (update and complete mode), the stream has one more column, `_weight`: 1 for
+            a row that is new, -1 for one that is no more. `StreamingQuery.result()` adds them up.
+        name: A query that is started again under its name, on any machine, goes on where it was.
+        mode: append, update or complete, as in Structured Streaming.
+        workers: Long-lived Spark tasks, each of which holds one core. The default is one less than
+            Spark has cores, and at most 2.
+        log: By default the log of the DataFrame's streams.
+        start: Where a new query begins: "earliest", "latest", an LSN, a datetime, or a mapping
+            with one of these per stream.
+        on_change: What to do if the plan differs from the one registered under this name. "refuse"
+            raises PlanChanged with the difference. "restart_from_earliest" forgets the old state
+            and result and computes everything again.
+        commit_interval: Least number of seconds between two commits of a task. 0 commits as often
+            as the log can take it.
+        idle_after: After so many seconds without rows a source holds back the watermark no longer.
+            None lets it hold back the watermark for ever.
+        dead_letter: A stream for rows that make the query fail. Without it they stop the query.
+        checkpoints: Where state is saved from time to time: a path or a URI of `pyarrow.fs` that
+            all workers reach. By default beside the log, if that is a directory. "" saves none:
+            state is then rebuilt from all of its changes.
+        checkpoint_interval: Least number of seconds between two checkpoints of a task.
+        trim_consumed: Trim the log now and then, below what any query still needs.
 
-    Raises Unsupported (with every reason), NotFound, PlanChanged, SchemaMismatch, BadRequest.
+    Raises:
+        Unsupported: The plan cannot run; it lists every reason.
+        NotFound: A stream or a column does not exist.
+        PlanChanged: A query of this name has another plan.
+        SchemaMismatch: The result does not fit the stream `to`.
+        BadRequest: An argument makes no sense.
     """
     settings = Settings(
         commit_interval_ms=_ms("commit_interval", commit_interval),

@@ -46,11 +46,18 @@ def connect(
 ) -> Log:
     """Connect to a log, and start its server if it is one of this machine and none runs.
 
-    `target` is a data directory (None: PENSTOCK_DIR, or the user's data directory), whose server is
-    shared by all programs that connect and stops soon after the last one; or an address like
-    "penstock://host:7070", with the server's token in `token_file` (or PENSTOCK_TOKEN_FILE) and,
-    beyond this machine, its certificate authority in `tls_ca`. `timeout` is how long, in seconds,
-    any request may take, reconnections included. Raises Unavailable, Unauthorized, BadConfig.
+    Args:
+        target: A data directory, or an address like "penstock://host:7070". A directory's server is
+            shared by all programs that connect, and stops soon after the last one. None means
+            PENSTOCK_DIR, or the user's data directory.
+        token_file: The token of a server behind an address; by default PENSTOCK_TOKEN_FILE.
+        tls_ca: The certificate authority of a server beyond this machine.
+        timeout: How many seconds any request may take, reconnections included.
+
+    Raises:
+        Unavailable: No server answers.
+        Unauthorized: The token is missing or wrong.
+        BadConfig: The server's configuration cannot be used.
     """
     resolve = endpoint(target, token_file=token_file, tls_ca=tls_ca)
     name = os.fspath(target) if target is not None else str(default_data_dir())
