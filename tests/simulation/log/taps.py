@@ -219,9 +219,9 @@ def _turns(after_turn: Callable[..., None]) -> Callable[..., None]:
 
     def tapped(service: Any) -> None:
         after_turn(service)
-        for log in service._pumped:
-            log.sequencer.check()
-            log.tails.check()
+        owner = service.host.owner
+        owner.sequencer.check()
+        owner.tails.check()
 
     return tapped
 
