@@ -47,6 +47,7 @@ class Accumulator(Protocol):
 
     def invert(self, buffers: Buffers) -> Buffers | None:
         """Buffers that take rows back, or None if this function cannot."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

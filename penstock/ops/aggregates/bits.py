@@ -19,7 +19,7 @@ _OPERATIONS: Final[dict[str, tuple[np.ufunc, int]]] = {
 }
 
 
-class _Bits:
+class _Bits(Accumulator):
     exact = True
 
     def __init__(self, call: AggregateCall) -> None:
@@ -40,9 +40,6 @@ class _Bits:
 
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 @aggregate(*_OPERATIONS, sql="bit_and bit_or bit_xor")

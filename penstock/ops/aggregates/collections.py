@@ -27,7 +27,7 @@ from penstock.plan.nodes import AggregateCall
 from penstock.state.keys import normalise_floats
 
 
-class _Collect:
+class _Collect(Accumulator):
     """All values, or all that are not null."""
 
     exact = True
@@ -48,9 +48,6 @@ class _Collect:
 
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_objects([values or [] for values in buffers[0].tolist()], self._type)
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 def _concatenate(lists: Any, groups: Ints, count: int) -> Any:
@@ -91,7 +88,7 @@ def approx_count_distinct(call: AggregateCall) -> Accumulator:
     return count(call)
 
 
-class _ListAgg:
+class _ListAgg(Accumulator):
     """Texts, or bytes, with a delimiter between them, in the order asked for."""
 
     exact = True
@@ -151,9 +148,6 @@ class _ListAgg:
         ends = np.cumsum(lengths).tolist()
         placed = [flat[row] for row in order.tolist()]
         return [placed[end - n : end] for end, n in zip(ends, lengths, strict=True)]
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 def _constant_delimiter(call: AggregateCall) -> str | None:

@@ -25,7 +25,7 @@ _INT_MIN: Final = np.iinfo(np.int64).min
 _INT_MAX: Final = np.iinfo(np.int64).max
 
 
-class _NumberExtreme:
+class _NumberExtreme(Accumulator):
     """Numbers, dates, times and booleans, as int64 or float64. NaN is larger than everything."""
 
     exact = True
@@ -60,11 +60,8 @@ class _NumberExtreme:
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)
 
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
-
-class _OrderedExtreme:
+class _OrderedExtreme(Accumulator):
     """Text, binary, decimals, structs, arrays: the extreme is found by sorting."""
 
     exact = True
@@ -86,9 +83,6 @@ class _OrderedExtreme:
 
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 def _build_extreme(kind: pa.DataType, *, largest: bool) -> Accumulator:

@@ -26,7 +26,7 @@ from penstock.state.keys import canonical_ints, key_columns
 _Counts = list[tuple[Any, int]]
 
 
-class _Histogram:
+class _Histogram(Accumulator):
     """Counts per value; numbers are kept by their bits, so that NaN equals NaN."""
 
     exact = True

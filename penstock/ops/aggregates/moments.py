@@ -33,7 +33,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 _Shown: TypeAlias = tuple[Floats, npt.NDArray[np.bool_]]
 
 
-class _Moments:
+class _Moments(Accumulator):
     """Central moments of one column: n, shift, and sums of the first to the fourth power."""
 
     exact = False
@@ -77,9 +77,6 @@ class _Moments:
         # Sums of squares cannot be negative; beyond the largest number they are infinite.
         central[0] = np.where(np.isinf(powers[2]), np.inf, np.maximum(central[0], 0.0))
         return central
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 def _move(powers: list[Floats], step: Floats, power: int) -> Floats:
@@ -146,7 +143,7 @@ class _Line:
     xy: Floats
 
 
-class _Pairs:
+class _Pairs(Accumulator):
     """Sums over pairs (x, y), neither of which is null."""
 
     exact = False
@@ -193,9 +190,6 @@ class _Pairs:
             )
             value, missing = self._show(line)
         return pa.array(value, mask=missing | (n == 0))
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 def _correlation(line: _Line) -> _Shown:

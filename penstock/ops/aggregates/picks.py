@@ -31,7 +31,7 @@ from penstock.plan.exprs import Literal
 from penstock.plan.nodes import AggregateCall
 
 
-class _Pick:
+class _Pick(Accumulator):
     """The first or last row, or the first or last one that is not null."""
 
     exact = True
@@ -55,9 +55,6 @@ class _Pick:
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)
 
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
-
 
 @aggregate("First", sql="first first_value any_value")
 def first(call: AggregateCall) -> Accumulator:
@@ -69,7 +66,7 @@ def last(call: AggregateCall) -> Accumulator:
     return _Pick(call, last=True)
 
 
-class _PickBy:
+class _PickBy(Accumulator):
     """The value of the row whose second argument is largest, or smallest; nulls take no part."""
 
     exact = True
@@ -99,9 +96,6 @@ class _PickBy:
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)
 
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
-
 
 def _order_known(call: AggregateCall) -> str | None:
     kind = call.args[1].type
@@ -118,7 +112,7 @@ def min_by(call: AggregateCall) -> Accumulator:
     return _PickBy(call, largest=False)
 
 
-class _PickSome:
+class _PickSome(Accumulator):
     """The values of the k rows whose second argument is largest, or smallest, in that order.
 
     Among equals the earlier rows come first; Spark promises no order of them.
@@ -166,9 +160,6 @@ class _PickSome:
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_objects(buffers[0].tolist(), self._type)
 
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
-
 
 def _limit_known(call: AggregateCall) -> str | None:
     if not isinstance(call.args[2], Literal):
@@ -181,7 +172,7 @@ def max_by_some(call: AggregateCall) -> Accumulator:
     return _PickSome(call)
 
 
-class _Pivot:
+class _Pivot(Accumulator):
     """An array with one place per value of the pivot column: the last value that was not null."""
 
     exact = True
@@ -221,9 +212,6 @@ class _Pivot:
         elements = pa.concat_arrays(shown).take(pa.array(by_row))
         offsets = pa.array(np.arange(rows + 1) * width, pa.int32())
         return pa.ListArray.from_arrays(offsets, elements).cast(self._type)
-
-    def invert(self, buffers: Buffers) -> Buffers | None:
-        return None
 
 
 def _pivot_values(call: AggregateCall) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ _LOW: Final = np.int64(0xFFFF_FFFF)
 _BITS: Final = np.int64(32)
 
 
-class _Count:
+class _Count(Accumulator):
     """Rows in which no argument is null."""
 
     exact = True
@@ -49,7 +49,7 @@ def count(call: AggregateCall) -> Accumulator:
     return _Count()
 
 
-class _IntegerSum:
+class _IntegerSum(Accumulator):
     """Sums of integers in two halves, so that only the final total can overflow.
 
     The order of rows then never decides whether there is an error.
@@ -91,7 +91,7 @@ class _IntegerSum:
         return pa.array(total, mask=empty if empty.any() else None).cast(self._type)
 
 
-class _FloatSum:
+class _FloatSum(Accumulator):
     exact = False
 
     def __init__(self, call: AggregateCall) -> None:
@@ -153,7 +153,7 @@ class _DurationAverage(_IntegerSum):
         return pa.array(means, pa.int64()).cast(self._type)
 
 
-class _DecimalSum:
+class _DecimalSum(Accumulator):
     """Sums of decimals in four limbs of 32 bits, exact."""
 
     exact = True

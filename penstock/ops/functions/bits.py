@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.ops.functions.alignment import Values, nulls, on_arrays, to_numpy
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.registry import Datum, function, kernels
 from penstock.ops.functions.rows import each
 from penstock.plan.exprs import Call
 
@@ -20,24 +20,15 @@ _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MASK: Final = 2**64 - 1
 
 
-@function("BitwiseAnd", sql="&", raises=False, strict=True)
-def bit_and(call: Call, left: Datum, right: Datum) -> Datum:
-    return pc.bit_wise_and(left, right)
-
-
-@function("BitwiseOr", sql="|", raises=False, strict=True)
-def bit_or(call: Call, left: Datum, right: Datum) -> Datum:
-    return pc.bit_wise_or(left, right)
-
-
-@function("BitwiseXor", sql="^", raises=False, strict=True)
-def bit_xor(call: Call, left: Datum, right: Datum) -> Datum:
-    return pc.bit_wise_xor(left, right)
-
-
-@function("BitwiseNot", sql="~", raises=False)
-def bit_not(call: Call, value: Datum) -> Datum:
-    return pc.bit_wise_not(value)
+kernels({"BitwiseNot": ("~", pc.bit_wise_not)})
+kernels(
+    {
+        "BitwiseAnd": ("&", pc.bit_wise_and),
+        "BitwiseOr": ("|", pc.bit_wise_or),
+        "BitwiseXor": ("^", pc.bit_wise_xor),
+    },
+    strict=True,
+)
 
 
 @function("ShiftLeft", sql="shiftleft <<", raises=False, strict=True)

@@ -8,7 +8,7 @@ where a null is equal to a null and smaller than the rest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -19,31 +19,30 @@ from penstock.ops.functions.alignment import arrays, null_where, nulls
 from penstock.ops.functions.branches import choose, evaluate_where
 from penstock.ops.functions.lists import join
 from penstock.ops.functions.ordering import order_keys
-from penstock.ops.functions.registry import Argument, Compiled, Datum, function, special_form
+from penstock.ops.functions.registry import (
+    Argument,
+    Compiled,
+    Datum,
+    function,
+    kernels,
+    special_form,
+)
 from penstock.plan.exprs import Call, Literal
 
 _Compare: TypeAlias = Callable[[Datum, Datum], Datum]
 
 
-@function("IsNull", sql="isnull", raises=False)
-def is_null(call: Call, value: Datum) -> Datum:
-    return pc.is_null(value)
-
-
-@function("IsNotNull", sql="isnotnull", raises=False)
-def is_not_null(call: Call, value: Datum) -> Datum:
-    return pc.is_valid(value)
-
-
-@function("Not", sql="not", raises=False)
-def not_(call: Call, value: Datum) -> Datum:
-    return pc.invert(value)
-
-
-@function("IsNaN", sql="isnan", raises=False)
-def is_nan(call: Call, value: Datum) -> Datum:
-    """Of null it is false, not null."""
-    return pc.fill_null(pc.is_nan(value), False)
+kernels(
+    {
+        "IsNull": ("isnull", pc.is_null),
+        "IsNotNull": ("isnotnull", pc.is_valid),
+        "Not": ("not", pc.invert),
+        # Of null it is false, not null.
+        "IsNaN": ("isnan", lambda value: pc.fill_null(pc.is_nan(value), False)),
+        # -0.0 becomes 0.0; all NaNs are one to us already.
+        "NormalizeNaNAndZero": ("", lambda value: pc.add(value, pa.scalar(0.0, value.type))),
+    }
+)
 
 
 @special_form("NaNvl", sql="nanvl")
@@ -63,12 +62,6 @@ def nan_or(call: Call, args: list[Argument]) -> Compiled:
     return choose_number
 
 
-@function("NormalizeNaNAndZero", raises=False)
-def normalize(call: Call, value: Datum) -> Datum:
-    """-0.0 becomes 0.0; all NaNs are one to us already."""
-    return pc.add(value, pa.scalar(0.0, value.type))
-
-
 @function("AtLeastNNonNulls", raises=False)
 def at_least_non_nulls(call: Call, *values: Datum) -> Datum:
     """How dropna() counts: a NaN is no value."""
@@ -86,31 +79,6 @@ def _is_value(value: Datum) -> Datum:
 
 
 # -- comparison
-
-
-@function("EqualTo", sql="= ==", raises=False, strict=True)
-def equal(call: Call, left: Datum, right: Datum) -> Datum:
-    return compare(left, right, pc.equal)
-
-
-@function("LessThan", sql="<", raises=False, strict=True)
-def less(call: Call, left: Datum, right: Datum) -> Datum:
-    return compare(left, right, pc.less)
-
-
-@function("LessThanOrEqual", sql="<=", raises=False, strict=True)
-def less_equal(call: Call, left: Datum, right: Datum) -> Datum:
-    return compare(left, right, pc.less_equal)
-
-
-@function("GreaterThan", sql=">", raises=False, strict=True)
-def greater(call: Call, left: Datum, right: Datum) -> Datum:
-    return compare(left, right, pc.greater)
-
-
-@function("GreaterThanOrEqual", sql=">=", raises=False, strict=True)
-def greater_equal(call: Call, left: Datum, right: Datum) -> Datum:
-    return compare(left, right, pc.greater_equal)
 
 
 @function("EqualNullSafe", sql="<=> equal_null", raises=False)
@@ -165,6 +133,18 @@ def _compare_nested(left: Datum, right: Datum, kernel: _Compare) -> Datum:
     result = null_where(compared, nulls(lefts, rights))
     both_scalar = isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar)
     return result[0] if both_scalar else result
+
+
+kernels(
+    {
+        "EqualTo": ("= ==", partial(compare, kernel=pc.equal)),
+        "LessThan": ("<", partial(compare, kernel=pc.less)),
+        "LessThanOrEqual": ("<=", partial(compare, kernel=pc.less_equal)),
+        "GreaterThan": (">", partial(compare, kernel=pc.greater)),
+        "GreaterThanOrEqual": (">=", partial(compare, kernel=pc.greater_equal)),
+    },
+    strict=True,
+)
 
 
 # -- membership

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -100,41 +100,18 @@ def _each_like(call: Call, value: Datum) -> list[Datum]:
     patterns = call.option("patterns")
     assert isinstance(patterns, tuple)
     unknown = pa.scalar(None, pa.bool_())
-    return [unknown if p is None else _is_like(value, str(p), "\\") for p in patterns]
+    masks = [unknown if p is None else _is_like(value, str(p), "\\") for p in patterns]
+    return [pc.invert(mask) for mask in masks] if call.function.startswith("Not") else masks
 
 
-@function("LikeAll", sql="like", raises=_can_fail)
+@function("LikeAll", "NotLikeAll", sql="like", raises=_can_fail)
 def like_all(call: Call, value: Datum) -> Datum:
-    return _every(_each_like(call, value))
+    return reduce(pc.and_kleene, _each_like(call, value))
 
 
-@function("LikeAny", sql="like", raises=_can_fail)
+@function("LikeAny", "NotLikeAny", sql="like", raises=_can_fail)
 def like_any(call: Call, value: Datum) -> Datum:
-    return _some(_each_like(call, value))
-
-
-@function("NotLikeAll", sql="like", raises=_can_fail)
-def not_like_all(call: Call, value: Datum) -> Datum:
-    return _every([pc.invert(is_like) for is_like in _each_like(call, value)])
-
-
-@function("NotLikeAny", sql="like", raises=_can_fail)
-def not_like_any(call: Call, value: Datum) -> Datum:
-    return _some([pc.invert(is_like) for is_like in _each_like(call, value)])
-
-
-def _every(masks: list[Datum]) -> Datum:
-    result, *others = masks
-    for other in others:
-        result = pc.and_kleene(result, other)
-    return result
-
-
-def _some(masks: list[Datum]) -> Datum:
-    result, *others = masks
-    for other in others:
-        result = pc.or_kleene(result, other)
-    return result
+    return reduce(pc.or_kleene, _each_like(call, value))
 
 
 # -- which patterns are taken

@@ -14,7 +14,7 @@ functions (docs/functions.md) is printed from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -111,6 +111,16 @@ def special_form(
         return form
 
     return register
+
+
+def kernels(rows: Mapping[str, tuple[str, Evaluate]], *, strict: bool = False) -> None:
+    """Register functions that never fail and are one kernel each: by kind, SQL names and kernel."""
+    for kind, (sql, kernel) in rows.items():
+        function(kind, sql=sql, raises=False, strict=strict)(_without_call(kernel))
+
+
+def _without_call(kernel: Evaluate) -> Evaluate:
+    return lambda call, *values: kernel(*values)
 
 
 def judge(call: Call) -> str | None:
