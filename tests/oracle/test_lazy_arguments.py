@@ -125,13 +125,15 @@ def test_the_registry_says_of_every_function_whether_it_stops_at_a_null(spark: A
         if kind in STOPPING_OF_THEIR_OWN:
             return True
         try:
-            found = find(f"org.apache.spark.sql.catalyst.expressions.{kind}")
+            expression = find(f"org.apache.spark.sql.catalyst.expressions.{kind}")
         except Exception:
             return False  # a name of another kind: none that stops is left
-        return found.getMethod("eval", parameters).getDeclaringClass().getSimpleName() in STOPPING
+        return (
+            expression.getMethod("eval", parameters).getDeclaringClass().getSimpleName() in STOPPING
+        )
 
-    plain = {kind: known for kind, known in FUNCTIONS.items() if known.form is None}
-    wrong = [kind for kind, known in plain.items() if known.strict != stops(kind)]
+    plain = {kind: function for kind, function in FUNCTIONS.items() if function.form is None}
+    wrong = [kind for kind, function in plain.items() if function.strict != stops(kind)]
 
     assert not wrong
 

@@ -147,13 +147,13 @@ def _q6(frames: Frames) -> Any:
 
 def _example() -> pa.Table:
     told: list[tuple[int, dict[str, Any]]] = []
-    for id, seller, category, at, end in AUCTIONS:
+    for id, seller, category, second, end in AUCTIONS:
         auction = {"id": id, "seller": seller, "category": category}
-        auction |= {"dateTime": at * 1000, "expires": end * 1000}
-        told.append((at, {"event_type": 1, "auction": auction}))
-    for id, price, at in BIDS:
-        bid = {"auction": id, "price": price, "dateTime": at * 1000}
-        told.append((at, {"event_type": 2, "bid": bid}))
+        auction |= {"dateTime": second * 1000, "expires": end * 1000}
+        told.append((second, {"event_type": 1, "auction": auction}))
+    for id, price, second in BIDS:
+        bid = {"auction": id, "price": price, "dateTime": second * 1000}
+        told.append((second, {"event_type": 2, "bid": bid}))
     told.sort(key=lambda event: event[0])
     return pa.Table.from_pylist([row for _, row in told], schema=model.EVENT)
 

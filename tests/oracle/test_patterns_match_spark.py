@@ -70,7 +70,7 @@ _NEVER_EMPTY = [p for p in _PATTERNS if p not in ("a|", "", "x*")]
 
 
 def _chunks(items: list[str], size: int) -> list[list[str]]:
-    return [items[at : at + size] for at in range(0, len(items), size)]
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 @pytest.mark.parametrize("ansi", [True, False])

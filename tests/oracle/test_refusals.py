@@ -28,14 +28,14 @@ def reasons(spark: Any, sql: str, mode: Any = "update") -> list[str]:
 
 
 def test_all_reasons_come_at_once(spark: Any) -> None:
-    found = reasons(
+    problems = reasons(
         spark,
         "SELECT k, rand() AS r, uuid() AS u, current_timestamp() AS now FROM {t} LIMIT 5",
     )
-    assert len(found) == 4
-    assert any("current_timestamp()" in problem for problem in found)
-    assert any("rand()" in problem for problem in found)
-    assert any("uuid()" in problem for problem in found)
+    assert len(problems) == 4
+    assert any("current_timestamp()" in problem for problem in problems)
+    assert any("rand()" in problem for problem in problems)
+    assert any("uuid()" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(

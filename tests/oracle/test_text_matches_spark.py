@@ -243,7 +243,7 @@ def test_text_functions_that_cannot_be_exact_are_refused(
 
 def test_upper_lower_and_initcap_know_all_of_unicode(spark: SparkSession) -> None:
     codes = [c for c in range(0x80, 0x20000) if not 0xD800 <= c <= 0xDFFF]
-    lines = ["".join(map(chr, codes[at : at + 64])) for at in range(0, len(codes), 64)]
+    lines = ["".join(map(chr, codes[start : start + 64])) for start in range(0, len(codes), 64)]
     spaced = [" ".join(line) for line in lines]
     table = pa.table({"s": lines, "u": spaced})
     assert_expressions(spark, ["upper(s)", "lower(s)", "initcap(u)", "mask(s)"], table)

@@ -37,8 +37,8 @@ OVERFLOW = "SELECT j + 1 AS x FROM {t}"
 
 def _without_last_row(original: Callable[..., Any]) -> Callable[..., Any]:
     def broken(*args: Any) -> Any:
-        found = original(*args)
-        return [replace(c, rows=c.rows.slice(0, max(c.rows.num_rows - 1, 0))) for c in found]
+        rows = original(*args)
+        return [replace(c, rows=c.rows.slice(0, max(c.rows.num_rows - 1, 0))) for c in rows]
 
     return broken
 

@@ -311,8 +311,8 @@ def test_q6_of_the_worked_example_gives_the_means_that_the_example_says(spark: A
     result = run_ours(planned, tables, random.Random(13))
 
     assert isinstance(result, pa.Table)
-    found = {(row["seller"], row["mean"], row["expires"]) for row in result.to_pylist()}
-    assert found == {
+    rows = {(row["seller"], row["mean"], row["expires"]) for row in result.to_pylist()}
+    assert rows == {
         (1001, 200, 9000),
         (1001, 250, 12000),
         (1002, 500, 15000),

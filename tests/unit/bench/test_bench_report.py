@@ -30,9 +30,9 @@ def test_a_report_is_ok_only_if_every_check_is() -> None:
 def test_a_report_in_json_names_value_bar_and_verdict_beside_commit_and_machine() -> None:
     report = Report("x", [Check("a", 1.23456, 2.0, "at most", "s")], {"p50": 1})
 
-    found = json.loads(json.dumps(report.as_json()))
+    figures = json.loads(json.dumps(report.as_json()))
 
-    assert found["checks"] == [
+    assert figures["checks"] == [
         {
             "name": "a",
             "value": 1.2346,
@@ -43,9 +43,9 @@ def test_a_report_in_json_names_value_bar_and_verdict_beside_commit_and_machine(
             "ok": True,
         }
     ]
-    assert found["commit"]
-    assert found["machine"]["cores"] >= 1
-    assert found["figures"] == {"p50": 1}
+    assert figures["commit"]
+    assert figures["machine"]["cores"] >= 1
+    assert figures["figures"] == {"p50": 1}
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

@@ -28,17 +28,17 @@ LATENCY = {"p50": 5.0, "p90": 8.0, "p99": 50.0, "p99.9": 70.0, "max": 90.0}
 def test_percentiles_are_by_nearest_rank_as_in_all_benches() -> None:
     values = np.random.default_rng(1).permutation(np.arange(1, 2001)).astype(np.float64)
 
-    found = summary(values)
+    percentiles = summary(values)
 
-    assert found == {"p50": 1000, "p90": 1800, "p99": 1980, "p99.9": 1998, "max": 2000}
-    assert found["p99"] == plain_percentile(values.tolist(), 99)
+    assert percentiles == {"p50": 1000, "p90": 1800, "p99": 1980, "p99.9": 1998, "max": 2000}
+    assert percentiles["p99"] == plain_percentile(values.tolist(), 99)
 
 
 def test_a_single_row_is_every_percentile() -> None:
-    found = summary(np.array([7.0]))
+    percentiles = summary(np.array([7.0]))
 
-    assert found is not None
-    assert set(found.values()) == {7.0}
+    assert percentiles is not None
+    assert set(percentiles.values()) == {7.0}
 
 
 def test_no_rows_have_no_percentiles() -> None:
@@ -97,9 +97,9 @@ def test_a_query_of_half_the_speed_lags_by_half_of_the_rate_more_each_second() -
 
 
 def test_without_two_looks_there_is_no_lag() -> None:
-    found = find_lags(_appended(3, 10), [Position(0, 0, 0)], 0, 3 * SECOND_US)
-    assert (found.samples, found.events_per_s, found.slope_per_s) == ([], None, None)
-    assert found.as_json()["max"] is None
+    lags = find_lags(_appended(3, 10), [Position(0, 0, 0)], 0, 3 * SECOND_US)
+    assert (lags.samples, lags.events_per_s, lags.slope_per_s) == ([], None, None)
+    assert lags.as_json()["max"] is None
 
 
 def test_a_lag_of_which_too_little_is_known_is_not_held() -> None:
@@ -109,9 +109,9 @@ def test_a_lag_of_which_too_little_is_known_is_not_held() -> None:
 
 
 def test_of_two_rows_the_median_is_no_maximum() -> None:
-    found = summary(np.array([500.0, 8_000.0]))
-    assert found is not None
-    assert (found["p50"], found["p99"]) == (500.0, 8_000.0)
+    percentiles = summary(np.array([500.0, 8_000.0]))
+    assert percentiles is not None
+    assert (percentiles["p50"], percentiles["p99"]) == (500.0, 8_000.0)
 
 
 def test_a_latency_that_grows_by_a_fiftieth_of_the_time_is_a_backlog() -> None:

@@ -46,11 +46,11 @@ def test_a_row_too_few_or_too_many_is_told(rows: list[tuple[Any, ...]], told: st
 
 
 def test_a_changed_row_is_missing_and_too_many() -> None:
-    found = difference(table([(1, "x", 1), *ROWS[1:]]), table(ROWS))
+    differences = difference(table([(1, "x", 1), *ROWS[1:]]), table(ROWS))
 
-    assert found is not None
-    assert "1 rows missing, first (1, 'a'" in found
-    assert "1 rows too many, first (1, 'x'" in found
+    assert differences is not None
+    assert "1 rows missing, first (1, 'a'" in differences
+    assert "1 rows too many, first (1, 'x'" in differences
 
 
 def test_weights_add_up() -> None:
@@ -65,12 +65,12 @@ def test_weights_add_up() -> None:
 def test_a_row_taken_back_too_often_is_told() -> None:
     changes, weights = table([(1, "a", 1), (1, "a", 1)]), pa.array([1, -2], pa.int64())
 
-    found = difference(changes, table([]), weights)
+    differences = difference(changes, table([]), weights)
 
-    assert found == "1 rows missing, first (1, 'a', Decimal('1.000'))"
+    assert differences == "1 rows missing, first (1, 'a', Decimal('1.000'))"
 
 
 def test_other_columns_are_told() -> None:
-    found = difference(table(ROWS).rename_columns(["id", "x", "price"]), table(ROWS))
+    differences = difference(table(ROWS).rename_columns(["id", "x", "price"]), table(ROWS))
 
-    assert found == "columns ['id', 'x', 'price'], expected ['id', 'name', 'price']"
+    assert differences == "columns ['id', 'x', 'price'], expected ['id', 'name', 'price']"

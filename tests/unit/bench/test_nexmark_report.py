@@ -63,12 +63,12 @@ def result(series: Series = OURS, query: str = "q5", rate: float = 10_000, **cha
 
 
 def runs(*objects: Any) -> list[Run]:
-    return [parse(one) for one in objects]
+    return [parse(figures) for figures in objects]
 
 
 def put(directory: Path, *objects: Any) -> None:
-    for n, one in enumerate(objects):
-        (directory / f"{n}.json").write_text(json.dumps(one))
+    for n, figures in enumerate(objects):
+        (directory / f"{n}.json").write_text(json.dumps(figures))
 
 
 # -- what is compared
@@ -87,40 +87,40 @@ def test_repeats_are_one_point_with_the_median_of_them() -> None:
 
 
 def test_a_line_over_rates_has_one_commit_interval() -> None:
-    found = runs(
+    measured = runs(
         result(),
         result(rate=20_000),
         result(commit_interval_ms=10, p50=99.0),
     )
 
-    [panel] = report_runs.rate_panels(found)
+    [panel] = report_runs.rate_panels(measured)
 
     assert [point.p50 for point in panel.lines[0].points] == [10.0, 10.0]
 
 
 def test_a_protocol_at_another_interval_than_markers_is_not_drawn_beside_them() -> None:
     aligned = Series("penstock", "aligned")
-    found = runs(
+    measured = runs(
         result(commit_interval_ms=0),
         result(aligned, commit_interval_ms=0),
         result(aligned, query="q1", commit_interval_ms=100),
         result(query="q1", commit_interval_ms=0),
     )
 
-    drawn = {panel.query: len(panel.curves) for panel in report_runs.curve_panels(found)}
+    drawn = {panel.query: len(panel.curves) for panel in report_runs.curve_panels(measured)}
 
     assert drawn == {"q1": 1, "q5": 2}
 
 
 def test_commit_intervals_are_compared_at_the_rate_that_has_most_of_them() -> None:
-    found = runs(
+    measured = runs(
         *(result(commit_interval_ms=ms) for ms in (10, 25, 100)),
         *(result(Series("penstock", "aligned"), commit_interval_ms=ms) for ms in (10, 100)),
         result(rate=90_000, commit_interval_ms=100),
         result(BEST, commit_interval_ms=100),
     )
 
-    [panel] = report_runs.interval_panels(found)
+    [panel] = report_runs.interval_panels(measured)
 
     assert panel.note == "10,000 events/s"
     drawn = {line.series.variant: [point.x for point in line.points] for line in panel.lines}
@@ -140,7 +140,7 @@ def test_latencies_from_the_event_and_from_the_window_end_never_meet(tmp_path: P
 
 
 def test_a_ratio_is_taken_at_the_highest_rate_that_both_keep_up_with() -> None:
-    found = runs(
+    measured = runs(
         result(rate=10_000, p50=10.0),
         result(rate=20_000, p50=11.0),
         result(rate=40_000, p50=12.0),
@@ -150,16 +150,16 @@ def test_a_ratio_is_taken_at_the_highest_rate_that_both_keep_up_with() -> None:
         result(BEST, rate=40_000, p50=9_000.0, is_sustained=False),
     )
 
-    [ratio] = report_runs.ratios(found)
+    [ratio] = report_runs.ratios(measured)
 
     assert (ratio.rate, ratio.times) == (20_000, 30.0)
 
 
 def test_what_was_run_differently_is_no_repeat() -> None:
-    found = report_runs.tell_apart(
+    measured = report_runs.tell_apart(
         runs(result(workers=1, p50=8.0), result(workers=4, p50=80.0), result(mode="update"))
     )
-    assert {run.query for run in found} == {
+    assert {run.query for run in measured} == {
         "q5, append, 1 workers",
         "q5, append, 4 workers",
         "q5, update",
@@ -177,9 +177,9 @@ def test_a_run_of_ours_that_missed_only_its_limit_keeps_up() -> None:
 
 def test_a_wrong_result_is_no_figure(tmp_path: Path) -> None:
     put(tmp_path, result(), result(p50=1.0, oracle="different"))
-    found = report_runs.load(tmp_path)
-    assert [run.latency_ms["p50"] for run in found.runs] == [10.0]
-    assert "differs from batch Spark" in found.refused[0]
+    loaded = report_runs.load(tmp_path)
+    assert [run.latency_ms["p50"] for run in loaded.runs] == [10.0]
+    assert "differs from batch Spark" in loaded.refused[0]
 
 
 def test_a_protocol_of_ours_is_no_peer() -> None:
@@ -196,17 +196,17 @@ def test_a_protocol_of_ours_is_no_peer() -> None:
     ],
 )
 def test_a_rate_is_held_only_if_nothing_is_wrong_with_it(fault: dict[str, Any]) -> None:
-    found = runs(result(rate=1000), result(rate=2000, p99=999.0), result(rate=4000, **fault))
+    measured = runs(result(rate=1000), result(rate=2000, p99=999.0), result(rate=4000, **fault))
 
-    [held] = report_runs.saturation(found)
+    [held] = report_runs.saturation(measured)
 
     assert (held.held, held.held_p99, held.failed) == (2000, 999.0, 4000)
 
 
 def test_q1_and_q2_have_a_limit_of_60_ms() -> None:
-    found = runs(result(query="q1", rate=1000), result(query="q1", rate=2000, p99=61.0))
+    measured = runs(result(query="q1", rate=1000), result(query="q1", rate=2000, p99=61.0))
 
-    assert report_runs.saturation(found) == [Held("q1", OURS, 1000, 20.0, 2000, 61.0)]
+    assert report_runs.saturation(measured) == [Held("q1", OURS, 1000, 20.0, 2000, 61.0)]
 
 
 def test_one_rate_says_nothing_of_saturation() -> None:
@@ -217,9 +217,9 @@ def test_one_rate_says_nothing_of_saturation() -> None:
 
 
 def test_who_was_not_run_or_gave_no_rows_is_named() -> None:
-    found = runs(result(), result(BEST, query="q4"), result(BEST, rows=0), result(query="q4"))
+    measured = runs(result(), result(BEST, query="q4"), result(BEST, rows=0), result(query="q4"))
 
-    missing = report_runs.missing_lines(found, report_runs.rate_panels(found))
+    missing = report_runs.missing_lines(measured, report_runs.rate_panels(measured))
 
     assert missing == ["Spark best: no rows, or one rate only, for q5"]
     absent = runs(result(), result(query="q4"), result(FLINK))
@@ -232,7 +232,7 @@ def test_a_run_without_rows_is_a_gap_and_no_zero(tmp_path: Path) -> None:
     empty = {"p50": 0.0, "p90": 0.0, "p99": 0.0, "p99.9": 0.0, "max": 0.0}
     put(tmp_path, result(rows=0, latency_ms=empty), result(query="q1"))
 
-    sections = {one.name: one for one in make_sections(report_runs.load(tmp_path))}
+    sections = {section.name: section for section in make_sections(report_runs.load(tmp_path))}
 
     assert [row[0] for row in sections["rates"].table.rows] == ["q1"]
     assert sections["rates"].picture is not None
@@ -240,7 +240,7 @@ def test_a_run_without_rows_is_a_gap_and_no_zero(tmp_path: Path) -> None:
 
 
 def test_an_interval_that_was_not_measured_is_a_gap_in_the_table(made: Made) -> None:
-    [table] = [one.table for one in made.sections if one.name == "intervals"]
+    [table] = [section.table for section in made.sections if section.name == "intervals"]
 
     assert table.headers[3:] == tuple(f"{ms} ms: p50 / p99, ms" for ms in (10, 25, 50, 100))
     assert {row[2]: row[3:] for row in table.rows} == {
@@ -334,7 +334,7 @@ def test_the_page_says_what_a_reader_must_know(made: Made) -> None:
 
 
 def test_charts_are_sound_and_take_all_colours_from_the_page(made: Made) -> None:
-    pictures = [one.picture for one in made.sections if one.picture is not None]
+    pictures = [section.picture for section in made.sections if section.picture is not None]
 
     assert len(pictures) == 5
     for picture in pictures:
@@ -425,7 +425,7 @@ def test_recovery_is_measured_at_each_rate(tmp_path: Path) -> None:
     done = run_recovery([1000, 2000], seconds=10, rounds=1, directory=tmp_path)
 
     rates = done.figures["rates"]
-    assert [one["rate"] for one in rates] == [1000, 2000]
+    assert [rate["rate"] for rate in rates] == [1000, 2000]
     assert all(one["without"]["changes"] > 0 for one in rates)
     assert rates[0]["state_rows"] < rates[1]["state_rows"]
     assert [check.value for check in done.checks if check.unit == "rows"] == [0, 0]

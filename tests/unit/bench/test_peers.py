@@ -222,11 +222,11 @@ def test_a_program_dies_with_the_harness(tmp_path: Path) -> None:
 
 
 def test_the_peers_of_the_source_tree_are_as_they_should_be() -> None:
-    known = find_peers()
+    peers = find_peers()
 
-    assert {"structured_streaming", "flink"} <= set(known)
-    assert known["structured_streaming"].requirements is None
-    assert known["flink"].events == "own"
+    assert {"structured_streaming", "flink"} <= set(peers)
+    assert peers["structured_streaming"].requirements is None
+    assert peers["flink"].events == "own"
 
 
 def test_a_package_without_its_source_tree_says_where_peers_are(
@@ -244,11 +244,11 @@ def test_a_peer_that_is_not_installed_says_how_to_install_it(tmp_path: Path) -> 
     assert spec.missing == "not installed: penstock nexmark peers install echo"
     with pytest.raises(NotFound, match="penstock nexmark peers install echo"):
         Peer(spec)
-    found, said = ComparisonResults(), []
+    results, said = ComparisonResults(), []
     plan = PeerComparison(("q1",))
-    assert _chosen(plan, found, said.append, tmp_path) == []
+    assert _chosen(plan, results, said.append, tmp_path) == []
     assert said == ["echo is skipped: not installed: penstock nexmark peers install echo"]
-    assert found.skipped[0]["system"] == "echo"
+    assert results.skipped[0]["system"] == "echo"
 
 
 def test_what_a_peer_needs_beside_python_is_looked_for_first(tmp_path: Path) -> None:
@@ -415,12 +415,12 @@ def test_a_side_that_does_not_hold_the_rate_wins_nothing_for_the_other() -> None
 
 
 def test_a_peer_that_fails_is_a_miss_and_one_that_refuses_is_not() -> None:
-    found = ComparisonResults([OURS])
-    found.skip("flink", "defaults", "q1", "it has no such form")
-    assert make_report(PeerComparison(("q1",)), found).ok
-    found.skip("flink", "defaults", "q1", f"{FAILED}its JVM died")
+    results = ComparisonResults([OURS])
+    results.skip("flink", "defaults", "q1", "it has no such form")
+    assert make_report(PeerComparison(("q1",)), results).ok
+    results.skip("flink", "defaults", "q1", f"{FAILED}its JVM died")
     missed = [
-        check.name for check in make_report(PeerComparison(("q1",)), found).checks if not check.ok
+        check.name for check in make_report(PeerComparison(("q1",)), results).checks if not check.ok
     ]
     assert missed == ["q1_flink_defaults_runs"]
 

@@ -70,27 +70,27 @@ def _arrival(visible: float, rows: pa.RecordBatch) -> Arrival:
 def test_latency_of_an_event_counts_from_its_creation() -> None:
     rows = pa.record_batch({"ts": _times(0.9, 1.0, 1.5, 1.999, 2.0)})
 
-    found = latencies(
+    measured = latencies(
         [_arrival(2.5, rows)], QUERIES["stateless"], START + SECOND_US, START + 2 * SECOND_US
     )
 
-    assert found.values == [1_500.0, 1_000.0, 501.0]
-    assert found.events == 3
+    assert measured.values == [1_500.0, 1_000.0, 501.0]
+    assert measured.events == 3
 
 
 def test_latency_of_a_window_counts_from_its_end() -> None:
     first = pa.record_batch({"window_end": _times(1, 2, 2), "n": [5, 7, 11]})
     second = pa.record_batch({"window_end": _times(3, 4), "n": [13, 17]})
 
-    found = latencies(
+    measured = latencies(
         [_arrival(2.25, first), _arrival(4.5, second)],
         QUERIES["windowed"],
         START + SECOND_US,
         START + 3 * SECOND_US,
     )
 
-    assert found.values == [250.0, 250.0, 1_500.0]
-    assert found.events == 7 + 11 + 13
+    assert measured.values == [250.0, 250.0, 1_500.0]
+    assert measured.events == 7 + 11 + 13
 
 
 def test_a_span_without_rows_has_no_latencies() -> None:

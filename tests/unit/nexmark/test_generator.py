@@ -215,11 +215,11 @@ def test_no_ids_give_no_rows_of_the_right_schema(generator: Generator) -> None:
 def test_another_seed_gives_other_events_of_the_same_ids() -> None:
     ids = np.arange(200)
 
-    one, two = (Generator(Parameters(seed=seed)).auctions(ids) for seed in (1, 2))
+    first, second = (Generator(Parameters(seed=seed)).auctions(ids) for seed in (1, 2))
 
-    assert one.column("id").equals(two.column("id"))
-    assert not one.column("initialBid").equals(two.column("initialBid"))
-    assert not one.column("itemName").equals(two.column("itemName"))
+    assert first.column("id").equals(second.column("id"))
+    assert not first.column("initialBid").equals(second.column("initialBid"))
+    assert not first.column("itemName").equals(second.column("itemName"))
 
 
 def test_rate_and_base_move_event_times_only() -> None:

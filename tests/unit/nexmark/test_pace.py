@@ -31,12 +31,12 @@ def stripes(draw: st.DrawFn) -> list[Schedule]:
 
 @given(stripes())
 def test_over_all_generators_and_ticks_every_event_comes_once(parts: list[Schedule]) -> None:
-    one = parts[0]
+    schedule = parts[0]
 
     sent = [part.ids(tick) for part in parts for tick in range(part.ticks)]
 
-    found = np.sort(np.concatenate([*sent, np.zeros(0, np.int64)]))
-    assert np.array_equal(found, np.arange(one.first, one.first + one.count))
+    ids = np.sort(np.concatenate([*sent, np.zeros(0, np.int64)]))
+    assert np.array_equal(ids, np.arange(schedule.first, schedule.first + schedule.count))
 
 
 @given(stripes())
@@ -50,11 +50,11 @@ def test_an_event_comes_with_the_first_tick_at_or_after_its_time(parts: list[Sch
 
 @given(stripes())
 def test_the_last_tick_is_the_last_with_events(parts: list[Schedule]) -> None:
-    one = parts[0]
-    last = [part.ids(one.ticks - 1) for part in parts] if one.ticks else []
+    schedule = parts[0]
+    last = [part.ids(schedule.ticks - 1) for part in parts] if schedule.ticks else []
 
-    assert (sum(len(ids) for ids in last) > 0) == (one.count > 0)
-    assert not any(len(part.ids(one.ticks)) for part in parts)
+    assert (sum(len(ids) for ids in last) > 0) == (schedule.count > 0)
+    assert not any(len(part.ids(schedule.ticks)) for part in parts)
 
 
 @given(stripes(), st.integers(0, 50), st.integers(0, 50))
@@ -62,7 +62,7 @@ def test_the_events_of_ticks_together_are_those_of_each(
     parts: list[Schedule], tick: int, more: int
 ) -> None:
     for part in parts:
-        each = [part.ids(one) for one in range(tick, tick + more)]
+        each = [part.ids(number) for number in range(tick, tick + more)]
 
         together = part.ids(tick, tick + more)
 
@@ -86,26 +86,26 @@ def test_a_schedule_says_when_each_event_is_due() -> None:
 def test_percentiles_are_right_to_a_hundredth_however_they_were_added(
     values: list[int], split: int
 ) -> None:
-    one, two = Delays(), Delays()
-    one.add(np.array(values[:split], np.int64), 0)
-    two.add(np.array(values[split:], np.int64), 1)
+    first, second = Delays(), Delays()
+    first.add(np.array(values[:split], np.int64), 0)
+    second.add(np.array(values[split:], np.int64), 1)
 
-    one.merge(two)
+    first.merge(second)
 
     ordered = sorted(values)
     for percent in (50.0, 90.0, 99.0, 99.9):
         true_us = ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
-        found_us = one.percentile_ms(percent) * 1_000
+        found_us = first.percentile_ms(percent) * 1_000
         assert true_us - 1 <= found_us <= true_us * 1.011 + 1
-    assert one.summary_ms()["max"] == round(max(values) / 1_000, 3)
-    assert int(one.counts.sum()) == sum(events for events, _ in one.seconds) == len(values)
+    assert first.summary_ms()["max"] == round(max(values) / 1_000, 3)
+    assert int(first.counts.sum()) == sum(events for events, _ in first.seconds) == len(values)
 
 
 def _delays(by_second: list[list[int]]) -> Delays:
-    found = Delays()
+    delays = Delays()
     for second, ms in enumerate(by_second):
-        found.add(np.array(ms, np.int64) * 1_000, second)
-    return found
+        delays.add(np.array(ms, np.int64) * 1_000, second)
+    return delays
 
 
 def test_a_schedule_within_the_bar_is_held() -> None:

@@ -40,8 +40,8 @@ def counts(child: n.Node) -> n.Aggregate:
 
 
 def shown(driver: Driver) -> list[tuple[int, int]]:
-    found = driver.result().to_pylist()
-    return sorted((int(row["t"].timestamp()), row["c"]) for row in found)
+    rows = driver.result().to_pylist()
+    return sorted((int(row["t"].timestamp()), row["c"]) for row in rows)
 
 
 def counting(child: n.Node, **named: object) -> Driver:

@@ -115,9 +115,9 @@ def test_a_table_is_a_dictionary_and_so_are_its_copies(
             _write(table, shape, rows, number)
             model |= {key: tuple(_values(number).values()) for key in keys}
         else:
-            found = table.find(_arrays(shape, rows))
-            assert (found >= 0).tolist() == [key in model for key in keys]
-            table.delete(np.unique(found[found >= 0]))
+            slots = table.find(_arrays(shape, rows))
+            assert (slots >= 0).tolist() == [key in model for key in keys]
+            table.delete(np.unique(slots[slots >= 0]))
             for key in keys:
                 model.pop(key, None)
         assert _contents(table) == model
@@ -147,9 +147,9 @@ def test_equal_keys_have_equal_hashes_wherever_they_stand(rows: list[tuple[Any, 
     arrays = _arrays(shape, rows)
     hashes = hash_columns(arrays, len(rows))
     by_key: dict[Any, set[int]] = {}
-    for key, found in zip(key_objects(arrays, len(rows)), hashes.tolist(), strict=True):
-        by_key.setdefault(key, set()).add(found)
-    assert all(len(found) == 1 for found in by_key.values())
+    for key, hash_of_row in zip(key_objects(arrays, len(rows)), hashes.tolist(), strict=True):
+        by_key.setdefault(key, set()).add(hash_of_row)
+    assert all(len(distinct) == 1 for distinct in by_key.values())
     alone = [int(hash_columns([a.slice(i, 1) for a in arrays], 1)[0]) for i in range(len(rows))]
     assert alone == hashes.tolist()
 
@@ -218,10 +218,10 @@ def _count(rows: pa.RecordBatch, weights: Any) -> Counter[Any]:
 
 def _fetched(rows: RowSet, keys: list[tuple[Any, ...]]) -> list[Counter[Any]]:
     arrays = [pa.array([key[i] for key in keys], _ROW.field(i).type) for i in range(2)]
-    probe, found, weights = rows.fetch(arrays)
+    probe, fetched, weights = rows.fetch(arrays)
     assert (np.diff(probe) >= 0).all()
     parts = [probe == place for place in range(len(keys))]
-    return [_count(found.filter(pa.array(part)), weights[part]) for part in parts]
+    return [_count(fetched.filter(pa.array(part)), weights[part]) for part in parts]
 
 
 def _time_of(row: tuple[Any, ...]) -> int | None:

@@ -111,8 +111,8 @@ def test_state_variables_are_dictionaries_that_survive(seed: int) -> None:
             pa.array([name[1] for name in names], pa.int64()),
         ]
         processor.round.begin(keys, now_ms=0)
-        for at, name in enumerate(names):
-            processor.round.place = at
+        for place, name in enumerate(names):
+            processor.round.place = place
             _check(processor, models[name])
             for _ in range(rng.randrange(6)):
                 _change(rng, processor, models[name])
@@ -126,8 +126,8 @@ def test_timers_expire_in_order_of_time_then_key() -> None:
     processor = _Processor()
     keys = [pa.array(["b", "a"]), pa.array([1, 1], pa.int64())]
     processor.round.begin(keys, now_ms=0)
-    for at, times in enumerate([(20, 10, 99), (20,)]):
-        processor.round.place = at
+    for place, times in enumerate([(20, 10, 99), (20,)]):
+        processor.round.place = place
         for time_ms in times:
             processor.handle.registerTimer(time_ms)
     processor.handle.flush()

@@ -187,7 +187,7 @@ def test_objects_of_users_are_like_themselves_alone() -> None:
         return Processor()
 
     numbering = _Numbering(set())
-    one, other = make(1), make(2)
-    assert numbering.form(one) == numbering.form(one)
-    assert numbering.form(one) != numbering.form(other)
-    assert numbering.form(one) != numbering.form(make(1))
+    first, other = make(1), make(2)
+    assert numbering.form(first) == numbering.form(first)
+    assert numbering.form(first) != numbering.form(other)
+    assert numbering.form(first) != numbering.form(make(1))

@@ -32,40 +32,40 @@ def bounded(kind: n.JoinKind, *conditions: Call) -> n.Join:
 
 
 def test_a_band_around_the_left_time_bounds_both_sides() -> None:
-    found = bounded(
+    bounds = bounded(
         "inner",
         compare("GreaterThanOrEqual", RIGHT, shifted(LEFT, -1)),
         compare("LessThanOrEqual", RIGHT, shifted(LEFT, 5)),
     )
-    assert found.left_time == n.EventTime("ts#3", 5000, 5000)
-    assert found.right_time == n.EventTime("t#13", 1000, 1000)
+    assert bounds.left_time == n.EventTime("ts#3", 5000, 5000)
+    assert bounds.right_time == n.EventTime("t#13", 1000, 1000)
 
 
 def test_the_same_band_seen_from_the_other_side() -> None:
-    found = bounded(
+    bounds = bounded(
         "inner",
         compare("LessThanOrEqual", shifted(LEFT, -1), RIGHT),
         compare("GreaterThanOrEqual", shifted(LEFT, 5), RIGHT),
     )
-    assert found.left_time == n.EventTime("ts#3", 5000, 5000)
-    assert found.right_time == n.EventTime("t#13", 1000, 1000)
+    assert bounds.left_time == n.EventTime("ts#3", 5000, 5000)
+    assert bounds.right_time == n.EventTime("t#13", 1000, 1000)
 
 
 def test_half_a_band_bounds_one_side_only() -> None:
-    found = bounded("inner", compare("LessThan", RIGHT, shifted(LEFT, 5)))
-    assert found.left_time == n.EventTime("ts#3", 5000, 5000)
-    assert found.right_time is None
+    bounds = bounded("inner", compare("LessThan", RIGHT, shifted(LEFT, 5)))
+    assert bounds.left_time == n.EventTime("ts#3", 5000, 5000)
+    assert bounds.right_time is None
 
 
 @pytest.mark.parametrize("kind", ["left", "right", "full", "semi", "anti"])
 def test_where_absence_matters_a_row_outlives_the_partners_it_decides(kind: n.JoinKind) -> None:
-    found = bounded(
+    bounds = bounded(
         kind,
         compare("GreaterThanOrEqual", RIGHT, shifted(LEFT, -1)),
         compare("LessThanOrEqual", RIGHT, shifted(LEFT, 5)),
     )
-    assert found.left_time == n.EventTime("ts#3", 5000, 6000)
-    assert found.right_time == n.EventTime("t#13", 1000, 6000)
+    assert bounds.left_time == n.EventTime("ts#3", 5000, 6000)
+    assert bounds.right_time == n.EventTime("t#13", 1000, 6000)
 
 
 def test_without_a_watermark_nothing_is_forgotten() -> None:
@@ -81,9 +81,9 @@ def test_equal_event_times_bound_both_sides() -> None:
         left_keys=(LEFT,),
         right_keys=(RIGHT,),
     )
-    found = find_time_bounds(plain, [], *TIMED)
-    assert found.left_time == n.EventTime("ts#3", 0, 0)
-    assert found.right_time == n.EventTime("t#13", 0, 0)
+    bounds = find_time_bounds(plain, [], *TIMED)
+    assert bounds.left_time == n.EventTime("ts#3", 0, 0)
+    assert bounds.right_time == n.EventTime("t#13", 0, 0)
 
 
 def test_a_calendar_month_has_no_length() -> None:

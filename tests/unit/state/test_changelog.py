@@ -72,12 +72,12 @@ def test_a_change_that_is_cut_keeps_name_kind_order_and_rows() -> None:
 
     assert len(payloads) > 10
     assert max(map(len, payloads)) <= 4096
-    found = [change for payload in payloads for change in decode_changes(payload)]
-    order = [(c.name, c.kind) for c in found]
+    decoded = [change for payload in payloads for change in decode_changes(payload)]
+    order = [(c.name, c.kind) for c in decoded]
     assert list(dict.fromkeys(order)) == [(c.name, c.kind) for c in changes]
     assert order == sorted(order, key=list(dict.fromkeys(order)).index)
     for change in changes:
-        parts = [f.rows for f in found if (f.name, f.kind) == (change.name, change.kind)]
+        parts = [f.rows for f in decoded if (f.name, f.kind) == (change.name, change.kind)]
         assert pa.concat_batches(parts).equals(change.rows)
 
 

@@ -33,7 +33,7 @@ _META = CheckpointMeta(task="q.1/0/2", marker_lsn=77, instance=3, fingerprint="a
 
 
 def _reader(data: bytes) -> ReadAt:
-    return lambda at, count: data[at : at + count]
+    return lambda start, count: data[start : start + count]
 
 
 def _read(data: bytes, **options: Any) -> list[Change]:
@@ -90,9 +90,9 @@ def test_a_virtual_node_is_read_without_most_of_the_file(monkeypatch: pytest.Mon
     homes = virtual_nodes(hash_columns([pa.array(np.arange(count))], count))
     fetched = []
 
-    def read_at(at: int, size: int) -> bytes:
+    def read_at(start: int, size: int) -> bytes:
         fetched.append(size)
-        return data[at : at + size]
+        return data[start : start + size]
 
     _, (rows, own) = read_checkpoint(read_at, len(data), seal=seal, nodes={5})
 
@@ -170,8 +170,8 @@ def test_the_same_state_gives_the_same_bytes() -> None:
 def test_ranges_that_cannot_be_are_not_cut_out() -> None:
     """A footer with a right checksum and wrong ranges: Arrow would read beyond its arrays."""
     data, _ = _encode([_numbers(20)])
-    at, count = struct.unpack_from("<QQ", data, len(data) - 32)
-    footer = json.loads(data[at : at + count])
+    footer_at, count = struct.unpack_from("<QQ", data, len(data) - 32)
+    footer = json.loads(data[footer_at : footer_at + count])
     starts = footer["sections"][0]["starts"]
     for wrong in (
         starts[::-1],
@@ -182,7 +182,7 @@ def test_ranges_that_cannot_be_are_not_cut_out() -> None:
     ):
         footer["sections"][0]["starts"] = wrong
         text = json.dumps(footer).encode()
-        fields = struct.pack("<QQI", at, len(text), crc32c(text))
-        forged = data[:at] + text + fields + struct.pack("<I", crc32c(fields)) + data[-8:]
+        fields = struct.pack("<QQI", footer_at, len(text), crc32c(text))
+        forged = data[:footer_at] + text + fields + struct.pack("<I", crc32c(fields)) + data[-8:]
         with pytest.raises(BadFormat, match="out of order"):
             _read(forged, nodes={1})

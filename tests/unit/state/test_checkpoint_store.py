@@ -60,10 +60,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
 def test_what_was_written_is_read(store: CheckpointStore) -> None:
     ref = _write(store)
 
-    found = store.read(CheckpointRef.from_json(ref.to_json()))
+    changes = store.read(CheckpointRef.from_json(ref.to_json()))
 
-    assert _keys(found) == list(range(100))
-    assert [c.rows.to_pylist() for c in found if c.kind == "set"] == [[{"value": 100}]]
+    assert _keys(changes) == list(range(100))
+    assert [c.rows.to_pylist() for c in changes if c.kind == "set"] == [[{"value": 100}]]
     assert (ref.task, ref.marker_lsn, ref.instance) == (TASK, 10, 1)
     assert store.read_meta(ref).fingerprint == "f"
     assert store.read_meta(ref).rows == 100
@@ -115,8 +115,8 @@ def test_sweeping_leaves_what_is_not_ours(tmp_path: Path) -> None:
         *("notes.txt", f"x{name}", f"{name}.bak", name.replace(".ckpt", ".CKPT"), name[1:]),
         *("00000000000000000010-1.new", "00000000000000000010-1.zzzzzzzzzzzzzzzz.new"),
     ]
-    for one in strange:
-        (folder / one).write_bytes(b"x")
+    for value in strange:
+        (folder / value).write_bytes(b"x")
     (folder / name.replace("0000010", "0000011")).mkdir()  # a directory with a name like ours
     (folder / name.replace("0000010", "0000012")).symlink_to(folder / "notes.txt")
     mine = folder / "00000000000000000010-1.0123456789abcdef.new"
@@ -306,7 +306,7 @@ def test_new_directories_are_durable_before_the_file(
 
     _write(CheckpointStore(str(tmp_path / "root")))
 
-    made = [at for at, name in enumerate(done) if name == "mkdir"]
+    made = [place for place, name in enumerate(done) if name == "mkdir"]
     assert len(made) == 4  # root, query, stage, index
     assert all(done[at : at + 3] == ["mkdir", "open", "fsync"] for at in made)
     assert max(made) < done.index("write")

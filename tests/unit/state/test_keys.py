@@ -110,9 +110,9 @@ def test_a_null_is_not_a_zero_and_not_an_empty_text() -> None:
 
 
 def test_several_columns_are_one_key_and_their_order_counts() -> None:
-    one, two = pa.array([1, 2]), pa.array([2, 1])
-    assert key_objects([one, two], 2) == [(1, 2), (2, 1)]
-    hashes = hash_columns([one, two], 2)
+    ascending, descending = pa.array([1, 2]), pa.array([2, 1])
+    assert key_objects([ascending, descending], 2) == [(1, 2), (2, 1)]
+    hashes = hash_columns([ascending, descending], 2)
     assert hashes[0] != hashes[1]
 
 
