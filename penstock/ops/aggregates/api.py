@@ -50,13 +50,17 @@ class Accumulator(Protocol):
         return None
 
 
+#: Makes the accumulator of a call.
+Build: TypeAlias = Callable[[AggregateCall], Accumulator]
+
+
 @dataclass(frozen=True, slots=True)
 class AggregateFunction:
     """A registered aggregate function."""
 
     kinds: tuple[str, ...]
     sql: tuple[str, ...]
-    build: Callable[[AggregateCall], Accumulator]
+    build: Build
     accepts: Callable[[AggregateCall], str | None]
     #: Whether equal arguments count once even if the call does not say DISTINCT.
     distinct: bool
@@ -70,12 +74,10 @@ def aggregate(
     sql: str,
     accepts: Callable[[AggregateCall], str | None] = lambda call: None,
     distinct: bool = False,
-) -> Callable[[Callable[[AggregateCall], Accumulator]], Callable[[AggregateCall], Accumulator]]:
+) -> Callable[[Build], Build]:
     """Register what builds the accumulator of a call of these Catalyst functions."""
 
-    def register(
-        build: Callable[[AggregateCall], Accumulator],
-    ) -> Callable[[AggregateCall], Accumulator]:
+    def register(build: Build) -> Build:
         row = AggregateFunction(kinds, tuple(sql.split()), build, accepts, distinct)
         for kind in kinds:
             assert kind not in AGGREGATES, f"{kind} is registered twice"

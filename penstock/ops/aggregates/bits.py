@@ -42,6 +42,4 @@ class _Bits(Accumulator):
         return show_values(buffers[0], buffers[1], self._type)
 
 
-@aggregate(*_OPERATIONS, sql="bit_and bit_or bit_xor")
-def bits(call: AggregateCall) -> Accumulator:
-    return _Bits(call)
+aggregate(*_OPERATIONS, sql="bit_and bit_or bit_xor")(_Bits)

@@ -64,9 +64,7 @@ def _concatenate(lists: Any, groups: Ints, count: int) -> Any:
     return objects(joined, count)
 
 
-@aggregate("CollectList", sql="collect_list array_agg")
-def collect_list(call: AggregateCall) -> Accumulator:
-    return _Collect(call)
+aggregate("CollectList", sql="collect_list array_agg")(_Collect)
 
 
 class _CollectDistinct(_Collect):
@@ -76,9 +74,7 @@ class _CollectDistinct(_Collect):
         return super().lift([normalise_floats(args[0])], rows)
 
 
-@aggregate("CollectSet", sql="collect_set", distinct=True)
-def collect_set(call: AggregateCall) -> Accumulator:
-    return _CollectDistinct(call)
+aggregate("CollectSet", sql="collect_set", distinct=True)(_CollectDistinct)
 
 
 @aggregate("HyperLogLogPlusPlus", sql="approx_count_distinct", distinct=True)
@@ -159,6 +155,4 @@ def _constant_delimiter(call: AggregateCall) -> str | None:
     return None
 
 
-@aggregate("ListAgg", sql="listagg string_agg", accepts=_constant_delimiter)
-def listagg(call: AggregateCall) -> Accumulator:
-    return _ListAgg(call)
+aggregate("ListAgg", sql="listagg string_agg", accepts=_constant_delimiter)(_ListAgg)

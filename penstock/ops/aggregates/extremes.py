@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -85,7 +86,8 @@ class _OrderedExtreme(Accumulator):
         return show_values(buffers[0], buffers[1], self._type)
 
 
-def _build_extreme(kind: pa.DataType, *, largest: bool) -> Accumulator:
+def _build(call: AggregateCall, *, largest: bool) -> Accumulator:
+    kind = call.args[0].type
     return _NumberExtreme(kind, largest) if is_fixed(kind) else _OrderedExtreme(kind, largest)
 
 
@@ -94,11 +96,5 @@ def _orderable(call: AggregateCall) -> str | None:
     return None if is_ordered(kind) else f"{call.function.lower()} of {kind}"
 
 
-@aggregate("Max", sql="max bool_or any some", accepts=_orderable)
-def max_(call: AggregateCall) -> Accumulator:
-    return _build_extreme(call.args[0].type, largest=True)
-
-
-@aggregate("Min", sql="min bool_and every", accepts=_orderable)
-def min_(call: AggregateCall) -> Accumulator:
-    return _build_extreme(call.args[0].type, largest=False)
+aggregate("Max", sql="max bool_or any some", accepts=_orderable)(partial(_build, largest=True))
+aggregate("Min", sql="min bool_and every", accepts=_orderable)(partial(_build, largest=False))

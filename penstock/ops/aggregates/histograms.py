@@ -98,9 +98,7 @@ def _countable(call: AggregateCall) -> str | None:
     return None
 
 
-@aggregate("Mode", sql="mode", accepts=_countable)
-def mode(call: AggregateCall) -> Accumulator:
-    return _Mode(call)
+aggregate("Mode", sql="mode", accepts=_countable)(_Mode)
 
 
 class _Percentile(_Histogram):
@@ -181,7 +179,7 @@ def _as_doubles(column: pa.Array) -> pa.Array:
     return column.cast(pa.float64(), safe=False)
 
 
-def _constant_percentage(call: AggregateCall) -> str | None:
+def _constant(call: AggregateCall) -> str | None:
     if not isinstance(call.args[1], Literal):
         return "percentiles that are not constants"
     if call.option("legacyCalculation"):
@@ -189,11 +187,5 @@ def _constant_percentage(call: AggregateCall) -> str | None:
     return None
 
 
-@aggregate("Percentile", sql="percentile percentile_cont median", accepts=_constant_percentage)
-def percentile(call: AggregateCall) -> Accumulator:
-    return _Percentile(call)
-
-
-@aggregate("PercentileDisc", sql="percentile_disc", accepts=_constant_percentage)
-def percentile_disc(call: AggregateCall) -> Accumulator:
-    return _DiscretePercentile(call)
+aggregate("Percentile", sql="percentile percentile_cont median", accepts=_constant)(_Percentile)
+aggregate("PercentileDisc", sql="percentile_disc", accepts=_constant)(_DiscretePercentile)

@@ -6,6 +6,7 @@ the rows in this order.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,8 @@ class _Pick(Accumulator):
         return show_values(buffers[0], buffers[1], self._type)
 
 
-@aggregate("First", sql="first first_value any_value")
-def first(call: AggregateCall) -> Accumulator:
-    return _Pick(call, last=False)
-
-
-@aggregate("Last", sql="last last_value")
-def last(call: AggregateCall) -> Accumulator:
-    return _Pick(call, last=True)
+aggregate("First", sql="first first_value any_value")(partial(_Pick, last=False))
+aggregate("Last", sql="last last_value")(partial(_Pick, last=True))
 
 
 class _PickBy(Accumulator):
@@ -102,14 +97,8 @@ def _order_known(call: AggregateCall) -> str | None:
     return None if is_ordered(kind) else f"ordering by {kind}"
 
 
-@aggregate("MaxBy", sql="max_by", accepts=_order_known)
-def max_by(call: AggregateCall) -> Accumulator:
-    return _PickBy(call, largest=True)
-
-
-@aggregate("MinBy", sql="min_by", accepts=_order_known)
-def min_by(call: AggregateCall) -> Accumulator:
-    return _PickBy(call, largest=False)
+aggregate("MaxBy", sql="max_by", accepts=_order_known)(partial(_PickBy, largest=True))
+aggregate("MinBy", sql="min_by", accepts=_order_known)(partial(_PickBy, largest=False))
 
 
 class _PickSome(Accumulator):
@@ -167,9 +156,7 @@ def _limit_known(call: AggregateCall) -> str | None:
     return _order_known(call)
 
 
-@aggregate("MaxMinByK", sql="max_by min_by", accepts=_limit_known)
-def max_by_some(call: AggregateCall) -> Accumulator:
-    return _PickSome(call)
+aggregate("MaxMinByK", sql="max_by min_by", accepts=_limit_known)(_PickSome)
 
 
 class _Pivot(Accumulator):
@@ -229,6 +216,4 @@ def _pivot_known(call: AggregateCall) -> str | None:
     return f"pivot by a column of {kind}"
 
 
-@aggregate("PivotFirst", sql="", accepts=_pivot_known)
-def pivot_first(call: AggregateCall) -> Accumulator:
-    return _Pivot(call)
+aggregate("PivotFirst", sql="", accepts=_pivot_known)(_Pivot)
