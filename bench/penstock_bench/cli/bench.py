@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -10,27 +11,8 @@ from typing import Any
 
 import click
 
+from penstock_bench.cli.options import Option, directory_option, json_option
 from penstock_bench.report import Report
-
-Option = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on standard output."
-)
-
-
-def _quick_option(takes: str) -> Option:
-    return click.option("--quick", is_flag=True, help=f"{takes}; the figures mean nothing.")
-
-
-def _directory_option(size: str) -> Option:
-    return click.option(
-        "--dir",
-        "directory",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help=f"Where to write ({size}); the disk of the log.",
-    )
 
 
 def _say(line: str) -> None:
@@ -42,11 +24,28 @@ def bench() -> None:
     """Measure what we claim, beside the raw disk or a peer, in one run."""
 
 
-@bench.command("log")
-@_json_option
-@_quick_option("A few seconds")
-@_directory_option("about 6 GB")
-def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
+def _benchmark(*, quick: str, writes: str | None = None) -> Option:
+    """A command of `bench`, named as its function, that shows the report which that returns."""
+
+    def register(measure: Callable[..., Report]) -> click.Command:
+        @functools.wraps(measure)
+        def command(as_json: bool, **options: Any) -> None:
+            show_report(measure(**options), as_json=as_json)
+
+        flag = click.option("--quick", is_flag=True, help=f"{quick}; the figures mean nothing.")
+        options: list[Option] = [flag]
+        if writes is not None:
+            options.append(directory_option(f"Where to write ({writes}); the disk of the log."))
+        whole: Callable[..., Any] = command
+        for option in reversed(options):
+            whole = option(whole)
+        return bench.command(measure.__name__)(json_option(whole))
+
+    return register
+
+
+@_benchmark(quick="A few seconds", writes="about 6 GB")
+def log(quick: bool, directory: Path | None) -> Report:
     """The shared log on one machine: latency, throughput, selective reads, opening, memory.
 
     \b
@@ -56,14 +55,11 @@ def bench_log(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock_bench.log import QUICK, LogBenchSizes, run_log_bench
 
-    report = run_log_bench(directory=directory, plan=QUICK if quick else LogBenchSizes(), say=_say)
-    show_report(report, as_json=as_json)
+    return run_log_bench(directory=directory, plan=QUICK if quick else LogBenchSizes(), say=_say)
 
 
-@bench.command("ops")
-@_json_option
-@_quick_option("A minute less")
-def bench_ops(as_json: bool, quick: bool) -> None:
+@_benchmark(quick="A minute less")
+def ops(quick: bool) -> Report:
     """The operators on one core, beside the same work in batch Spark (needs Java).
 
     \b
@@ -73,15 +69,11 @@ def bench_ops(as_json: bool, quick: bool) -> None:
     """
     from penstock_bench.ops import QUICK, OpsBenchSizes, run_ops_bench
 
-    report = run_ops_bench(plan=QUICK if quick else OpsBenchSizes(), say=_say)
-    show_report(report, as_json=as_json)
+    return run_ops_bench(plan=QUICK if quick else OpsBenchSizes(), say=_say)
 
 
-@bench.command("realtime")
-@_json_option
-@_quick_option("Two minutes")
-@_directory_option("about 2 GB")
-def bench_realtime(as_json: bool, quick: bool, directory: Path | None) -> None:
+@_benchmark(quick="Two minutes", writes="about 2 GB")
+def realtime(quick: bool, directory: Path | None) -> Report:
     """Latency in real time, beside the same DataFrame in Spark's micro-batches (needs Java).
 
     About eight minutes, best on a machine that does nothing else.
@@ -93,17 +85,13 @@ def bench_realtime(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock_bench.realtime import QUICK, RealtimeBenchSizes, run_realtime_bench
 
-    report = run_realtime_bench(
+    return run_realtime_bench(
         directory=directory, plan=QUICK if quick else RealtimeBenchSizes(), say=_say
     )
-    show_report(report, as_json=as_json)
 
 
-@bench.command("recovery")
-@_json_option
-@_quick_option("Half a minute")
-@_directory_option("about 1 GB")
-def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
+@_benchmark(quick="Half a minute", writes="about 1 GB")
+def recovery(quick: bool, directory: Path | None) -> Report:
     """How soon a query goes on: with checkpoints beside without, after kills (needs Java).
 
     About two minutes.
@@ -115,17 +103,13 @@ def bench_recovery(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock_bench.recovery import QUICK, RecoveryBenchSizes, run_recovery_bench
 
-    report = run_recovery_bench(
+    return run_recovery_bench(
         directory=directory, plan=QUICK if quick else RecoveryBenchSizes(), say=_say
     )
-    show_report(report, as_json=as_json)
 
 
-@bench.command("connector")
-@_json_option
-@_quick_option("A minute")
-@_directory_option("about 4 GB")
-def bench_connector(as_json: bool, quick: bool, directory: Path | None) -> None:
+@_benchmark(quick="A minute", writes="about 4 GB")
+def connector(quick: bool, directory: Path | None) -> Report:
     """Streams as a source and a sink of Spark's own engine, beside Spark's own (needs Java).
 
     About five minutes, best on a machine that does nothing else.
@@ -137,17 +121,13 @@ def bench_connector(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock_bench.connector import QUICK, ConnectorBenchSizes, run_connector_bench
 
-    report = run_connector_bench(
+    return run_connector_bench(
         directory=directory, plan=QUICK if quick else ConnectorBenchSizes(), say=_say
     )
-    show_report(report, as_json=as_json)
 
 
-@bench.command("cluster")
-@_json_option
-@_quick_option("Half a minute")
-@_directory_option("about 1 GB")
-def bench_cluster(as_json: bool, quick: bool, directory: Path | None) -> None:
+@_benchmark(quick="Half a minute", writes="about 1 GB")
+def cluster(quick: bool, directory: Path | None) -> Report:
     """The replicated log beside the log of one machine: latency, a slow node, tails (needs Java).
 
     About four minutes, best on a machine that does nothing else.
@@ -159,10 +139,9 @@ def bench_cluster(as_json: bool, quick: bool, directory: Path | None) -> None:
     """
     from penstock_bench.cluster import QUICK, ClusterBenchSizes, run_cluster_bench
 
-    report = run_cluster_bench(
+    return run_cluster_bench(
         directory=directory, plan=QUICK if quick else ClusterBenchSizes(), say=_say
     )
-    show_report(report, as_json=as_json)
 
 
 def show_report(report: Report, *, as_json: bool) -> None:

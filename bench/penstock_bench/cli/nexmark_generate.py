@@ -19,6 +19,7 @@ import click
 
 from penstock_bench.cli.bench import show_report
 from penstock_bench.cli.nexmark_run import shown
+from penstock_bench.cli.options import json_option, number
 from penstock_bench.report import Check, Report
 
 if TYPE_CHECKING:
@@ -32,22 +33,17 @@ _REFRESH_SECONDS: Final = 0.2
 
 
 @click.command("generate")
-@click.option("--rate", type=click.FloatRange(min=1), default=100_000, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=20, show_default=True)
-@click.option(
+@number("--rate", click.FloatRange(min=1), 100_000)
+@number("--seconds", click.FloatRange(min=0.1), 20)
+@number(
     "--generators",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Processes that share the rate; the stream is then ordered only about.",
+    click.IntRange(1, 64),
+    1,
+    "Processes that share the rate; the stream is then ordered only about.",
 )
-@click.option("--seed", type=int, default=42, show_default=True)
-@click.option(
-    "--flush-ms",
-    type=click.FloatRange(min=0.5, max=10_000),
-    default=5,
-    show_default=True,
-    help="How often what became due is appended.",
+@number("--seed", click.INT, 42)
+@number(
+    "--flush-ms", click.FloatRange(min=0.5, max=10_000), 5, "How often what became due is appended."
 )
 @click.option(
     "--log",
@@ -63,14 +59,13 @@ _REFRESH_SECONDS: Final = 0.2
     show_default=True,
     help="rhino: keys drawn evenly, records of 206, 269 and 32 bytes.",
 )
-@click.option(
+@number(
     "--state-scale",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="With rhino: persons and auctions so many times as large, and in use.",
+    click.IntRange(min=1),
+    1,
+    "With rhino: persons and auctions so many times as large, and in use.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@json_option
 def generate(as_json: bool, target: str | None, **options: Any) -> None:
     """Append NEXMark events on schedule, and say how late they were; needs no Java.
 

@@ -16,6 +16,13 @@ import click
 
 from penstock.cli.output import NOTHING, show_json, show_table
 from penstock_bench.cli.nexmark_run import shown
+from penstock_bench.cli.options import (
+    directory_option,
+    json_option,
+    no_oracle_option,
+    number,
+    results_option,
+)
 
 if TYPE_CHECKING:
     from penstock_bench.report import Report
@@ -33,7 +40,7 @@ def peers() -> None:
 
 
 @peers.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on standard output.")
+@json_option
 def list_peers(as_json: bool) -> None:
     """Which peers there are, and whether they can run here.
 
@@ -67,7 +74,7 @@ def list_peers(as_json: bool) -> None:
 
 @peers.command("install")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@json_option
 def install_peers(names: tuple[str, ...], as_json: bool) -> None:
     """Install peers, each into a virtual environment of its own beside its program.
 
@@ -87,44 +94,22 @@ def install_peers(names: tuple[str, ...], as_json: bool) -> None:
 
 @click.command("compare")
 @click.argument("queries", nargs=-1, required=True)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=1),
-    default=5_000,
-    show_default=True,
-    help="Events a second; choose one that all hold.",
-)
-@click.option("--seconds", type=click.FloatRange(min=1), default=20, show_default=True)
-@click.option(
+@number("--rate", click.FloatRange(min=1), 5_000, "Events a second; choose one that all hold.")
+@number("--seconds", click.FloatRange(min=1), 20)
+@number(
     "--warm-seconds",
-    type=click.FloatRange(min=0),
-    default=10,
-    show_default=True,
-    help="Of Penstock: before the measured ones, and not counted.",
+    click.FloatRange(min=0),
+    10,
+    "Of Penstock: before the measured ones, and not counted.",
 )
-@click.option(
-    "--peer-warm-seconds",
-    type=click.FloatRange(min=0),
-    default=25,
-    show_default=True,
-    help="Of the peers, whose JVMs need longer.",
-)
+@number("--peer-warm-seconds", click.FloatRange(min=0), 25, "Of the peers, whose JVMs need longer.")
 @click.option("--peer", "peers", multiple=True, help="Only this one; may be repeated.")
 @click.option("--variant", "variants", multiple=True, help="Only this one; may be repeated.")
-@click.option("--seed", type=int, default=42, show_default=True)
-@click.option("--no-oracle", is_flag=True, help="Do not compare with batch Spark.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where logs and files are for the time of the run.",
-)
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also keep every result as a file in this directory.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@number("--seed", click.INT, 42)
+@no_oracle_option
+@directory_option("Where logs and files are for the time of the run.")
+@results_option("Also keep every result as a file in this directory.")
+@json_option
 def compare(
     queries: tuple[str, ...],
     no_oracle: bool,

@@ -11,6 +11,13 @@ import click
 
 from penstock.cli.output import show_table
 from penstock_bench.cli.nexmark_run import shown
+from penstock_bench.cli.options import (
+    directory_option,
+    json_option,
+    no_oracle_option,
+    number,
+    results_option,
+)
 from penstock_bench.report import Report
 
 
@@ -40,22 +47,13 @@ from penstock_bench.report import Report
     default=("marker", "transaction", "aligned", "unsafe"),
     help="Repeatable.  [default: all]",
 )
-@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.5), default=10, show_default=True)
-@click.option("--warm-seconds", type=click.FloatRange(min=0), default=4, show_default=True)
-@click.option("--no-oracle", is_flag=True, help="Do not compare with batch Spark.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where the log is for the time of the run.",
-)
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also keep every run as a file in this directory.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@number("--rounds", click.IntRange(1, 100), 3)
+@number("--seconds", click.FloatRange(min=0.5), 10)
+@number("--warm-seconds", click.FloatRange(min=0), 4)
+@no_oracle_option
+@directory_option("Where the log is for the time of the run.")
+@results_option("Also keep every run as a file in this directory.")
+@json_option
 def protocols(
     rates: tuple[str, ...],
     no_oracle: bool,

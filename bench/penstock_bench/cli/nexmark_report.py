@@ -14,6 +14,7 @@ import click
 from penstock.cli.output import show_fields, show_json, show_table
 from penstock.errors import NotFound
 from penstock_bench.cli.bench import show_report
+from penstock_bench.cli.options import directory_option, json_option, number
 
 #: Where `penstock nexmark run --results` keeps result objects, unless told otherwise.
 RESULTS = Path("nexmark-results")
@@ -32,7 +33,7 @@ RESULTS = Path("nexmark-results")
     type=click.Path(path_type=Path, file_okay=False),
     help="Where page and pictures go; `report` in the directory of results if not given.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@json_option
 def report(results: Path, out: Path | None, as_json: bool) -> None:
     """One HTML page and PNGs of all results: latency against rate, peers, protocols, saturation.
 
@@ -90,27 +91,12 @@ def _parse_rates(context: click.Context, parameter: click.Parameter, value: str)
     callback=_parse_rates,
     help="Events/s, by commas.",
 )
-@click.option(
-    "--seconds",
-    type=click.IntRange(min=1),
-    default=300,
-    show_default=True,
-    help="Event time until the failure.",
+@number("--seconds", click.IntRange(min=1), 300, "Event time until the failure.")
+@number(
+    "--rounds", click.IntRange(min=1), 5, "How often each resume is measured; the median counts."
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="How often each resume is measured; the median counts.",
-)
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where to write (about 1 GB); the disk of the log.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@directory_option("Where to write (about 1 GB); the disk of the log.")
+@json_option
 def recovery(
     rates: tuple[int, ...], seconds: int, rounds: int, directory: Path | None, as_json: bool
 ) -> None:

@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.output import show_fields, show_table
+from penstock_bench.cli.options import (
+    directory_option,
+    json_option,
+    no_oracle_option,
+    number,
+    results_option,
+)
 
 if TYPE_CHECKING:
     from penstock_bench.nexmark.run import Run
@@ -35,21 +42,9 @@ _OPTIONS: Final = (
         type=click.Choice(["append", "update", "complete"]),
         help="By default the query's own.",
     ),
-    click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True),
-    click.option(
-        "--generators",
-        type=click.IntRange(1, 64),
-        default=1,
-        show_default=True,
-        help="Processes that share the rate.",
-    ),
-    click.option(
-        "--flush-ms",
-        type=click.FloatRange(0.5, 10_000),
-        default=5,
-        show_default=True,
-        help="How often a generator appends.",
-    ),
+    number("--workers", click.IntRange(1, 64), 1),
+    number("--generators", click.IntRange(1, 64), 1, "Processes that share the rate."),
+    number("--flush-ms", click.FloatRange(0.5, 10_000), 5, "How often a generator appends."),
     click.option(
         "--commit-interval",
         "commit_interval_ms",
@@ -65,34 +60,23 @@ _OPTIONS: Final = (
         type=click.IntRange(0, 60_000),
         help="How late events may be.  [default: 0, with several generators 100]",
     ),
-    click.option(
+    number(
         "--state-scale",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="Of nbq5, nbq8, nbqx: persons and auctions so many times as large, and in use.",
+        click.IntRange(min=1),
+        1,
+        "Of nbq5, nbq8, nbqx: persons and auctions so many times as large, and in use.",
     ),
-    click.option("--seed", type=int, default=42, show_default=True),
-    click.option("--no-oracle", is_flag=True, help="Do not compare with batch Spark."),
-    click.option(
+    number("--seed", click.INT, 42),
+    no_oracle_option,
+    number(
         "--oracle-events",
-        type=click.IntRange(min=1),
-        default=2_000_000,
-        show_default=True,
-        help="Of a longer run, the oracle checks a part in a run of its own.",
+        click.IntRange(min=1),
+        2_000_000,
+        "Of a longer run, the oracle checks a part in a run of its own.",
     ),
-    click.option(
-        "--dir",
-        "directory",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="Where the log is for the time of the run.",
-    ),
-    click.option(
-        "--results",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Also keep the result as a file in this directory.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output."),
+    directory_option("Where the log is for the time of the run."),
+    results_option("Also keep the result as a file in this directory."),
+    json_option,
 )
 
 
@@ -104,21 +88,9 @@ def _with_options(command: Command) -> Command:
 
 @click.command("run")
 @click.argument("query")
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=1),
-    default=50_000,
-    show_default=True,
-    help="Events a second.",
-)
-@click.option("--seconds", type=click.FloatRange(min=0.5), default=60, show_default=True)
-@click.option(
-    "--warm-seconds",
-    type=click.FloatRange(min=0),
-    default=10,
-    show_default=True,
-    help="Before the measured ones, and not counted.",
-)
+@number("--rate", click.FloatRange(min=1), 50_000, "Events a second.")
+@number("--seconds", click.FloatRange(min=0.5), 60)
+@number("--warm-seconds", click.FloatRange(min=0), 10, "Before the measured ones, and not counted.")
 @_with_options
 def run(
     query: str, as_json: bool, directory: Path | None, results: Path | None, **options: Any
@@ -152,10 +124,8 @@ def run(
 @click.command("saturate")
 @click.argument("query")
 @click.option("--from", "first", type=click.FloatRange(min=1), help="The first rate to try.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.5), default=20, show_default=True, help="Of each step."
-)
-@click.option("--warm-seconds", type=click.FloatRange(min=0), default=5, show_default=True)
+@number("--seconds", click.FloatRange(min=0.5), 20, "Of each step.")
+@number("--warm-seconds", click.FloatRange(min=0), 5)
 @_with_options
 def saturate(
     query: str,
