@@ -83,6 +83,7 @@ class ClusterBenchSizes:
     catch_up_rounds: int = 3
 
 
+FULL: Final = ClusterBenchSizes()
 QUICK: Final = ClusterBenchSizes(
     rounds=1,
     latency_appends=50,
@@ -101,7 +102,7 @@ QUICK: Final = ClusterBenchSizes(
 )
 
 
-def run_cluster_bench(*, directory: Path | None, plan: ClusterBenchSizes, say: Say) -> Report:
+def run_bench(*, directory: Path | None, plan: ClusterBenchSizes, say: Say) -> Report:
     with scratch("penstock-bench-", directory) as root:
         report = Report("cluster", parameters={"plan": repr(plan), "quick": plan == QUICK})
         machine = ClusterProcess(

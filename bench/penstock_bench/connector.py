@@ -94,6 +94,7 @@ class ConnectorBenchSizes:
     with_batches: bool = True
 
 
+FULL: Final = ConnectorBenchSizes()
 QUICK: Final = ConnectorBenchSizes(rounds=1, rows=20_000, warm_triggers=3, triggers=10)
 
 
@@ -108,7 +109,7 @@ class ConnectorFigures:
     rows_off: int = 0
 
 
-def run_connector_bench(*, directory: Path | None, plan: ConnectorBenchSizes, say: Say) -> Report:
+def run_bench(*, directory: Path | None, plan: ConnectorBenchSizes, say: Say) -> Report:
     """About six minutes; needs Java."""
     busy = os.getloadavg()[0]
     if busy > _BUSY_LOAD:

@@ -55,6 +55,7 @@ class LogBenchSizes:
     memory_tags: int = 100_000
 
 
+FULL = LogBenchSizes()
 QUICK = LogBenchSizes(
     rounds=2,
     latency_appends=100,
@@ -329,7 +330,7 @@ class Bench:
 PAYLOAD_BYTES_OF_LARGEST = 128 * KIB
 
 
-def run_log_bench(*, directory: Path | None, plan: LogBenchSizes, say: Say) -> Report:
+def run_bench(*, directory: Path | None, plan: LogBenchSizes, say: Say) -> Report:
     return Bench(directory, plan, say).run()
 
 

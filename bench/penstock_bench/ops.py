@@ -50,6 +50,7 @@ class OpsBenchSizes:
     memory_keys: int = 1_000_000
 
 
+FULL = OpsBenchSizes()
 QUICK = OpsBenchSizes(rows=20_000, rounds=2, memory_keys=20_000)
 
 
@@ -143,7 +144,7 @@ SCENARIOS = (
 )
 
 
-def run_ops_bench(plan: OpsBenchSizes, say: Say) -> Report:
+def run_bench(plan: OpsBenchSizes, say: Say) -> Report:
     """All scenarios, ours and Spark's."""
     report = Report("ops", parameters={"plan": repr(plan), "virtual_nodes_in_one_task": True})
     tables = {name: make_rows(seed, plan.rows) for seed, name in enumerate(("events", "others"))}

@@ -93,6 +93,7 @@ class RealtimeBenchSizes:
     variants: tuple[str, ...] = (PENSTOCK, UNSAFE, MICRO_BATCH_BEST, MICRO_BATCH_DEFAULTS)
 
 
+FULL: Final = RealtimeBenchSizes()
 QUICK: Final = RealtimeBenchSizes(
     rounds=1,
     warm_seconds=1,
@@ -186,7 +187,7 @@ class MicroBatches:
 Results = dict[str, dict[str, VariantFigures]]
 
 
-def run_realtime_bench(*, directory: Path | None, plan: RealtimeBenchSizes, say: Say) -> Report:
+def run_bench(*, directory: Path | None, plan: RealtimeBenchSizes, say: Say) -> Report:
     busy = os.getloadavg()[0]
     if busy > _BUSY_LOAD:
         say(f"the machine is busy (load {busy:.1f}): latencies will say more about that")

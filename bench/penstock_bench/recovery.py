@@ -78,6 +78,7 @@ class RecoveryBenchSizes:
     with_cluster: bool = True
 
 
+FULL: Final = RecoveryBenchSizes()
 QUICK: Final = RecoveryBenchSizes(event_seconds=30, rounds=1, kills=1, with_cluster=False)
 
 
@@ -122,14 +123,8 @@ class RecoveryFigures:
     executor_killed: list[float] = field(default_factory=list)
 
 
-def run_recovery_bench(
-    *,
-    directory: Path | None = None,
-    plan: RecoveryBenchSizes | None = None,
-    say: Say = lambda _: None,
-) -> Report:
+def run_bench(*, directory: Path | None, plan: RecoveryBenchSizes, say: Say) -> Report:
     """About three minutes; needs Java."""
-    plan = plan or RecoveryBenchSizes()
     figures = RecoveryFigures()
     with scratch("penstock-recovery-", directory) as root:
         _measure(root, plan, figures, say)
@@ -141,14 +136,10 @@ def run_recovery_bench(
 
 
 def measure_resume(
-    *,
-    directory: Path | None = None,
-    plan: RecoveryBenchSizes | None = None,
-    say: Say = lambda _: None,
+    *, directory: Path | None, plan: RecoveryBenchSizes, say: Say
 ) -> RecoveryFigures:
     """Only the first part: tasks in this process, with checkpoints and without. Needs Java once,
     to plan the query."""
-    plan = plan or RecoveryBenchSizes()
     figures = RecoveryFigures()
     with (
         scratch("penstock-recovery-", directory) as root,

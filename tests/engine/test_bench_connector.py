@@ -17,7 +17,7 @@ from penstock_bench.connector import (
     ConnectorFigures,
     count_rows_off,
     make_report,
-    run_connector_bench,
+    run_bench,
 )
 from penstock_bench.connector_queries import count_triggers
 
@@ -27,7 +27,7 @@ PLAN = ConnectorBenchSizes(rounds=1, rows=2_000, warm_triggers=0, triggers=2, wa
 @pytest.mark.soak  # every pair of sources and sinks once: half a minute
 def test_a_tiny_run_measures_every_pair_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
     said: list[str] = []
-    report = run_connector_bench(directory=tmp_path, plan=PLAN, say=said.append)
+    report = run_bench(directory=tmp_path, plan=PLAN, say=said.append)
 
     checks = {check.name: check for check in report.checks}
     assert checks["trigger_p50_over_rate_micro_batch_to_noop"].value > 0

@@ -14,7 +14,7 @@ from penstock_bench.realtime import (
     MICRO_BATCH_DEFAULTS,
     PENSTOCK,
     RealtimeBenchSizes,
-    run_realtime_bench,
+    run_bench,
 )
 
 import penstock
@@ -54,7 +54,7 @@ PLAN = RealtimeBenchSizes(
 def test_a_tiny_run_measures_both_engines_and_loses_nothing(tmp_path: Path) -> None:
     said: list[str] = []
 
-    report = run_realtime_bench(directory=tmp_path, plan=PLAN, say=said.append)
+    report = run_bench(directory=tmp_path, plan=PLAN, say=said.append)
 
     checks = {check.name: check for check in report.checks}
     assert set(checks) == {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock_bench.recovery import QUICK, run_recovery_bench
+from penstock_bench.recovery import QUICK, run_bench
 
 
 def test_state_is_built_lost_and_resumed_with_checkpoints_and_without(
     spark: Any, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    report = run_recovery_bench(directory=tmp_path, plan=QUICK, say=said.append)
+    report = run_bench(directory=tmp_path, plan=QUICK, say=said.append)
 
     values = {check.name: check.value for check in report.checks}
     assert values["difference in rows of state"] == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock_bench.ops import BATCH_SIZES, SCENARIOS, OpsBenchSizes, run_ops_bench
+from penstock_bench.ops import BATCH_SIZES, SCENARIOS, OpsBenchSizes, run_bench
 
 
 def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:
     said: list[str] = []
-    report = run_ops_bench(OpsBenchSizes(rows=10_000, rounds=1, memory_keys=10_000), said.append)
+    report = run_bench(OpsBenchSizes(rows=10_000, rounds=1, memory_keys=10_000), said.append)
     assert [check.name for check in report.checks] == [s.name for s in SCENARIOS if s.bar]
     assert all(check.value > 0 for check in report.checks)
     for scenario in SCENARIOS:

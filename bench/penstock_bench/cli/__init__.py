@@ -1,7 +1,7 @@
 """Commands that `penstock` has where this package is installed.
 
 bench.py         bench: each benchmark, its table or JSON
-options.py       options that many commands share
+output.py        options, progress and reports, as all commands have them
 nexmark.py       the group of the benchmark's commands
 nexmark_generate.py  nexmark generate: the events alone, on schedule
 nexmark_run.py   nexmark run, saturate: a query measured, and the highest rate it holds

@@ -11,7 +11,7 @@ from penstock_bench.cli.nexmark_report import recovery, report
 from penstock_bench.cli.nexmark_run import run, saturate
 
 
-@click.group()
+@click.group(context_settings={"show_default": True})
 def nexmark() -> None:
     """NEXMark: an auction site as a benchmark, its queries and their figures.
 

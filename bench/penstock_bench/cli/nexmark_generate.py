@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock_bench.cli.bench import show_report
-from penstock_bench.cli.nexmark_run import shown
-from penstock_bench.cli.options import json_option, number
+from penstock_bench.cli.output import json_option, number, seed_option, show_report, shown
 from penstock_bench.report import Check, Report
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ _REFRESH_SECONDS: Final = 0.2
     1,
     "Processes that share the rate; the stream is then ordered only about.",
 )
-@number("--seed", click.INT, 42)
+@seed_option
 @number(
     "--flush-ms", click.FloatRange(min=0.5, max=10_000), 5, "How often what became due is appended."
 )
@@ -51,12 +49,11 @@ _REFRESH_SECONDS: Final = 0.2
     metavar="TARGET",
     help="A data directory or penstock://host:port.  [default: a new log, removed afterwards]",
 )
-@click.option("--stream", default="events", show_default=True)
+@click.option("--stream", default="events")
 @click.option(
     "--variant",
     type=click.Choice(["nexmark", "rhino"]),
     default="nexmark",
-    show_default=True,
     help="rhino: keys drawn evenly, records of 206, 269 and 32 bytes.",
 )
 @number(

@@ -6,8 +6,6 @@ standard error. Exit code 1 if a bar is missed.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.output import NOTHING, show_json, show_table
-from penstock_bench.cli.nexmark_run import shown
-from penstock_bench.cli.options import (
+from penstock_bench.cli.output import (
     directory_option,
     json_option,
-    no_oracle_option,
+    keeper,
     number,
+    oracle_option,
     results_option,
+    say,
+    seed_option,
+    show_report,
+    shown,
+    verdict,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def peers() -> None:
 
 
 @peers.command("list")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on standard output.")
 def list_peers(as_json: bool) -> None:
     """Which peers there are, and whether they can run here.
 
@@ -86,7 +89,7 @@ def install_peers(names: tuple[str, ...], as_json: bool) -> None:
 
     specs = [find_peer(name) for name in names]
     for spec in specs:
-        install(spec, lambda line: click.echo(f"… {line}", err=True))
+        install(spec, say)
         click.echo(f"{spec.name} is ready", err=True)
     if as_json:
         show_json([{"name": spec.name, "is_ready": spec.missing is None} for spec in specs])
@@ -105,8 +108,8 @@ def install_peers(names: tuple[str, ...], as_json: bool) -> None:
 @number("--peer-warm-seconds", click.FloatRange(min=0), 25, "Of the peers, whose JVMs need longer.")
 @click.option("--peer", "peers", multiple=True, help="Only this one; may be repeated.")
 @click.option("--variant", "variants", multiple=True, help="Only this one; may be repeated.")
-@number("--seed", click.INT, 42)
-@no_oracle_option
+@seed_option
+@oracle_option
 @directory_option("Where logs and files are for the time of the run.")
 @results_option("Also keep every result as a file in this directory.")
 @json_option
@@ -131,23 +134,11 @@ def compare(
     """
     from penstock_bench.nexmark.compare import PeerComparison
     from penstock_bench.nexmark.compare import compare as run_comparison
-    from penstock_bench.nexmark.keep import keep
 
     plan = PeerComparison(queries, oracle=not no_oracle, **options)
-    with shown() as (say, show):
-        report = run_comparison(
-            plan,
-            say,
-            show=show,
-            directory=directory,
-            keep=lambda result: None if results is None else keep(result, results),
-        )
-    if as_json:
-        click.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        _show_comparison(report)
-    if not report.ok:
-        sys.exit(1)
+    with shown() as (tell, show):
+        report = run_comparison(plan, tell, show=show, directory=directory, keep=keeper(results))
+    show_report(report, _show_comparison, as_json=as_json)
 
 
 def _show_comparison(report: Report) -> None:
@@ -161,9 +152,9 @@ def _show_comparison(report: Report) -> None:
         click.echo(f"skipped: {name}: {run['reason']}")
     click.echo()
     for check in report.checks:
-        verdict = "ok  " if check.ok else "MISS"
         bar = f"{check.sense} {check.bar:,g} {check.unit}".rstrip()
-        click.echo(f"{verdict} {check.name}: {check.value:,.2f}, {bar}  {check.detail}".rstrip())
+        line = f"{verdict(check.ok)} {check.name}: {check.value:,.2f}, {bar}"
+        click.echo(f"{line}  {check.detail}".rstrip())
 
 
 def _rows(report: Report) -> Iterator[tuple[object, ...]]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from penstock.cli.output import show_table
-from penstock_bench.cli.nexmark_run import shown
-from penstock_bench.cli.options import (
+from penstock_bench.cli.output import (
     directory_option,
     json_option,
-    no_oracle_option,
+    keeper,
     number,
+    oracle_option,
     results_option,
+    show_result,
+    shown,
 )
+from penstock_bench.protocols.choosing import PROTOCOLS
 from penstock_bench.report import Report
 
 
@@ -36,21 +37,21 @@ from penstock_bench.report import Report
     type=click.IntRange(0, 60_000),
     multiple=True,
     default=(10, 100),
-    show_default=True,
     help="Between two commits; repeatable.",
 )
 @click.option(
     "--protocol",
     "protocols",
-    type=click.Choice(["marker", "transaction", "aligned", "unsafe"]),
+    type=click.Choice(PROTOCOLS),
     multiple=True,
-    default=("marker", "transaction", "aligned", "unsafe"),
+    default=PROTOCOLS,
+    show_default=False,
     help="Repeatable.  [default: all]",
 )
 @number("--rounds", click.IntRange(1, 100), 3)
 @number("--seconds", click.FloatRange(min=0.5), 10)
 @number("--warm-seconds", click.FloatRange(min=0), 4)
-@no_oracle_option
+@oracle_option
 @directory_option("Where the log is for the time of the run.")
 @results_option("Also keep every run as a file in this directory.")
 @json_option
@@ -72,7 +73,6 @@ def protocols(
       penstock nexmark protocols --rate q5=4000 --interval 10 --interval 25 --interval 50
       penstock nexmark protocols --rounds 1 --seconds 5 --json --results results/
     """
-    from penstock_bench.nexmark.keep import keep
     from penstock_bench.nexmark.protocols import ProtocolComparison, compare_protocols
     from penstock_bench.nexmark.run import Bench
 
@@ -80,15 +80,9 @@ def protocols(
         options["rates"] = dict(_parse(text) for text in rates)
     plan = ProtocolComparison(**options, oracle=not no_oracle)
     with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
-        report, runs = compare_protocols(
-            bench, plan, say, lambda run: None if results is None else keep(run, results)
-        )
-    if as_json:
-        click.echo(json.dumps({**report.as_json(), "runs": runs}, indent=2))
-    else:
-        _show(report)
-    if not report.ok:
-        sys.exit(1)
+        report, runs = compare_protocols(bench, plan, say, keeper(results))
+    result = {**report.as_json(), "runs": runs}
+    show_result(result, lambda: _show(report), as_json=as_json, ok=report.ok)
 
 
 def _parse(text: str) -> tuple[str, float]:

@@ -6,28 +6,30 @@ its absence told.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from penstock.cli.output import show_fields, show_json, show_table
 from penstock.errors import NotFound
-from penstock_bench.cli.bench import show_report
-from penstock_bench.cli.options import directory_option, json_option, number
+from penstock_bench.cli.output import (
+    directory_option,
+    json_option,
+    number,
+    results_option,
+    say,
+    show_origin,
+    show_report,
+    verdict,
+)
+from penstock_bench.report import Report
 
 #: Where `penstock nexmark run --results` keeps result objects, unless told otherwise.
 RESULTS = Path("nexmark-results")
 
 
 @click.command("report")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=RESULTS,
-    show_default=True,
-    help="Directory of result objects (*.json), searched to any depth.",
-)
+@results_option("Directory of result objects (*.json), searched to any depth.", RESULTS)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -85,11 +87,7 @@ def _parse_rates(context: click.Context, parameter: click.Parameter, value: str)
 
 @click.command("recovery")
 @click.option(
-    "--rates",
-    default="10000,20000,40000",
-    show_default=True,
-    callback=_parse_rates,
-    help="Events/s, by commas.",
+    "--rates", default="10000,20000,40000", callback=_parse_rates, help="Events/s, by commas."
 )
 @number("--seconds", click.IntRange(min=1), 300, "Event time until the failure.")
 @number(
@@ -113,23 +111,14 @@ def recovery(
     """
     from penstock_bench.nexmark.recovery import make_table, run_recovery
 
-    figures = run_recovery(
-        rates,
-        seconds=seconds,
-        rounds=rounds,
-        directory=directory,
-        say=lambda line: click.echo(f"… {line}", err=True),
-    )
-    if as_json:
-        show_report(figures, as_json=True)
-        return
-    show_table(*make_table(figures.as_json()))
-    click.echo()
-    for check in figures.checks:
-        verdict = "ok  " if check.ok else "MISS"
-        value = f"{check.value:,.2f} {check.unit}"
-        click.echo(f"{verdict} {check.name}: {value} ({check.sense} {check.bar:,g})")
-    as_said = figures.as_json()
-    click.echo(f"commit {as_said['commit']}, machine {as_said['machine']}")
-    if not figures.ok:
-        sys.exit(1)
+    figures = run_recovery(rates, seconds=seconds, rounds=rounds, directory=directory, say=say)
+
+    def show(figures: Report) -> None:
+        show_table(*make_table(figures.as_json()))
+        click.echo()
+        for check in figures.checks:
+            value = f"{check.value:,.2f} {check.unit} ({check.sense} {check.bar:,g})"
+            click.echo(f"{verdict(check.ok)} {check.name}: {value}")
+        show_origin(figures)
+
+    show_report(figures, show, as_json=as_json)

@@ -6,35 +6,31 @@ standard error. Exit code 1 if a run was not held or the oracle found a differen
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.cli.output import show_fields, show_table
-from penstock_bench.cli.options import (
+from penstock_bench.cli.output import (
     directory_option,
     json_option,
-    no_oracle_option,
+    keeper,
     number,
+    oracle_option,
     results_option,
+    seed_option,
+    show_result,
+    shown,
+    verdict,
 )
+from penstock_bench.protocols.choosing import PROTOCOLS
 
 if TYPE_CHECKING:
     from penstock_bench.nexmark.run import Run
 
-Say = Callable[[str], None]
-Show = Callable[[float, str], None]
 Command = Callable[..., Any]
-
-#: Between two plain lines of progress.
-_LINE_SECONDS: Final = 5.0
-_PROTOCOLS: Final = ("marker", "transaction", "aligned", "unsafe")
 
 _OPTIONS: Final = (
     click.option(
@@ -51,10 +47,9 @@ _OPTIONS: Final = (
         metavar="MS",
         type=click.IntRange(0, 60_000),
         default=0,
-        show_default=True,
         help="Between two commits at least; 0: as often as the log can.",
     ),
-    click.option("--protocol", type=click.Choice(_PROTOCOLS), default="marker", show_default=True),
+    click.option("--protocol", type=click.Choice(PROTOCOLS), default="marker"),
     click.option(
         "--watermark-ms",
         type=click.IntRange(0, 60_000),
@@ -66,8 +61,8 @@ _OPTIONS: Final = (
         1,
         "Of nbq5, nbq8, nbqx: persons and auctions so many times as large, and in use.",
     ),
-    number("--seed", click.INT, 42),
-    no_oracle_option,
+    seed_option,
+    oracle_option,
     number(
         "--oracle-events",
         click.IntRange(min=1),
@@ -106,19 +101,13 @@ def run(
       penstock nexmark run q1 --rate 20000 --seconds 30 --json
       penstock nexmark run q4 --rate 2000 --protocol unsafe --results results/
     """
-    from penstock_bench.nexmark.keep import keep
     from penstock_bench.nexmark.run import run_nexmark
 
     with shown() as (say, show):
         result = run_nexmark(_run(query, options), say, show=show, directory=directory)
-    if results is not None:
-        keep(result, results)
-    if as_json:
-        click.echo(json.dumps(result, indent=2))
-    else:
-        _show_result(result)
-    if not all(check["ok"] for check in result["checks"]):
-        sys.exit(1)
+    keeper(results)(result)
+    ok = all(check["ok"] for check in result["checks"])
+    show_result(result, lambda: _show_run(result), as_json=as_json, ok=ok)
 
 
 @click.command("saturate")
@@ -145,21 +134,15 @@ def saturate(
       penstock nexmark saturate q5
       penstock nexmark saturate q1 --from 50000 --seconds 30 --json
     """
-    from penstock_bench.nexmark.keep import keep
     from penstock_bench.nexmark.run import Bench
     from penstock_bench.nexmark.saturate import find_saturation
 
     with shown() as (say, show), Bench(say, show=show, directory=directory) as bench:
         saturation, steps = find_saturation(bench, _run(query, options), say, first=first)
-    if results is not None:
-        for step in steps:
-            keep(step, results)
-    if as_json:
-        click.echo(json.dumps(saturation, indent=2))
-    else:
-        _show_saturation(saturation)
-    if not saturation["is_final"] or saturation["oracle"] == "different":
-        sys.exit(1)
+    for step in steps:
+        keeper(results)(step)
+    ok = saturation["is_final"] and saturation["oracle"] != "different"
+    show_result(saturation, lambda: _show_saturation(saturation), as_json=as_json, ok=ok)
 
 
 def _run(query: str, options: dict[str, Any]) -> Run:
@@ -168,44 +151,7 @@ def _run(query: str, options: dict[str, Any]) -> Run:
     return Run(query, oracle=not options.pop("no_oracle"), **options)
 
 
-@contextlib.contextmanager
-def shown() -> Iterator[tuple[Say, Show]]:
-    """What is said and shown while something runs: a bar in a terminal, plain lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _say, _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, refresh_per_second=4
-    ) as progress:
-        bar = progress.add_task("starting", total=1.0)
-
-        def show(share: float, text: str) -> None:
-            progress.update(bar, completed=share, description=text)
-
-        yield (lambda line: progress.console.print(f"… {line}", highlight=False)), show
-
-
-def _say(line: str) -> None:
-    click.echo(f"… {line}", err=True)
-
-
-class _Lines:
-    """Progress where there is no terminal: a line now and then."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, share: float, text: str) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LINE_SECONDS
-            _say(f"{share:4.0%} {text}")
-
-
-def _show_result(result: dict[str, Any]) -> None:
+def _show_run(result: dict[str, Any]) -> None:
     latency = result["latency_ms"] or {}
     lag = result["lag_events"]
     cpu = result["cpu_s_per_million_events"]
@@ -231,9 +177,8 @@ def _show_result(result: dict[str, Any]) -> None:
     )
     click.echo()
     for check in result["checks"]:
-        verdict = "ok  " if check["ok"] else "MISS"
         bar = f"{check['sense']} {check['bar']:,g} {check['unit']}"
-        click.echo(f"{verdict} {check['name']}: {check['value']:,.2f}, {bar}".rstrip())
+        click.echo(f"{verdict(check['ok'])} {check['name']}: {check['value']:,.2f}, {bar}".rstrip())
 
 
 def _number(value: float | None) -> str:
