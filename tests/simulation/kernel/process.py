@@ -7,6 +7,7 @@ happens any more. What it gives to an executor is done as one atomic step at a l
 from __future__ import annotations
 
 import asyncio
+from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
@@ -276,9 +277,11 @@ class Process(asyncio.BaseEventLoop):
 
     def discard(self) -> None:
         """Let go of what a killed process was doing."""
+        events._set_running_loop(self)  # or what they do at their end would make a real loop
         for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close(task.get_coro())
+        events._set_running_loop(None)
         self._left.clear()
         self.close()
 

@@ -148,13 +148,16 @@ class Scheduler:
         """Go on until something has happened; Stuck if it does not within the time or steps."""
         deadline, steps_max = self.now + seconds, self.steps + steps
         step, errors = self.step, self.errors
-        while not happened():
-            if not step():
-                raise Stuck(f"nothing is left to do at {self.now:.6f} s")
-            if errors:
-                raise Unforeseen("; ".join(errors)) from self.cause
-            if self.now > deadline or self.steps > steps_max:
-                raise Stuck(f"not after {self.now:.6f} s and {self.steps} steps")
+        try:
+            while not happened():
+                if not step():
+                    raise Stuck(f"nothing is left to do at {self.now:.6f} s")
+                if errors:
+                    raise Unforeseen("; ".join(errors)) from self.cause
+                if self.now > deadline or self.steps > steps_max:
+                    raise Stuck(f"not after {self.now:.6f} s and {self.steps} steps")
+        finally:
+            events._set_running_loop(None)
 
     def run_for(self, seconds: float) -> None:
         """Go on for so long."""
