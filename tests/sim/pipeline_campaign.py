@@ -44,7 +44,7 @@ def run_seeds(
         campaign.counts += world.counts
         campaign.counts[f"shape {world.swarm.shape}"] += 1
         campaign.seeds += 1
-        campaign.steps += world.loop.steps
+        campaign.steps += world.scheduler.steps
         if world.counts["fault kill"] + world.counts["fault driver"] > 2:
             campaign.instances += [len(one) for one in world.story.instances.values()]
         if len(campaign.failures) == failures_max or time.monotonic() > deadline:
@@ -57,8 +57,8 @@ def story_of(world: PipelineWorld, error: Exception) -> str:
     is_marker = world.swarm.protocol == "marker"
     file = "test_exactly_once.py" if is_marker else "test_commit_protocols_swarm.py"
     command = f"PENSTOCK_SIM_FIRST={world.seed} PENSTOCK_SIM_SEEDS=1 pytest tests/sim/{file}"
-    lines = "\n  ".join(world.loop.trace[-_TRACE_LINES:])
+    lines = "\n  ".join(world.scheduler.trace_lines(_TRACE_LINES))
     return (
         f"seed {world.seed}: {type(error).__name__}: {error}\nrepeat with: {command}\n"
-        f"swarm: {world.swarm}\nlast of {len(world.loop.trace)} trace lines:\n  {lines}"
+        f"swarm: {world.swarm}\nlast of {len(world.scheduler.trace)} trace lines:\n  {lines}"
     )

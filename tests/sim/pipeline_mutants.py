@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 import pytest
 from penstock_bench.protocols.choosing import ProtocolName
+from simulation.pipeline.store import SimFolder
 from simulation.pipeline.swarm import draw_swarm
 from simulation.pipeline.world import PipelineWorld
+
+from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
+from penstock.protocol.names import TaskId
+from penstock.runtime.commit import Commit
+from penstock.runtime.control import Assign, Message
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.task import Task
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.wire import messages as m
 
 SEEDS_MAX = 300
 #: Mistakes in a mutant itself, not in what it does to the engine.
@@ -27,8 +39,8 @@ class Mutant:
     apply: Callable[[pytest.MonkeyPatch], None]
     swarm: dict[str, Any] = field(default_factory=dict)
     protocol: ProtocolName = "marker"
-    #: The first seed: the hunt for a rare race begins near one that was found.
-    first: int = 0
+    #: The first that catches it.
+    seed: int = 0
 
 
 def world(seed: int, changes: dict[str, Any], protocol: ProtocolName = "marker") -> PipelineWorld:
@@ -40,16 +52,67 @@ def world(seed: int, changes: dict[str, Any], protocol: ProtocolName = "marker")
 
 
 def catch(mutant: Mutant, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if no world notices; says after how many seeds, and by which law, one did."""
+    """Fails if no world notices; says by which law one did, and at which seed if it is another."""
     mutant.apply(patch)
-    for seed in range(mutant.first, mutant.first + SEEDS_MAX):
+    others = (seed for seed in range(SEEDS_MAX) if seed != mutant.seed)
+    for seed in (mutant.seed, *others):
         try:
             world(seed, mutant.swarm, mutant.protocol).run()
         except _BROKEN_MUTANT:
             raise
         except Exception as caught:
             what = f"{type(caught).__name__}: {caught}".splitlines()[0]
+            where = "" if seed == mutant.seed else f" (seed={mutant.seed} no longer catches it)"
             with capsys.disabled():
-                print(f"\nmutant {mutant.name!r}: {seed - mutant.first + 1} seeds, {what[:120]}")
+                print(f"\nmutant {mutant.name!r}: seed {seed}{where}, {what[:120]}")
             return
     pytest.fail(f"mutant {mutant.name!r} survived {SEEDS_MAX} seeds")
+
+
+async def next_instance(log: AsyncLog, producer: str) -> int:
+    """What a claim of the producer would make it."""
+    known, _ = await log.call(m.GetProducer(producer), m.Producer)
+    return known.instance + 1
+
+
+# ---- mistakes that several protocols can make
+
+
+def claim_after_announcing(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator says who runs what, as which instance, before the log has claimed it."""
+    announce = Coordinator._announce
+    announced: list[TaskId] = []
+
+    async def claim(self: Coordinator, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
+        async with self._conductor.claiming():
+            announced[:] = tasks
+            return {task: await next_instance(self._log, task.producer) for task in tasks}
+
+    async def announce_and_claim(self: Coordinator, message: Message) -> None:
+        await announce(self, message)
+        if isinstance(message, Assign):
+            tasks, announced[:] = announced[:], []
+            for task in tasks:
+                await self._log.claim(task.producer, guards=[self._guard])
+
+    patch.setattr(Coordinator, "_claim", claim)
+    patch.setattr(Coordinator, "_announce", announce_and_claim)
+
+
+def tell_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """A task tells of a state that it is still writing."""
+    original = Task.write_state
+
+    async def write_state(self: Task, commit: Commit, lsn: Lsn) -> CheckpointRef:
+        async def write() -> None:
+            await asyncio.sleep(0.02)
+            await original(self, commit, lsn)
+
+        assert commit.frozen is not None
+        self.beside(write())
+        return CheckpointStore("elsewhere", SimFolder()).write(
+            str(self.task), marker_lsn=lsn, instance=self.instance,
+            fingerprint=self.spec.fingerprint, changes=commit.frozen,
+        )  # fmt: skip
+
+    patch.setattr(Task, "write_state", write_state)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +16,11 @@ from penstock_bench.protocols.transaction_records import (
 )
 from penstock_bench.protocols.transactions import TransactionCommitter, Transactions
 from simulation.pipeline.bench import Bench
-from simulation.pipeline.client import Client, Network, SimAppender
-from simulation.pipeline.fibers import Process
-from simulation.pipeline.swarm import Swarm
 
 from penstock.errors import StaleInstance
 from penstock.ids import Lsn
-from penstock.log.api import Bounds, ReadBatch
-from penstock.log.records import Entry, Kind, NewEntry
+from penstock.log.client.appender import AsyncAppender
+from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, query_key
 from penstock.runtime.commit import Commit
@@ -34,23 +30,11 @@ from penstock.runtime.trim import find_trim_point
 from penstock.state.checkpoint_store import CheckpointRef
 
 
-class Place:
-    """A process with a client, on a bench."""
-
-    def __init__(self) -> None:
-        self.bench = Bench()
-        self.process = Process(self.bench.loop, "worker")
-        network = Network(self.bench.loop, self.bench.log, Swarm())
-        self.client = Client(self.process, self.bench.log, network)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        fiber = self.process.start(work)
-        while not fiber.ended.is_done:
-            self.bench.loop.step()
-        return fiber.ended.result()
-
-    def read(self, tag: str) -> list[Entry]:
-        return self.bench.log.read(frozenset([tag]), 0, self.bench.log.tail)
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """The count query: stage 0 scans, stage 1 counts; two tasks each."""
+    yield Bench()
+    Bench.close_all()
 
 
 def first_commit(bench: Bench, task: TaskId, instance: int) -> Commit:
@@ -61,11 +45,9 @@ def first_commit(bench: Bench, task: TaskId, instance: int) -> Commit:
     return commit
 
 
-def test_an_instance_that_begins_again_settles_after_its_own_phase_two() -> None:
+def test_an_instance_that_begins_again_settles_after_its_own_phase_two(bench: Bench) -> None:
     """A row fails while the commit records of the last transaction are on their way; the instance
     resumes, to find the rows to blame, and wrote those records a second time."""
-    place = Place()
-    bench, process = place.bench, place.process
     task = bench.task(1, 0)
     instance = bench.claim(task.producer)
 
@@ -73,26 +55,26 @@ def test_an_instance_that_begins_again_settles_after_its_own_phase_two() -> None
         host: Any = SimpleNamespace(
             spec=bench.spec,
             task=task,
-            log=place.client,
-            appender=await place.client.adopt(task.producer, instance),
+            log=bench.client,
+            appender=await bench.client.adopt(task.producer, instance),
             visible=lambda commit, lsn: None,
-            beside=lambda work: process.start(work).ended,
+            beside=asyncio.ensure_future,
         )
         committer = TransactionCommitter(host)
         await committer.commit(first_commit(bench, task, instance))
         await committer.settle()
 
-    place.run(run())
-    notes = place.read(transaction_tag(task))
+    bench.run(run())
+    notes = bench.read([transaction_tag(task)], 0, bench.log.tail)
     assert [decode_record(note.payload).state for note in notes] == ["begun", "prepared", "done"]
-    records = [entry.tags[0] for entry in place.read(commit_record_tag(task))]
-    assert records == ["s/out", task.marker_tag]
+    entries = bench.read([commit_record_tag(task)], 0, bench.log.tail)
+    assert [entry.tags[0] for entry in entries] == ["s/out", task.marker_tag]
 
 
 class Host:
     """A task whose checkpoint store remembers what it was asked."""
 
-    def __init__(self, bench: Bench, task: TaskId, instance: int, appender: SimAppender) -> None:
+    def __init__(self, bench: Bench, task: TaskId, instance: int, appender: AsyncAppender) -> None:
         self.spec = bench.spec
         self.task = task
         self.instance = instance
@@ -110,69 +92,41 @@ class Host:
 
 
 @pytest.mark.parametrize("is_zombie", [False, True], ids=["alive", "zombie"])
-def test_a_part_that_the_log_refuses_deletes_nothing(is_zombie: bool) -> None:
+def test_a_part_that_the_log_refuses_deletes_nothing(bench: Bench, is_zombie: bool) -> None:
     """A checkpoint was given up after this instance wrote its part. Its successor's barrier comes
     here as well, while we do not know that we were replaced: what we take for the last complete
     checkpoint is not, and the one before it is what the successor resumes from."""
-    place = Place()
-    bench = place.bench
     task = bench.task(0, 0)
     instance = bench.claim(task.producer)
     hosts: list[Any] = []
 
     async def run() -> None:
-        appender = await place.client.adopt(task.producer, instance)
+        appender = await bench.client.adopt(task.producer, instance)
         hosts.append(Host(bench, task, instance, appender))
         committer = AlignedCommitter(hosts[0])
         commit = first_commit(bench, task, instance)
         await committer.pass_on(commit, 1)
         if is_zombie:
-            await place.client.claim(task.producer)
+            await bench.client.claim(task.producer)
         await committer.pass_on(commit, 2)
 
     if is_zombie:
         with pytest.raises(StaleInstance):
-            place.run(run())
+            bench.run(run())
     else:
-        place.run(run())
+        bench.run(run())
     assert hosts[0].sweeps == ([] if is_zombie else [0])
 
 
-class Opened:
-    """A bench's log as runtime/trim.py sees one."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        spec = bench.spec
-        query = RegisteredQuery(
-            spec.name, "id", spec.version, "", "", spec.to, {"bids": 0}, list(spec.tasks), 0,
-            protocol=Transactions.name,
-        )  # fmt: skip
-        self._metadata = {query_key(spec.name): SimpleNamespace(data=encode_query(query))}
-
-    async def bounds(self) -> Bounds:
-        return self._bench.log.bounds()
-
-    async def list_metadata(self, prefix: str) -> dict[str, SimpleNamespace]:
-        found = self._metadata.items()
-        return {key: value for key, value in found if key.startswith(prefix)}
-
-    async def read_last(self, tag: str) -> Entry | None:
-        return self._bench.log.read_last(tag)
-
-    @asynccontextmanager
-    async def tail(
-        self, tags: Sequence[str], *, start: int, end: int
-    ) -> AsyncIterator[AsyncIterator[ReadBatch]]:
-        async def batches() -> AsyncIterator[ReadBatch]:
-            yield ReadBatch(self._bench.log.read(frozenset(tags), start, end), Lsn(end))
-
-        yield batches()
-
-
-def test_a_trim_spares_what_a_commit_record_of_the_result_names() -> None:
+def test_a_trim_spares_what_a_commit_record_of_the_result_names(bench: Bench) -> None:
     """With transactions a task's own marker does not name its results: another does."""
-    bench = Bench()
+    spec = bench.spec
+    query = RegisteredQuery(
+        spec.name, "id", spec.version, "", "", spec.to, {"bids": 0}, list(spec.tasks), 0,
+        protocol=Transactions.name,
+    )  # fmt: skip
+    value = encode_query(query)
+    bench.run(bench.client.compare_and_set(query_key(spec.name), expected=None, value=value))
     staged = bench.append("results", [NewEntry(b"", ("s/out",), Kind.STAGED)]).first_lsn
     for _ in range(20):
         bench.append("others", [NewEntry(b"", ("other",))])
@@ -186,6 +140,5 @@ def test_a_trim_spares_what_a_commit_record_of_the_result_names() -> None:
             records.insert(0, NewEntry(encode_marker(named), tags, Kind.MARKER))
         bench.append(task.producer, records)
 
-    opened: Any = Opened(bench)
-    assert asyncio.run(find_trim_point(opened, Transactions())) == staged
-    assert asyncio.run(find_trim_point(opened)) == 0, "who knows markers only trims nothing"
+    assert bench.run(find_trim_point(bench.client, Transactions())) == staged
+    assert bench.run(find_trim_point(bench.client)) == 0, "who knows markers only trims nothing"

@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     program = (
         "from simulation.pipeline.world import PipelineWorld\n"
         "for seed in range(4):\n"
-        "    world = PipelineWorld(seed); world.run(); print(world.loop.trace_hash)\n"
+        "    world = PipelineWorld(seed); world.run(); print(world.scheduler.trace_hash)\n"
     )
     hashes = [
         subprocess.run(

@@ -7,6 +7,7 @@ instances and asks every law, the comparison with a single thread among them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,13 @@ from penstock.runtime.registry import RegisteredQuery, describe_change
 from penstock.runtime.trim_rule import needed_from
 
 ROWS = tuple((key, 1000 + key) for key in range(9))
+
+
+@pytest.fixture(autouse=True)
+def benches() -> Iterator[None]:
+    """What the benches of a test left is let go."""
+    yield
+    Bench.close_all()
 
 
 @pytest.fixture
@@ -125,7 +133,7 @@ def test_r22_a_marker_ordered_before_the_claim_is_seen_by_the_heir(bench: Bench)
     heir = Instance(bench, zombie.task, instance)
     heir.resume()
 
-    assert marker.is_done
+    assert marker.done()
     assert heir.core.position == bench.markers(heir.task)[0].position > 0
     bench.finish()
 
@@ -343,7 +351,7 @@ def test_r37_without_its_checkpoints_a_task_falls_back(lost: int, eager_checkpoi
     named = bench.markers(task)[-1].checkpoints
     assert len(named) == 2
     for found in named[:lost]:
-        del bench.store.files[str(found["path"])]
+        del bench.folder.files[str(found["path"])]
 
     bench.start(task)  # its state is compared with the fold of its input
     bench.finish()
@@ -374,7 +382,7 @@ def test_r38_a_late_upload_of_a_zombie_takes_nothing_away(eager_checkpoints: Non
     zombie.read()
     commit = replace(zombie.capture(), frozen=zombie.core.state.freeze())
     done = bench.order(zombie.body(commit.cut().group([])))  # and its upload takes long
-    zombie.last_marker = commit.marker
+    zombie.shell.durable(commit)
     heir = bench.start(task)
     known = bench.markers(task)[-1].checkpoints
     while known[0] in bench.markers(task)[-1].checkpoints:
@@ -384,7 +392,7 @@ def test_r38_a_late_upload_of_a_zombie_takes_nothing_away(eager_checkpoints: Non
 
     named = bench.markers(task)[-1].checkpoints
     assert len(named) == 2 and late.to_json() not in named
-    assert all(found["path"] in bench.store.files for found in named)
+    assert all(found["path"] in bench.folder.files for found in named)
     bench.finish()
 
 
@@ -406,7 +414,7 @@ def test_r39_a_trim_does_not_pass_a_task_that_restores(eager_checkpoints: None) 
     task = bench.task(1, 0)
     slow = Instance(bench, task, bench.claim(task.producer))
     newest, older = bench.markers(task)[-1].checkpoints
-    del bench.store.files[str(newest["path"])]
+    del bench.folder.files[str(newest["path"])]
 
     point = bench.trim()
 
@@ -414,7 +422,7 @@ def test_r39_a_trim_does_not_pass_a_task_that_restores(eager_checkpoints: None) 
     slow.resume()
     slow.read()
     with pytest.raises(Trimmed):
-        bench.log.read(frozenset(slow.core.tags), point - 1, point)
+        bench.read(slow.core.tags, point - 1, point)
     bench.finish()
 
 

@@ -10,8 +10,9 @@ Law: a part is told only when it, and every result before it, is durable.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -138,10 +139,16 @@ class AlignedCommitter(Committer):
             # Without the task's own tag: it resumes from checkpoints alone.
             entries.append(commit.marker_entry(tags=commit.tags[1:]))
         for group in pack([*entries, *barrier]):
-            done = self._appender.append_nowait(group)
+            done = self._submit(group)
             self._waiting.append(done)
             if any(entry.kind is Kind.STAGED for entry in group):
                 self._staged.append(done)
+
+    def _submit(self, group: Sequence[NewEntry]) -> Awaitable[Appended]:
+        """Whoever waits for it is told of a failure; if nobody does, nobody need be."""
+        done = asyncio.ensure_future(self._appender.append_nowait(group))
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())
+        return done
 
     def pass_on(self, commit: Commit, number: int) -> Coroutine[Any, Any, None]:
         """Pass the barrier on, at once; what is returned makes the part durable and tells."""

@@ -1,16 +1,14 @@
-"""A query under simulated faults: the real cores, with shells that a seed can stop anywhere.
+"""A query under simulated faults: every shell is the shipped one, on virtual time (kernel/).
 
 world.py             who is there, the two phases, the faults
-fibers.py            virtual time, coroutines, processes that die or sleep
 swarm.py             what a seed draws, and small limits
-log.py               the real sequencer, its restarts, its readers
-client.py            a network that loses, repeats and delays; retries
-tasks.py             the shell of a task
-workers.py           the shell of a worker
-drivers.py           the shell of a coordinator, and Spark
+spark.py             drivers with their coordinators, workers in slots
+host.py              the process that a shell runs in
+log.py               the shipped log server, its lives, and all that it ever held
 store.py             checkpoints that get damaged and lost
 queries.py           three small queries, their input, their oracle
 story.py             what happened, for the checkers
+taps.py              where shipped code is listened to, for the story
 laws.py              exactly once as functions over the log
 bench.py             instances by hand, for short schedules
 state_law.py         state after a recovery is the fold of the committed input

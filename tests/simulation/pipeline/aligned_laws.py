@@ -191,7 +191,7 @@ def _check_marker(
     if (told.task, told.instance) != (str(task), marker.instance):
         raise Violation("I10", f"{who} was told by {told.task} {told.instance}")
     (reference,) = marker.checkpoints
-    published = evidence.world.store.published.get(str(reference["path"]))
+    published = evidence.world.folder.published.get(str(reference["path"]))
     if published is None or published > told_lsn:
         raise Violation("R37", f"{who} was told at {told_lsn}, before its state was durable")
     for span in marker.ranges:

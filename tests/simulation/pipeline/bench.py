@@ -1,17 +1,21 @@
 """Instances of tasks by hand, over the simulated log: for short schedules that are told as stories.
 
 Owns no order of its own: a test says who claims, resumes, reads, captures and appends, and when.
-Everything that decides is real. `finish` lets the query run to its end and asks all laws.
+Everything that decides is shipped. `finish` lets the query run to its end and asks all laws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from random import Random
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import Damaged
 from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
+from penstock.log.client.reader import split_records
 from penstock.log.group_format import CLAIM, encode_body
 from penstock.log.records import Appended, Entry, Guard, Kind, NewEntry
 from penstock.protocol.committed import Marked, read_entries
@@ -20,62 +24,111 @@ from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime.commit import Commit
 from penstock.runtime.spec import Settings
+from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
 from penstock.runtime.trim_rule import needed_from
 from penstock.state.changelog import decode_changes
-from penstock.state.checkpoint_store import CheckpointRef
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
-from simulation.pipeline.fibers import Loop, Promise
+from penstock.wire import messages as m
+from simulation.kernel import Network, Scheduler
+from simulation.pipeline.host import SimHost
 from simulation.pipeline.laws import check_all
-from simulation.pipeline.log import Known, SimLog
+from simulation.pipeline.log import SimLog
 from simulation.pipeline.queries import SOURCE, TIMESTAMP, make_spec
-from simulation.pipeline.store import SimStore
+from simulation.pipeline.store import SimFolder
 from simulation.pipeline.story import PipelineStory
+from simulation.pipeline.taps import taps
+
+T = TypeVar("T")
+
+#: Whatever a test asks for is done within this much virtual time.
+_SECONDS_MAX = 60.0
 
 
 class Bench:
-    """A log, a store, and one of the queries of queries.py."""
+    """A log, a folder for checkpoints, a client, and one of the queries of queries.py."""
+
+    _open: ClassVar[list[Bench]] = []
 
     def __init__(self, shape: str = "count", *, checkpoints: bool = False) -> None:
         uri = "memory" if checkpoints else None
         self.spec = make_spec(shape, Settings(checkpoints=uri, checkpoint_interval_ms=0))
-        self.loop = Loop(0)
-        self.log = SimLog(self.loop, 100)
-        self.store = SimStore()
+        self.scheduler = Scheduler(Random(0))
+        Network(self.scheduler)
+        self.log = SimLog(self.scheduler, fsync_seconds_max=0.0001)
+        self.log.start()
+        self.process = self.scheduler.process("bench")
         self.story = PipelineStory()
+        self.folder = SimFolder(lambda: self.log.tail)
         self.clock_ms = 0
+        self.client: AsyncLog
         self._rows = 0
         self._seqs: dict[str, int] = {}
+        self._open.append(self)
+        self.run(self._connect())
+
+    async def _connect(self) -> None:
+        self.client = await AsyncLog.connect(self.log.resolve(), name="bench")
+
+    def count(self, what: str) -> None:
+        """For the taps; nobody asks."""
+
+    def check_kept(self, tags: Sequence[str], marked: Marked[Entry]) -> None:
+        """For the taps; what instances read here is not read by their shells."""
+
+    @classmethod
+    def close_all(cls) -> None:
+        """When a test is over."""
+        while cls._open:
+            cls._open.pop().scheduler.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """To its end, and everything with it that is on its way to the log."""
+        return self.settle(self.process.create_task(work))
+
+    def settle(self, task: asyncio.Task[T]) -> T:
+        self.scheduler.run_until(task.done, seconds=_SECONDS_MAX)
+        looking = self.process.create_task(self._look())
+        self.scheduler.run_until(looking.done, seconds=_SECONDS_MAX)
+        looking.result()
+        return task.result()
+
+    async def _look(self) -> None:
+        """Note what the log has that was not there before."""
+        tail = (await self.client.bounds()).tail
+        if tail == self.log.tail:
+            return
+        async with self.client.tail(start=self.log.tail, end=tail) as reader:
+            while self.log.tail < tail:
+                _, records = await reader.next_delivery()
+                for header, body in split_records(records):
+                    self.log.add(header, body)
 
     def task(self, stage: int, index: int) -> TaskId:
         return TaskId(self.spec.name, self.spec.version, stage, index)
 
     # -- the log, at once
 
-    def send(self, body: bytes, guards: Sequence[Guard] = ()) -> Promise[Appended]:
+    def send(self, body: bytes, guards: Sequence[Guard] = ()) -> asyncio.Task[Appended]:
         """Let a request arrive; its answer comes when the log has written."""
-        answer: Promise[Appended] = Promise()
-        self.log.append(body, guards, answer)
-        return answer
 
-    def settle(self, answer: Promise[Appended]) -> Appended:
-        while not answer.is_done:
-            self.loop.step()
-        return answer.result()
+        async def send() -> Appended:
+            done, _ = await self.client.call(m.Append(tuple(guards), 0), m.AppendDone, body)
+            return Appended(Lsn(done.first_lsn), done.count, done.duplicate)
+
+        return self.process.create_task(send())
 
     def order(self, body: bytes, guards: Sequence[Guard] = ()) -> Appended:
         return self.settle(self.send(body, guards))
 
-    def known(self, producer: str) -> Known:
-        answer: Promise[Known] = Promise()
-        self.log.ask_producer(producer, answer)
-        while not answer.is_done:
-            self.loop.step()
-        return answer.result()
+    def producer(self, name: str) -> m.Producer:
+        found, _ = self.run(self.client.call(m.GetProducer(name), m.Producer))
+        return found
 
     def claim_body(self, producer: str) -> tuple[int, bytes]:
-        known = self.known(producer)
+        known = self.producer(producer)
         nonce = [NewEntry(known.instance.to_bytes(8, "little"), (), Kind.CONTROL)]
         instance = known.instance + 1
         return instance, encode_body(
@@ -84,9 +137,7 @@ class Bench:
         )  # fmt: skip
 
     def claim(self, producer: str) -> int:
-        instance, body = self.claim_body(producer)
-        self.order(body)
-        return instance
+        return self.run(self.client.claim(producer))
 
     def append(self, producer: str, entries: Sequence[NewEntry]) -> Appended:
         """As a plain producer."""
@@ -110,11 +161,22 @@ class Bench:
         entry = NewEntry(encode_batch(batch), (stream_tag(stream),), rows=len(rows))
         return self.append(f"p-{stream}", [entry]).first_lsn
 
+    def read(self, tags: Iterable[str], start: int, end: int) -> list[Entry]:
+        return self.run(self.client.read(list(tags), start=start, end=end))
+
     # -- what is there
 
+    @property
+    def trim_point(self) -> Lsn:
+        return self.run(self.client.bounds()).trim_point
+
+    def last_marker(self, task: TaskId) -> Marker | None:
+        last = self.run(self.client.read_last(task.marker_tag))
+        return None if last is None else decode_marker(last.payload)
+
     def markers(self, task: TaskId) -> list[Marker]:
-        found = self.log.read(frozenset([task.marker_tag]), self.log.trim_point, self.log.tail)
-        return [decode_marker(entry.payload) for entry in found]
+        entries = self.read([task.marker_tag], self.trim_point, self.log.tail)
+        return [decode_marker(entry.payload) for entry in entries]
 
     def start(self, task: TaskId) -> Instance:
         """Claim, adopt, resume."""
@@ -124,13 +186,10 @@ class Bench:
 
     def trim(self) -> Lsn:
         """By the rule."""
-        points = []
-        for task in self.spec.task_ids:
-            last = self.log.read_last(task.marker_tag)
-            marker = None if last is None else decode_marker(last.payload)
-            points.append(needed_from(marker, Lsn(0)))
-        self.story.trims.append((self.log.tail, self.log.trim(min(points))))
-        return self.log.trim_point
+        points = [needed_from(self.last_marker(task), Lsn(0)) for task in self.spec.task_ids]
+        tail, point = self.log.tail, self.run(self.client.trim(min(points)))
+        self.log.trims.append((tail, point))
+        return point
 
     def finish(self) -> None:
         """New instances take everything in, stage by stage; then the laws have their say."""
@@ -162,6 +221,17 @@ class Bench:
         return shown
 
 
+class _BenchHost(SimHost):
+    """Its clock is the test's."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self._bench = bench
+
+    def now_ms(self) -> int:
+        return self._bench.clock_ms
+
+
 class Instance:
     """One instance of a task; nothing happens that is not asked for."""
 
@@ -169,56 +239,50 @@ class Instance:
         self.bench = bench
         self.task = task
         self.instance = instance
-        self.next_seq = bench.known(task.producer).next_seq
-        self.core = TaskCore(bench.spec, task, instance, lambda: bench.clock_ms)
-        self.last_marker: Marker | None = None
-        self.base: Lsn | None = None
-        self.replayed: list[Lsn] = []
+        self.next_seq = bench.producer(task.producer).next_seq
+        host = _BenchHost(bench)
+        self.shell = Task(bench.client, bench.spec, task, instance, host=host)
+        self.shell._core = TaskCore(bench.spec, task, instance, host.now_ms)
+        self.shell._store = CheckpointStore("memory", bench.folder)
+
+    @property
+    def core(self) -> TaskCore:
+        return self.shell.core
 
     def resume(self) -> None:
-        """As runtime/task.py."""
-        last = self.bench.log.read_last(self.task.marker_tag)
-        marker = None if last is None else decode_marker(last.payload)
-        if last is not None and marker is not None and marker.has_state:
-            self.base = base = self._load_checkpoint(marker)
-            self.replay(self.bench.log.trim_point if base is None else base + 1, last.lsn + 1)
-        self.bench.story.resumed(self, None if last is None else last.lsn)
-        self.last_marker = marker
-        self.core.begin(marker)
+        """As the shipped shell does; it is noted what was found."""
 
-    def _load_checkpoint(self, marker: Marker) -> Lsn | None:
-        for found in marker.checkpoints:
-            try:
-                reference = CheckpointRef.from_json(found)
-                self.core.restored(self.bench.store.read(reference), 0)
-            except Damaged:
-                continue
-            return Lsn(reference.marker_lsn)
-        return None
+        async def resume() -> None:
+            shell = self.shell
+            shell.appender = await self.bench.client.adopt(self.task.producer, self.instance)
+            shell._committer = shell.spec.settings.protocol.committer(shell)
+            await shell._resume(None)
+
+        with taps(self.bench):
+            self.bench.run(resume())
 
     def replay(self, start: int, end: int) -> None:
-        tags = frozenset([self.task.marker_tag, self.task.change_tag])
+        """Some of the task's changes, without a checkpoint."""
         fold = ChangeFold()
-        for entry in self.bench.log.read(tags, start, end):
+        for entry in self.bench.read([self.task.marker_tag, self.task.change_tag], start, end):
             for change in fold.step(entry):
-                self.replayed.append(change.lsn)
                 self.core.restored(decode_changes(change.payload), len(change.payload))
 
     def read(self, end: int | None = None) -> list[Entry]:
         """Take in what there is (below `end`), and work on it."""
-        log, tags = self.bench.log, frozenset(self.core.tags)
-        stop = log.tail if end is None else end
-        found = log.read(tags, self.core.position, stop)
+        bench, tags = self.bench, self.core.tags
+        stop = bench.log.tail if end is None else end
+        entries = bench.read(tags, self.core.position, stop)
         committed = read_entries(self.core.position)
-        for entry in found:
+        for entry in entries:
             counted = committed.take(entry)
             if isinstance(counted, Marked):
                 for named in counted.missing:
-                    counted.supply(named, log.read(tags, named.first_lsn, named.end))
+                    counted.supply(named, bench.read(tags, named.first_lsn, named.end))
             self.core.take(entry, counted)
         self.core.looked(Lsn(stop))
         self.core.work()
-        return found
+        return entries
 
     def capture(self) -> Commit:
         commit = self.core.take_commit()
@@ -248,21 +312,20 @@ class Instance:
             return None
         done = self.bench.order(self.body(commit.cut().group(self.flush(commit))))
         lsn = Lsn(done.first_lsn + done.count - 1)
-        self.last_marker = commit.marker
+        self.shell.durable(commit)
         if commit.frozen is not None:
             self.checkpoint(commit, lsn)
         return lsn
 
     def checkpoint(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
         """Write what the commit froze; the next marker names it."""
-        assert commit.frozen is not None
-        store = self.bench.store
-        reference, data = store.encode(
-            str(self.task), lsn, self.instance, self.bench.spec.fingerprint, commit.frozen
-        )
-        store.publish(reference, data, self.bench.log.tail)
-        self.core.checkpointed(reference.to_json(), reference.bytes)
-        if self.last_marker is not None and len(self.last_marker.checkpoints) == 2:
-            older = CheckpointRef.from_json(self.last_marker.checkpoints[-1])
-            store.sweep(str(self.task), older.marker_lsn, self.bench.log.tail)
-        return reference
+        shell, written = self.shell, list[CheckpointRef]()
+        write = Task.write_state
+
+        async def write_state(commit: Commit, lsn: Lsn) -> CheckpointRef:
+            written.append(await write(shell, commit, lsn))
+            return written[-1]
+
+        shell.write_state = write_state  # type: ignore[method-assign]
+        self.bench.run(shell._checkpoint(commit, lsn))
+        return written[0]

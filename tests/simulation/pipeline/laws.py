@@ -281,16 +281,16 @@ def check_data(evidence: Evidence) -> None:
 
 def check_checkpoints(evidence: Evidence, task: TaskId) -> None:
     """A checkpoint is named after it is durable, and kept for as long as it is named (R37)."""
-    store = evidence.world.store
+    folder = evidence.world.folder
     for placed in evidence.markers[str(task)]:
         lsns = [int(one["marker_lsn"]) for one in placed.marker.checkpoints]
         if lsns != sorted(lsns, reverse=True):
             raise Violation("R35", f"{task} at {placed.lsn} names checkpoints of {lsns}")
         for found in placed.marker.checkpoints:
-            published = store.published.get(found["path"])
+            published = folder.published.get(found["path"])
             if published is None or published > placed.lsn:
                 raise Violation("R37", f"{task} at {placed.lsn} names {found['path']} too early")
-    for path, tail in store.swept.items():
+    for path, tail in folder.swept.items():
         if path.startswith(f"{task}/"):
             before = [one for one in evidence.markers[str(task)] if one.lsn < tail]
             after = [one for one in evidence.markers[str(task)] if one.lsn >= tail]
@@ -301,7 +301,7 @@ def check_checkpoints(evidence: Evidence, task: TaskId) -> None:
 
 def check_trims(evidence: Evidence) -> None:
     """No trim passed what any task could still need when it was made (I15)."""
-    for tail, point in evidence.world.story.trims:
+    for tail, point in evidence.world.log.trims:
         for task in evidence.spec.task_ids:
             needed = _needed_from(evidence, task, tail)
             if point > needed:

@@ -1,41 +1,43 @@
-"""The log of the simulation: the real sequencer, its write in flight, its restarts, its readers.
+"""The log of the simulation: the shipped server on a simulated disk, and all that it ever held.
 
-Owns what is durable, for ever: what was trimmed cannot be read, but the checkers still see it. A
-restart loses what was in flight, or keeps the first groups of it, and answers nobody: clients find
-out by waiting. Law: answers and entries come from durable groups only, as the real server's do.
+Owns the server's lives: it dies with what it was writing lost, kept or torn, and comes back on the
+same disk. Keeps a copy of every durable group: what was trimmed cannot be read, but the checkers
+still see it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import patch
 
-from penstock.errors import PenstockError, Trimmed, Unknown
+from harness.disk import ALL_KEPT, ALL_LOST, SOME_LOST, SimDisk
+from harness.faults import FaultyDisk
+
+from penstock.config import ServerConfig
 from penstock.ids import Lsn
-from penstock.log.api import Bounds, ReadBatch
-from penstock.log.core.sequencer import (
-    Answer,
-    OldDuplicate,
-    OrderedGroup,
-    SegmentLimits,
-    Sequencer,
-    Write,
-    decide_duplicate,
-)
-from penstock.log.core.state import AppendedGroup, LogState
-from penstock.log.group_format import CLAIM, decode_body
-from penstock.log.records import Appended, Entry, Guard
-from simulation.pipeline.fibers import Loop, Promise
+from penstock.log.client.client import Endpoint, Resolve
+from penstock.log.client.reader import split_records
+from penstock.log.core.sequencer import Write
+from penstock.log.core.tails import DurableGroup
+from penstock.log.group_format import CLAIM, Body
+from penstock.log.record_format import RecordHeader
+from penstock.log.records import Entry
+from penstock.log.server.server import LogServer
+from penstock.log.storage.log_storage import LogStorage
+from penstock.log.storage.reader import read_piece
+from simulation.kernel import JobPool, JobQueue, Process, Scheduler, WallClock
 
-_NO_ROLL = SegmentLimits(2**62, 2**62)
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A producer, as `GetProducer` answers."""
-
-    instance: int
-    next_seq: int
+#: The simulated network knows machines by the host that a server listens on.
+_MACHINE = "127.0.0.1"
+_CONFIG = ServerConfig(data_dir=Path("nowhere"), host=_MACHINE)
+_TOKEN = "token"
+_ALL = 2**62
+#: A server that is to die does so in its next write, if that comes within this time.
+_DYING_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,184 +49,145 @@ class Claimed:
     instance: int
 
 
-@dataclass(slots=True)
-class _Poll:
-    """A reader that waits for its first entry."""
+class LogRecord:
+    """All that was ever durable, in order."""
 
-    tags: frozenset[str]
-    start: Lsn
-    end: int
-    chunk: int
-    promise: Promise[ReadBatch]
-
-
-class SimLog:
-    """The server. Its methods are what happens when a request has arrived."""
-
-    def __init__(self, loop: Loop, fsync_us_max: int) -> None:
-        self._loop = loop
-        self._fsync_us_max = fsync_us_max
+    def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.claims: list[Claimed] = []
-        self._claim_lsns: set[int] = set()
-        #: First LSN of every durable group, in order.
+        #: First LSN of every group, in order.
         self.groups: list[Lsn] = []
-        self.trim_point = Lsn(0)
-        self._durable = LogState()
-        self._sequencer = Sequencer(LogState(), limits=_NO_ROLL)
-        self._polls: list[_Poll] = []
-        self._life = 0
-        self.is_up = True
-
-    @property
-    def now_ms(self) -> int:
-        return self._loop.now_us // 1000
+        #: (tail when it was trimmed, trim point).
+        self.trims: list[tuple[Lsn, Lsn]] = []
 
     @property
     def tail(self) -> Lsn:
         return Lsn(len(self.entries))
 
-    # -- appends
+    def add(self, header: RecordHeader, body: Body) -> None:
+        assert header.first_lsn == self.tail, f"{header.first_lsn} follows {self.tail}"
+        self.groups.append(header.first_lsn)
+        self.entries += body.entries(header.first_lsn, header.time_ms)
+        if body.flags & CLAIM:
+            self.claims.append(Claimed(header.first_lsn, body.producer, body.instance))
 
-    def append(self, body: bytes, guards: Sequence[Guard], answer: Promise[Appended]) -> None:
-        decoded = decode_body(body)
-        self._sequencer.append(answer, decoded, guards=guards, now_ms=self.now_ms)
-        self._pump()
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Of the one log that is open meanwhile, whatever its storage makes durable is kept."""
+        init, write, trim = LogStorage.__init__, LogStorage.write, LogStorage.trim
 
-    def ask_producer(self, name: str, answer: Promise[Known]) -> None:
-        """Answered once everything that the answer rests on is durable."""
-        known = self._sequencer.state.producers.get(name)
-        found = Known(known.instance, known.next_seq) if known else Known(0, 0)
-        asked: Promise[Appended] = Promise()
-        asked.then(lambda: answer.keep(found))
-        self._sequencer.ask(asked)
-        self._pump()
+        def opened(storage: LogStorage, *values: Any, **options: Any) -> None:
+            init(storage, *values, **options)
+            while self.tail < storage.durable_lsn:  # a write that nobody was told of
+                piece = read_piece(storage, None, self.tail, _ALL, _ALL)
+                for buffer in piece.records:
+                    for header, body in split_records(memoryview(buffer)):
+                        self.add(header, body)
 
-    def _pump(self) -> None:
-        for answer in self._sequencer.take_answers():
-            self._answer(answer)
-        write = self._sequencer.take_write(2**62)
-        if write is not None:
-            life = self._life
-            delay_us = self._loop.random.randint(20, self._fsync_us_max)
-            self._loop.after(delay_us, lambda: self._written(write, life))
+        def written(storage: LogStorage, batch: Write) -> list[DurableGroup]:
+            groups = write(storage, batch)
+            for group in groups:
+                self.add(group.header, group.body)
+            return groups
 
-    def _answer(self, answer: Answer) -> None:
-        promise = answer.cause
-        assert isinstance(promise, Promise)
-        outcome = answer.outcome
-        if isinstance(outcome, OldDuplicate):
-            outcome = self._judge_old(outcome)
-        if isinstance(outcome, PenstockError):
-            promise.fail(outcome)
-        else:
-            promise.keep(outcome)
+        def trimmed(storage: LogStorage, lsn: int) -> Lsn:
+            point = trim(storage, lsn)
+            self.trims.append((self.tail, point))
+            return point
 
-    def _judge_old(self, old: OldDuplicate) -> Appended | PenstockError:
-        for lsn in self.groups:
-            entry = self.entries[lsn]
-            is_it = (entry.producer, entry.seq) == (old.producer, old.first_seq)
-            if is_it and lsn not in self._claim_lsns:
-                count = next((at for at in self.groups if at > lsn), self.tail) - lsn
-                group = AppendedGroup(old.first_seq, count, entry.instance, lsn)
-                try:
-                    return decide_duplicate(old.instance, old.count, group)
-                except PenstockError as error:
-                    return error
-        return Unknown(f"no group of {old.producer} at seq {old.first_seq}")
+        with ExitStack() as stack:
+            for name, wrapped in (("__init__", opened), ("write", written), ("trim", trimmed)):
+                stack.enter_context(patch.object(LogStorage, name, wrapped))
+            yield
 
-    def _written(self, write: Write, life: int) -> None:
-        if life != self._life:
+
+class SimLog(LogRecord):
+    """The server, over all its lives."""
+
+    def __init__(self, scheduler: Scheduler, *, fsync_seconds_max: float) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._fsync_seconds_max = fsync_seconds_max
+        self._clock = WallClock(scheduler)
+        self._disk = SimDisk()
+        self._lives = 0
+        self._is_dying = False
+        self._away_seconds = 0.0
+        self._process: Process
+
+    def resolve(self) -> Resolve:
+        """The way for a client."""
+
+        async def resolve() -> Endpoint:
+            return Endpoint(_MACHINE, _CONFIG.port, _TOKEN)
+
+        return resolve
+
+    @property
+    def is_up(self) -> bool:
+        return not self._process.dead
+
+    def start(self) -> None:
+        self._lives += 1
+        self._process = self._scheduler.process(f"log-{self._lives}", _MACHINE)
+        self._process.spawn(self._serve(self._process))
+
+    async def _serve(self, process: Process) -> None:
+        random = self._scheduler.random
+        server = LogServer(_CONFIG, wall_ms=self._clock.wall_ms)
+        server.listener.token = _TOKEN
+        await server.run_on(
+            _DyingDisk(self._disk, self),
+            apart=JobQueue(process, lambda: random.uniform(20e-6, self._fsync_seconds_max)),
+            pool=JobPool(process),
+            clock=process.time,
+        )
+
+    def restart(self, away_seconds: float) -> None:
+        """Die in the middle of the next write, if one comes soon, or between two; and come back."""
+        self._is_dying = True
+        self._away_seconds = away_seconds
+        self._scheduler.after(_DYING_SECONDS, self.die, self._process)
+
+    @property
+    def dies_now(self) -> bool:
+        """Asked before a write is made durable."""
+        return self._is_dying and self.is_up
+
+    def die(self, process: Process) -> None:
+        """A power cut; it decides which of the unsynced bytes are there."""
+        if process.dead:
             return
-        self._keep(write.groups)
-        self._sequencer.written(write)
-        self._serve()
-        self._pump()
+        random = self._scheduler.random
+        self._is_dying = False
+        process.kill(lose=random.random() < 0.5)
+        self._disk = self._disk.crash(random, random.choice((ALL_LOST, SOME_LOST, ALL_KEPT)))
+        self._scheduler.after(self._away_seconds, self.start)
 
-    def _keep(self, groups: Sequence[OrderedGroup]) -> None:
-        for group in groups:
-            self._durable.apply(group.body, first_lsn=group.first_lsn, time_ms=group.time_ms)
-            self.groups.append(group.first_lsn)
-            self.entries += group.body.entries(group.first_lsn, group.time_ms)
-            if group.body.flags & CLAIM:
-                body = group.body
-                self._claim_lsns.add(group.first_lsn)
-                self.claims.append(Claimed(group.first_lsn, body.producer, body.instance))
+    def die_in_a_write(self) -> NoReturn:
+        self.die(self._process)
+        raise _Died
 
-    # -- reads
 
-    def poll(
-        self, tags: frozenset[str], start: Lsn, end: int, chunk: int, answer: Promise[ReadBatch]
+class _Died(BaseException):
+    """Unwinds the step in which the server died."""
+
+
+class _DyingDisk(FaultyDisk):
+    """The server's disk in one life; the server may die before a sync."""
+
+    def __init__(self, disk: SimDisk, log: SimLog) -> None:
+        super().__init__(disk, fail_at=None)
+        self._log = log
+
+    def step(
+        self,
+        kind: str,
+        act: Callable[[], object],
+        *,
+        half: Callable[[], object] | None = None,
+        undone: Callable[[], object] | None = None,
     ) -> None:
-        """At most `chunk` LSNs that hold something; waits while there is nothing."""
-        poll = _Poll(tags, start, end, chunk, answer)
-        if not self._serve_one(poll):
-            self._polls.append(poll)
-
-    def _serve(self) -> None:
-        self._polls = [poll for poll in self._polls if not self._serve_one(poll)]
-
-    def _serve_one(self, poll: _Poll) -> bool:
-        if poll.promise.is_done:
-            return True
-        if poll.start < self.trim_point:
-            poll.promise.fail(Trimmed(f"lsn {poll.start} is below {self.trim_point}"))
-            return True
-        stop = min(poll.end, len(self.entries))
-        found: list[Entry] = []
-        looked = poll.start
-        for lsn in range(poll.start, stop):
-            if len(found) == poll.chunk:
-                break
-            entry = self.entries[lsn]
-            if not poll.tags.isdisjoint(entry.tags):
-                found.append(entry)
-            looked = Lsn(lsn + 1)
-        if not found and looked < poll.end:
-            # The next look starts where this one ended: it says so when something comes.
-            return False
-        poll.promise.keep(ReadBatch(found, looked))
-        return True
-
-    def look(self, tags: frozenset[str], start: Lsn) -> Lsn:
-        """How far a reader that has nothing to read has looked."""
-        for lsn in range(start, len(self.entries)):
-            if not tags.isdisjoint(self.entries[lsn].tags):
-                return Lsn(lsn)
-        return Lsn(max(start, len(self.entries)))
-
-    def read(self, tags: frozenset[str], start: int, end: int) -> list[Entry]:
-        if start < self.trim_point:
-            raise Trimmed(f"lsn {start} is below {self.trim_point}")
-        return [one for one in self.entries[start:end] if not tags.isdisjoint(one.tags)]
-
-    def read_last(self, tag: str) -> Entry | None:
-        for lsn in range(len(self.entries) - 1, self.trim_point - 1, -1):
-            if tag in self.entries[lsn].tags:
-                return self.entries[lsn]
-        return None
-
-    def bounds(self) -> Bounds:
-        return Bounds(self.trim_point, self.tail)
-
-    def trim(self, lsn: Lsn) -> Lsn:
-        self.trim_point = Lsn(max(self.trim_point, min(lsn, self.tail)))
-        return self.trim_point
-
-    # -- faults
-
-    def restart(self, *, keeps: float, away_us: int) -> None:
-        """Die now; of the write in flight the first groups were durable, or all, or none."""
-        if not self.is_up:
-            return
-        self.is_up = False
-        self._life += 1
-        for flight in self._sequencer._in_flight:
-            self._keep(flight.groups[: round(len(flight.groups) * keeps)])
-        self._polls.clear()
-        self._loop.after(away_us, self._come_back)
-
-    def _come_back(self) -> None:
-        self._loop.note(f"log is back at {self.tail}")
-        self._sequencer = Sequencer(self._durable.copy(), limits=_NO_ROLL)
-        self.is_up = True
+        if kind == "sync" and self._log.dies_now:
+            self._log.die_in_a_write()
+        act()

@@ -21,7 +21,7 @@ from penstock.runtime.inputs import decode_source
 from penstock.state.memory import MemoryState
 from simulation.checkers.evidence import Violation
 from simulation.pipeline.queries import SOURCE
-from simulation.pipeline.story import Recovery, contents_of
+from simulation.pipeline.story import contents_of
 
 if TYPE_CHECKING:
     from simulation.pipeline.laws import Evidence, Placed
@@ -30,38 +30,39 @@ if TYPE_CHECKING:
 def check_recoveries(evidence: Evidence) -> None:
     """Every instance went on after its task's last marker, with the state of that marker."""
     for task in evidence.spec.task_ids:
-        markers = {one.lsn: one.marker for one in evidence.markers[str(task)]}
+        placed = evidence.markers[str(task)]
         fold = _Fold(evidence, task)
         recoveries = [one for one in evidence.world.story.recoveries if one.task == task]
-        for found in sorted(recoveries, key=lambda one: (one.marker_lsn, one.instance)):
-            if found.marker_lsn not in markers:
+        for found in sorted(recoveries, key=lambda one: (one.marker.number, one.instance)):
+            lsn = next((one.lsn for one in placed if one.marker == found.marker), None)
+            if lsn is None:
                 raise Violation("I11", f"{found.instance} of {task} resumed at no marker")
             late = [
-                lsn
-                for lsn, other in markers.items()
-                if lsn > found.marker_lsn and other.instance < found.instance
+                one.lsn for one in placed if one.lsn > lsn and one.marker.instance < found.instance
             ]
             if late:
                 raise Violation("R22", f"{found.instance} of {task} resumed before {late}")
-            counted = _changes_between(evidence, task, found)
+            counted = _changes_between(evidence, task, found.base, lsn)
             if found.replayed != counted:
                 raise Violation(
                     "I11", f"{task} replayed the changes at {found.replayed}, not {counted}"
                 )
-            wanted = fold.state_at(found.marker_lsn)
+            wanted = fold.state_at(lsn)
             if found.contents != wanted:
                 raise Violation(
                     "I11",
-                    f"{task} instance {found.instance} at marker {found.marker_lsn} found "
+                    f"{task} instance {found.instance} at marker {lsn} found "
                     f"{str(found.contents)[:200]}, not {str(wanted)[:200]}",
                 )
 
 
-def _changes_between(evidence: Evidence, task: TaskId, found: Recovery) -> list[Lsn]:
+def _changes_between(
+    evidence: Evidence, task: TaskId, base: Lsn | None, marker_lsn: Lsn
+) -> list[Lsn]:
     """The changes that count, after the checkpoint and up to the marker of a recovery."""
     lsns: list[int] = []
     for placed in evidence.markers[str(task)]:
-        if (found.base if found.base is not None else -1) < placed.lsn <= found.marker_lsn:
+        if (-1 if base is None else base) < placed.lsn <= marker_lsn:
             marker = placed.marker
             spans = [(one.first_lsn, one.end) for one in marker.ranges]
             for first, end in (*spans, (placed.lsn - marker.inline, placed.lsn)):

@@ -1,4 +1,4 @@
-"""Checkpoints in memory, in the real format, each durable from the moment it is published.
+"""Where checkpoints are kept in the simulation: files in memory that get damaged and lost.
 
 Owns what is damaged and lost. Law: at most one of a task's newest checkpoints is unusable at a
 time, which is what two of them named by a marker are promised to survive.
@@ -6,68 +6,68 @@ time, which is what two of them named by a marker are promised to survive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
 
-from penstock.errors import BadFormat, MissingFile
+from harness.disk import SimDisk
+
+from penstock.errors import Damaged
+from penstock.log.storage.disk import File
 from penstock.state.api import Change
-from penstock.state.checkpoint_format import (
-    CheckpointMeta,
-    encode_checkpoint,
-    read_checkpoint,
-    seal_of,
-)
-from penstock.state.checkpoint_store import CheckpointRef
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
 #: Of these many newest files of a task, one may be unusable.
 _NEWEST = 3
 
 
-@dataclass(slots=True)
-class SimStore:
-    """As state/checkpoint_store.py, without files."""
+class SimFolder:
+    """A `Folder` of state/checkpoint_store.py whose files are durable once they are published."""
 
-    files: dict[str, bytes] = field(default_factory=dict)
-    #: By path: the log's tail when it became durable. Never forgotten.
-    published: dict[str, int] = field(default_factory=dict)
-    #: By path: the log's tail when it was deleted.
-    swept: dict[str, int] = field(default_factory=dict)
-    _order: dict[str, list[str]] = field(default_factory=dict)
-    _broken: set[str] = field(default_factory=set)
+    def __init__(
+        self,
+        tail: Callable[[], int] = lambda: 0,
+        fails: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`tail` is the log's, for the checkers; `fails` is asked before every write."""
+        self._tail = tail
+        self._fails = fails
+        self.files: dict[str, bytes] = {}
+        #: By path: the log's tail when it became durable. Never forgotten.
+        self.published: dict[str, int] = {}
+        #: By path: the log's tail when it was deleted.
+        self.swept: dict[str, int] = {}
+        #: By task: the paths of its checkpoints, oldest first.
+        self._order: dict[str, list[str]] = {}
+        self._broken: set[str] = set()
 
-    def encode(
-        self, task: str, lsn: int, instance: int, fingerprint: str, changes: Sequence[Change]
-    ) -> tuple[CheckpointRef, bytes]:
-        pieces = list(encode_checkpoint(CheckpointMeta(task, lsn, instance, fingerprint), changes))
-        seal = seal_of(pieces[-1])
-        path = f"{task}/{lsn:020}-{instance}-{seal:08x}.ckpt"
+    def make_dirs(self, path: str) -> None:
+        pass
+
+    def write(self, path: str, pieces: Iterable[bytes]) -> None:
         data = b"".join(pieces)
-        return CheckpointRef(path, lsn, instance, len(data), seal), data
+        if self._fails():
+            raise OSError("the store cannot be reached")
+        self.files[path] = data
 
-    def publish(self, ref: CheckpointRef, data: bytes, tail: int) -> None:
-        self.files[ref.path] = data
-        self.published.setdefault(ref.path, tail)
-        self._order.setdefault(ref.task, []).append(ref.path)
+    def publish(self, old: str, new: str) -> None:
+        self.files[new] = self.files.pop(old)
+        self.published.setdefault(new, self._tail())
+        self._order.setdefault(new.rpartition("/")[0], []).append(new)
 
-    def read(self, ref: CheckpointRef) -> list[Change]:
-        data = self.files.get(ref.path)
-        if data is None:
-            raise MissingFile(f"checkpoint {ref.path} is not there")
-        if len(data) != ref.bytes:
-            raise BadFormat(f"{ref.path} has {len(data)} bytes, expected {ref.bytes}")
+    def open(self, path: str) -> File:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return SimDisk({"file": self.files[path]}).open("file")
 
-        def read_at(at: int, size: int) -> bytes:
-            return data[at : at + size]
+    def names(self, path: str) -> list[str]:
+        found = (file.rpartition("/") for file in self.files)
+        return [name for folder, _, name in found if folder == path]
 
-        return read_checkpoint(read_at, len(data), seal=ref.crc)[1]
-
-    def sweep(self, task: str, keep_from_lsn: int, tail: int) -> None:
-        for path in [path for path in self.files if path.startswith(f"{task}/")]:
-            lsn = int(path.rpartition("/")[2].partition("-")[0])
-            if lsn < keep_from_lsn:
-                del self.files[path]
-                self.swept[path] = tail
+    def delete(self, path: str) -> None:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        del self.files[path]
+        self.swept[path] = self._tail()
 
     def damage(self, random: Random, named: Mapping[str, Sequence[str]]) -> str | None:
         """Damage or lose a checkpoint, if the promise allows it.
@@ -87,3 +87,20 @@ class SimStore:
                     self.files[path] = bytes(data)
                 return path
         return None
+
+
+class WatchedStore(CheckpointStore):
+    """The shipped store; what was read, and could not be, is counted."""
+
+    def __init__(self, uri: str, folder: SimFolder, count: Callable[[str], None]) -> None:
+        super().__init__(uri, folder)
+        self._count = count
+
+    def read(self, ref: CheckpointRef, *, nodes: Collection[int] | None = None) -> list[Change]:
+        try:
+            changes = super().read(ref, nodes=nodes)
+        except Damaged:
+            self._count("checkpoint unusable")
+            raise
+        self._count("checkpoint used")
+        return changes

@@ -9,26 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.ids import Lsn
+from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.task_core import TaskCore
 from penstock.state.memory import MemoryState
-from simulation.pipeline.log import SimLog
-from simulation.pipeline.store import SimStore
+from simulation.pipeline.log import LogRecord
+from simulation.pipeline.store import SimFolder
 
 #: By part and kind of change, its rows, sorted: two equal states have equal contents.
 Contents = dict[tuple[str, str], list[tuple[str, ...]]]
-
-
-class Resumed(Protocol):
-    """An instance of a task that has found its state."""
-
-    task: TaskId
-    instance: int
-    core: TaskCore
-    #: LSN of the marker of the checkpoint that was used, and of the changes applied after it.
-    base: Lsn | None
-    replayed: list[Lsn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +26,8 @@ class Recovery:
 
     task: TaskId
     instance: int
-    marker_lsn: Lsn
+    marker: Marker
+    #: LSN of the marker of the checkpoint that was used, and of the changes applied after it.
     base: Lsn | None
     replayed: list[Lsn]
     contents: Contents
@@ -52,27 +42,19 @@ class PipelineStory:
     instances: dict[TaskId, list[int]] = field(default_factory=dict)
     #: By producer and instance: the run of the query that claimed it.
     claims: dict[tuple[str, int], int] = field(default_factory=dict)
-    #: (tail of the log when it was trimmed, trim point).
-    trims: list[tuple[Lsn, Lsn]] = field(default_factory=list)
     #: What a reader of the result was shown: LSN at which it counted, payload.
     shown: list[tuple[Lsn, bytes]] = field(default_factory=list)
-
-    def resumed(self, task: Resumed, marker_lsn: Lsn | None) -> None:
-        self.instances.setdefault(task.task, []).append(task.instance)
-        if marker_lsn is not None:
-            contents = contents_of(task.core.state)
-            found = Recovery(
-                task.task, task.instance, marker_lsn, task.base, task.replayed, contents
-            )
-            self.recoveries.append(found)
 
 
 class Witness(Protocol):
     """What the laws are asked about: a world, or a bench."""
 
     spec: QuerySpec
-    log: SimLog
-    store: SimStore
+
+    @property
+    def log(self) -> LogRecord: ...
+
+    folder: SimFolder
     story: PipelineStory
 
 

@@ -11,23 +11,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from random import Random
 from types import ModuleType
 
-from penstock_bench.protocols import aligned
+from penstock_bench.protocols import aligned, aligned_conductor
 from penstock_bench.protocols.choosing import ProtocolName
 
 from penstock.limits import PAYLOAD_BYTES_MAX
-from penstock.log.client import packing
+from penstock.log.client import client, packing
 from penstock.log.core import state
-from penstock.runtime import coordinator_core, outputs, task_core
+from penstock.log.serving import group_commit
+from penstock.protocol.committed import read_entries
+from penstock.runtime import (
+    coordinator,
+    coordinator_core,
+    outputs,
+    task,
+    task_core,
+    worker,
+)
 
 
 class Fault(StrEnum):
     """Kinds of faults."""
 
-    LOST = "lost"  # a request or an answer gets lost, and is sent again
-    LATE = "late"  # a request arrives a second time, much later
+    LOST = "lost"  # a connection ends; what was on its way is lost, and is sent again
+    LATE = "late"  # a connection ends; what was sent arrives much later, and is sent again before
     KILL = "kill"  # a worker dies; Spark starts another in its slot
     PAUSE = "pause"  # a worker sleeps, often past its lease, and wakes up as a zombie
     DRIVER = "driver"  # the driver dies; its workers linger; another driver takes the query
@@ -48,7 +58,7 @@ class Swarm:
 
     #: Mean time between faults, by kind; what is missing never happens.
     mean_ms: dict[Fault, int] = field(default_factory=dict)
-    #: How often a message, or a write of a checkpoint, meets this.
+    #: How often a write of a checkpoint, or (about) a request to the log, meets this.
     odds: dict[Fault, float] = field(default_factory=dict)
     slow_odds: float = 0.0
     protocol: ProtocolName = "marker"
@@ -149,18 +159,30 @@ def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
 @contextmanager
 def small_limits(swarm: Swarm) -> Iterator[None]:
     """Give the engine's modules the world's limits for as long as it runs."""
-    changes: list[tuple[ModuleType, str, int]] = [
+    pulse = swarm.pulse_us / 1e6
+    changes: list[tuple[ModuleType, str, object]] = [
         (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
+        (task, "read_entries", partial(read_entries, bytes_max=swarm.kept_bytes)),
+        (task, "TICK_SECONDS", 0.02),
+        (task, "REFRESH_SECONDS", 0.1),
         (outputs, "PAYLOAD_BYTES_MAX", swarm.payload_bytes),
         (packing, "GROUP_ENTRIES", swarm.group_entries),
         (aligned, "WAITING_MAX", swarm.waiting_max),
+        (aligned_conductor, "_UNPLACED_SECONDS", 0.005),
+        (worker, "BEAT_SECONDS", pulse),
+        (worker, "REPORT_SECONDS", 4 * pulse),
+        (coordinator, "PULSE_SECONDS", pulse),
+        (coordinator, "PULSES_PER_TRIM", 3),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
         (coordinator_core, "PULSES_GATHERING", 3),
         # Faults are far denser here than any cause of futile instances.
         (coordinator_core, "FUTILE_MAX", 10**6),
         (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+        # A slow disk is written to apart from the server's event loop, a fast one on it.
+        (group_commit, "INLINE_SECONDS", 1.0 if swarm.fsync_us_max < 500 else -1.0),
+        (client, "BACKOFF_SECONDS", (0.001, 0.002, 0.005, 0.01, 0.02)),
     ]
     before = [getattr(module, name) for module, name, _ in changes]
     for module, name, value in changes:

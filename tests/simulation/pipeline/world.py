@@ -1,49 +1,61 @@
-"""A query at work in one thread: tasks, workers, drivers, their log and their store, from one seed.
+"""A query at work in one thread: shipped tasks, workers, coordinators, clients and log server.
 
-Owns the two phases, as log/world.py: *safety* (the faults that the seed drew strike; the laws
-must hold) and *liveness* (all is healed; the query must catch up within bounded time). Drives the
-real cores, formats and sequencer; only the shells are simulated. Law (I21): the same seed gives the
-same trace.
+Owns the two phases, as log/world.py: *safety* (the faults that the seed drew strike; the laws must
+hold) and *liveness* (all is healed; the query must catch up, and stop when it is told to, within
+bounded time). Every process has an event loop of its own on one virtual time (kernel/); between
+them there is a network of byte streams. Law (I21): the same seed gives the same trace.
 
     PipelineWorld(7).run()      # raises on the first thing that is wrong
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from random import Random
 
 from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 
 from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Kind, NewEntry
-from penstock.protocol.committed import (
-    KEPT_BYTES_MAX,
-    CommittedReader,
-    Marked,
-    is_named,
-    read_entries,
-)
+from penstock.protocol.committed import Marked, is_named, read_entries
 from penstock.protocol.markers import decode_marker
-from penstock.protocol.names import TaskId, flush_tag
+from penstock.protocol.names import coordinator_producer, query_key
+from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.spec import Settings
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
-from simulation.kernel import Stuck
-from simulation.pipeline.client import Client, Network
-from simulation.pipeline.drivers import SimDriver
-from simulation.pipeline.fibers import Loop, Process
+from simulation.kernel import (
+    Network,
+    NetworkOdds,
+    Process,
+    Scheduler,
+    Unforeseen,
+    seeded_secrets,
+)
 from simulation.pipeline.laws import check_all
 from simulation.pipeline.log import SimLog
 from simulation.pipeline.queries import Inputs, make_entries, make_spec
-from simulation.pipeline.store import SimStore
+from simulation.pipeline.spark import SimDriver
+from simulation.pipeline.store import SimFolder
 from simulation.pipeline.story import PipelineStory
 from simulation.pipeline.swarm import Fault, Swarm, draw_swarm, small_limits
+from simulation.pipeline.taps import taps
 
 #: After healing, the query has caught up within this much virtual time, or is stuck.
-LIVENESS_MS_MAX = 5000
-STEPS_MAX = 300_000
+LIVENESS_SECONDS_MAX = 5.0
+#: A query that is told to stop has stopped within this much virtual time.
+STOP_SECONDS_MAX = 60.0
+STEPS_MAX = 1_000_000
+#: Time between two requests of all clients together, about: what odds per request mean in time.
+_REQUEST_SECONDS = 0.003
+#: A request without an answer fails after so long.
+_PATIENCE_SECONDS = 3600.0
 
 
 class PipelineWorld:
@@ -53,8 +65,8 @@ class PipelineWorld:
         self, seed: int, *, swarm: Swarm | None = None, protocol: ProtocolName = "marker"
     ) -> None:
         self.seed = seed
-        self.loop = Loop(seed)
-        drawn = draw_swarm(self.loop.random, protocol)
+        random = Random(seed)
+        drawn = draw_swarm(random, protocol)
         self.swarm = drawn if swarm is None else swarm
         settings = Settings(
             commit_interval_ms=self.swarm.commit_interval_ms,
@@ -62,51 +74,84 @@ class PipelineWorld:
             checkpoint_interval_ms=self.swarm.checkpoint_interval_ms,
         )
         self.spec = make_spec(self.swarm.shape, with_protocol(self.swarm.protocol, settings))
-        self.log = SimLog(self.loop, self.swarm.fsync_us_max)
-        self.network = Network(self.loop, self.log, self.swarm)
-        self.store = SimStore()
-        self.story = PipelineStory()
+        self.scheduler = Scheduler(random)
         self.counts: Counter[str] = Counter()
+        self.network = Network(self.scheduler, self._network_odds(), self._count_network)
+        self.story = PipelineStory()
         self.is_broken = True
+        self.is_stopping = False
         self.drivers: list[SimDriver] = []
         self._processes: list[Process] = []
-        self._names = 0
+        self._on_death: dict[Process, Callable[[], None]] = {}
         self._producing = 0
-        self._is_caught_up = False
         self.shown_upto = Lsn(0)
+        self.log = SimLog(self.scheduler, fsync_seconds_max=self.swarm.fsync_us_max / 1e6)
+        self.folder = SimFolder(lambda: self.log.tail, self._does_store_fail)
 
-    # -- for the shells
+    def _network_odds(self) -> NetworkOdds:
+        return NetworkOdds(
+            slow_odds=self.swarm.slow_odds,
+            slow_seconds=(0.001, 0.015),
+            late_odds=0.5 if Fault.LATE in self.swarm.odds else 0.0,
+            late_seconds_max=0.4,
+            notice_seconds_max=0.02,
+        )
+
+    def _count_network(self, what: str) -> None:
+        names = {"late request": Fault.LATE, "lost in flight": Fault.LOST}
+        if what in names:
+            self.count(f"fault {names[what]}")
+
+    # -- processes
 
     def start_process(self, name: str) -> Process:
-        process = Process(self.loop, name)
+        process = self.scheduler.process(name)
+        random, seconds = self.scheduler.random, self.swarm.checkpoint_us_max / 1e6
+        process.job_seconds = lambda: random.uniform(0.0001, seconds)
         self._processes.append(process)
         return process
 
-    def next_name(self, prefix: str) -> str:
-        self._names += 1
-        return f"{prefix}{self._names}"
+    def on_death(self, process: Process, then: Callable[[], None]) -> None:
+        """What the operating system does when a process is gone."""
+        self._on_death[process] = then
 
-    def now_ms(self) -> int:
-        return self.loop.now_us // 1000
+    def kill(self, process: Process) -> None:
+        """As kill -9 does: nothing of it runs any more; what it sent is on its way, or lost."""
+        if process.dead:
+            return
+        self.scheduler.note(f"{process.name} is killed")
+        process.kill(lose=self.is_broken and self.scheduler.random.random() < 0.3)
+        then = self._on_death.pop(process, None)
+        if then is not None:
+            then()
+
+    def kill_soon(self, process: Process) -> None:
+        """It has ended by itself."""
+        self.scheduler.after(0.0, self.kill, process)
+
+    # -- for the shells
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
 
-    def does_store_fail(self) -> bool:
+    def _does_store_fail(self) -> bool:
         odds = self.swarm.odds.get(Fault.STORE, 0.0) if self.is_broken else 0.0
-        fails = odds > 0 and self.loop.random.random() < odds
+        fails = odds > 0 and self.scheduler.random.random() < odds
         if fails:
             self.count(f"fault {Fault.STORE}")
         return fails
 
     def check_kept(self, tags: Sequence[str], marked: Marked[Entry]) -> None:
-        """What a reader kept is what it would fetch."""
+        """What a reader kept of what a marker names is what it would fetch."""
         for named in marked.marker.ranges:
             kept = marked.run(named)
             if kept is None:
+                self.count("staged fetched")
                 continue
             there = self.log.entries[named.first_lsn : named.end]
-            wanted = [e for e in there if is_named(e, named) and {*tags} & {*e.tags}]
+            wanted = [
+                entry for entry in there if is_named(entry, named) and {*tags} & {*entry.tags}
+            ]
             if kept != wanted:
                 raise Violation("I10", f"of {named} a reader kept {kept}, not {wanted}")
             self.count("staged kept")
@@ -115,54 +160,117 @@ class PipelineWorld:
 
     def run(self) -> None:
         """Both phases, then the checkers. Raises on any violation."""
-        try:
-            with small_limits(self.swarm):
-                self.populate()
-                for kind in self.swarm.mean_ms:
-                    self._fault_later(kind)
-                self.run_until(self.swarm.safety_ms * 1000)
-                self.heal()
-                self.catch_up()
-                check_all(self)
-        finally:
-            self.close()
+        with self.open():
+            self.populate()
+            for kind in self.swarm.mean_ms:
+                self._fault_later(kind, self.swarm.mean_ms[kind] / 1000)
+            for kind in (Fault.LOST, Fault.LATE):
+                if kind in self.swarm.odds:
+                    self._fault_later(kind, _REQUEST_SECONDS / self.swarm.odds[kind])
+            self.run_for(self.swarm.safety_ms / 1000)
+            self.heal()
+            self.catch_up()
+            self.stop()
+            self._count_log()
+            check_all(self)
 
-    def close(self) -> None:
-        """Nothing may happen any more."""
-        self.counts["fault late"] += self.network.late
-        self.counts["fault lost"] += self.network.lost
-        for process in self._processes:
-            process.on_death.clear()
-            process.kill()
+    def _count_log(self) -> None:
+        """What the log shows of what happened."""
+        self.counts["trimmed"] += sum(point > 0 for _, point in self.log.trims)
+        producers = {task.producer for task in self.spec.task_ids}
+        for entry in self.log.entries:
+            if entry.kind is Kind.MARKER:
+                marker = decode_marker(entry.payload)
+                if entry.producer in producers:
+                    self.counts["flushed early"] += len(marker.ranges)
+                else:
+                    self.count("aligned checkpoint")
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """The world's laws of nature hold, until everything in it is let go."""
+        with ExitStack() as stack:
+            gc.disable()  # when it lets go of a failed future hangs on no seed
+            stack.callback(gc.enable)
+            stack.enter_context(seeded_secrets(self.scheduler.random))
+            stack.enter_context(small_limits(self.swarm))
+            stack.enter_context(taps(self))
+            stack.enter_context(self.log.recording())
+            stack.callback(self.scheduler.close)
+            self.log.start()
+            yield
+
+    def run_until(self, happened: Callable[[], bool], seconds: float) -> None:
+        try:
+            self.scheduler.run_until(happened, seconds=seconds, steps=STEPS_MAX)
+        except Unforeseen as error:
+            if isinstance(error.__cause__, Exception):
+                raise error.__cause__ from None
+            raise
+
+    def run_for(self, seconds: float) -> None:
+        end = self.scheduler.now + seconds
+        self.scheduler.after(seconds, lambda: None)
+        self.run_until(lambda: self.scheduler.now >= end, seconds + 1.0)
 
     def populate(self) -> None:
-        inputs = make_entries(self.spec, self.loop.random, self.swarm.entries, self.swarm.rows_max)
+        inputs = make_entries(
+            self.spec, self.scheduler.random, self.swarm.entries, self.swarm.rows_max
+        )
+        user = self.start_process("user")
+        registering = user.spawn(self._register())
+        self.run_until(registering.done, 10.0)
         self.start_driver()
         self.produce(inputs)
         follower = self.start_process("follower")
-        follower.start_main(self._follow(follower))
-
-    def run_until(self, until_us: int) -> None:
-        while (at := self.loop.next_us()) is not None and at < until_us:
-            self.loop.step()
+        follower.spawn(self._follow())
 
     def heal(self) -> None:
-        self.loop.note("heal")
-        self.is_broken = self.network.is_broken = False
+        self.scheduler.note("heal")
+        self.is_broken = False
+        self.network.odds = NetworkOdds(slow_odds=0.0)
+        self.network.heal()
         for process in self._processes:
-            process.wake()
-        if not self._driver_lives():
-            self.start_driver()
+            if process.paused and not process.dead:
+                process.resume()
+        self.running_driver()
 
     def catch_up(self) -> None:
         """Until every task has committed all input, and the reader was shown all results."""
-        user = self.start_process("user")
-        user.start_main(self._flush(user))
-        deadline_us = self.loop.now_us + LIVENESS_MS_MAX * 1000
-        while not self._is_caught_up:
-            if self.loop.now_us > deadline_us or self.loop.steps > STEPS_MAX:
-                raise Stuck(f"not caught up {LIVENESS_MS_MAX} ms after healing")
-            self.loop.step()
+        deadline = self.scheduler.now + LIVENESS_SECONDS_MAX
+
+        def wait(happened: Callable[[], bool]) -> None:
+            self.run_until(happened, deadline - self.scheduler.now)
+
+        wait(lambda: self._producing == 0)
+        while not self._flush(wait):
+            pass
+        tail = self.log.tail
+        wait(lambda: self.shown_upto >= tail)
+
+    def _flush(self, wait: Callable[[Callable[[], bool]], None]) -> bool:
+        """All input is committed, by a run in which every slot serves; False if the run is over."""
+        driver = self.running_driver()
+        wait(lambda: driver.is_started or driver.is_over)
+        if driver.is_over:
+            return False
+        flushing = driver.process.create_task(driver.coordinator.flush())
+        wait(lambda: flushing.done() or driver.is_over)
+        members = driver.coordinator.core.members
+        wait(lambda: len(members) == self.swarm.workers or driver.is_over)
+        if flushing.done():
+            flushing.result()
+        return flushing.done() and not driver.is_over
+
+    def stop(self) -> None:
+        """The query is told to stop, and all that belongs to it ends by itself."""
+        self.is_stopping = True
+        driver = self.running_driver()
+        driver.process.spawn(driver.coordinator.finish())
+        processes = [driver.process, *(one.process for one in driver.workers.values())]
+        self.run_until(lambda: all(process.dead for process in processes), STOP_SECONDS_MAX)
+        tail = self.log.tail
+        self.run_until(lambda: self.shown_upto >= tail, LIVENESS_SECONDS_MAX)
 
     # -- who is there
 
@@ -170,9 +278,30 @@ class PipelineWorld:
         self.drivers.append(SimDriver(self, len(self.drivers)))
         return self.drivers[-1]
 
-    def _driver_lives(self) -> bool:
-        driver = self.drivers[-1]
-        return driver.process.is_alive and not driver.is_over
+    def running_driver(self) -> SimDriver:
+        """The newest that still runs the query; it need not be the one that was started last."""
+        running = [driver for driver in self.drivers if driver.is_running]
+        return running[-1] if running else self.start_driver()
+
+    def newest_run(self) -> int:
+        """The instance of the coordinator that claimed the query last."""
+        voice = coordinator_producer(self.spec.name)
+        return max((one.instance for one in self.log.claims if one.producer == voice), default=0)
+
+    async def connect(self, name: str) -> AsyncLog:
+        return await AsyncLog.connect(self.log.resolve(), name=name, timeout=_PATIENCE_SECONDS)
+
+    async def _register(self) -> None:
+        """What `penstock.start` notes before a query runs."""
+        spec = self.spec
+        query = RegisteredQuery(
+            name=spec.name, id="sim", version=spec.version, plan="", mode="", to=spec.to,
+            starts=dict.fromkeys(spec.query.streams, 0), tasks=list(spec.tasks), created_ms=0,
+            checkpoints=None, protocol=spec.settings.protocol.name,
+        )  # fmt: skip
+        log = await self.connect("user")
+        await log.compare_and_set(query_key(spec.name), expected=None, value=encode_query(query))
+        await log.close()
 
     def produce(self, inputs: Inputs) -> None:
         """Plain producers, one for every stream."""
@@ -183,123 +312,94 @@ class PipelineWorld:
             ]
             process = self.start_process(f"producer-{stream}")
             self._producing += 1
-            process.start_main(self._produce(process, entries))
+            process.spawn(self._produce(process.name, entries))
 
-    async def _produce(self, process: Process, entries: list[NewEntry]) -> None:
-        client = Client(process, self.log, self.network)
-        pause_us = self.swarm.safety_ms * 1000 // len(entries)
+    async def _produce(self, name: str, entries: list[NewEntry]) -> None:
+        log = await self.connect(name)
+        pause = self.swarm.safety_ms / 1000 / len(entries)
         for entry in entries:
-            await client.append([entry])
-            await process.sleep(self.loop.random.randint(0, 2 * pause_us))
+            await log.append([entry])
+            await asyncio.sleep(self.scheduler.random.uniform(0, 2 * pause))
         self._producing -= 1
+        await log.close()
 
-    async def _follow(self, process: Process) -> None:
+    async def _follow(self) -> None:
         """A reader of the result, as stream/tail.py reads."""
-        client = Client(process, self.log, self.network)
+        log = await self.connect("follower")
         tags = [stream_tag(self.spec.to)]
-        reader = client.tail(tags, start=0)
-        # An aligned checkpoint names results from before the last one was complete: a reader that
-        # has passed them must have kept them, for a trim may take them.
-        is_aligned = self.swarm.protocol == "aligned"
-        committed = read_entries(0, KEPT_BYTES_MAX if is_aligned else self.swarm.kept_bytes)
-        while batch := await reader.next():
-            for entry in batch.entries:
-                await self._show(client, tags, committed, entry)
-            self.shown_upto = batch.looked_up_to
-
-    async def _show(
-        self, client: Client, tags: list[str], committed: CommittedReader[Entry], entry: Entry
-    ) -> None:
-        counted = committed.take(entry)
-        if isinstance(counted, Marked):
-            self.check_kept(tags, counted)
-            for named in counted.missing:
-                fetched = await client.read(tags, start=named.first_lsn, end=named.end)
-                counted.supply(named, fetched)
-            self.story.shown += [(entry.lsn, staged.payload) for staged in counted.entries]
-        elif counted is not None:
-            self.story.shown.append((entry.lsn, counted.payload))
-
-    async def _flush(self, process: Process) -> None:
-        """As Coordinator._flush: everything in the sources is processed, committed, visible."""
-        client, spec = Client(process, self.log, self.network), self.spec
-        while self._producing:
-            await process.sleep(5000)
-        for stage, count in enumerate(spec.tasks):
-            tag = flush_tag(spec.name, spec.version, stage)
-            asked = await client.append([NewEntry(b"", (tag,), Kind.CONTROL)])
-            waiting = {str(TaskId(spec.name, spec.version, stage, index)) for index in range(count)}
-            tags = [f"T/{task}" for task in sorted(waiting)]
-            reader = client.tail(tags, start=asked.first_lsn)
-            while waiting:
-                batch = await reader.next()
-                for entry in batch.entries if batch else ():
-                    marker = decode_marker(entry.payload)
-                    if marker.position > asked.first_lsn:
-                        waiting.discard(marker.task)
-        tail = self.log.tail
-        while self.shown_upto < tail:
-            await process.sleep(5000)
-        self._is_caught_up = True
+        committed = read_entries(0, self.swarm.kept_bytes)
+        async with log.tail(tags, start=0) as reader:
+            async for batch in reader:
+                for entry in batch.entries:
+                    counted = committed.take(entry)
+                    if isinstance(counted, Marked):
+                        self.check_kept(tags, counted)
+                        for named in counted.missing:
+                            fetched = await log.read(tags, start=named.first_lsn, end=named.end)
+                            counted.supply(named, fetched)
+                        self.story.shown += [(entry.lsn, one.payload) for one in counted.entries]
+                    elif counted is not None:
+                        self.story.shown.append((entry.lsn, counted.payload))
+                self.shown_upto = batch.looked_up_to
 
     # -- faults
 
-    def _fault_later(self, kind: Fault) -> None:
-        mean_us = self.swarm.mean_ms[kind] * 1000
-
+    def _fault_later(self, kind: Fault, mean_seconds: float) -> None:
         def strike() -> None:
             if self.is_broken:
                 if self.strike(kind):
                     self.count(f"fault {kind}")
-                self._fault_later(kind)
+                self._fault_later(kind, mean_seconds)
 
-        self.loop.after(int(self.loop.random.expovariate(1 / mean_us)), strike)
+        self.scheduler.after(self.scheduler.random.expovariate(1 / mean_seconds), strike)
 
     def strike(self, kind: Fault) -> bool:
-        """Let one fault happen; False if there was nothing to break."""
-        random = self.loop.random
+        """Let one fault happen; False if there was nothing to break, or it counts by itself."""
+        random = self.scheduler.random
         driver = self.drivers[-1]
-        workers = [one.process for one in driver.workers.values() if one.process.is_alive]
-        self.loop.note(f"fault {kind}")
+        workers = [one.process for one in driver.workers.values() if not one.process.dead]
+        self.scheduler.note(f"fault {kind}")
         match kind:
+            case Fault.LOST | Fault.LATE:
+                if self.network.connections:
+                    number = random.choice(list(self.network.connections))
+                    self.network.connections[number].reset(late=kind is Fault.LATE)
+                return False
             case Fault.KILL if workers:
-                random.choice(workers).kill()
+                self.kill(random.choice(workers))
             case Fault.PAUSE if workers:
                 self._pause(random.choice(workers))
-            case Fault.DRIVER if self._driver_lives():
-                driver.process.kill()
-                self.loop.after(random.randint(0, 150_000), self._replace(driver))
-            case Fault.DRIVER_PAUSE if self._driver_lives():
+            case Fault.DRIVER if driver.is_running:
+                self.kill(driver.process)
+                self.scheduler.after(random.uniform(0, 0.15), self._replace, driver)
+            case Fault.DRIVER_PAUSE if driver.is_running:
                 self._pause(driver.process)
-                self.loop.after(random.randint(0, 50_000), self._replace(driver))
+                self.scheduler.after(random.uniform(0, 0.05), self._replace, driver)
             case Fault.LOG if self.log.is_up:
-                keeps = random.choice((0.0, 0.5, 1.0))
-                self.log.restart(keeps=keeps, away_us=random.randint(1000, 100_000))
+                self.log.restart(random.uniform(0.001, 0.1))
             case Fault.CHECKPOINT:
-                return self.store.damage(random, self._named()) is not None
+                return self.folder.damage(random, self._named()) is not None
             case _:
                 return False
         return True
 
-    def _replace(self, driver: SimDriver) -> Callable[[], None]:
-        def replace() -> None:
-            if self.drivers[-1] is driver:
-                self.start_driver()
-
-        return replace
+    def _replace(self, driver: SimDriver) -> None:
+        if self.drivers[-1] is driver:
+            self.start_driver()
 
     def _pause(self, process: Process) -> None:
-        lease_us = self.swarm.pulse_us * self.swarm.pulses_missed_max
+        lease_seconds = self.swarm.pulse_us / 1e6 * self.swarm.pulses_missed_max
+        times = self.scheduler.random.choice((0.5, 1.5, 5.0))
         process.pause()
-        times = self.loop.random.choice((0.5, 1.5, 5.0))
-        self.loop.after(int(lease_us * times), process.wake)
+        self.scheduler.after(lease_seconds * times, process.resume)
 
     def _named(self) -> dict[str, list[str]]:
         """By task, the checkpoints that its last marker names."""
-        found = {}
+        paths = {}
         for task in self.spec.task_ids:
-            last = self.log.read_last(task.marker_tag)
-            if last is not None:
-                marker = decode_marker(last.payload)
-                found[str(task)] = [str(one["path"]) for one in marker.checkpoints]
-        return found
+            for entry in reversed(self.log.entries):
+                if task.marker_tag in entry.tags:
+                    marker = decode_marker(entry.payload)
+                    paths[str(task)] = [str(one["path"]) for one in marker.checkpoints]
+                    break
+        return paths

@@ -1,0 +1,125 @@
+"""Spark, as far as a query needs it: a driver with its coordinator, and workers in slots.
+
+Owns who runs where. Coordinator and workers are the shipped ones, each in a process of its own. A
+worker that ends is started again in its slot, as the next attempt; workers linger for a while after
+their driver's death.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import Fenced, GuardFailed, Trimmed, Unavailable, Unknown
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.worker import Worker
+from simulation.checkers.evidence import Violation
+from simulation.pipeline.host import SimHost
+
+if TYPE_CHECKING:
+    from simulation.pipeline.world import PipelineWorld
+
+
+class SimWorker:
+    """One attempt of a slot."""
+
+    def __init__(self, world: PipelineWorld, slot: int, attempt: int) -> None:
+        self.attempt = attempt
+        self._world = world
+        self._host = SimHost(world)
+        self.process = world.start_process(f"worker-{slot}-{attempt}")
+        self._worker = Worker(world.log.resolve, world.spec, slot, attempt, self._host)
+        self.process.spawn(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._worker.run()
+        except (Trimmed, Unavailable) as error:
+            # It slept for so long that it missed what it was told, or can beat no more.
+            self._world.scheduler.note(f"{self.process.name} ends: {error}")
+        self._world.kill_soon(self.process)
+
+    def orphan(self) -> None:
+        """Its executor is gone: the worker notices and leaves."""
+        self._host.lose_parent()
+
+
+class SimDriver:
+    """One run of the query."""
+
+    def __init__(self, world: PipelineWorld, number: int) -> None:
+        self._world = world
+        self._random = world.scheduler.random
+        self.process = world.start_process(f"driver-{number}")
+        self.workers: dict[int, SimWorker] = {}
+        self.is_started = False
+        self.is_over = False
+        self.coordinator = Coordinator(
+            world.log.resolve, world.spec, id="sim", workers=world.swarm.workers,
+            trims=world.swarm.trims, host=SimHost(world), on_started=self._started,
+        )  # fmt: skip
+        world.on_death(self.process, self._linger)
+        self.process.spawn(self._run())
+
+    @property
+    def is_running(self) -> bool:
+        return not self.process.dead and not self.is_over
+
+    @property
+    def _run_number(self) -> int:
+        return self.coordinator.voice.instance
+
+    async def _run(self) -> None:
+        await self.coordinator.run()
+        error, world = self.coordinator.error, self._world
+        if error is None:
+            assert world.is_stopping, "nobody has stopped the query"
+        elif isinstance(error.__cause__, Fenced | GuardFailed):
+            world.count("driver fenced")
+        elif isinstance(error, Trimmed | Unknown) and world.newest_run() > self._run_number:
+            # Its successor trimmed what it reads, or wrote and was not answered for.
+            world.count("driver fenced")
+        else:
+            raise Violation("I16", f"the query failed: {error}") from error
+        self.is_over = True
+        world.kill_soon(self.process)
+
+    def _started(self) -> None:
+        self.is_started = True
+        for slot in range(self._world.swarm.workers):
+            self._start_worker(slot)
+
+    def _start_worker(self, slot: int) -> None:
+        if self.process.dead or self.is_over or self._world.is_stopping:
+            return
+        attempt = self.workers[slot].attempt + 1 if slot in self.workers else 0
+        worker = SimWorker(self._world, slot, attempt)
+        self.workers[slot] = worker
+        self._world.on_death(worker.process, lambda: self._worker_died(slot, attempt))
+
+    def _worker_died(self, slot: int, attempt: int) -> None:
+        """Spark says so, or not, before or after it starts the next one."""
+        if self.process.dead:
+            return
+        scheduler, random = self._world.scheduler, self._random
+        if random.random() < 0.5:
+            scheduler.after(random.uniform(0.001, 0.08), self._tell_lost, slot, attempt + 1)
+        scheduler.after(random.uniform(0.002, 0.06), self._start_worker, slot)
+
+    def _tell_lost(self, slot: int, attempts: int) -> None:
+        if not self.process.dead and not self.is_over:
+            self.process.spawn(self._lost(slot, attempts))
+
+    async def _lost(self, slot: int, attempts: int) -> None:
+        try:
+            await self.coordinator.job_lost(slot, attempts)
+        except (Fenced, GuardFailed, Unavailable):
+            pass  # the run ends, and says why
+
+    def _linger(self) -> None:
+        """Executors notice after a while that their driver is gone: they die, or their workers
+        find themselves alone."""
+        self.is_over = True
+        for worker in self.workers.values():
+            seconds = self._random.uniform(0, 0.25)
+            end = worker.orphan if self._random.random() < 0.3 else worker.process.kill
+            self._world.scheduler.after(seconds, end)
