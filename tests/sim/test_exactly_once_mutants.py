@@ -22,7 +22,6 @@ from pipeline_mutants import (
     tell_before_it_is_durable,
     world,
 )
-from simulation.pipeline import world as world_module
 from simulation.pipeline.swarm import Fault
 
 from penstock.errors import Unavailable
@@ -161,7 +160,6 @@ def staged_entries_count_without_their_marker(patch: pytest.MonkeyPatch) -> None
         return counted
 
     patch.setattr(CommittedReader, "take", take)
-    patch.setattr(world_module.PipelineWorld, "check_kept", lambda *_: None)
 
 
 def data_is_appended_before_its_marker(patch: pytest.MonkeyPatch) -> None:

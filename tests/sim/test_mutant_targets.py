@@ -7,6 +7,8 @@ from collections.abc import Callable
 import cluster_mutants
 import log_mutants
 import pytest
+import test_commit_protocols_mutants as rivals
+import test_exactly_once_mutants as markers
 from mutant_hunt import foreign_homes
 from simulation.log.world import World
 
@@ -16,6 +18,8 @@ Apply = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: list[tuple[str, Apply]] = [
     *((f"log: {mutant.name}", mutant.apply) for mutant in log_mutants.MUTANTS),
     *((f"cluster: {mutant.name}", mutant.apply) for mutant in cluster_mutants.MUTANTS),
+    *((f"markers: {mutant.name}", mutant.apply) for mutant in markers.MUTANTS),
+    *((f"rivals: {mutant.name}", mutant.apply) for mutant in [*rivals.MUTANTS, *rivals.RARE]),
 ]
 
 
