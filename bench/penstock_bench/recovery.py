@@ -190,7 +190,7 @@ def _measure(directory: Path, plan: RecoveryBenchSizes, figures: RecoveryFigures
 
 def _make_frame(spark: Any, log: Log) -> Any:
     """q8 in real time: windows that have passed are forgotten."""
-    from penstock_bench.nexmark.queries.q8 import q8
+    from penstock_bench.nexmark.queries.windows import q8
 
     person = log.create_stream("person", model.PERSON).df(spark)
     auction = log.create_stream("auction", model.AUCTION).df(spark)

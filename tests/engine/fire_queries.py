@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 from penstock_bench.nexmark import model
 from penstock_bench.nexmark.generator import Generator, Parameters
-from penstock_bench.nexmark.queries.q3 import q3
-from penstock_bench.nexmark.queries.q5 import q5
-from penstock_bench.nexmark.queries.q8 import q8
+from penstock_bench.nexmark.queries.joins import q3
+from penstock_bench.nexmark.queries.windows import q5, q8
 
 from penstock.plan.nodes import Mode
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 from penstock_bench.nexmark import model
 from penstock_bench.nexmark.generator import Generator
-from penstock_bench.nexmark.queries import QUERIES
-from penstock_bench.nexmark.queries.views import split_events
+from penstock_bench.nexmark.queries import QUERIES, split_events
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from penstock_bench.nexmark import model
-from penstock_bench.nexmark.queries import QUERIES
-from penstock_bench.nexmark.queries.views import split_events
+from penstock_bench.nexmark.queries import QUERIES, split_events
 
 from penstock.ops.driver import Driver
 from penstock.spark.frontend import plan

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock_bench.nexmark.model import side_input
-from penstock_bench.nexmark.queries import QUERIES
-from penstock_bench.nexmark.queries.views import split_events
+from penstock_bench.nexmark.queries import QUERIES, split_events
+from penstock_bench.nexmark.queries.groups import day, statistics
+from penstock_bench.nexmark.queries.joins import in_time
+from penstock_bench.nexmark.queries.windows import ends
 from penstock_bench.nexmark.timed import LAT_TS, MODES, timed
 from processors import HighestBid, LastTen, MaxPerAuction
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -105,11 +107,7 @@ def _q5(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
     )
     hot = F.explode(F.filter("all", lambda one: one.num == F.col("most"))).alias("hot")
     return per_window.select("window", hot).select(
-        "hot.auction",
-        "hot.num",
-        F.col("window.start").alias("starttime"),
-        F.col("window.end").alias("endtime"),
-        _as(F.col("window.end")),
+        "hot.auction", "hot.num", *ends(), _as(F.col("window.end"))
     )
 
 
@@ -126,42 +124,32 @@ def _q8(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
 
 
 def _q9(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
-    in_time = (auction.id == bid.auction) & bid.dateTime.between(auction.dateTime, auction.expires)
     best_first = F.struct(bid.price, -F.unix_micros(bid.dateTime), -bid.bidder)
     row = F.struct(
         bid.auction, bid.bidder, bid.price, bid.dateTime.alias("bid_dateTime"),
         bid.extra.alias("bid_extra"),
     )  # fmt: skip
     columns = [auction[name] for name in auction.columns]
-    best = auction.join(bid, in_time).groupBy(*columns).agg(F.max_by(row, best_first).alias("b"))
+    best = (
+        auction.join(bid, in_time(auction, bid))
+        .groupBy(*columns)
+        .agg(F.max_by(row, best_first).alias("b"))
+    )
     return best.select(*auction.columns, "b.*", _as(F.col("b.bid_dateTime")))
 
 
 def _statistics() -> list[Column]:
-    price = F.col("price")
-    ranks = {
-        "total": F.lit(True),
-        "rank1": price < 10_000,
-        "rank2": (price >= 10_000) & (price < 1_000_000),
-        "rank3": price >= 1_000_000,
-    }
-    found = [F.count_if(rank).alias(f"{name}_bids") for name, rank in ranks.items()]
-    for column in ("bidder", "auction"):
-        for name, rank in ranks.items():
-            distinct = F.size(F.collect_set(F.when(rank, F.col(column))))
-            found.append(distinct.cast("bigint").alias(f"{name}_{column}s"))
-    return [*found, _as(F.max("dateTime"))]
+    by_sets = statistics(lambda column: F.size(F.collect_set(column)).cast("bigint"))
+    return [*by_sets, _as(F.max("dateTime"))]
 
 
 def _q15(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
-    day = F.date_format("dateTime", "yyyy-MM-dd").alias("day")
-    return bid.groupBy(day).agg(*_statistics())
+    return bid.groupBy(day()).agg(*_statistics())
 
 
 def _q16(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:
-    day = F.date_format("dateTime", "yyyy-MM-dd").alias("day")
     minute = F.max(F.date_format("dateTime", "HH:mm")).alias("minute")
-    return bid.groupBy("channel", day).agg(minute, *_statistics())
+    return bid.groupBy("channel", day()).agg(minute, *_statistics())
 
 
 def _q18(person: DataFrame, auction: DataFrame, bid: DataFrame) -> DataFrame:

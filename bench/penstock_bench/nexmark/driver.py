@@ -114,7 +114,7 @@ class _Engine:
 
     def _start(self, command: StartQuery) -> None:
         from penstock.spark.start import start_query
-        from penstock_bench.nexmark.queries.views import split_events
+        from penstock_bench.nexmark.queries import split_events
 
         events = self._log.stream(command.source).df(self._spark)
         frames = dict(zip(("person", "auction", "bid"), split_events(events), strict=True))

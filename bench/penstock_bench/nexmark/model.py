@@ -7,45 +7,22 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.stream.ddl import parse_ddl
+
 #: Spark's TIMESTAMP.
 TIME = pa.timestamp("us", tz="UTC")
 
-PERSON = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("name", pa.string()),
-        ("emailAddress", pa.string()),
-        ("creditCard", pa.string()),
-        ("city", pa.string()),
-        ("state", pa.string()),
-        ("dateTime", TIME),
-        ("extra", pa.string()),
-    ]
+PERSON = parse_ddl(
+    "id long, name string, emailAddress string, creditCard string, city string, state string, "
+    "dateTime timestamp, extra string"
 )
-AUCTION = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("itemName", pa.string()),
-        ("description", pa.string()),
-        ("initialBid", pa.int64()),
-        ("reserve", pa.int64()),
-        ("dateTime", TIME),
-        ("expires", TIME),
-        ("seller", pa.int64()),
-        ("category", pa.int64()),
-        ("extra", pa.string()),
-    ]
+AUCTION = parse_ddl(
+    "id long, itemName string, description string, initialBid long, reserve long, "
+    "dateTime timestamp, expires timestamp, seller long, category long, extra string"
 )
-BID = pa.schema(
-    [
-        ("auction", pa.int64()),
-        ("bidder", pa.int64()),
-        ("price", pa.int64()),
-        ("channel", pa.string()),
-        ("url", pa.string()),
-        ("dateTime", TIME),
-        ("extra", pa.string()),
-    ]
+BID = parse_ddl(
+    "auction long, bidder long, price long, channel string, url string, dateTime timestamp, "
+    "extra string"
 )
 #: The kinds of events, as `event_type` has them, and the mixed stream's columns.
 KINDS = {"person": PERSON, "auction": AUCTION, "bid": BID}
@@ -53,7 +30,7 @@ EVENT = pa.schema(
     [("event_type", pa.int32()), *((kind, pa.struct(schema)) for kind, schema in KINDS.items())]
 )
 #: The table that q13 joins: one row per key.
-SIDE_INPUT = pa.schema([("key", pa.int64()), ("value", pa.string())])
+SIDE_INPUT = parse_ddl("key long, value string")
 SIDE_INPUT_ROWS = 10_000
 
 FIRST_PERSON_ID = 1000
@@ -67,40 +44,15 @@ LEAD = 10
 
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 CITIES = (
-    "Phoenix",
-    "Los Angeles",
-    "San Francisco",
-    "Boise",
-    "Portland",
-    "Bend",
-    "Redmond",
-    "Seattle",
-    "Kent",
-    "Cheyenne",
+    *("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond"),
+    *("Seattle", "Kent", "Cheyenne"),
 )
 FIRST_NAMES = (
-    "Peter",
-    "Paul",
-    "Luke",
-    "John",
-    "Saul",
-    "Vicky",
-    "Kate",
-    "Julie",
-    "Sarah",
-    "Deiter",
+    *("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter"),
     "Walter",
 )
 LAST_NAMES = (
-    "Shultz",
-    "Abrams",
-    "Spencer",
-    "White",
-    "Bartels",
-    "Walton",
-    "Smith",
-    "Jones",
-    "Noris",
+    *("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"),
 )
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 COLD_CHANNELS = 10_000

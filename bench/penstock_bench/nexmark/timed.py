@@ -16,7 +16,9 @@ from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
 from penstock_bench.nexmark.queries import QUERIES
-from penstock_bench.nexmark.queries.nbqx import GAPS_MINUTES
+from penstock_bench.nexmark.queries.joins import sold
+from penstock_bench.nexmark.queries.rhino import GAPS_MINUTES
+from penstock_bench.nexmark.queries.windows import ends, most_bids
 
 LAT_TS: Final = "lat_ts"
 APPEND: Final = "append"
@@ -99,46 +101,31 @@ def _q3(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> 
 
 def _sold(auction: DataFrame, bid: DataFrame, *keys: str) -> DataFrame:
     """The highest bid of each auction, and when it was made."""
-    in_time = (auction.id == bid.auction) & bid.dateTime.between(auction.dateTime, auction.expires)
-    highest = F.max("price").alias("final")
-    return (
-        auction.join(bid, in_time)
-        .groupBy(auction.id, *keys)
-        .agg(highest, F.max_by(bid.dateTime, "price").alias("sold_at"))
-    )
+    return sold(auction, bid, *keys, more=(F.max_by(bid.dateTime, "price").alias("sold_at"),))
 
 
 def _q4(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
     average = F.avg("final").cast("bigint").alias("final")
-    sold = _sold(auction, bid, "category")
-    return sold.groupBy("category").agg(average, _as(F.max("sold_at")))
+    prices = _sold(auction, bid, "category")
+    return prices.groupBy("category").agg(average, _as(F.max("sold_at")))
 
 
 def _q5(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
     if append:
-        plain = QUERIES["q5"].build(person, auction, bid)
-        return plain.withColumn(LAT_TS, F.col("endtime"))
+        return _newest_of("q5", "endtime")(person, auction, bid)
     window = F.window("dateTime", "10 seconds", "2 seconds")
     counts = bid.groupBy("auction", window).agg(
         F.count("*").alias("num"), F.max("dateTime").alias("counted_at")
     )
-    most = counts.groupBy("window").agg(F.max("num").alias("most"))
-    hot = counts.join(most, "window").where("num >= most")
-    return hot.select(
-        "auction",
-        "num",
-        F.col("window.start").alias("starttime"),
-        F.col("window.end").alias("endtime"),
-        _as(F.col("counted_at")),
-    )
+    return most_bids(counts).select("auction", "num", *ends(), _as(F.col("counted_at")))
 
 
 def _q6(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
     last_ten = Window.partitionBy("seller").orderBy("expires", "id").rowsBetween(-9, 0)
     average = F.avg("final").over(last_ten).cast("bigint").alias("avg_price")
     newest = F.max("sold_at").over(last_ten)
-    sold = _sold(auction, bid, "seller", "expires")
-    return sold.select("seller", average, F.col("expires").alias("closed"), _as(newest))
+    prices = _sold(auction, bid, "seller", "expires")
+    return prices.select("seller", average, F.col("expires").alias("closed"), _as(newest))
 
 
 def _q7(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
@@ -172,10 +159,6 @@ def _q11(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) ->
     return plain.withColumn(LAT_TS, F.col("endtime") if append else last_bid)
 
 
-def _q12(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
-    return QUERIES["q12"].build(person, auction, bid).withColumn(LAT_TS, F.col("endtime"))
-
-
 def _q19(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
     # A bid's place changes with the bids above it: of those, and itself, the newest counts.
     highest_first = Window.partitionBy("auction").orderBy(
@@ -201,23 +184,22 @@ def _nbqx(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -
 def _newest_of(query: str, *times: str) -> Callable[..., DataFrame]:
     """The plain query already shows the times of all that a row derives from."""
 
-    def build(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
-        plain = QUERIES[query].build(person, auction, bid)
+    def build(
+        person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool = True
+    ) -> DataFrame:
         newest = F.greatest(*times) if len(times) > 1 else F.col(times[0])
-        return plain.withColumn(LAT_TS, newest)
+        return QUERIES[query].build(person, auction, bid).withColumn(LAT_TS, newest)
 
     return build
 
 
 def _nbq5(person: DataFrame, auction: DataFrame, bid: DataFrame, append: bool) -> DataFrame:
     if append:
-        plain = QUERIES["nbq5"].build(person, auction, bid)
-        return plain.withColumn(LAT_TS, F.col("endtime"))
+        return _newest_of("nbq5", "endtime")(person, auction, bid)
     window = F.window("dateTime", "60 seconds", "10 seconds")
     groups = bid.groupBy("auction", window)
     counts = groups.agg(F.count("*").alias("num"), _as(F.max("dateTime")))
-    ends = (F.col("window.start").alias("starttime"), F.col("window.end").alias("endtime"))
-    return counts.select("auction", "num", *ends, LAT_TS)
+    return counts.select("auction", "num", *ends(), LAT_TS)
 
 
 _TIMED: Final[dict[str, Callable[..., DataFrame]]] = {
@@ -229,7 +211,7 @@ _TIMED: Final[dict[str, Callable[..., DataFrame]]] = {
     "q8": _q8,
     "q9": _newest_of("q9", "dateTime", "bid_dateTime"),
     "q11": _q11,
-    "q12": _q12,
+    "q12": _newest_of("q12", "endtime"),
     "q18": _newest_of("q18", "dateTime"),
     "q19": _q19,
     "q20": _newest_of("q20", "auction_dateTime", "bid_dateTime"),
