@@ -1,27 +1,16 @@
 """Exactly once under simulated faults: a query's tasks, workers, drivers, log and store in one
 thread (protocols P5 and P9), fixed seeds on every run, fresh ones in long runs.
-
-A failure names its seed and the one command that repeats it. What a campaign never met was not
-tested: a fault or event that did not occur fails it too.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
-from pipeline_campaign import Campaign, run_seeds
+from campaign import Campaign, absent, check_world_traces, fixed_seeds, only_with, time_for
 from simulation.pipeline.queries import SHAPES
 from simulation.pipeline.swarm import Fault
+from simulation.pipeline.world import PipelineWorld
 
-#: Seeds of every run; `PENSTOCK_SIM_SEEDS=5000` looks further, `PENSTOCK_SIM_FIRST=n` elsewhere.
-SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "80"))
-FIRST = int(os.environ.get("PENSTOCK_SIM_FIRST", "0"))
-#: Below this, a campaign is a repetition of something and says nothing about coverage.
-_CAMPAIGN_SEEDS = 50
-SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
+SEEDS = fixed_seeds(80)
 #: Instances per task in worlds whose workers or drivers are struck.
 INSTANCES_MIN = 3.0
 
@@ -38,59 +27,53 @@ EVENTS = (
 )
 
 
+def new_campaign() -> Campaign[PipelineWorld]:
+    return Campaign("exactly once", PipelineWorld, "test_exactly_once.py")
+
+
 @pytest.fixture(scope="module")
-def campaign() -> Campaign:
-    return run_seeds(range(FIRST, FIRST + SEEDS))
+def instances() -> list[int]:
+    """Per task of a world with lethal faults, how many ran."""
+    return []
 
 
+@pytest.fixture(scope="module")
+def campaign(instances: list[int]) -> Campaign[PipelineWorld]:
+    def look(world: PipelineWorld) -> None:
+        if world.counts["fault kill"] + world.counts["fault driver"] > 2:
+            instances.extend(len(lives) for lives in world.story.instances.values())
+
+    campaign = new_campaign()
+    campaign.look = look
+    campaign.run(SEEDS)
+    return campaign
+
+
+@time_for(SEEDS)
 def test_no_law_is_broken_under_any_of_the_fixed_seeds(
-    campaign: Campaign, capsys: pytest.CaptureFixture[str]
+    campaign: Campaign[PipelineWorld], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with capsys.disabled():
-        print(f"\nexactly once, seeds {FIRST} to {FIRST + campaign.seeds - 1}: {campaign.counts}")
-    assert not campaign.failures, "\n\n".join(campaign.failures)
+    campaign.check(capsys)
 
 
-@pytest.mark.skipif(SEEDS < _CAMPAIGN_SEEDS, reason="a few seeds cannot meet everything")
-def test_every_fault_and_every_event_occurred(campaign: Campaign) -> None:
-    wanted = [*(f"fault {kind}" for kind in Fault), *EVENTS]
+@time_for(SEEDS)
+@only_with(50, SEEDS)
+def test_every_fault_and_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
+    assert absent([*(f"fault {kind}" for kind in Fault), *EVENTS], campaign.counts) == []
 
-    assert [what for what in wanted if not campaign.counts[what]] == []
 
-
-@pytest.mark.skipif(SEEDS < _CAMPAIGN_SEEDS, reason="a few seeds say nothing about the average")
-def test_tasks_had_several_instances_where_workers_and_drivers_died(campaign: Campaign) -> None:
-    assert sum(campaign.instances) / len(campaign.instances) >= INSTANCES_MIN
+@time_for(SEEDS)
+@only_with(50, SEEDS)
+def test_tasks_had_several_instances_where_workers_and_drivers_died(
+    campaign: Campaign[PipelineWorld], instances: list[int]
+) -> None:
+    assert sum(instances) / len(instances) >= INSTANCES_MIN
 
 
 def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
-    """Other hash seeds: no set or dict order may leak into what happens."""
-    program = (
-        "from simulation.pipeline.world import PipelineWorld\n"
-        "for seed in range(4):\n"
-        "    world = PipelineWorld(seed); world.run(); print(world.scheduler.trace_hash)\n"
-    )
-    hashes = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-
-    assert hashes[0] == hashes[1]
-    assert len(hashes[0].split()) == 4
+    check_world_traces(PipelineWorld, 4)
 
 
 @pytest.mark.soak
 def test_no_law_is_broken_under_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    first = int.from_bytes(os.urandom(4), "little")
-
-    campaign = run_seeds(range(first, first + 10**9), seconds=SOAK_SECONDS)
-
-    with capsys.disabled():
-        print(f"\nexactly once, seeds from {first}: {campaign.seeds} seeds, {campaign.steps} steps")
-    assert not campaign.failures, "\n\n".join(campaign.failures)
+    new_campaign().run_fresh(capsys)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import uuid
 from random import Random
 from typing import Any
 
 import pytest
+from campaign import check_traces
 from simulation.kernel import (
     JobPool,
     JobQueue,
@@ -353,18 +351,6 @@ def _play(seed: int) -> str:
 
 
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
-    program = "import test_kernel\nfor seed in range(3): print(test_kernel._play(seed))"
-    hashes = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            cwd=os.path.dirname(__file__),
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
+    traces = check_traces("import test_kernel", "test_kernel._play(seed)", 3)
 
-    assert hashes[0] == hashes[1] == "".join(f"{_play(seed)}\n" for seed in range(3))
-    assert len(set(hashes[0].split())) == 3
+    assert traces == [_play(seed) for seed in range(3)]

@@ -176,6 +176,7 @@ class PipelineWorld:
 
     def _count_log(self) -> None:
         """What the log shows of what happened."""
+        self.count(f"shape {self.swarm.shape}")
         self.counts["trimmed"] += sum(point > 0 for _, point in self.log.trims)
         producers = {task.producer for task in self.spec.task_ids}
         for entry in self.log.entries:
