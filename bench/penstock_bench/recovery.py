@@ -276,7 +276,7 @@ async def _running(log: AsyncLog, spec: QuerySpec) -> Any:
     """All tasks of the query, as new instances."""
     instances = await asyncio.gather(*(log.claim(task.producer) for task in spec.task_ids))
     tasks = [
-        Task(log, spec, task, instance)
+        await Task.open(log, spec, task, instance)
         for task, instance in zip(spec.task_ids, instances, strict=True)
     ]
     loops = [asyncio.ensure_future(task.run()) for task in tasks]

@@ -1,4 +1,4 @@
-"""The shell of the coordinator: it keeps a query running, through the log, from `run` to its end.
+"""The shell of the coordinator: it keeps a query running, through the log, from `open` to its end.
 
 Owns the run: it claims the query's name (an older driver's coordinator can announce nothing from
 then on, and claims of tasks are guarded by it), pulses, performs what the core decides, and makes
@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import (
@@ -37,7 +37,6 @@ from penstock.protocol.names import (
     pulse_tag,
     run_key,
 )
-from penstock.runtime.commit_protocol import Conductor
 from penstock.runtime.control import (
     Beat,
     Finish,
@@ -76,70 +75,85 @@ FINISH_SECONDS = 15.0
 
 
 class Coordinator:
-    """One run of one query. After `run` has returned, `error` says why, if it did not end well."""
+    """One run of one query. Make one with `Coordinator.open`, which claims the query.
+
+    After `run` has returned, `error` says why, if it did not end well.
+    """
 
     def __init__(
         self,
-        resolve: Callable[[], Resolve],
+        log: AsyncLog,
+        voice: AsyncAppender,
+        guard: Guard,
+        heard_upto: Lsn,
+        spec: QuerySpec,
+        *,
+        id: str,
+        workers: int,
+        trims: bool,
+        host: Host,
+    ) -> None:
+        self._log = log
+        self.voice = voice
+        self._guard = guard
+        self._heard_upto = heard_upto
+        self.spec = spec
+        self._id = id
+        self._host = host
+        self.run_id = str(uuid.uuid4())
+        self._trims = trims
+        together = spec.settings.protocol.restarts_together
+        self.core = CoordinatorCore(spec.task_ids, workers, restarts_together=together)
+        self._conductor = spec.settings.protocol.conductor(self)
+        self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
+        self.error: PenstockError | None = None
+        self._stop_asked = False
+        self._rates = Rates()
+        self._reports = 0
+        self._goodbyes_from = Lsn(0)
+        self._over = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        resolve: Resolve,
         spec: QuerySpec,
         *,
         id: str,
         workers: int,
         trims: bool,
         host: Host = THIS_PROCESS,
-        on_started: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`resolve` makes a way to the log; `on_started` is called once the query is claimed."""
-        self._resolve = resolve
-        self.spec = spec
-        self._id = id
-        self._host = host
-        self._on_started = on_started
-        self.run_id = str(uuid.uuid4())
-        self._trims = trims
-        together = spec.settings.protocol.restarts_together
-        self.core = CoordinatorCore(spec.task_ids, workers, restarts_together=together)
-        self._conductor: Conductor
-        self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
-        self.error: PenstockError | None = None
-        self._stop_asked = False
-        self._rates = Rates()
-        self._reports = 0
-        self._heard_upto = Lsn(0)
-        self._goodbyes_from = Lsn(0)
-        self._log: AsyncLog
-        self.voice: AsyncAppender
-        self._guard: Guard
-        self._over = asyncio.Event()
+    ) -> Coordinator:
+        """Claim the query: whoever ran it so far has nothing to say from here on."""
+        name, key = f"coordinator-{spec.name}", run_key(spec.name)
+        log = await AsyncLog.connect(resolve, name=name, timeout=PATIENCE_SECONDS)
+        try:
+            voice = await log.appender(coordinator_producer(spec.name))
+            run = str(voice.instance).encode()
+            await voice.append([], sets=[SetKey(key, run)])
+            heard_upto = (await log.bounds()).tail
+            return cls(
+                log, voice, Guard(key, run), heard_upto, spec,
+                id=id, workers=workers, trims=trims, host=host,
+            )  # fmt: skip
+        except BaseException as error:
+            await close_within(log, CLOSE_SECONDS)
+            if isinstance(error, Exception):
+                why = _explain(spec.name, error)
+                raise why from why.__cause__
+            raise
 
     async def run(self) -> None:
         """To the end of the run, whatever ends it."""
         try:
             await self._main()
-        except (Fenced, GuardFailed) as error:
-            if self.error is None:
-                self.error = QueryFailed(
-                    f"query {self.spec.name} was started by another driver, which runs it now "
-                    f"({error})"
-                )
-                self.error.__cause__ = error
-        except PenstockError as error:
-            self.error = self.error or error
         except Exception as error:
-            logger.exception("query=%s coordinator failed", self.spec.name)
-            self.error = QueryFailed(f"the coordinator failed: {error!r}")
+            why = _explain(self.spec.name, error)
+            if self.error is None or not isinstance(error, PenstockError):
+                self.error = why
 
     async def _main(self) -> None:
-        name = f"coordinator-{self.spec.name}"
-        self._log = await AsyncLog.connect(self._resolve(), name=name, timeout=PATIENCE_SECONDS)
         try:
-            self.voice = await self._log.appender(coordinator_producer(self.spec.name))
-            run = str(self.voice.instance).encode()
-            await self.voice.append([], sets=[SetKey(run_key(self.spec.name), run)])
-            self._guard = Guard(run_key(self.spec.name), run)
-            self._heard_upto = (await self._log.bounds()).tail
-            self._conductor = self.spec.settings.protocol.conductor(self)
-            self._on_started()
             loops = [
                 asyncio.ensure_future(self._listen()),
                 asyncio.ensure_future(self._pulse()),
@@ -328,6 +342,20 @@ class Coordinator:
                         marker = decode_marker(entry.payload)
                         if marker.position > asked.first_lsn:
                             waiting -= {task for task in waiting if str(task) == marker.task}
+
+
+def _explain(query: str, error: Exception) -> PenstockError:
+    """Why a run could not begin, or not go on, for its driver."""
+    if isinstance(error, Fenced | GuardFailed):
+        why = QueryFailed(
+            f"query {query} was started by another driver, which runs it now ({error})"
+        )
+        why.__cause__ = error
+        return why
+    if isinstance(error, PenstockError):
+        return error
+    logger.error("query=%s coordinator failed", query, exc_info=error)
+    return QueryFailed(f"the coordinator failed: {error!r}")
 
 
 def _advise(fail: Fail, settings: Settings) -> str:

@@ -24,34 +24,35 @@ T = TypeVar("T")
 
 
 class CoordinatorThread:
-    """One run of one query. `start` it; `ended` is set when it is over, `error` says why."""
+    """One run of one query. `ended` is set when it is over, `error` says why."""
 
     def __init__(
         self, address: Address, spec: QuerySpec, *, id: str, workers: int, trims: bool
     ) -> None:
-        self._coordinator = Coordinator(
-            address.resolve, spec, id=id, workers=workers, trims=trims,
-            on_started=lambda: self._started.set(),
-        )  # fmt: skip
+        """Returns when the query is claimed; raises if it cannot be."""
         self.ended = threading.Event()
-        self._started = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name=f"penstock-{spec.name}", daemon=True)
+        opened: Future[tuple[Coordinator, asyncio.AbstractEventLoop]] = Future()
 
-    def start(self) -> None:
-        self._thread.start()
-        self._started.wait()
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self._loop = runner.get_loop()
+        async def coordinate() -> None:
             try:
-                runner.run(self._coordinator.run())
+                coordinator = await Coordinator.open(
+                    address.resolve(), spec, id=id, workers=workers, trims=trims
+                )
+            except BaseException as error:
+                opened.set_exception(error)
+                return
+            opened.set_result((coordinator, asyncio.get_running_loop()))
+            await coordinator.run()
+
+        def run() -> None:
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(coordinate())
             finally:
                 self.ended.set()
-                self._started.set()
+
+        threading.Thread(target=run, name=f"penstock-{spec.name}", daemon=True).start()
+        self._coordinator, self._loop = opened.result()
 
     @property
     def is_over(self) -> bool:
@@ -97,5 +98,4 @@ class CoordinatorThread:
         return self._submit(self._coordinator.flush())
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, Self
 
 from penstock.errors import Damaged
 from penstock.ids import Lsn
@@ -44,7 +44,7 @@ CAPTURED_MAX = 256
 
 
 class Task:
-    """One instance of one task, from `run` to its end."""
+    """One instance of one task, from `run` to its end. Make one with `Task.open`."""
 
     def __init__(
         self,
@@ -52,8 +52,11 @@ class Task:
         spec: QuerySpec,
         task: TaskId,
         instance: int,
-        cohort: Cohort | None = None,
-        host: Host = THIS_PROCESS,
+        *,
+        appender: AsyncAppender,
+        store: CheckpointStore | None,
+        cohort: Cohort | None,
+        host: Host,
     ) -> None:
         self.log = log
         self.spec = spec
@@ -61,11 +64,12 @@ class Task:
         self._host = host
         self.task = task
         self.instance = instance
-        #: Made when it resumes: whatever is wrong with the plan is told as any other error.
-        self._core: TaskCore | None = None
-        self._store: CheckpointStore | None = None
-        self.appender: AsyncAppender
-        self._committer: Committer
+        self.appender = appender
+        self._store = store
+        #: When the core was made; a task that looks for rows to blame gets another.
+        self._began = self._now()
+        self.core = self._make_core()
+        self._committer: Committer = spec.settings.protocol.committer(self)
         self._due = asyncio.Event()
         self._committed = asyncio.Event()
         #: Ends the pause between two commits.
@@ -85,19 +89,35 @@ class Task:
         self.visible_ms = RecentHistogram()
         self.resume_ms = 0.0
 
-    @property
-    def core(self) -> TaskCore:
-        assert self._core is not None
-        return self._core
+    @classmethod
+    async def open(
+        cls,
+        log: AsyncLog,
+        spec: QuerySpec,
+        task: TaskId,
+        instance: int,
+        cohort: Cohort | None = None,
+        host: Host = THIS_PROCESS,
+    ) -> Self:
+        """Adopt an instance that was claimed; whatever is wrong with the plan is told here."""
+        appender = await log.adopt(task.producer, instance)
+        try:
+            uri = spec.settings.checkpoints
+            store = None if uri is None else host.open_checkpoints(uri)
+            return cls(
+                log, spec, task, instance, appender=appender, store=store, cohort=cohort, host=host
+            )
+        except BaseException:
+            log.dismiss(appender)
+            raise
+
+    def _make_core(self) -> TaskCore:
+        return TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
 
     async def run(self) -> None:
         """Until `drain` has been obeyed, or an error."""
-        self.appender = await self.log.adopt(self.task.producer, self.instance)
+        careful_upto: Lsn | None = None
         try:
-            if self.spec.settings.checkpoints is not None:
-                self._store = self._host.open_checkpoints(self.spec.settings.checkpoints)
-            self._committer = self.spec.settings.protocol.committer(self)
-            careful_upto: Lsn | None = None
             while True:
                 try:
                     await self._resume(careful_upto)
@@ -107,6 +127,8 @@ class Task:
                     if not self._can_bury(poison, careful_upto):
                         raise poison.cause from poison.cause.__cause__  # a user's traceback
                     careful_upto = poison.lsn
+                    self._began = self._now()
+                    self.core = self._make_core()
         finally:
             self._is_running = False
             if self._writing is not None:
@@ -137,8 +159,6 @@ class Task:
 
     async def _resume(self, careful_upto: Lsn | None) -> None:
         """State and position of the last marker. The claim came before: no other can follow."""
-        started = self._now()
-        self._core = TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
         await self._committer.settle()
         last = await self.log.read_last(self.task.marker_tag)
         marker: Marker | None = None
@@ -152,7 +172,7 @@ class Task:
                 await self._replay(base, last)
         self._last_marker = marker
         self.core.begin(marker, careful_upto=careful_upto)
-        self.resume_ms = (self._now() - started) * 1000
+        self.resume_ms = (self._now() - self._began) * 1000
         logger.info(
             "task=%s instance=%d resumed position=%d ms=%.1f",
             self.task, self.instance, self.core.position, self.resume_ms,
@@ -398,8 +418,6 @@ class Task:
 
     def report(self) -> dict[str, Any]:
         """How it stands, for the worker's next beat."""
-        if self._core is None:
-            return {"instance": self.instance, "is_running": False}
         core, marker = self.core, self._last_marker
         state_rows, state_bytes = core.state.size()
         return {

@@ -14,8 +14,9 @@ import gc
 import logging
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -80,34 +81,88 @@ def run_worker(address: Address, spec: QuerySpec, slot: int, attempt: int) -> No
     gc.freeze()  # what is loaded now stays: collections need not look at it, at 10 ms a time
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Worker(address.resolve, spec, slot, attempt).run())
+            runner.run(work(address.resolve, spec, slot, attempt))
     finally:
         gc.unfreeze()  # Spark uses the process again
 
 
-class Worker:
-    """One attempt of one Spark task, from `run` to its end.
+async def work(
+    resolve: Callable[[], Resolve],
+    spec: QuerySpec,
+    slot: int,
+    attempt: int,
+    host: Host = THIS_PROCESS,
+) -> None:
+    """One attempt of one Spark task. `resolve` makes a way to the log for each client."""
+    id, parent = f"{slot}-{host.token(6)}", host.parent_id()
+    name = f"worker-{spec.name}-{slot}"
+    log = await _connect(resolve, name, lambda: host.parent_id() == parent)
+    if log is not None:
+        await Worker(log, resolve, spec, id, slot, attempt, host, parent).run()
 
-    `resolve` makes a way to the log for each client that is opened.
-    """
+
+async def _connect(
+    resolve: Callable[[], Resolve], name: str, is_wanted: Callable[[], bool]
+) -> AsyncLog | None:
+    """Connect, however long the log is away, for as long as somebody may want this process."""
+    while is_wanted():
+        try:
+            log = await AsyncLog.connect(resolve(), name=name, timeout=CONNECT_SECONDS)
+        except Retryable as error:
+            logger.info("client=%s waits for the log: %s", name, error)
+            continue
+        log.timeout = PATIENCE_SECONDS
+        return log
+    return None
+
+
+class _Assigned:
+    """One instance of a task that this worker was told to run."""
+
+    def __init__(
+        self, id: TaskId, instance: int, run: Callable[[_Assigned], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.id = id
+        self.instance = instance
+        #: None while it is opened.
+        self.task: Task | None = None
+        self.is_draining = False
+        self.running = asyncio.ensure_future(run(self))
+
+    def drain(self) -> None:
+        self.is_draining = True
+        if self.task is not None:
+            self.task.drain()
+
+    def report(self) -> dict[str, Any]:
+        if self.task is None:
+            return {"instance": self.instance, "is_running": False}
+        return self.task.report()
+
+
+class Worker:
+    """One attempt of one Spark task that has reached the log, from `run` to its end."""
 
     def __init__(
         self,
+        log: AsyncLog,
         resolve: Callable[[], Resolve],
         spec: QuerySpec,
+        id: str,
         slot: int,
         attempt: int,
-        host: Host = THIS_PROCESS,
+        host: Host,
+        parent: int,
     ) -> None:
+        self._log = log
         self._resolve = resolve
         self._spec = spec
         self._slot = slot
         self._attempt = attempt
         self._host = host
-        self._id = f"{slot}-{host.token(6)}"
-        self._parent = host.parent_id()
-        self._log: AsyncLog
-        self._tasks: dict[TaskId, tuple[int, Task, asyncio.Task[None]]] = {}
+        self._parent = parent
+        self._id = id
+        self._tasks: dict[TaskId, _Assigned] = {}
         #: Instances that ran here: each is adopted once.
         self._used: set[tuple[TaskId, int]] = set()
         #: The newest Assign that was obeyed: coordinator's instance, number.
@@ -119,11 +174,6 @@ class Worker:
         self._beating: Apart | None = None
 
     async def run(self) -> None:
-        name = f"worker-{self._spec.name}-{self._slot}"
-        log = await self._connect(name)
-        if log is None:
-            return
-        self._log = log
         self._pulsed = asyncio.get_running_loop().time()
         try:
             start = (await self._log.bounds()).tail
@@ -142,23 +192,11 @@ class Worker:
                     loop.result()
         finally:
             self._leaving.set()
-            for _, _, running in self._tasks.values():
-                running.cancel()
+            for assigned in self._tasks.values():
+                assigned.running.cancel()
             await close_within(self._log, CLOSE_SECONDS)
             if self._beating is not None:
                 await self._beating.wait()
-
-    async def _connect(self, name: str) -> AsyncLog | None:
-        """Connect, however long the log is away, for as long as somebody may want this process."""
-        while self._host.parent_id() == self._parent and not self._leaving.is_set():
-            try:
-                log = await AsyncLog.connect(self._resolve(), name=name, timeout=CONNECT_SECONDS)
-            except Retryable as error:
-                logger.info("worker=%s waits for the log: %s", self._id, error)
-                continue
-            log.timeout = PATIENCE_SECONDS
-            return log
-        return None
 
     async def _say(self, message: Message) -> None:
         tags = (control_tag(self._spec.name),)
@@ -195,39 +233,42 @@ class Worker:
             for name, place in places.items()
             if place.worker == self._id
         }
-        for task, (instance, _, running) in list(self._tasks.items()):
-            if mine.get(task) != instance:
-                running.cancel()
+        for task, assigned in list(self._tasks.items()):
+            if mine.get(task) != assigned.instance:
+                assigned.running.cancel()
                 del self._tasks[task]
         cohort = Cohort(lsn, {name: place.instance for name, place in places.items()})
         for task, instance in mine.items():
             if task in self._tasks or (task, instance) in self._used:
                 continue
             self._used.add((task, instance))
-            made = Task(self._log, self._spec, task, instance, cohort, self._host)
-            running = asyncio.ensure_future(self._run_task(made))
-            self._tasks[task] = (instance, made, running)
+            self._tasks[task] = _Assigned(task, instance, partial(self._run_task, cohort))
 
-    async def _run_task(self, task: Task) -> None:
+    async def _run_task(self, cohort: Cohort, assigned: _Assigned) -> None:
         """To its end; whoever assigned it is told why, unless somebody else owns it now."""
+        name, instance = str(assigned.id), assigned.instance
         try:
+            assigned.task = task = await Task.open(
+                self._log, self._spec, assigned.id, instance, cohort, self._host
+            )
+            if assigned.is_draining:
+                task.drain()
             await task.run()
         except Fenced as error:
-            logger.info("task=%s instance=%d fenced: %s", task.task, task.instance, error)
+            logger.info("task=%s instance=%d fenced: %s", name, instance, error)
         except Exception as error:
             is_retryable = isinstance(error, Retryable | Unknown)
             text = "".join(traceback.format_exception(error))[-TRACEBACK_MAX:]
-            logger.warning("task=%s instance=%d ended: %s", task.task, task.instance, error)
-            name = str(task.task)
+            logger.warning("task=%s instance=%d ended: %s", name, instance, error)
             message = f"{type(error).__name__}: {error}"[:TRACEBACK_MAX]
-            await self._say(Ended(self._id, name, task.instance, is_retryable, message, text))
+            await self._say(Ended(self._id, name, instance, is_retryable, message, text))
 
     async def _drain(self) -> None:
         """Let every task commit what it has worked on."""
-        running = [one for _, _, one in self._tasks.values()]
-        for _, task, _ in self._tasks.values():
-            task.drain()
-        if running:
+        for assigned in self._tasks.values():
+            assigned.drain()
+        if self._tasks:
+            running = [assigned.running for assigned in self._tasks.values()]
             await asyncio.wait(running, timeout=DRAIN_SECONDS)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -237,6 +278,10 @@ class Worker:
             pass  # the coordinator finds out by itself
 
     # -- life
+
+    def _is_wanted(self) -> bool:
+        """It has not been told to leave, and what started it is there."""
+        return self._host.parent_id() == self._parent and not self._leaving.is_set()
 
     async def _watch(self) -> None:
         """Ends when this process serves nobody any more."""
@@ -249,12 +294,12 @@ class Worker:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
             self._reports = self._report()
-            for _, _, running in self._tasks.values():
-                if running.done() and not running.cancelled():
-                    running.result()  # an end that could not be told
+            for assigned in self._tasks.values():
+                if assigned.running.done() and not assigned.running.cancelled():
+                    assigned.running.result()  # an end that could not be told
             if self._beating is None or not self._beating.is_alive():
                 raise Unavailable("this worker can beat no more")
-            if self._host.parent_id() != self._parent:
+            if not self._is_wanted():
                 logger.warning("worker=%s leaves: its Spark executor is gone", self._id)
                 return
             if now - self._pulsed > ORPHAN_SECONDS:
@@ -264,12 +309,12 @@ class Worker:
                 return
 
     def _report(self) -> dict[str, dict[str, Any]]:
-        return {str(task): one.report() for task, (_, one, _) in self._tasks.items()}
+        return {str(task): assigned.report() for task, assigned in self._tasks.items()}
 
     async def _beat(self) -> None:
         """Apart from the tasks: say that the process lives, whatever they are busy with."""
         try:
-            log = await self._connect(f"beat-{self._id}")
+            log = await _connect(self._resolve, f"beat-{self._id}", self._is_wanted)
             if log is not None:
                 await self._beat_again_and_again(log)
         except (PenstockError, TimeoutError) as error:

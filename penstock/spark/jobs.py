@@ -30,15 +30,24 @@ WATCH_SECONDS: Final = 0.1
 WATCHES_PER_LOOK: Final = 10
 
 
+def ship_launch(spark: Any, address: Address, spec: QuerySpec) -> Any:
+    """What workers are started with, as a broadcast; raises if a user's function has no pickle."""
+    from pyspark.serializers import CPickleSerializer
+
+    choose_python(spark.sparkContext)
+    # Functions of a user's own script or closures are shipped as Spark ships them: by value.
+    return spark.sparkContext.broadcast(CPickleSerializer().dumps((address, spec)))
+
+
 class WorkerJobs:
     """The Spark jobs of one run of a query."""
 
     def __init__(
         self,
         spark: Any,
-        address: Address,
-        spec: QuerySpec,
+        launch: Any,
         *,
+        query: str,
         workers: int,
         run_id: str,
         is_over: Callable[[], bool],
@@ -46,19 +55,16 @@ class WorkerJobs:
         on_lost: Callable[[int, int | None], None],
         on_hopeless: Callable[[str], None],
     ) -> None:
-        from pyspark.serializers import CPickleSerializer
-
+        """`launch`: see `ship_launch`."""
         self._sc = spark.sparkContext
-        self._groups = [f"penstock-{spec.name}-{run_id}-{slot}" for slot in range(workers)]
-        self._name = spec.name
+        self._launch = launch
+        self._groups = [f"penstock-{query}-{run_id}-{slot}" for slot in range(workers)]
+        self._name = query
         self._is_over = is_over
         self._hellos = hellos
         self._on_lost = on_lost
         self._on_hopeless = on_hopeless
         self._stopping = threading.Event()
-        choose_python(self._sc)
-        # Functions of a user's own script or closures are shipped as Spark ships them: by value.
-        self._launch = self._sc.broadcast(CPickleSerializer().dumps((address, spec)))
         self._threads = [self._make_thread(self._keep, slot) for slot in range(workers)]
         self._threads.append(self._make_thread(self._watch))
 

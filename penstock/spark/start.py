@@ -51,7 +51,7 @@ from penstock.runtime.registry import (
 from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
 from penstock.runtime.worker import Address
 from penstock.spark.frontend import plan
-from penstock.spark.jobs import WorkerJobs
+from penstock.spark.jobs import WorkerJobs, ship_launch
 from penstock.spark.query import StreamingQuery
 from penstock.state.checkpoint_store import CheckpointStore
 from penstock.stream.positions import Position
@@ -186,14 +186,14 @@ def _launch(
     spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
 ) -> StreamingQuery:
     address = Address(log.target, log.token_file, log.tls_ca)
+    launch = ship_launch(spark, address, spec)
     coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
     jobs = WorkerJobs(
-        spark, address, spec, workers=workers, run_id=coordinator.run_id,
+        spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
         on_lost=coordinator.job_lost,
         on_hopeless=coordinator.fail,
     )  # fmt: skip
-    coordinator.start()
     jobs.start()
     return StreamingQuery(log, spec, coordinator, jobs, id)
 

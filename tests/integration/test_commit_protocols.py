@@ -56,7 +56,6 @@ class Cluster:
         self.coordinator = CoordinatorThread(
             self._address, spec, id="test", workers=WORKERS, trims=False
         )
-        self.coordinator.start()
         self.workers = [self._start(slot) for slot in range(WORKERS)]
 
     def _start(self, slot: int) -> multiprocessing.process.BaseProcess:
@@ -208,7 +207,8 @@ async def live_and_die(
 ) -> None:
     """One instance, until its n-th append; fed all the while."""
     instance = await client.claim(task.producer)
-    mortal = Mortal(client, spec, task, instance).mortal(death // 2 + 1, sent=bool(death % 2))
+    opened = await Mortal.open(client, spec, task, instance)
+    mortal = opened.mortal(death // 2 + 1, sent=bool(death % 2))
     running = asyncio.ensure_future(mortal.run())
     while not running.done():
         await asyncio.to_thread(feed)
@@ -221,7 +221,7 @@ async def at_work(
     client: AsyncLog, spec: QuerySpec, tasks: Sequence[TaskId]
 ) -> AsyncIterator[None]:
     """Instances that live, and commit what they have at the end."""
-    made = [Task(client, spec, one, await client.claim(one.producer)) for one in tasks]
+    made = [await Task.open(client, spec, one, await client.claim(one.producer)) for one in tasks]
     running = [asyncio.ensure_future(task.run()) for task in made]
     yield
     for task, one in zip(made, running, strict=True):

@@ -61,7 +61,9 @@ async def at_work(
     directory: Path, spec: QuerySpec
 ) -> AsyncIterator[tuple[AsyncLog, list[Task], list[asyncio.Future[None]]]]:
     async with await AsyncLog.connect(endpoint(directory), timeout=30) as log:
-        tasks = [Task(log, spec, one, await log.claim(one.producer)) for one in spec.task_ids]
+        tasks = [
+            await Task.open(log, spec, one, await log.claim(one.producer)) for one in spec.task_ids
+        ]
         running = [asyncio.ensure_future(task.run()) for task in tasks]
         yield log, tasks, running
         for task in tasks:

@@ -281,7 +281,7 @@ def test_r35_a_checkpoint_holds_nothing_beyond_its_marker(eager_checkpoints: Non
     first.commit()
 
     heir = bench.start(task)
-    again = Instance(bench, task, 99)
+    again = Instance(bench, task, bench.claim(task.producer))
     again.replay(0, bench.log.tail)  # without any checkpoint
     assert heir.core.checkpoint_lsn == Lsn(done.first_lsn + done.count - 1)
     assert contents_of(heir.core.state) == contents_of(again.core.state)

@@ -240,10 +240,16 @@ class Instance:
         self.task = task
         self.instance = instance
         self.next_seq = bench.producer(task.producer).next_seq
-        host = _BenchHost(bench)
-        self.shell = Task(bench.client, bench.spec, task, instance, host=host)
-        self.shell._core = TaskCore(bench.spec, task, instance, host.now_ms)
-        self.shell._store = CheckpointStore("memory", bench.folder)
+        self.shell = bench.run(self._open())
+
+    async def _open(self) -> Task:
+        """As `Task.open` does, with the test's clock and folder."""
+        bench = self.bench
+        return Task(
+            bench.client, bench.spec, self.task, self.instance,
+            appender=await bench.client.adopt(self.task.producer, self.instance),
+            store=CheckpointStore("memory", bench.folder), cohort=None, host=_BenchHost(bench),
+        )  # fmt: skip
 
     @property
     def core(self) -> TaskCore:
@@ -251,15 +257,8 @@ class Instance:
 
     def resume(self) -> None:
         """As the shipped shell does; it is noted what was found."""
-
-        async def resume() -> None:
-            shell = self.shell
-            shell.appender = await self.bench.client.adopt(self.task.producer, self.instance)
-            shell._committer = shell.spec.settings.protocol.committer(shell)
-            await shell._resume(None)
-
         with taps(self.bench):
-            self.bench.run(resume())
+            self.bench.run(self.shell._resume(None))
 
     def replay(self, start: int, end: int) -> None:
         """Some of the task's changes, without a checkpoint."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import Fenced, GuardFailed, Trimmed, Unavailable, Unknown
+from penstock.errors import Fenced, GuardFailed, PenstockError, Trimmed, Unavailable, Unknown
 from penstock.runtime.coordinator import Coordinator
-from penstock.runtime.worker import Worker
+from penstock.runtime.worker import work
 from simulation.checkers.evidence import Violation
 from simulation.pipeline.host import SimHost
 
@@ -27,16 +27,16 @@ class SimWorker:
         self._world = world
         self._host = SimHost(world)
         self.process = world.start_process(f"worker-{slot}-{attempt}")
-        self._worker = Worker(world.log.resolve, world.spec, slot, attempt, self._host)
-        self.process.spawn(self._run())
+        self.process.spawn(self._run(slot))
 
-    async def _run(self) -> None:
+    async def _run(self, slot: int) -> None:
+        world = self._world
         try:
-            await self._worker.run()
+            await work(world.log.resolve, world.spec, slot, self.attempt, self._host)
         except (Trimmed, Unavailable) as error:
             # It slept for so long that it missed what it was told, or can beat no more.
-            self._world.scheduler.note(f"{self.process.name} ends: {error}")
-        self._world.kill_soon(self.process)
+            world.scheduler.note(f"{self.process.name} ends: {error}")
+        world.kill_soon(self.process)
 
     def orphan(self) -> None:
         """Its executor is gone: the worker notices and leaves."""
@@ -51,12 +51,9 @@ class SimDriver:
         self._random = world.scheduler.random
         self.process = world.start_process(f"driver-{number}")
         self.workers: dict[int, SimWorker] = {}
-        self.is_started = False
         self.is_over = False
-        self.coordinator = Coordinator(
-            world.log.resolve, world.spec, id="sim", workers=world.swarm.workers,
-            trims=world.swarm.trims, host=SimHost(world), on_started=self._started,
-        )  # fmt: skip
+        #: Once the query is claimed.
+        self._coordinator: Coordinator | None = None
         world.on_death(self.process, self._linger)
         self.process.spawn(self._run())
 
@@ -65,12 +62,32 @@ class SimDriver:
         return not self.process.dead and not self.is_over
 
     @property
+    def is_started(self) -> bool:
+        return self._coordinator is not None
+
+    @property
+    def coordinator(self) -> Coordinator:
+        assert self._coordinator is not None
+        return self._coordinator
+
+    @property
     def _run_number(self) -> int:
         return self.coordinator.voice.instance
 
     async def _run(self) -> None:
-        await self.coordinator.run()
-        error, world = self.coordinator.error, self._world
+        world = self._world
+        error: PenstockError | None
+        try:
+            self._coordinator = await Coordinator.open(
+                world.log.resolve(), world.spec, id="sim", workers=world.swarm.workers,
+                trims=world.swarm.trims, host=SimHost(world),
+            )  # fmt: skip
+            for slot in range(world.swarm.workers):
+                self._start_worker(slot)
+            await self._coordinator.run()
+            error = self._coordinator.error
+        except PenstockError as refused:
+            error = refused
         if error is None:
             assert world.is_stopping, "nobody has stopped the query"
         elif isinstance(error.__cause__, Fenced | GuardFailed):
@@ -82,11 +99,6 @@ class SimDriver:
             raise Violation("I16", f"the query failed: {error}") from error
         self.is_over = True
         world.kill_soon(self.process)
-
-    def _started(self) -> None:
-        self.is_started = True
-        for slot in range(self._world.swarm.workers):
-            self._start_worker(slot)
 
     def _start_worker(self, slot: int) -> None:
         if self.process.dead or self.is_over or self._world.is_stopping:

@@ -57,6 +57,7 @@ def taps(world: Tapped) -> Iterator[None]:
         (Task, "_load_checkpoint", listener.load_checkpoint),
         (ChangeFold, "step", listener.step),
         (TaskCore, "begin", listener.begin),
+        (Task, "open", listener.run),
         (Task, "run", listener.run),
         (Task, "_fetch", listener.fetch),
         (Coordinator, "_claim", listener.claim),
@@ -112,9 +113,9 @@ class _Taps:
         return began
 
     def run(self, run: Any) -> Any:
-        async def ran(task: Task) -> None:
+        async def ran(*args: Any) -> Any:
             try:
-                await run(task)
+                return await run(*args)
             except Fenced:
                 self._world.count("instance fenced")
                 raise
