@@ -1,4 +1,4 @@
-"""What every metadata store does: one suite for memory, a directory and a real ZooKeeper."""
+"""What every metadata store does: one suite for memory and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 from metadata_stores import MemoryStores, Stores, ZooKeeperStores, holder
 
 from penstock.errors import (
@@ -26,8 +26,6 @@ from penstock.log.meta.api import Versioned
 from penstock.log.meta.paths import VALUE_BYTES_MAX
 from penstock.log.meta.zookeeper_server import ZooKeeperServer
 
-Scenario = Callable[[Stores], Awaitable[None]]
-Run = Callable[[Scenario], None]
 _namespaces = itertools.count()
 
 
@@ -37,40 +35,31 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
-@pytest.fixture(params=["memory", "zookeeper"])
-def stores(request: pytest.FixtureRequest) -> Stores:
-    if request.param == "memory":
-        return MemoryStores()
-    server = request.getfixturevalue("zookeeper")
-    return ZooKeeperStores(server.hosts, f"suite{next(_namespaces)}")
-
-
-@pytest.fixture
-def run_stores(stores: Stores) -> Run:
-    """Runs a scenario; whatever sessions it opens are closed, and leave no thread behind."""
-
-    def run_scenario(scenario: Scenario) -> None:
-        opened: list[Any] = []
+@asynccontextmanager
+async def opened(stores: Stores) -> AsyncIterator[Stores]:
+    """Whatever sessions are opened are closed."""
+    async with AsyncExitStack() as stack:
         open_one = stores.open
 
         async def open_noted() -> Any:
-            opened.append(await open_one())
-            return opened[-1]
+            store = await open_one()
+            stack.push_async_callback(store.close)
+            return store
 
-        async def main() -> None:
-            stores.open = open_noted  # type: ignore[method-assign]
-            try:
-                async with asyncio.timeout(60):
-                    await scenario(stores)
-            finally:
-                for store in opened:
-                    await store.close()
+        stores.open = open_noted  # type: ignore[method-assign]
+        yield stores
 
-        before = threading.active_count()
-        uvloop.run(main())
-        assert threading.active_count() == before
 
-    return run_scenario
+@pytest.fixture(params=["memory", "zookeeper"])
+def stores(request: pytest.FixtureRequest) -> Iterator[AbstractAsyncContextManager[Stores]]:
+    """A fresh tree; its sessions leave no thread behind."""
+    made: Stores = MemoryStores()
+    if request.param == "zookeeper":
+        server = request.getfixturevalue("zookeeper")
+        made = ZooKeeperStores(server.hosts, f"suite{next(_namespaces)}")
+    before = threading.active_count()
+    yield opened(made)
+    assert threading.active_count() == before
 
 
 async def until(happened: Callable[[], Awaitable[bool]]) -> None:
@@ -80,291 +69,249 @@ async def until(happened: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_new_value_has_version_zero_and_its_parents_exist(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
+async def test_a_new_value_has_version_zero_and_its_parents_exist(stores: Stores) -> None:
+    store = await stores.open()
 
-        assert await store.get("/logs/main") is None
-        assert await store.create("/logs/main", b"one") == 0
+    assert await store.get("/logs/main") is None
+    assert await store.create("/logs/main", b"one") == 0
 
-        assert await store.get("/logs/main") == Versioned(b"one", 0)
-        assert await store.get("/logs") == Versioned(b"", 0)
-        assert await store.children("/logs") == ["main"]
-        assert await store.children("/logs/main") == []
-        assert await store.children("/") == ["logs"]
-        assert await store.get("/") == Versioned(b"", 0)
-
-    run_stores(scenario)
+    assert await store.get("/logs/main") == Versioned(b"one", 0)
+    assert await store.get("/logs") == Versioned(b"", 0)
+    assert await store.children("/logs") == ["main"]
+    assert await store.children("/logs/main") == []
+    assert await store.children("/") == ["logs"]
+    assert await store.get("/") == Versioned(b"", 0)
 
 
-def test_a_path_that_exists_is_not_made_again_and_keeps_its_value(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        first, second = await stores.open(), await stores.open()
-        await first.create("/a", b"one")
+async def test_a_path_that_exists_is_not_made_again_and_keeps_its_value(stores: Stores) -> None:
+    first, second = await stores.open(), await stores.open()
+    await first.create("/a", b"one")
 
-        with pytest.raises(AlreadyExists):
-            await first.create("/a", b"two")
-        with pytest.raises(AlreadyExists):
-            await second.create("/a", b"two", ephemeral=True)
+    with pytest.raises(AlreadyExists):
+        await first.create("/a", b"two")
+    with pytest.raises(AlreadyExists):
+        await second.create("/a", b"two", ephemeral=True)
 
-        assert await second.get("/a") == Versioned(b"one", 0)
-
-    run_stores(scenario)
+    assert await second.get("/a") == Versioned(b"one", 0)
 
 
-def test_only_who_names_the_version_replaces_or_removes_a_value(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        first, second = await stores.open(), await stores.open()
-        await first.create("/a", b"0")
+async def test_only_who_names_the_version_replaces_or_removes_a_value(stores: Stores) -> None:
+    first, second = await stores.open(), await stores.open()
+    await first.create("/a", b"0")
 
-        assert await first.set("/a", b"1", 0) == 1
-        assert await second.set("/a", b"2", 1) == 2
-        with pytest.raises(VersionConflict):
-            await first.set("/a", b"lost", 1)
-        with pytest.raises(VersionConflict):
-            await first.delete("/a", 1)
-        assert await first.get("/a") == Versioned(b"2", 2)
+    assert await first.set("/a", b"1", 0) == 1
+    assert await second.set("/a", b"2", 1) == 2
+    with pytest.raises(VersionConflict):
+        await first.set("/a", b"lost", 1)
+    with pytest.raises(VersionConflict):
+        await first.delete("/a", 1)
+    assert await first.get("/a") == Versioned(b"2", 2)
 
-        await first.delete("/a", 2)
-        assert await second.get("/a") is None
-        await second.create("/a", b"")
-        await second.set("/a", b"x", 0)
-        await second.delete("/a")
-        assert await first.get("/a") is None
-
-    run_stores(scenario)
+    await first.delete("/a", 2)
+    assert await second.get("/a") is None
+    await second.create("/a", b"")
+    await second.set("/a", b"x", 0)
+    await second.delete("/a")
+    assert await first.get("/a") is None
 
 
-def test_what_does_not_exist_is_not_found_and_never_an_empty_list(run_stores: Run) -> None:
+async def test_what_does_not_exist_is_not_found_and_never_an_empty_list(stores: Stores) -> None:
     """R40: a missing listing must not look like an unused one."""
+    store = await stores.open()
 
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
+    for call in (
+        store.set("/a/b", b"", 0),
+        store.delete("/a/b"),
+        store.delete("/a/b", 3),
+        store.children("/a"),
+        store.children("/a/b"),
+    ):
+        with pytest.raises(NotFound):
+            await call
 
-        for call in (
-            store.set("/a/b", b"", 0),
-            store.delete("/a/b"),
-            store.delete("/a/b", 3),
-            store.children("/a"),
-            store.children("/a/b"),
-        ):
-            with pytest.raises(NotFound):
-                await call
-
-        await store.create("/a/b", b"")
-        await store.delete("/a/b")
-        assert await store.children("/a") == []
-
-    run_stores(scenario)
+    await store.create("/a/b", b"")
+    await store.delete("/a/b")
+    assert await store.children("/a") == []
 
 
-def test_a_path_with_others_below_it_stays_and_an_ephemeral_one_has_none(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-        await store.create("/a/b", b"")
-        await store.create("/a/e", b"", ephemeral=True)
+async def test_a_path_with_others_below_it_stays_and_an_ephemeral_one_has_none(
+    stores: Stores,
+) -> None:
+    store = await stores.open()
+    await store.create("/a/b", b"")
+    await store.create("/a/e", b"", ephemeral=True)
 
-        with pytest.raises(BadRequest):
-            await store.delete("/a")
-        with pytest.raises(BadRequest):
-            await store.create("/a/e/c", b"")
-        with pytest.raises(BadRequest):
-            await store.create("/a/e/c/d", b"")
+    with pytest.raises(BadRequest):
+        await store.delete("/a")
+    with pytest.raises(BadRequest):
+        await store.create("/a/e/c", b"")
+    with pytest.raises(BadRequest):
+        await store.create("/a/e/c/d", b"")
 
-        assert await store.children("/a") == ["b", "e"]
-
-    run_stores(scenario)
+    assert await store.children("/a") == ["b", "e"]
 
 
 @pytest.mark.parametrize(
     "path",
     ["", "a", "/a/", "//a", "/a//b", "/.", "/..", "/a/../b", "/a b", "/a,b", "/é", "/a\0", "//"],
 )
-def test_a_path_that_could_lead_elsewhere_is_refused(run_stores: Run, path: str) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
+async def test_a_path_that_could_lead_elsewhere_is_refused(stores: Stores, path: str) -> None:
+    store = await stores.open()
 
-        for call in (
-            store.create(path, b""),
-            store.get(path),
-            store.set(path, b"", 0),
-            store.delete(path),
-            store.children(path),
-        ):
-            with pytest.raises(BadRequest):
-                await call
+    for call in (
+        store.create(path, b""),
+        store.get(path),
+        store.set(path, b"", 0),
+        store.delete(path),
+        store.children(path),
+    ):
         with pytest.raises(BadRequest):
-            store.watch(path, lambda: None)
-
-    run_stores(scenario)
-
-
-def test_the_root_is_only_read(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-
-        for call in (store.create("/", b""), store.set("/", b"", 0), store.delete("/")):
-            with pytest.raises(BadRequest):
-                await call
-        assert await store.children("/") == []
-
-    run_stores(scenario)
+            await call
+    with pytest.raises(BadRequest):
+        store.watch(path, lambda: None)
 
 
-def test_names_and_values_come_back_as_they_were_given(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-        names = ["-a", ".hidden", "A", "a", "a.b", "n1:0f3a", "new", "x@y+z=1", "_", "a" * 190]
-        large = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
+async def test_the_root_is_only_read(stores: Stores) -> None:
+    store = await stores.open()
 
-        for name in names:
-            await store.create(f"/p/{name}", name.encode())
-        await store.create("/large", large)
-
-        assert await store.children("/p") == sorted(names)
-        for name in names:
-            assert await store.get(f"/p/{name}") == Versioned(name.encode(), 0)
-        assert await store.get("/large") == Versioned(large, 0)
-        for path in ("/" + "a" * 200, "/a" * 101):
-            with pytest.raises(BadRequest):
-                await store.create(path, b"")
-        assert await store.set("/large", b"", 0) == 1
-        for call in (
-            store.set("/large", bytes(VALUE_BYTES_MAX + 1), 1),
-            store.create("/larger", bytes(VALUE_BYTES_MAX + 1)),
-        ):
-            with pytest.raises(TooLarge):
-                await call
-
-    run_stores(scenario)
+    for call in (store.create("/", b""), store.set("/", b"", 0), store.delete("/")):
+        with pytest.raises(BadRequest):
+            await call
+    assert await store.children("/") == []
 
 
-def test_of_two_rivals_exactly_one_wins_every_round(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        rivals = [await stores.open(), await stores.open()]
-        await rivals[0].create("/a", b"")
-        wins = [0, 0]
+async def test_names_and_values_come_back_as_they_were_given(stores: Stores) -> None:
+    store = await stores.open()
+    names = ["-a", ".hidden", "A", "a", "a.b", "n1:0f3a", "new", "x@y+z=1", "_", "a" * 190]
+    large = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
 
-        for version in range(50):
-            order = (0, 1) if version % 2 else (1, 0)
-            results = await asyncio.gather(
-                *(rivals[who].set("/a", bytes([who]), version) for who in order),
-                return_exceptions=True,
-            )
-            won = [who for who, result in zip(order, results, strict=True) if result == version + 1]
-            assert len(won) == 1, results
-            assert sum(isinstance(result, VersionConflict) for result in results) == 1
-            assert await rivals[1 - won[0]].get("/a") == Versioned(bytes(won), version + 1)
-            wins[won[0]] += 1
+    for name in names:
+        await store.create(f"/p/{name}", name.encode())
+    await store.create("/large", large)
 
-        assert sum(wins) == 50
-
-    run_stores(scenario)
-
-
-def test_of_many_that_make_the_same_path_one_succeeds(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        rivals = [await stores.open() for _ in range(3)]
-
-        for number in range(10):
-            results = await asyncio.gather(
-                *(rival.create(f"/r/{number}/x", b"", ephemeral=True) for rival in rivals),
-                return_exceptions=True,
-            )
-            assert results.count(0) == 1, results
-            assert sum(isinstance(result, AlreadyExists) for result in results) == 2
-
-    run_stores(scenario)
+    assert await store.children("/p") == sorted(names)
+    for name in names:
+        assert await store.get(f"/p/{name}") == Versioned(name.encode(), 0)
+    assert await store.get("/large") == Versioned(large, 0)
+    for path in ("/" + "a" * 200, "/a" * 101):
+        with pytest.raises(BadRequest):
+            await store.create(path, b"")
+    assert await store.set("/large", b"", 0) == 1
+    for call in (
+        store.set("/large", bytes(VALUE_BYTES_MAX + 1), 1),
+        store.create("/larger", bytes(VALUE_BYTES_MAX + 1)),
+    ):
+        with pytest.raises(TooLarge):
+            await call
 
 
-def test_calls_of_one_session_take_effect_in_their_order(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-        await store.create("/a", b"")
-        done: list[int] = []
-        for version in range(30):
-            done.append(await store.set("/a", str(version).encode(), version))
-            # Whoever was answered reads at least that, in every session.
-            other = await stores.open() if version % 10 == 0 else store
-            assert await other.get("/a") == Versioned(str(version).encode(), version + 1)
+async def test_of_two_rivals_exactly_one_wins_every_round(stores: Stores) -> None:
+    rivals = [await stores.open(), await stores.open()]
+    await rivals[0].create("/a", b"")
+    wins = [0, 0]
 
-        assert done == list(range(1, 31))
+    for version in range(50):
+        order = (0, 1) if version % 2 else (1, 0)
+        results = await asyncio.gather(
+            *(rivals[who].set("/a", bytes([who]), version) for who in order),
+            return_exceptions=True,
+        )
+        won = [who for who, result in zip(order, results, strict=True) if result == version + 1]
+        assert len(won) == 1, results
+        assert sum(isinstance(result, VersionConflict) for result in results) == 1
+        assert await rivals[1 - won[0]].get("/a") == Versioned(bytes(won), version + 1)
+        wins[won[0]] += 1
 
-    run_stores(scenario)
+    assert sum(wins) == 50
+
+
+async def test_of_many_that_make_the_same_path_one_succeeds(stores: Stores) -> None:
+    rivals = [await stores.open() for _ in range(3)]
+
+    for number in range(10):
+        results = await asyncio.gather(
+            *(rival.create(f"/r/{number}/x", b"", ephemeral=True) for rival in rivals),
+            return_exceptions=True,
+        )
+        assert results.count(0) == 1, results
+        assert sum(isinstance(result, AlreadyExists) for result in results) == 2
+
+
+async def test_calls_of_one_session_take_effect_in_their_order(stores: Stores) -> None:
+    store = await stores.open()
+    await store.create("/a", b"")
+    done: list[int] = []
+    for version in range(30):
+        done.append(await store.set("/a", str(version).encode(), version))
+        # Whoever was answered reads at least that, in every session.
+        other = await stores.open() if version % 10 == 0 else store
+        assert await other.get("/a") == Versioned(str(version).encode(), version + 1)
+
+    assert done == list(range(1, 31))
 
 
 # ---- ephemeral nodes
 
 
-def test_an_ephemeral_node_goes_with_its_session(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        first, second = await stores.open(), await stores.open()
-        await first.create("/nodes/n1", b"one", ephemeral=True)
-        await first.create("/kept", b"")
-        assert await first.set("/nodes/n1", b"two", 0) == 1
-        assert await second.children("/nodes") == ["n1"]
+async def test_an_ephemeral_node_goes_with_its_session(stores: Stores) -> None:
+    first, second = await stores.open(), await stores.open()
+    await first.create("/nodes/n1", b"one", ephemeral=True)
+    await first.create("/kept", b"")
+    assert await first.set("/nodes/n1", b"two", 0) == 1
+    assert await second.children("/nodes") == ["n1"]
 
-        started = time.monotonic()
-        await first.close()
-        took = time.monotonic() - started
+    started = time.monotonic()
+    await first.close()
+    took = time.monotonic() - started
 
-        assert await second.get("/nodes/n1") is None
-        assert await second.children("/nodes") == []
-        assert await second.children("/") == ["kept", "nodes"]
-        assert await second.create("/nodes/n1", b"three", ephemeral=True) == 0
-        assert took < 1.0
-
-    run_stores(scenario)
+    assert await second.get("/nodes/n1") is None
+    assert await second.children("/nodes") == []
+    assert await second.children("/") == ["kept", "nodes"]
+    assert await second.create("/nodes/n1", b"three", ephemeral=True) == 0
+    assert took < 1.0
 
 
-def test_a_session_that_is_ended_from_outside_learns_it_once(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        first, second = await stores.open(), await stores.open()
-        told: list[str] = []
-        first.on_session_lost(lambda: told.append("first"))
-        second.on_session_lost(lambda: told.append("second"))
-        await first.create("/e", b"old", ephemeral=True)
+async def test_a_session_that_is_ended_from_outside_learns_it_once(stores: Stores) -> None:
+    first, second = await stores.open(), await stores.open()
+    told: list[str] = []
+    first.on_session_lost(lambda: told.append("first"))
+    second.on_session_lost(lambda: told.append("second"))
+    await first.create("/e", b"old", ephemeral=True)
 
-        await stores.expire(first)
+    await stores.expire(first)
 
-        assert await second.get("/e") is None
-        await until(lambda: _is(told == ["first"]))
-        for call in (first.get("/e"), first.create("/e", b"", ephemeral=True), first.children("/")):
-            with pytest.raises(Unavailable):
-                await call
-        # Also for who asks late; and nothing comes twice.
-        first.on_session_lost(lambda: told.append("late"))
-        first.watch("/e", lambda: told.append("watch of a lost session"))()
-        await second.create("/e", b"new", ephemeral=True)
-        await first.close()
-        await asyncio.sleep(0.12)
-        assert told == ["first", "late"]
-        assert await second.get("/e") == Versioned(b"new", 0)
-
-    run_stores(scenario)
+    assert await second.get("/e") is None
+    await until(lambda: _is(told == ["first"]))
+    for call in (first.get("/e"), first.create("/e", b"", ephemeral=True), first.children("/")):
+        with pytest.raises(Unavailable):
+            await call
+    # Also for who asks late; and nothing comes twice.
+    first.on_session_lost(lambda: told.append("late"))
+    first.watch("/e", lambda: told.append("watch of a lost session"))()
+    await second.create("/e", b"new", ephemeral=True)
+    await first.close()
+    await asyncio.sleep(0.12)
+    assert told == ["first", "late"]
+    assert await second.get("/e") == Versioned(b"new", 0)
 
 
 async def _is(value: bool) -> bool:
     return value
 
 
-def test_a_node_that_an_earlier_session_left_is_not_taken_for_ours(run_stores: Run) -> None:
+async def test_a_node_that_an_earlier_session_left_is_not_taken_for_ours(stores: Stores) -> None:
     """Both sessions are of this process, with the same data."""
+    earlier, later = await stores.open(), await stores.open()
+    await earlier.create("/nodes/n1", b"me", ephemeral=True)
 
-    async def scenario(stores: Stores) -> None:
-        earlier, later = await stores.open(), await stores.open()
-        await earlier.create("/nodes/n1", b"me", ephemeral=True)
-
-        with pytest.raises(AlreadyExists):
-            await later.create("/nodes/n1", b"me", ephemeral=True)
-
-        await stores.expire(earlier)
-        await until(lambda: _absent(later, "/nodes/n1"))
+    with pytest.raises(AlreadyExists):
         await later.create("/nodes/n1", b"me", ephemeral=True)
-        await earlier.close()
-        assert await later.get("/nodes/n1") == Versioned(b"me", 0)
 
-    run_stores(scenario)
+    await stores.expire(earlier)
+    await until(lambda: _absent(later, "/nodes/n1"))
+    await later.create("/nodes/n1", b"me", ephemeral=True)
+    await earlier.close()
+    assert await later.get("/nodes/n1") == Versioned(b"me", 0)
 
 
 async def _absent(store: Any, path: str) -> bool:
@@ -372,52 +319,46 @@ async def _absent(store: Any, path: str) -> bool:
 
 
 @pytest.mark.parametrize("stores", ["zookeeper"], indirect=True)
-def test_a_killed_process_loses_its_node_and_watchers_are_told(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-        calls: list[float] = []
-        with holder(stores.address, "/nodes/n1") as process:
-            await until(lambda: _present(store, "/nodes/n1"))
-            store.watch("/nodes", lambda: calls.append(time.monotonic()))
-            await until(lambda: _is(bool(calls)))
+async def test_a_killed_process_loses_its_node_and_watchers_are_told(stores: Stores) -> None:
+    store = await stores.open()
+    calls: list[float] = []
+    with holder(stores.address, "/nodes/n1") as process:
+        await until(lambda: _present(store, "/nodes/n1"))
+        store.watch("/nodes", lambda: calls.append(time.monotonic()))
+        await until(lambda: _is(bool(calls)))
 
-            process.kill()
-            process.wait()
-            killed = time.monotonic()
-            async with asyncio.timeout(10):
-                while calls[-1] < killed or await store.children("/nodes"):
-                    await asyncio.sleep(0.01)
+        process.kill()
+        process.wait()
+        killed = time.monotonic()
+        async with asyncio.timeout(10):
+            while calls[-1] < killed or await store.children("/nodes"):
+                await asyncio.sleep(0.01)
 
-        assert await store.get("/nodes/n1") is None
-
-    run_stores(scenario)
+    assert await store.get("/nodes/n1") is None
 
 
 async def _present(store: Any, path: str) -> bool:
     return await store.get(path) is not None
 
 
-def test_a_closed_session_answers_nothing_and_closes_again(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-        told: list[str] = []
-        store.on_session_lost(lambda: told.append("lost"))
-        store.watch("/a", lambda: told.append("changed"))
-        await asyncio.sleep(0.1)
-        told.clear()
-        await asyncio.gather(store.close(), store.close())
-        await store.close()
+async def test_a_closed_session_answers_nothing_and_closes_again(stores: Stores) -> None:
+    store = await stores.open()
+    told: list[str] = []
+    store.on_session_lost(lambda: told.append("lost"))
+    store.watch("/a", lambda: told.append("changed"))
+    await asyncio.sleep(0.1)
+    told.clear()
+    await asyncio.gather(store.close(), store.close())
+    await store.close()
 
-        other = await stores.open()
-        await other.create("/a", b"")
-        with pytest.raises(PenstockError):
-            await store.get("/a")
-        with pytest.raises(PenstockError):
-            await store.set("/a", b"", 0)
-        await asyncio.sleep(0.1)
-        assert told == []
-
-    run_stores(scenario)
+    other = await stores.open()
+    await other.create("/a", b"")
+    with pytest.raises(PenstockError):
+        await store.get("/a")
+    with pytest.raises(PenstockError):
+        await store.set("/a", b"", 0)
+    await asyncio.sleep(0.1)
+    assert told == []
 
 
 # ---- watches
@@ -458,95 +399,84 @@ class Follower:
         await asyncio.wait([self._task])
 
 
-def test_a_watch_never_misses_the_last_value(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        writer, reader = await stores.open(), await stores.open()
-        follower = Follower(reader, "/a/b", lambda: reader.get("/a/b"))
-        for _ in range(5):
-            await writer.create("/a/b", b"first")
-            for version in range(20):
-                await writer.set("/a/b", str(version).encode(), version)
-            await follower.sees(Versioned(b"19", 20))
-            await writer.delete("/a/b")
-            await follower.sees(None)
-        await follower.stop()
-
-    run_stores(scenario)
-
-
-def test_a_watch_never_misses_the_last_listing(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        writer, reader = await stores.open(), await stores.open()
-
-        async def listing() -> list[str] | None:
-            try:
-                return await reader.children("/p")
-            except NotFound:
-                return None
-
-        follower = Follower(reader, "/p", listing)
+async def test_a_watch_never_misses_the_last_value(stores: Stores) -> None:
+    writer, reader = await stores.open(), await stores.open()
+    follower = Follower(reader, "/a/b", lambda: reader.get("/a/b"))
+    for _ in range(5):
+        await writer.create("/a/b", b"first")
+        for version in range(20):
+            await writer.set("/a/b", str(version).encode(), version)
+        await follower.sees(Versioned(b"19", 20))
+        await writer.delete("/a/b")
         await follower.sees(None)
-        names: set[str] = set()
-        for number in range(30):
-            name = f"n{number * 7 % 10}"
-            if name in names:
-                await writer.delete(f"/p/{name}")
-            else:
-                await writer.create(f"/p/{name}", b"", ephemeral=number % 2 == 0)
-            names ^= {name}
-            if number % 6 == 0:
-                await follower.sees(sorted(names))
-        await follower.sees(sorted(names))
-        await writer.close()
-        for name in list(names):
-            if await reader.get(f"/p/{name}") is not None:
-                await reader.delete(f"/p/{name}")
-        await follower.sees([])
-        await reader.delete("/p")
-        await follower.sees(None)
-        await follower.stop()
-
-    run_stores(scenario)
+    await follower.stop()
 
 
-def test_a_watch_tells_of_changes_by_its_own_session_and_ends_when_asked(run_stores: Run) -> None:
-    async def scenario(stores: Stores) -> None:
-        store = await stores.open()
-        kept = Follower(store, "/a", lambda: store.get("/a"))
-        ended = Follower(store, "/a", lambda: store.get("/a"))
-        await store.create("/a", b"1")
-        await kept.sees(Versioned(b"1", 0))
-        await ended.sees(Versioned(b"1", 0))
+async def test_a_watch_never_misses_the_last_listing(stores: Stores) -> None:
+    writer, reader = await stores.open(), await stores.open()
 
-        ended.end()
-        calls = ended.calls
-        await store.set("/a", b"2", 0)
-        await kept.sees(Versioned(b"2", 1))
+    async def listing() -> list[str] | None:
+        try:
+            return await reader.children("/p")
+        except NotFound:
+            return None
 
-        assert ended.calls == calls
-        again = Follower(store, "/a", lambda: store.get("/a"))
-        await store.set("/a", b"3", 1)
-        await again.sees(Versioned(b"3", 2))
-        await asyncio.gather(kept.stop(), ended.stop(), again.stop())
+    follower = Follower(reader, "/p", listing)
+    await follower.sees(None)
+    names: set[str] = set()
+    for number in range(30):
+        name = f"n{number * 7 % 10}"
+        if name in names:
+            await writer.delete(f"/p/{name}")
+        else:
+            await writer.create(f"/p/{name}", b"", ephemeral=number % 2 == 0)
+        names ^= {name}
+        if number % 6 == 0:
+            await follower.sees(sorted(names))
+    await follower.sees(sorted(names))
+    await writer.close()
+    for name in list(names):
+        if await reader.get(f"/p/{name}") is not None:
+            await reader.delete(f"/p/{name}")
+    await follower.sees([])
+    await reader.delete("/p")
+    await follower.sees(None)
+    await follower.stop()
 
-    run_stores(scenario)
+
+async def test_a_watch_tells_of_changes_by_its_own_session_and_ends_when_asked(
+    stores: Stores,
+) -> None:
+    store = await stores.open()
+    kept = Follower(store, "/a", lambda: store.get("/a"))
+    ended = Follower(store, "/a", lambda: store.get("/a"))
+    await store.create("/a", b"1")
+    await kept.sees(Versioned(b"1", 0))
+    await ended.sees(Versioned(b"1", 0))
+
+    ended.end()
+    calls = ended.calls
+    await store.set("/a", b"2", 0)
+    await kept.sees(Versioned(b"2", 1))
+
+    assert ended.calls == calls
+    again = Follower(store, "/a", lambda: store.get("/a"))
+    await store.set("/a", b"3", 1)
+    await again.sees(Versioned(b"3", 2))
+    await asyncio.gather(kept.stop(), ended.stop(), again.stop())
 
 
-def test_a_node_that_is_replaced_by_an_equal_one_wakes_its_watch(run_stores: Run) -> None:
+async def test_a_node_that_is_replaced_by_an_equal_one_wakes_its_watch(stores: Stores) -> None:
     """Version and data are the same again: only the change tells."""
+    first, second = await stores.open(), await stores.open()
+    await first.create("/nodes/n1", b"same", ephemeral=True)
+    calls: list[str] = []
+    second.watch("/nodes/n1", lambda: calls.append("node"))
+    second.watch("/nodes", lambda: calls.append("parent"))
+    await asyncio.sleep(0.2)
+    calls.clear()
 
-    async def scenario(stores: Stores) -> None:
-        first, second = await stores.open(), await stores.open()
-        await first.create("/nodes/n1", b"same", ephemeral=True)
-        calls: list[str] = []
-        second.watch("/nodes/n1", lambda: calls.append("node"))
-        second.watch("/nodes", lambda: calls.append("parent"))
-        await asyncio.sleep(0.2)
-        calls.clear()
+    await first.delete("/nodes/n1")
+    await first.create("/nodes/n1", b"same", ephemeral=True)
 
-        await first.delete("/nodes/n1")
-        await first.create("/nodes/n1", b"same", ephemeral=True)
-
-        await until(lambda: _is({"node", "parent"} <= set(calls)))
-
-    run_stores(scenario)
+    await until(lambda: _is({"node", "parent"} <= set(calls)))
