@@ -39,6 +39,7 @@ def make_block(
     durable_block: int = 0,
     kind: BlockKind = BlockKind.DATA,
     epoch: int = 1,
+    mark: int = LOG_MARK,
 ) -> bytes:
     """A whole block; without a body it has one of its own."""
     body = b"body of block %d" % block if body is None else body
@@ -48,7 +49,7 @@ def make_block(
         kind,
         0,
         1,
-        LOG_MARK,
+        mark,
         SegmentId(segment),
         BlockId(block),
         Epoch(epoch),

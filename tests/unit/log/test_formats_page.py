@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.ids import Epoch, Lsn, SegmentId
-from penstock.log.group_format import CLAIM, decode_body, encode_body
-from penstock.log.record_format import (
-    RECORD_HEADER_BYTES,
-    RecordHeader,
-    decode_record,
-    encode_header,
-)
-from penstock.log.records import Kind, NewEntry
+from sample_groups import claim, header_of
+
+from penstock.ids import Epoch
+from penstock.log.record_format import decode_record, encode_header
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
 
 
 def example_record() -> bytes:
-    data = encode_body(
-        producer="p",
-        instance=1,
-        first_seq=0,
-        entries=[NewEntry(bytes(range(8)), (), Kind.CONTROL)],
-        flags=CLAIM,
-    )
-    header = RecordHeader(
-        RECORD_HEADER_BYTES + len(data),
-        decode_body(data).table_crc,
-        Lsn(0),
-        Epoch(1),
-        SegmentId(0),
-        1000,
-        Lsn(0),
-        7,
-    )
-    return encode_header(header) + data
+    body = claim(nonce=int.from_bytes(bytes(range(8)), "little"))
+    header = header_of(body, 0)._replace(epoch=Epoch(1), log_mark=7)
+    return encode_header(header) + bytes(body.data)
 
 
 def hex_lines(data: bytes) -> str:

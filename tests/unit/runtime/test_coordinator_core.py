@@ -49,6 +49,7 @@ def test_sparks_word_on_earlier_attempts_spares_their_successor() -> None:
     core = running()
     assert core.on_message(hello("b", 0, attempt=3)) == [Claim((FIRST,))], "the older one is lost"
     core.on_claimed({FIRST: 2})
+    assert core.on_message(hello("b", 0, attempt=3)) == [], "it was said before"
     assert core.on_job_lost(0, attempts=3) == []
     assert core.on_job_lost(1) == []
     assert list(core.members) == ["b"]

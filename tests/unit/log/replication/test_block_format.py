@@ -8,9 +8,9 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from node_blocks import make_block
 
 from penstock.errors import BadFormat, ChecksumMismatch, Damaged
-from penstock.ids import BlockId, Epoch, Lsn, SegmentId
 from penstock.limits import BLOCK_BYTES_MAX
 from penstock.log.block_format import (
     BLOCK_HEADER_BYTES,
@@ -25,24 +25,7 @@ BODY = b"three records"
 
 
 def block(body: bytes = BODY, kind: BlockKind = BlockKind.DATA, base: int = 9) -> bytes:
-    header = BlockHeader(
-        BLOCK_HEADER_BYTES + len(body),
-        crc32c(body),
-        kind,
-        0,
-        1,
-        0x0706050403020100,
-        SegmentId(3),
-        BlockId(base),
-        Epoch(2),
-        BlockId(base - 1),
-        4096,
-        Lsn(100),
-        Lsn(103),
-        1_700_000_000_000,
-        BlockId(0),
-    )
-    return encode_block_header(header) + body
+    return make_block(base, body, kind=kind, segment=3, epoch=2, durable_block=base - 1)
 
 
 U32 = st.integers(0, 2**32 - 1)

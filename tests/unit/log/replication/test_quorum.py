@@ -7,10 +7,10 @@ from itertools import combinations, permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_clusters import ids, segment
 
 from penstock.errors import BadRequest
-from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
-from penstock.log.replication.manifest import Ensemble, Segment
+from penstock.ids import NodeId
 from penstock.log.replication.quorum import (
     Coverage,
     can_ack,
@@ -24,7 +24,7 @@ from penstock.log.replication.quorum import (
 
 
 def names(size: int) -> tuple[NodeId, ...]:
-    return tuple(NodeId(f"n{n}:c") for n in range(size))
+    return ids(*range(size))
 
 
 #: Every (E, Qw, Qa) with E up to 6.
@@ -40,17 +40,6 @@ def subsets(nodes: tuple[NodeId, ...]) -> list[tuple[NodeId, ...]]:
     return [found for size in range(len(nodes) + 1) for found in combinations(nodes, size)]
 
 
-def every_quorum(size: int, write_quorum: int, ack_quorum: int) -> list[tuple[NodeId, ...]]:
-    """Each combination of nodes that could acknowledge a block."""
-    return [
-        quorum
-        for block in range(size)
-        for quorum in combinations(
-            [names(size)[(block + i) % size] for i in range(write_quorum)], ack_quorum
-        )
-    ]
-
-
 def test_the_write_set_of_a_block_starts_at_its_number() -> None:
     nodes = names(4)
 
@@ -60,49 +49,28 @@ def test_the_write_set_of_a_block_starts_at_its_number() -> None:
 
 
 @pytest.mark.parametrize(("size", "write_quorum", "ack_quorum"), SHAPES)
-def test_write_sets_are_those_of_all_blocks(size: int, write_quorum: int, ack_quorum: int) -> None:
-    nodes = names(size)
-
-    found = {frozenset(s) for s in write_sets(nodes, write_quorum)}
-
-    assert found == {frozenset(write_set(nodes, b, write_quorum)) for b in range(3 * size)}
-
-
-@pytest.mark.parametrize(("size", "write_quorum", "ack_quorum"), SHAPES)
-def test_covered_is_when_no_ack_quorum_is_left(
+def test_sets_of_nodes_are_judged_as_the_sentences_say(
     size: int, write_quorum: int, ack_quorum: int
 ) -> None:
-    """All subsets of nodes: fenced ones cover exactly if each possible ack quorum has one."""
-    quorums = every_quorum(size, write_quorum, ack_quorum)
+    """Fenced nodes cover exactly if each possible ack quorum has one; blocks can be acknowledged if
+    every write set has an ack quorum that is usable. All subsets of nodes are tried."""
+    nodes, law = names(size), {"write_quorum": write_quorum, "ack_quorum": ack_quorum}
+    sets = [write_set(nodes, block, write_quorum) for block in range(3 * size)]
+    assert {frozenset(s) for s in write_sets(nodes, write_quorum)} == set(map(frozenset, sets))
+    quorums = [[set(q) for q in combinations(found, ack_quorum)] for found in sets[:size]]
 
-    for answered in subsets(names(size)):
-        expected = all(set(quorum) & set(answered) for quorum in quorums)
-        coverage = Coverage(names(size), write_quorum=write_quorum, ack_quorum=ack_quorum)
-        for node in answered:
+    for some in subsets(nodes):
+        is_covered = all(quorum & set(some) for of_block in quorums for quorum in of_block)
+        coverage = Coverage(nodes, **law)
+        for node in some:
             coverage.add(node)
 
-        assert coverage.complete == expected, answered
-        assert covers(names(size), answered, write_quorum, ack_quorum) == expected, answered
-        assert coverage.silent == tuple(n for n in names(size) if n not in answered)
-
-
-@pytest.mark.parametrize(("size", "write_quorum", "ack_quorum"), SHAPES)
-def test_blocks_can_be_acknowledged_if_every_write_set_has_an_ack_quorum(
-    size: int, write_quorum: int, ack_quorum: int
-) -> None:
-    for usable in subsets(names(size)):
-        expected = all(
-            any(
-                set(quorum) <= set(usable)
-                for quorum in combinations(write_set(names(size), block, write_quorum), ack_quorum)
-            )
-            for block in range(size)
+        assert coverage.complete == covers(nodes, some, write_quorum, ack_quorum) == is_covered, (
+            some
         )
-
-        assert (
-            can_ack(names(size), usable, write_quorum=write_quorum, ack_quorum=ack_quorum)
-            == expected
-        )
+        assert coverage.silent == tuple(n for n in nodes if n not in some)
+        has_quorums = all(any(quorum <= set(some) for quorum in each) for each in quorums)
+        assert can_ack(nodes, some, **law) == has_quorums, some
 
 
 def test_the_order_of_answers_and_repeats_do_not_matter() -> None:
@@ -151,15 +119,8 @@ def test_quorums_that_make_no_sense_are_refused(shape: tuple[int, int, int]) -> 
 
 def test_replicas_follow_the_ensemble_of_the_block() -> None:
     old, new = names(3), (*names(2), NodeId("n9:c"))
-    segment = Segment(
-        SegmentId(1),
-        Epoch(1),
-        Lsn(0),
-        (Ensemble(BlockId(0), old), Ensemble(BlockId(5), new)),
-        write_quorum=2,
-        ack_quorum=2,
-    )
+    changed = segment(1, (0, old), (5, new), quorums=(2, 2))
 
-    assert replicas(segment, 4) == (old[1], old[2])
-    assert replicas(segment, 5) == (new[2], new[0])
-    assert replicas(segment, 0, part=1) == (new[0], new[1])
+    assert replicas(changed, 4) == (old[1], old[2])
+    assert replicas(changed, 5) == (new[2], new[0])
+    assert replicas(changed, 0, part=1) == (new[0], new[1])

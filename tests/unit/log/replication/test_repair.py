@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_clusters import Nodes, ids, log_of, nodes_at, segment, without
 
 from penstock.errors import Unavailable, VersionConflict
-from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
-from penstock.log.replication.manifest import Ensemble, LogManifest, Segment, SegmentKey
-from penstock.log.replication.node_api import NodeInfo
+from penstock.ids import BlockId, NodeId
+from penstock.log.replication.manifest import Ensemble, LogManifest, SegmentKey
 from penstock.log.replication.placement import check_placement, choose_ensemble
 from penstock.log.replication.quorum import replicas
 from penstock.log.replication.repair import (
@@ -29,116 +29,72 @@ from penstock.log.replication.repair import (
     union,
 )
 
-Nodes = dict[NodeId, NodeInfo]
 #: What really lies on each node, in these tests.
 Disks = dict[tuple[NodeId, SegmentKey], set[int]]
 
-
-def nodes_at(*regions: str) -> Nodes:
-    infos = [NodeInfo(f"n{n}", "c", "h", 1, region=region) for n, region in enumerate(regions)]
-    return {info.id: info for info in infos}
-
-
-def ids(*numbers: int) -> tuple[NodeId, ...]:
-    return tuple(NodeId(f"n{n}:c") for n in numbers)
-
-
-def sealed(
-    id: int,
-    *ensembles: tuple[int, tuple[NodeId, ...]],
-    blocks: int,
-    index: int = 0,
-    quorums: tuple[int, int] = (3, 2),
-) -> Segment:
-    return Segment(
-        SegmentId(id),
-        Epoch(1),
-        Lsn(10 * id),
-        tuple(Ensemble(BlockId(first), nodes) for first, nodes in ensembles),
-        *quorums,
-        sealed=True,
-        end_lsn=Lsn(10 * id + 10),
-        blocks=blocks,
-        index_blocks=index,
-    )
-
-
-def log_of(*segments: Segment) -> LogManifest:
-    manifest = LogManifest(bytes(16), Epoch(1), "p", Lsn(0), SegmentId(0), segments)
-    manifest.check()
-    return manifest
+N = ids(*range(7))
+KEY = SegmentKey("main", 0)
+#: Nine blocks on n0, n1 and n2. Of these n1 is dead; n3 is free.
+LOG = log_of(segment(0, (0, N[:3]), blocks=9))
+ALIVE = without(nodes_at(*"aaaa"), N[1])
+NOTHING = RepairPlan((), {}, (), 0)
 
 
 def full_disks(manifest: LogManifest) -> Disks:
     """Every block on its whole write set."""
     disks: Disks = {}
-    for segment in manifest.segments:
-        for part, blocks in ((0, segment.blocks), (1, segment.index_blocks)):
-            key = SegmentKey("main", segment.id, part)
+    for found in manifest.segments:
+        for part, blocks in ((0, found.blocks), (1, found.index_blocks)):
+            key = SegmentKey("main", found.id, part)
             for block in range(blocks):
-                for node in replicas(segment, block, part):
+                for node in replicas(found, block, part):
                     disks.setdefault((node, key), set()).add(block)
     return disks
 
 
 def plan(
-    manifest: LogManifest,
-    alive: Nodes,
+    manifest: LogManifest = LOG,
+    alive: Nodes = ALIVE,
     disks: Disks | None = None,
     *,
-    min_regions: int = 1,
-    repairs_max: int = 64,
-    seed: int = 1,
     silent: tuple[NodeId, ...] = (),
+    **limits: int,
 ) -> RepairPlan:
     """The plan, with every living node asked about every part but the silent ones."""
     disks = full_disks(manifest) if disks is None else disks
+    keys = [SegmentKey("main", found.id, part) for found in manifest.segments for part in (0, 1)]
+    asked = [node for node in alive if node not in silent]
     held = {
-        SegmentKey("main", segment.id, part): {
-            node: [(b, b + 1) for b in disks.get((node, SegmentKey("main", segment.id, part)), ())]
-            for node in alive
-            if node not in silent
-        }
-        for segment in manifest.segments
-        for part in (0, 1)
+        key: {node: [(b, b + 1) for b in disks.get((node, key), ())] for node in asked}
+        for key in keys
     }
-    return plan_repairs(
-        {"main": manifest},
-        alive,
-        held,
-        min_regions=min_regions,
-        repairs_max=repairs_max,
-        seed=seed,
-    )
+    return plan_repairs({"main": manifest}, alive, held, seed=1, **limits)
 
 
-def without(nodes: Nodes, *gone: NodeId) -> Nodes:
-    return {node: info for node, info in nodes.items() if node not in gone}
+def copied(repair: Replacement | Refill) -> list[tuple[int, int]]:
+    return [(copy.first, copy.end) for copy in repair.copies]
 
 
 # ---- single rules
 
 
 def test_where_all_is_well_nothing_is_done() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), (4, ids(0, 3, 2)), blocks=9, index=2))
+    manifest = log_of(segment(0, (0, N[:3]), (4, ids(0, 3, 2)), blocks=9, index=2))
 
-    found = plan(manifest, nodes_at(*"aaaaa"))
-
-    assert found == RepairPlan((), {}, (), 0)
+    assert plan(manifest, nodes_at(*"aaaaa")) == NOTHING
 
 
 def test_a_dead_member_is_replaced_after_all_its_blocks_are_copied() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9, index=2))
+    manifest = log_of(segment(0, (0, N[:3]), blocks=9, index=2))
 
-    found = plan(manifest, without(nodes_at(*"aaaa"), ids(1)[0]))
+    found = plan(manifest)
 
     [repair] = found.repairs
     assert isinstance(repair, Replacement)
-    assert (repair.old, repair.target, repair.living) == (*ids(1, 3), 2)
-    key, index = SegmentKey("main", 0), SegmentKey("main", 0, 1)
+    assert (repair.old, repair.target, repair.living) == (N[1], N[3], 2)
     assert [(c.key, c.first, c.end, set(c.sources)) for c in repair.copies] == [
-        (key, 0, 9, set(ids(0, 2))),
-        (index, 0, 2, set(ids(0, 2))),
+        (KEY, 0, 9, set(ids(0, 2))),
+        (SegmentKey("main", 0, 1), 0, 2, set(ids(0, 2))),
     ]
     assert found.under_replicated == {("main", 0): 11}
     after = repair.apply(manifest)
@@ -147,85 +103,66 @@ def test_a_dead_member_is_replaced_after_all_its_blocks_are_copied() -> None:
 
 def test_a_wide_ensemble_copies_only_what_the_place_of_the_member_has() -> None:
     """E 4, Qw 2: n1 has the blocks 0, 1, 4, 5, 8, of which 1 is on n2 too and 0 on n0."""
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2, 3)), blocks=9, quorums=(2, 2)))
+    manifest = log_of(segment(0, (0, N[:4]), blocks=9, quorums=(2, 2)))
 
-    [repair] = plan(manifest, without(nodes_at(*"aaaaa"), ids(1)[0])).repairs
+    [repair] = plan(manifest, without(nodes_at(*"aaaaa"), N[1])).repairs
 
-    key = SegmentKey("main", 0)
-    n0, n2 = ids(0, 2)
-    assert repair.copies == (
-        Copy(key, 0, 1, (n0,)),
-        Copy(key, 1, 2, (n2,)),
-        Copy(key, 4, 5, (n0,)),
-        Copy(key, 5, 6, (n2,)),
-        Copy(key, 8, 9, (n0,)),
-    )
+    sources = {0: N[0], 1: N[2], 4: N[0], 5: N[2], 8: N[0]}
+    assert repair.copies == tuple(Copy(KEY, b, b + 1, (node,)) for b, node in sources.items())
 
 
 def test_a_segment_that_is_not_sealed_is_left_alone() -> None:
-    manifest = log_of(replace(sealed(0, (0, ids(0, 1, 2)), blocks=9), sealed=False))
-
-    found = plan(manifest, without(nodes_at(*"aaaaa"), ids(1)[0]))
-
-    assert found == RepairPlan((), {}, (), 0)
+    assert plan(log_of(replace(LOG.segments[0], sealed=False))) == NOTHING
 
 
 def test_a_draining_node_is_replaced_and_is_a_source() -> None:
     nodes = nodes_at(*"aaaa")
-    draining = nodes | {ids(1)[0]: replace(nodes[ids(1)[0]], draining=True)}
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=3))
+    draining = nodes | {N[1]: replace(nodes[N[1]], draining=True)}
 
-    found = plan(manifest, draining)
+    found = plan(alive=draining)
 
     [repair] = found.repairs
     assert isinstance(repair, Replacement)
-    assert (repair.old, repair.target, repair.living) == (*ids(1, 3), 3)
-    assert set(repair.copies[0].sources) == set(ids(0, 1, 2))
-    assert found.under_replicated == {("main", 0): 3}
+    assert (repair.old, repair.target, repair.living) == (N[1], N[3], 3)
+    assert set(repair.copies[0].sources) == set(N[:3])
+    assert found.under_replicated == {("main", 0): 9}
 
 
 def test_a_member_that_may_have_the_last_copy_stays_in_the_manifest() -> None:
     """R40: n1 is gone, and block 4 is nowhere else. To replace it would be to give block 4 up."""
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-    disks = full_disks(manifest)
+    disks = full_disks(LOG)
     for node in ids(0, 2):
-        disks[node, SegmentKey("main", 0)].discard(4)
+        disks[node, KEY].discard(4)
 
-    found = plan(manifest, without(nodes_at(*"aaaa"), ids(1)[0]), disks)
+    found = plan(disks=disks)
 
     assert found.repairs == ()
     assert any("has blocks 4 to 4, which n1:c should have" in words for words in found.stuck)
 
 
 def test_a_living_member_gets_the_blocks_that_it_lacks() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-    disks = full_disks(manifest)
-    disks[ids(1)[0], SegmentKey("main", 0)] -= {3, 4, 7}
+    disks = full_disks(LOG)
+    disks[N[1], KEY] -= {3, 4, 7}
 
-    found = plan(manifest, nodes_at(*"aaaa"), disks)
+    found = plan(alive=nodes_at(*"aaaa"), disks=disks)
 
     [repair] = found.repairs
-    assert isinstance(repair, Refill)
-    assert repair.target == ids(1)[0]
-    assert [(c.first, c.end) for c in repair.copies] == [(3, 5), (7, 8)]
+    assert isinstance(repair, Refill) and repair.target == N[1]
+    assert copied(repair) == [(3, 5), (7, 8)]
     assert found.under_replicated == {("main", 0): 3}
 
 
 def test_a_member_that_has_said_nothing_is_not_refilled_and_no_source() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-
-    found = plan(manifest, nodes_at(*"aaaa"), silent=ids(1))
+    found = plan(alive=nodes_at(*"aaaa"), silent=ids(1))
 
     assert found.repairs == ()
     assert found.under_replicated == {("main", 0): 9}
 
 
 def test_what_a_node_said_before_it_died_counts_no_more() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-    alive = without(nodes_at(*"aaaa"), ids(1)[0])
-    said = {SegmentKey("main", 0): {node: [(0, 9)] for node in ids(0, 1, 2)}}
+    said = {KEY: {node: [(0, 9)] for node in N[:3]}}
 
-    [repair] = plan_repairs({"main": manifest}, alive, said, seed=1).repairs
+    [repair] = plan_repairs({"main": LOG}, ALIVE, said, seed=1).repairs
 
     assert repair.living == 2
     assert set(repair.copies[0].sources) == set(ids(0, 2))
@@ -233,21 +170,14 @@ def test_what_a_node_said_before_it_died_counts_no_more() -> None:
 
 def test_what_the_new_node_has_already_is_not_copied_again() -> None:
     """The copy before was broken off."""
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-    disks = full_disks(manifest) | {(ids(3)[0], SegmentKey("main", 0)): set(range(6))}
+    [repair] = plan(disks=full_disks(LOG) | {(N[3], KEY): set(range(6))}).repairs
 
-    [repair] = plan(manifest, without(nodes_at(*"aaaa"), ids(1)[0]), disks).repairs
-
-    assert [(c.first, c.end) for c in repair.copies] == [(6, 9)]
+    assert copied(repair) == [(6, 9)]
 
 
 def test_fewest_living_copies_come_first_and_the_plan_is_bounded() -> None:
-    manifest = log_of(
-        sealed(0, (0, ids(0, 1, 2)), blocks=9),
-        sealed(1, (0, ids(0, 1, 3)), blocks=9),
-        sealed(2, (0, ids(0, 4, 5)), blocks=9),
-        sealed(3, (0, ids(2, 3, 4)), blocks=9),
-    )
+    places = (ids(0, 1, 2), ids(0, 1, 3), ids(0, 4, 5), ids(2, 3, 4))
+    manifest = log_of(*(segment(n, (0, nodes), blocks=9) for n, nodes in enumerate(places)))
     alive = without(nodes_at(*"aaaaaaa"), *ids(0, 1))
 
     whole = plan(manifest, alive)
@@ -257,67 +187,55 @@ def test_fewest_living_copies_come_first_and_the_plan_is_bounded() -> None:
     assert whole.left_over == 2  # the second dead member of segments 0 and 1: one after the other
     assert short.repairs == whole.repairs[:1]
     assert short.left_over == 4
-    assert (
-        short.under_replicated
-        == whole.under_replicated
-        == dict.fromkeys([("main", 0), ("main", 1), ("main", 2)], 9)
-    )
+    missing = dict.fromkeys([("main", 0), ("main", 1), ("main", 2)], 9)
+    assert short.under_replicated == whole.under_replicated == missing
 
 
-def test_without_a_free_node_it_says_so() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-
-    found = plan(manifest, without(nodes_at(*"aaa"), ids(1)[0]))
-
-    assert found.repairs == ()
-    assert found.stuck == ("log main, segment 0: no node is free to take the place of n1:c",)
-
-
-def test_a_replacement_that_breaks_the_region_law_is_not_planned() -> None:
-    """R50: only region a has a free node, and n1 was the one of region b."""
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-
-    found = plan(manifest, without(nodes_at(*"abca"), ids(1)[0]), min_regions=2)
+@pytest.mark.parametrize(
+    ("regions", "min_regions", "words"),
+    [
+        ("aaa", 1, "log main, segment 0: no node is free to take the place of n1:c"),
+        # R50: only region a has a free node, and n1 was the one of region b.
+        ("abca", 2, "no replacement for n1:c keeps"),
+    ],
+    ids=["no free node", "the region law"],
+)
+def test_what_cannot_be_replaced_is_not_planned_and_said(
+    regions: str, min_regions: int, words: str
+) -> None:
+    found = plan(alive=without(nodes_at(*regions), N[1]), min_regions=min_regions)
 
     assert found.repairs == ()
-    assert "no replacement for n1:c keeps" in found.stuck[0]
+    assert len(found.stuck) == 1 and words in found.stuck[0]
 
 
 def test_two_dead_members_whose_regions_nobody_knows_are_replaced_one_after_the_other() -> None:
-    nodes = nodes_at(*"abcbc")
-    alive = without(nodes, *ids(1, 2))
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=4))
-    disks = full_disks(manifest)
+    alive = without(nodes_at(*"abcbc"), *ids(1, 2))
+    manifest, disks = LOG, full_disks(LOG)
 
     for _ in range(2):
         [repair] = plan(manifest, alive, disks, min_regions=2).repairs
         manifest = perform(repair, manifest, alive, disks)
 
     assert set(manifest.segments[0].ensembles[0].nodes) == set(ids(0, 3, 4))
-    assert plan(manifest, alive, disks, min_regions=2) == RepairPlan((), {}, (), 0)
+    assert plan(manifest, alive, disks, min_regions=2) == NOTHING
 
 
 def test_an_empty_segment_lets_a_dead_member_go_without_copies() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=0))
-
-    [repair] = plan(manifest, without(nodes_at(*"aaaa"), ids(1)[0])).repairs
+    [repair] = plan(log_of(segment(0, (0, N[:3]), blocks=0))).repairs
 
     assert repair.copies == ()
 
 
 def test_a_manifest_that_moved_on_is_not_changed() -> None:
-    manifest = log_of(sealed(0, (0, ids(0, 1, 2)), blocks=9))
-    [repair] = plan(manifest, without(nodes_at(*"aaaa"), ids(1)[0])).repairs
+    [repair] = plan().repairs
     assert isinstance(repair, Replacement)
-    segment = manifest.segments[0]
+    [sealed] = LOG.segments
+    ensembles = [(Ensemble(BlockId(0), nodes),) for nodes in (ids(0, 2, 4), ids(0, 1, 3))]
+    others = [replace(sealed, sealed=False), *(replace(sealed, ensembles=e) for e in ensembles)]
 
-    for other in (
-        replace(manifest, segments=()),
-        manifest.with_segment(replace(segment, sealed=False)),
-        manifest.with_segment(replace(segment, ensembles=(Ensemble(BlockId(0), ids(0, 2, 4)),))),
-        manifest.with_segment(replace(segment, ensembles=(Ensemble(BlockId(0), ids(0, 1, 3)),))),
-        repair.apply(manifest),
-    ):
+    moved_on = [replace(LOG, segments=()), *map(LOG.with_segment, others), repair.apply(LOG)]
+    for other in moved_on:
         with pytest.raises(VersionConflict):
             repair.apply(other)
 
@@ -364,36 +282,24 @@ def perform(
 def clusters(draw: st.DrawFn) -> tuple[LogManifest, Nodes, int]:
     """A log of sealed segments and an open one on nodes of three regions, placed by the law."""
     nodes = nodes_at(*draw(st.lists(st.sampled_from("abc"), min_size=5, max_size=10)))
-    size, *quorums = draw(
+    size, write_quorum, ack_quorum = draw(
         st.sampled_from([(3, 3, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (2, 2, 1), (1, 1, 1)])
     )
-    min_regions = draw(st.integers(1, quorums[1]))
+    min_regions = draw(st.integers(1, ack_quorum))
+    law = {"write_quorum": write_quorum, "ack_quorum": ack_quorum, "min_regions": min_regions}
     segments = []
     for number in range(draw(st.integers(1, 3))):
         ensembles, first = [], 0
         for _ in range(draw(st.integers(1, 2))):
             try:
-                chosen = choose_ensemble(
-                    nodes,
-                    size=size,
-                    write_quorum=quorums[0],
-                    ack_quorum=quorums[1],
-                    min_regions=min_regions,
-                    seed=draw(st.integers(0, 9)),
-                )
+                chosen = choose_ensemble(nodes, size=size, seed=draw(st.integers(0, 9)), **law)
             except Unavailable:
                 return log_of(), nodes, min_regions
             ensembles.append((first, chosen))
             first += draw(st.integers(1, 6))
-        segments.append(
-            sealed(
-                number,
-                *ensembles,
-                blocks=draw(st.integers(0, 12)),
-                index=draw(st.integers(0, 5)),
-                quorums=(quorums[0], quorums[1]),
-            )
-        )
+        blocks, index = draw(st.integers(0, 12)), draw(st.integers(0, 5))
+        quorums = (write_quorum, ack_quorum)
+        segments.append(segment(number, *ensembles, blocks=blocks, index=index, quorums=quorums))
     if draw(st.booleans()):
         segments[-1] = replace(segments[-1], sealed=False)
     return log_of(*segments), nodes, min_regions
@@ -430,19 +336,13 @@ def test_plans_heal_what_can_be_healed_and_harm_nothing(
     assert [s for s in manifest.segments if not s.sealed] == list(before.open_segments)
     if not found.stuck:
         assert found.under_replicated == {}
-        for segment in manifest.segments:
-            if not segment.sealed:
-                continue
-            for ensemble in segment.ensembles:
+        for sealed in filter(lambda segment: segment.sealed, manifest.segments):
+            quorums = {"write_quorum": sealed.write_quorum, "ack_quorum": sealed.ack_quorum}
+            law = {**quorums, "min_regions": min_regions}
+            for ensemble in sealed.ensembles:
                 assert all(n in alive and not alive[n].draining for n in ensemble.nodes)
                 if min_regions > 1:
-                    assert not check_placement(
-                        ensemble.nodes,
-                        nodes,
-                        write_quorum=segment.write_quorum,
-                        ack_quorum=segment.ack_quorum,
-                        min_regions=min_regions,
-                    )
+                    assert not check_placement(ensemble.nodes, nodes, **law)
 
 
 def check_plan(found: RepairPlan, manifest: LogManifest, alive: Nodes, min_regions: int) -> None:
