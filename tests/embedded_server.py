@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from penstock.log.serving.directory import is_locked
+from harness.waiting import wait_until
 
-DEADLINE_SECONDS = 15.0
+from penstock.log.serving.directory import is_locked
 
 
 def server_pid(data_dir: Path) -> int:
@@ -53,11 +51,3 @@ def stop_server(data_dir: Path) -> None:
         return False
 
     wait_until(is_gone, "the server did not stop")
-
-
-def wait_until(happened: Callable[[], bool], complaint: str) -> None:
-    """Poll for what another process does: it has no event that a test could wait for."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not happened():
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.01)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.files import token_file
 from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog
 from penstock.log.client.cluster import ClusterRoute, ProxyList
 from penstock.log.meta.api import MetadataStore
@@ -20,6 +21,7 @@ from penstock.log.node.server import NodeServer
 from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import ProxyServer
+from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.replication.routing import ProxyInfo
 
 #: Small segments: whatever a test does, some of it lies in sealed ones.
@@ -39,8 +41,7 @@ class InProcessCluster:
     def _token(self, name: str) -> Path:
         path = self.directory / name
         if not path.exists():
-            path.touch(0o600)
-            path.write_text(secrets.token_hex(32))
+            token_file(path, secrets.token_hex(32))
         return path
 
     async def open_store(self) -> MetadataStore:
@@ -79,6 +80,9 @@ class InProcessCluster:
         self.proxies.append((server, task))
         return server
 
+    def manifest(self, log: str = "main") -> LogManifest:
+        return decode_log_manifest(self.metadata.paths()[f"/logs/{log}"].data)
+
     async def stop_proxy(self, server: ProxyServer) -> None:
         (task,) = (task for known, task in self.proxies if known is server)
         self.proxies.remove((server, task))
@@ -97,11 +101,17 @@ class InProcessCluster:
         )
         return await AsyncLog.connect(route, timeout=timeout)
 
-    async def stop(self) -> None:
-        for server, _ in list(self.proxies):
-            await self.stop_proxy(server)
+    async def stop_nodes(self) -> None:
         for name in list(self.nodes):
             await self.stop_node(name)
+
+    async def stop_proxies(self) -> None:
+        for server, _ in list(self.proxies):
+            await self.stop_proxy(server)
+
+    async def stop(self) -> None:
+        await self.stop_proxies()
+        await self.stop_nodes()
 
 
 async def _ready(ready: Any, task: asyncio.Task[None]) -> None:

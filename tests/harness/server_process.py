@@ -11,6 +11,7 @@ import itertools
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -199,6 +200,13 @@ class ServerProcess:
 
     def listening(self) -> list[tuple[str, int]]:
         return listening_addresses(self.pid)
+
+
+def free_port() -> int:
+    """One that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def listening_addresses(pid: int) -> list[tuple[str, int]]:

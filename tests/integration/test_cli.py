@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from embedded_server import server_pid, stop_server
+from harness.files import flip_bit, token_file
 
 import penstock
 from penstock import errors
@@ -220,9 +221,7 @@ def test_verify_finds_nothing_wrong_with_a_good_log_and_names_a_flipped_bit(
     assert good["entries"] > 20
 
     segment = max((own_dir / "log").glob("*.log"), key=lambda path: path.stat().st_size)
-    data = bytearray(segment.read_bytes())
-    data[data.index(b"find this row")] ^= 1
-    segment.write_bytes(data)
+    flip_bit(segment, segment.read_bytes().index(b"find this row"))
     result = run("log", "verify", own_dir, "--json")
 
     assert result.exit_code == 8
@@ -237,9 +236,7 @@ def test_verify_finds_nothing_wrong_with_a_good_log_and_names_a_flipped_bit(
 # ---- explain
 
 
-def test_explain_tells_what_an_entry_is_who_wrote_it_and_what_stands_around(
-    own_dir: Path,
-) -> None:
+def test_explain_tells_what_an_entry_is_who_wrote_it_and_what_stands_around(own_dir: Path) -> None:
     with penstock.connect(own_dir) as log:
         stream = log.create_stream("s", "n long")
         created = log.bounds().tail - 1
@@ -332,9 +329,7 @@ def test_a_missing_stream_or_log_is_3_and_makes_nothing(data_dir: Path, own_dir:
 
 def test_a_wrong_token_is_4_and_no_server_is_5(data_dir: Path, tmp_path: Path) -> None:
     port = json.loads((data_dir / "server.json").read_text())["port"]
-    wrong = tmp_path / "token"
-    wrong.touch(mode=0o600)
-    wrong.write_text("0" * 64)
+    wrong = token_file(tmp_path / "token")
     url = f"penstock://127.0.0.1:{port}"
 
     right = run("stream", "list", "--connect", url, "--token-file", data_dir / "token")

@@ -226,9 +226,7 @@ def test_stop_of_a_query_that_does_not_run_asks_nobody(log: penstock.Log) -> Non
     assert log.bounds().tail == tail
 
 
-def test_remove_refuses_while_it_runs_then_forgets_and_says_what_remains(
-    log: penstock.Log,
-) -> None:
+def test_remove_refuses_while_it_runs_then_forgets_and_says_what_remains(log: penstock.Log) -> None:
     log.client.append([], sets=[SetKey(run_key("q"), b"4")])
     pulse(log, progress())
     assert run(log, "query", "remove", "q").exit_code == 3
@@ -242,9 +240,7 @@ def test_remove_refuses_while_it_runs_then_forgets_and_says_what_remains(
     assert log.stream("out").name == "out"
 
 
-def test_a_name_that_is_used_again_takes_a_version_that_no_task_ever_had(
-    log: penstock.Log,
-) -> None:
+def test_a_name_that_is_used_again_takes_a_version_that_no_task_ever_had(log: penstock.Log) -> None:
     assert _unused_version(log, "q") == 1
     log.client.append([], sets=[SetKey(run_key("q"), b"4")])
     run(log, "query", "remove", "q")
@@ -376,9 +372,7 @@ def test_explain_takes_rows_without_a_marker_for_what_they_are(log: penstock.Log
     assert run_json(log, "explain", plain)["commit"] is None
 
 
-def test_explain_names_control_messages_and_survives_bytes_that_are_none(
-    log: penstock.Log,
-) -> None:
+def test_explain_names_control_messages_and_survives_bytes_that_are_none(log: penstock.Log) -> None:
     beat = NewEntry(encode_message(Beat("1-abc")), (control_tag("q"),), Kind.CONTROL)
     odd = NewEntry(b"?", (control_tag("q"),), Kind.CONTROL)
     broken = NewEntry(b"?", (TASK.marker_tag,), Kind.MARKER)

@@ -71,7 +71,7 @@ def deliver(reader: AsyncReader, size: int) -> None:
     reader.delivered(m.Delivery(reader.number, reader.next_lsn + 1, False), memoryview(bytes(size)))
 
 
-def test_only_a_failure_of_request_0_ends_the_connection() -> None:
+async def test_only_a_failure_of_request_0_ends_the_connection() -> None:
     class Transport:
         aborted = False
 
@@ -84,72 +84,64 @@ def test_only_a_failure_of_request_0_ends_the_connection() -> None:
         connection.get_buffer(-1)[: len(frame)] = frame
         connection.buffer_updated(len(frame))
 
-    async def main() -> None:
-        connection, transport = make_connection(lambda *_: None), Transport()
-        connection.connection_made(cast(Any, transport))
+    connection, transport = make_connection(lambda *_: None), Transport()
+    connection.connection_made(cast(Any, transport))
 
-        receive(connection, 7, Unavailable("too late"))
-        assert not connection.closed.done()
+    receive(connection, 7, Unavailable("too late"))
+    assert not connection.closed.done()
 
-        receive(connection, 0, Unavailable("go away"))
-        assert str(await connection.closed) == "go away"
-        assert transport.aborted
-
-    asyncio.run(main())
+    receive(connection, 0, Unavailable("go away"))
+    assert str(await connection.closed) == "go away"
+    assert transport.aborted
 
 
 @pytest.mark.parametrize("held", [1, CREDIT_BYTES_DEFAULT - 10, CREDIT_BYTES_DEFAULT + 10])
-def test_a_reader_that_held_much_at_a_reconnection_has_its_whole_credit_again(held: int) -> None:
-    async def main() -> None:
-        reader = reader_of()
-        reader.resume(cast(Any, FakeConnection()))
-        half = held // 2
-        deliver(reader, half)
-        deliver(reader, held - half)
+async def test_a_reader_that_held_much_at_a_reconnection_has_its_whole_credit_again(
+    held: int,
+) -> None:
+    reader = reader_of()
+    reader.resume(cast(Any, FakeConnection()))
+    half = held // 2
+    deliver(reader, half)
+    deliver(reader, held - half)
 
-        connection = FakeConnection()
-        reader.resume(cast(Any, connection))
-        assert connection.credit() == max(CREDIT_BYTES_DEFAULT - held, 0)
-        await reader.next_delivery()
-        assert connection.credit() + held - half == CREDIT_BYTES_DEFAULT
-        await reader.next_delivery()
-        assert connection.credit() == CREDIT_BYTES_DEFAULT
-
-    asyncio.run(main())
-
-
-def test_a_subscription_that_is_given_up_again_and_again_fails_with_the_cause() -> None:
-    async def main() -> None:
-        reader, connection = reader_of(timeout=0.2), FakeConnection()
-        reader.resume(cast(Any, connection))
-
-        async def refuse() -> None:
-            while True:
-                for request in list(connection.answers):
-                    answer = connection.answers.pop(request)
-                    answer(Unavailable("the disk cannot be read"), memoryview(b""))
-                await asyncio.sleep(0)
-
-        refusing = asyncio.create_task(refuse())
-        with pytest.raises(Unavailable, match="the disk cannot be read"):
-            async with asyncio.timeout(20):
-                await reader.next_delivery()
-        refusing.cancel()
-        assert sum(isinstance(message, m.Subscribe) for message in connection.sent) > 2
-
-    asyncio.run(main())
+    connection = FakeConnection()
+    reader.resume(cast(Any, connection))
+    assert connection.credit() == max(CREDIT_BYTES_DEFAULT - held, 0)
+    await reader.next_delivery()
+    assert connection.credit() + held - half == CREDIT_BYTES_DEFAULT
+    await reader.next_delivery()
+    assert connection.credit() == CREDIT_BYTES_DEFAULT
 
 
-def test_a_reader_opened_as_the_connection_ends_is_resumed_on_the_next_one(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_a_subscription_that_is_given_up_again_and_again_fails_with_the_cause() -> None:
+    reader, connection = reader_of(timeout=0.2), FakeConnection()
+    reader.resume(cast(Any, connection))
+
+    async def refuse() -> None:
+        while True:
+            for request in list(connection.answers):
+                answer = connection.answers.pop(request)
+                answer(Unavailable("the disk cannot be read"), memoryview(b""))
+            await asyncio.sleep(0)
+
+    refusing = asyncio.create_task(refuse())
+    with pytest.raises(Unavailable, match="the disk cannot be read"):
+        async with asyncio.timeout(20):
+            await reader.next_delivery()
+    refusing.cancel()
+    assert sum(isinstance(message, m.Subscribe) for message in connection.sent) > 2
+
+
+async def test_a_reader_opened_as_the_connection_ends_is_resumed_on_the_next_one(
+    tmp_path: Path,
+) -> None:
+    try:
         async with await AsyncLog.connect(directory_endpoint(tmp_path)) as log:
             await log.compare_and_set("k", expected=None, value=b"v")
             log.reconnect()
             async with log.tail(start=0, end=1) as reader, asyncio.timeout(20):
                 assert [len(batch.entries) async for batch in reader if batch.entries] == [1]
-
-    try:
-        asyncio.run(main())
     finally:
         stop_server(tmp_path)
 
@@ -207,7 +199,7 @@ def test_the_blocking_client_watches_a_key(tmp_path: Path) -> None:
         stop_server(tmp_path)
 
 
-def test_a_cancelled_request_ends_whenever_it_is_cancelled(tmp_path: Path) -> None:
+async def test_a_cancelled_request_ends_whenever_it_is_cancelled(tmp_path: Path) -> None:
     """A loop of requests must end when it is cancelled, at any of its steps.
 
     `asyncio.wait_for` in Python 3.11 swallows a cancellation that comes as it is done: now and then
@@ -218,17 +210,14 @@ def test_a_cancelled_request_ends_whenever_it_is_cancelled(tmp_path: Path) -> No
         while True:
             await log.bounds()
 
-    async def run() -> None:
-        async with await AsyncLog.connect(directory_endpoint(tmp_path)) as log:
-            for steps in range(60):
-                asking = asyncio.ensure_future(ask_for_ever(log))
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                asking.cancel()
-                done, _ = await asyncio.wait({asking}, timeout=5)
-                assert done, f"cancelled after {steps} steps of the loop, it goes on"
-
-    asyncio.run(run())
+    async with await AsyncLog.connect(directory_endpoint(tmp_path)) as log:
+        for steps in range(60):
+            asking = asyncio.ensure_future(ask_for_ever(log))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            done, _ = await asyncio.wait({asking}, timeout=5)
+            assert done, f"cancelled after {steps} steps of the loop, it goes on"
     stop_server(tmp_path)
 
 

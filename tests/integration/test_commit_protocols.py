@@ -21,14 +21,7 @@ import pyarrow as pa
 import pytest
 from embedded_server import stop_server
 from penstock_bench.protocols.choosing import ProtocolName, with_protocol
-from simulation.pipeline.queries import (
-    SOURCE,
-    Rows,
-    add_rows,
-    make_entries,
-    make_spec,
-    run_oracle,
-)
+from simulation.pipeline.queries import SOURCE, Rows, add_rows, make_entries, make_spec, run_oracle
 
 import penstock
 from penstock.ids import Lsn
@@ -123,9 +116,7 @@ def oracle(log: penstock.Log, spec: QuerySpec) -> Rows:
 
 def make(log: penstock.Log, tmp_path: Path, shape: str, protocol: ProtocolName) -> QuerySpec:
     settings = Settings(
-        commit_interval_ms=5,
-        checkpoints=str(tmp_path / "checkpoints"),
-        checkpoint_interval_ms=200,
+        commit_interval_ms=5, checkpoints=str(tmp_path / "checkpoints"), checkpoint_interval_ms=200
     )
     spec = make_spec(shape, with_protocol(protocol, settings))
     register(log, spec)
@@ -230,7 +221,9 @@ async def at_work(
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_transaction_may_end_anywhere(log: penstock.Log, tmp_path: Path, stage: int) -> None:
+async def test_a_transaction_may_end_anywhere(
+    log: penstock.Log, tmp_path: Path, stage: int
+) -> None:
     """Instances die at their first append, their second, …; each settles what the last one left."""
     spec = make_spec("count", with_protocol("transaction", Settings()))
     register(log, spec)
@@ -239,19 +232,16 @@ def test_a_transaction_may_end_anywhere(log: penstock.Log, tmp_path: Path, stage
     victim = TaskId(spec.name, spec.version, stage, 0)
     others = [task for task in spec.task_ids if task != victim]
 
-    async def run() -> None:
-        async with await AsyncLog.connect(endpoint(tmp_path / "log"), timeout=30) as client:
-            async with at_work(client, spec, others):
-                for death in range(20):
-                    await live_and_die(
-                        client, spec, victim, death, lambda: source.append(next(batches))
-                    )
-            for last in (0, 1):
-                stages = [task for task in spec.task_ids if task.stage == last]
-                async with at_work(client, spec, stages):
-                    await asyncio.sleep(0.7)
-
-    asyncio.run(run())
+    async with await AsyncLog.connect(endpoint(tmp_path / "log"), timeout=30) as client:
+        async with at_work(client, spec, others):
+            for death in range(20):
+                await live_and_die(
+                    client, spec, victim, death, lambda: source.append(next(batches))
+                )
+        for last in (0, 1):
+            stages = [task for task in spec.task_ids if task.stage == last]
+            async with at_work(client, spec, stages):
+                await asyncio.sleep(0.7)
     found = result(log, spec)
     assert found and found == oracle(log, spec)
 

@@ -22,7 +22,8 @@ from connector_source import (
     stage,
     take,
 )
-from embedded_server import kill_server, wait_until
+from embedded_server import kill_server
+from harness.waiting import wait_until
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import penstock

@@ -7,17 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector_source import (
-    SCHEMA,
-    keys,
-    mark,
-    read_now,
-    reader,
-    rows,
-    run_through,
-    stage,
-    take,
-)
+from connector_source import SCHEMA, keys, mark, read_now, reader, rows, run_through, stage, take
 from embedded_server import stop_server
 
 import penstock

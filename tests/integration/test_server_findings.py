@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from harness.async_tests import async_fixture
+from harness.served_log import served
 
 from penstock.config import ServerConfig
 from penstock.errors import (
@@ -39,27 +41,17 @@ from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.process import EXIT_FATAL
 from penstock.log.storage.log_storage import LogStorage
 
-Scenario = Callable[[LogServer, AsyncLog], Coroutine[Any, Any, None]]
+
+@async_fixture
+async def server(tmp_path: Path) -> AsyncIterator[LogServer]:
+    async with served(ServerConfig(data_dir=tmp_path)) as log:
+        yield log.server
 
 
-def play(data_dir: Path, scenario: Scenario) -> None:
-    """Run the scenario with a server in the same event loop and a client of it."""
-
-    async def main() -> None:
-        server = LogServer(ServerConfig(data_dir=data_dir))
-        task = asyncio.create_task(server.run())
-        await asyncio.sleep(0)
-        await server.ready.wait()
-        try:
-            async with asyncio.timeout(20):
-                endpoint = directory_endpoint(data_dir, start=False)
-                async with await AsyncLog.connect(endpoint) as log:
-                    await scenario(server, log)
-        finally:
-            server.stop()
-            await task
-
-    asyncio.run(main())
+@async_fixture
+async def log(tmp_path: Path, server: LogServer) -> AsyncIterator[AsyncLog]:
+    async with await AsyncLog.connect(directory_endpoint(tmp_path, start=False)) as log:
+        yield log
 
 
 def the_connection(server: LogServer) -> ServerConnection:
@@ -68,68 +60,59 @@ def the_connection(server: LogServer) -> ServerConnection:
 
 
 @pytest.mark.parametrize("kind", [NotFound, Trimmed, ChecksumMismatch])
-def test_a_retry_whose_group_cannot_be_looked_up_is_unknown_and_not_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[PenstockError]
+async def test_a_retry_whose_group_cannot_be_looked_up_is_unknown_and_not_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: type[PenstockError], server: LogServer
 ) -> None:
     def fail(*_: object) -> None:
         raise kind("gone")
 
     monkeypatch.setattr(served_log, "find_group", fail)
 
-    async def scenario(server: LogServer, log: AsyncLog) -> None:
-        outcomes: list[object] = []
-        old = OldDuplicate("p", 1, 0, 1)
-        await server.owner._answer_old(outcomes.append, old)
-        assert [type(outcome) for outcome in outcomes] == [Unknown]
-
-    play(tmp_path, scenario)
+    outcomes: list[object] = []
+    old = OldDuplicate("p", 1, 0, 1)
+    await server.owner._answer_old(outcomes.append, old)
+    assert [type(outcome) for outcome in outcomes] == [Unknown]
 
 
-def test_a_connection_that_does_not_read_is_sent_nothing_more_until_it_does(
-    tmp_path: Path,
+async def test_a_connection_that_does_not_read_is_sent_nothing_more_until_it_does(
+    tmp_path: Path, server: LogServer, log: AsyncLog
 ) -> None:
-    async def scenario(server: LogServer, log: AsyncLog) -> None:
-        async def next_payloads(reader: AsyncReader) -> list[bytes]:
-            """Of the next batch that has any: a slow append lets one come that says "nothing"."""
-            found: list[bytes] = []
-            while not found:
-                found = [entry.payload for entry in (await anext(reader)).entries]
-            return found
+    async def next_payloads(reader: AsyncReader) -> list[bytes]:
+        """Of the next batch that has any: a slow append lets one come that says "nothing"."""
+        found: list[bytes] = []
+        while not found:
+            found = [entry.payload for entry in (await anext(reader)).entries]
+        return found
 
-        async with log.tail(["t"], start=0) as reader:
-            await log.append([NewEntry(b"1", ("t",))])
-            assert await next_payloads(reader) == [b"1"]
-            connection = the_connection(server)
-            connection.pause_writing()
-            endpoint = directory_endpoint(tmp_path, start=False)
-            async with await AsyncLog.connect(endpoint) as other:
-                await other.append([NewEntry(b"2", ("t",))])
-            assert server.owner.tails.behind == 1
-            connection.resume_writing()
-            assert await next_payloads(reader) == [b"2"]
-
-    play(tmp_path, scenario)
+    async with log.tail(["t"], start=0) as reader:
+        await log.append([NewEntry(b"1", ("t",))])
+        assert await next_payloads(reader) == [b"1"]
+        connection = the_connection(server)
+        connection.pause_writing()
+        endpoint = directory_endpoint(tmp_path, start=False)
+        async with await AsyncLog.connect(endpoint) as other:
+            await other.append([NewEntry(b"2", ("t",))])
+        assert server.owner.tails.behind == 1
+        connection.resume_writing()
+        assert await next_payloads(reader) == [b"2"]
 
 
-def test_a_connection_with_many_waiting_requests_is_not_read_until_most_are_answered(
-    tmp_path: Path,
+async def test_a_connection_with_many_waiting_requests_is_not_read_until_most_are_answered(
+    server: LogServer, log: AsyncLog
 ) -> None:
-    async def scenario(server: LogServer, log: AsyncLog) -> None:
-        connection, gate = the_connection(server), asyncio.Event()
-        requests = cast(LogRequests, connection._requests)
+    connection, gate = the_connection(server), asyncio.Event()
+    requests = cast(LogRequests, connection._requests)
 
-        async def wait() -> None:
-            await gate.wait()
+    async def wait() -> None:
+        await gate.wait()
 
-        for number in range(CONNECTION_WAITING_MAX + 1):
-            assert not connection.halts
-            requests._later(number, wait)
-        assert connection.halts == {"waiting requests"}
-        gate.set()
-        await log.bounds()
+    for number in range(CONNECTION_WAITING_MAX + 1):
         assert not connection.halts
-
-    play(tmp_path, scenario)
+        requests._later(number, wait)
+    assert connection.halts == {"waiting requests"}
+    gate.set()
+    await log.bounds()
+    assert not connection.halts
 
 
 def test_a_background_task_that_fails_stops_the_server(
@@ -143,41 +126,37 @@ def test_a_background_task_that_fails_stops_the_server(
         asyncio.run(LogServer(ServerConfig(data_dir=tmp_path)).run())
 
 
-def test_notes_do_not_wait_for_slow_housekeeping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def slow_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_: owner_module.LogOwner) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(owner_module.LogOwner, "_keep_house", never)
+
+
+@pytest.mark.usefixtures("slow_housekeeping")
+async def test_notes_do_not_wait_for_slow_housekeeping(
+    monkeypatch: pytest.MonkeyPatch, log: AsyncLog
 ) -> None:
     noted, note = threading.Event(), LogStorage.note
-
-    def slow(_: owner_module.LogOwner) -> Coroutine[Any, Any, None]:
-        async def never() -> None:
-            await asyncio.Event().wait()
-
-        return never()
 
     def seen(self: LogStorage) -> None:
         note(self)
         noted.set()
 
-    monkeypatch.setattr(owner_module.LogOwner, "_keep_house", slow)
     monkeypatch.setattr(LogStorage, "note", seen)
 
-    async def scenario(server: LogServer, log: AsyncLog) -> None:
-        await log.append([NewEntry(b"1")])
-        noted.clear()
-        assert await asyncio.to_thread(noted.wait, 10)
-
-    play(tmp_path, scenario)
+    await log.append([NewEntry(b"1")])
+    noted.clear()
+    assert await asyncio.to_thread(noted.wait, 10)
 
 
-def test_hidden_tags_cannot_be_read(tmp_path: Path) -> None:
-    async def scenario(server: LogServer, log: AsyncLog) -> None:
-        await log.append([NewEntry(b"1", ("t",))])
-        with pytest.raises(BadRequest, match="cannot be printed"):
-            await log.read(["\x00p/producer"])
-        with pytest.raises(BadRequest, match="cannot be printed"):
-            await log.read_last("\x00p/producer")
-
-    play(tmp_path, scenario)
+async def test_hidden_tags_cannot_be_read(log: AsyncLog) -> None:
+    await log.append([NewEntry(b"1", ("t",))])
+    with pytest.raises(BadRequest, match="cannot be printed"):
+        await log.read(["\x00p/producer"])
+    with pytest.raises(BadRequest, match="cannot be printed"):
+        await log.read_last("\x00p/producer")
 
 
 def test_metrics_show_positions_exactly() -> None:
@@ -218,18 +197,13 @@ def test_a_server_without_its_certificate_says_so_and_leaves_nothing_open(tmp_pa
     before = threading.active_count()
     (tmp_path / "cert.pem").write_text("nothing")
     config = ServerConfig(
-        data_dir=tmp_path / "data",
-        tls_cert=tmp_path / "cert.pem",
-        tls_key=tmp_path / "cert.pem",
+        data_dir=tmp_path / "data", tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem"
     )
     with pytest.raises(BadConfig, match=r"cert\.pem"):
         asyncio.run(LogServer(config).run())
     assert threading.active_count() == before
 
 
-def test_a_trim_above_the_tail_is_a_bad_request(tmp_path: Path) -> None:
-    async def scenario(server: LogServer, log: AsyncLog) -> None:
-        with pytest.raises(BadRequest, match="the tail is 0"):
-            await log.trim(1)
-
-    play(tmp_path, scenario)
+async def test_a_trim_above_the_tail_is_a_bad_request(log: AsyncLog) -> None:
+    with pytest.raises(BadRequest, match="the tail is 0"):
+        await log.trim(1)

@@ -19,7 +19,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from embedded_server import is_dead, kill_server, server_pid, stop_server, wait_until
+from embedded_server import is_dead, kill_server, server_pid, stop_server
+from harness.files import token_file
+from harness.waiting import wait_until
 
 import penstock
 from penstock.errors import (
@@ -145,9 +147,7 @@ def test_another_schema_for_the_same_name_is_refused_and_names_the_columns(
     assert log.stream("taken").ddl == "n bigint, s string"
 
 
-def test_of_many_that_create_a_stream_at_once_all_get_the_same_one(
-    shared_dir: Path,
-) -> None:
+def test_of_many_that_create_a_stream_at_once_all_get_the_same_one(shared_dir: Path) -> None:
     found: list[penstock.Stream] = []
 
     def create() -> None:
@@ -315,9 +315,7 @@ def test_what_was_trimmed_cannot_be_read_and_earliest_starts_behind_it(data_dir:
 # ---- tails
 
 
-def test_a_tail_waits_for_new_rows_and_its_position_resumes_without_gap(
-    log: penstock.Log,
-) -> None:
+def test_a_tail_waits_for_new_rows_and_its_position_resumes_without_gap(log: penstock.Log) -> None:
     stream = log.create_stream("followed", "n long")
     with stream.tail() as tail:
         assert tail.lsn is None
@@ -404,9 +402,7 @@ def test_a_batch_sent_again_is_acknowledged_with_its_first_lsns(log: penstock.Lo
     assert rows_of(stream) == list(range(52))
 
 
-def test_a_seq_beyond_the_next_is_a_gap_and_another_shape_is_a_mismatch(
-    log: penstock.Log,
-) -> None:
+def test_a_seq_beyond_the_next_is_a_gap_and_another_shape_is_a_mismatch(log: penstock.Log) -> None:
     stream = log.create_stream("gaps", "n long")
     with stream.producer("p") as producer:
         producer.append({"n": 0})
@@ -598,9 +594,7 @@ def test_an_address_needs_a_token_file_and_a_wrong_token_is_refused(
 ) -> None:
     port = embedded.read_address(shared_dir).port  # type: ignore[union-attr]
     url = f"penstock://127.0.0.1:{port}"
-    wrong = tmp_path / "token"
-    wrong.touch(mode=0o600)
-    wrong.write_text("0" * 64)
+    wrong = token_file(tmp_path / "token")
     monkeypatch.delenv("PENSTOCK_TOKEN_FILE", raising=False)
 
     with pytest.raises(BadConfig, match="give the token file"):
@@ -614,9 +608,7 @@ def test_an_address_needs_a_token_file_and_a_wrong_token_is_refused(
 # ---- forks
 
 
-def test_parent_and_child_append_through_the_same_log_and_nothing_is_mixed(
-    data_dir: Path,
-) -> None:
+def test_parent_and_child_append_through_the_same_log_and_nothing_is_mixed(data_dir: Path) -> None:
     with penstock.connect(data_dir) as log:
         stream = log.create_stream("forked", "n long")
         stream.append({"n": -1})

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from embedded_server import kill_server, stop_server
 from engine_samples import SOURCE, count_by, scan, spec_of
+from harness.waiting import until
 
 import penstock
 from penstock.log.client import packing
@@ -71,18 +72,12 @@ async def at_work(
         await asyncio.wait(running, timeout=10)
 
 
-async def wait_for(condition: Any, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def keys(first: int, last: int) -> pa.RecordBatch:
     values = pa.array(np.arange(first, last))
     return pa.record_batch([values, values], schema=SOURCE)
 
 
-def test_a_task_that_fails_resumes_after_its_whole_commit(
+async def test_a_task_that_fails_resumes_after_its_whole_commit(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit of several groups is on its way when user code raises: it is known before we resume.
@@ -92,50 +87,47 @@ def test_a_task_that_fails_resumes_after_its_whole_commit(
     monkeypatch.setattr(packing, "GROUP_BYTES", 20_000)
     log, source, spec = make(directory, Settings(dead_letter="dead"))
 
-    async def run() -> list[Marker]:
-        async with at_work(directory, spec) as (client, tasks, running):
-            last = tasks[-1]
-            await wait_for(lambda: last._last_marker is not None)
-            appender = last.appender
-            append, sent = appender.append_nowait, []
-            send, name = PairedConnection.send, last.task.producer.encode()
+    async with at_work(directory, spec) as (client, tasks, running):
+        last = tasks[-1]
+        await until(lambda: last._last_marker is not None)
+        appender = last.appender
+        append, sent = appender.append_nowait, []
+        send, name = PairedConnection.send, last.task.producer.encode()
 
-            def counted(entries: Any, **options: Any) -> Any:
-                sent.append(entries)
-                return append(entries, **options)
+        def counted(entries: Any, **options: Any) -> Any:
+            sent.append(entries)
+            return append(entries, **options)
 
-            def send_late(self: PairedConnection[Any], *args: Any) -> None:
-                """As a log with a slow disk would order what this task appends."""
-                if len(args) < 4 or name not in args[3][:200]:
-                    return send(self, *args)
+        def send_late(self: PairedConnection[Any], *args: Any) -> None:
+            """As a log with a slow disk would order what this task appends."""
+            if len(args) < 4 or name not in args[3][:200]:
+                return send(self, *args)
 
-                def do() -> None:
-                    send(self, *args)
-                    self.flush()
+            def do() -> None:
+                send(self, *args)
+                self.flush()
 
-                asyncio.get_running_loop().call_later(0.1, do)
+            asyncio.get_running_loop().call_later(0.1, do)
 
-            monkeypatch.setattr(appender, "append_nowait", counted)
-            monkeypatch.setattr(PairedConnection, "send", send_late)
-            pipeline = last.core._pipeline
-            push, failures = pipeline.push, [RuntimeError("a user's function, once")]
+        monkeypatch.setattr(appender, "append_nowait", counted)
+        monkeypatch.setattr(PairedConnection, "send", send_late)
+        pipeline = last.core._pipeline
+        push, failures = pipeline.push, [RuntimeError("a user's function, once")]
 
-            def fail_once(place: int, delta: Any) -> Any:
-                if len(sent) > 1 and failures:
-                    raise failures.pop()
-                return push(place, delta)
+        def fail_once(place: int, delta: Any) -> Any:
+            if len(sent) > 1 and failures:
+                raise failures.pop()
+            return push(place, delta)
 
-            monkeypatch.setattr(pipeline, "push", fail_once)
-            await asyncio.to_thread(source.append, keys(0, 5_000))
-            await wait_for(lambda: len(sent) > 1)
-            await asyncio.to_thread(source.append, keys(5_000, 5_001))
-            await wait_for(lambda: not failures)
-            await wait_for(lambda: last._last_marker and last._last_marker.rows_in == 5_001)
-            assert not [one for one in running if one.done()]
-            found = await client.read([last.task.marker_tag])
-            return [decode_marker(entry.payload) for entry in found]
-
-    markers = asyncio.run(run())
+        monkeypatch.setattr(pipeline, "push", fail_once)
+        await asyncio.to_thread(source.append, keys(0, 5_000))
+        await until(lambda: len(sent) > 1)
+        await asyncio.to_thread(source.append, keys(5_000, 5_001))
+        await until(lambda: not failures)
+        await until(lambda: last._last_marker and last._last_marker.rows_in == 5_001)
+        assert not [one for one in running if one.done()]
+        found = await client.read([last.task.marker_tag])
+        markers = [decode_marker(entry.payload) for entry in found]
     assert [marker.number for marker in markers] == list(range(len(markers)))
     weights: Counter[int] = Counter()
     rows = log.stream("out").read()
@@ -146,33 +138,26 @@ def test_a_task_that_fails_resumes_after_its_whole_commit(
     log.close()
 
 
-def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
+async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "REFRESH_SECONDS", 0.05)
     log, source, spec = make(directory, Settings())
-    tasks = list(spec.tasks)
-    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, tasks, 1)
+    counts = list(spec.tasks)
+    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1)
     log.client.compare_and_set(query_key("q"), expected=None, value=encode_query(query))
     other = log.create_stream("other", "x long")
 
-    async def before() -> int:
-        async with at_work(directory, spec) as (client, tasks, _):
-            for x in range(6):  # the log grows, and the query has no rows
-                await asyncio.to_thread(other.append, {"x": x})
-                await asyncio.sleep(0.15)
-            point = await trim_consumed(client)
-            await asyncio.to_thread(source.append, keys(0, 3))
-            await wait_for(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
-            return point
-
-    async def after() -> None:
-        async with at_work(directory, spec) as (_, tasks, running):
-            await wait_for(lambda: all(one._is_running for one in tasks) or running[-1].done())
-            assert not [one.exception() for one in running if one.done()]
-
-    assert asyncio.run(before()) > 0, "the first markers are gone"
-    asyncio.run(after())
+    async with at_work(directory, spec) as (client, tasks, _):
+        for x in range(6):  # the log grows, and the query has no rows
+            await asyncio.to_thread(other.append, {"x": x})
+            await asyncio.sleep(0.15)
+        assert await trim_consumed(client) > 0, "the first markers are gone"
+        await asyncio.to_thread(source.append, keys(0, 3))
+        await until(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+    async with at_work(directory, spec) as (_, again, running):
+        await until(lambda: all(one._is_running for one in again) or running[-1].done())
+        assert not [one.exception() for one in running if one.done()]
     assert sum(len(delta) for delta in result_deltas(log, spec)) == 3, "no row was trimmed"
     log.close()
 
@@ -226,7 +211,7 @@ def test_a_tail_that_cannot_fetch_ends_and_can_be_continued(
         assert rest == [[1, 2], [3]]
 
 
-def test_a_trim_while_the_lag_is_measured_is_no_error(
+async def test_a_trim_while_the_lag_is_measured_is_no_error(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with penstock.connect(directory) as log:
@@ -234,33 +219,27 @@ def test_a_trim_while_the_lag_is_measured_is_no_error(
         stream.append({"x": 1})
         stream.append({"x": 2})
 
-    async def measure() -> Lag:
-        async with await AsyncLog.connect(endpoint(directory)) as client:
-            bounds = client.bounds
+    async with await AsyncLog.connect(endpoint(directory)) as client:
+        bounds = client.bounds
 
-            async def bounds_then_trim() -> Any:
-                found = await bounds()
-                await client.trim(found.tail)
-                return found
+        async def bounds_then_trim() -> Any:
+            found = await bounds()
+            await client.trim(found.tail)
+            return found
 
-            monkeypatch.setattr(client, "bounds", bounds_then_trim)
-            return await measure_lag(client, "o", 0, now_ms=0)
-
-    assert asyncio.run(measure()) == Lag(0, 0.0)
+        monkeypatch.setattr(client, "bounds", bounds_then_trim)
+        assert await measure_lag(client, "o", 0, now_ms=0) == Lag(0, 0.0)
 
 
-def test_a_client_of_a_log_that_is_away_can_be_closed(directory: Path) -> None:
+async def test_a_client_of_a_log_that_is_away_can_be_closed(directory: Path) -> None:
     penstock.connect(directory).close()
 
-    async def run() -> None:
-        log = await AsyncLog.connect(endpoint(directory, start=False), timeout=600)
-        await log.append([NewEntry(b"here")])
-        kill_server(directory)
-        lost = asyncio.ensure_future(log.append([NewEntry(b"lost")]))
-        await asyncio.sleep(0.1)
-        async with asyncio.timeout(5):
-            await close_within(log, 0.2)
-        with pytest.raises(penstock.PenstockError):
-            await lost
-
-    asyncio.run(run())
+    log = await AsyncLog.connect(endpoint(directory, start=False), timeout=600)
+    await log.append([NewEntry(b"here")])
+    kill_server(directory)
+    lost = asyncio.ensure_future(log.append([NewEntry(b"lost")]))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        await close_within(log, 0.2)
+    with pytest.raises(penstock.PenstockError):
+        await lost

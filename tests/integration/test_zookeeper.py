@@ -13,22 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
+from harness.async_tests import async_fixture
+from harness.server_process import listening_addresses
 from harness.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
+from harness.waiting import until
 
-from penstock.errors import (
-    AlreadyExists,
-    BadConfig,
-    Unauthorized,
-    Unavailable,
-    Unknown,
-)
+from penstock.errors import AlreadyExists, BadConfig, Unauthorized, Unavailable, Unknown
 from penstock.log.meta.api import Versioned
 from penstock.log.meta.zookeeper import ZooKeeperMetadata
 from penstock.log.meta.zookeeper_server import TICK_MS, ZooKeeperServer, find_jars, jar_places
@@ -52,21 +48,10 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as started:
-        yield started
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Run it; no thread of kazoo is left behind."""
-
-    async def main() -> None:
-        async with asyncio.timeout(60):
-            await scenario
-
+@pytest.fixture(autouse=True)
+def _no_thread_of_kazoo_is_left_behind() -> Iterator[None]:
     before = threading.active_count()
-    uvloop.run(main())
+    yield
     assert threading.active_count() == before
 
 
@@ -102,213 +87,184 @@ class Network:
             self.proxy.arm(way, fault)
 
 
-@asynccontextmanager
-async def network_to(server: ZooKeeperServer) -> AsyncIterator[Network]:
-    network = Network(server)
+@async_fixture
+async def network(zookeeper: ZooKeeperServer) -> AsyncIterator[Network]:
+    network = Network(zookeeper)
     async with network.proxy:
         yield network
 
 
-async def until(happened: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> float:
-    """Poll; returns how long it took."""
-    started = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while True:
-            found = happened()
-            if found if isinstance(found, bool) else await found:
-                return time.monotonic() - started
-            await asyncio.sleep(0.01)
+@pytest.fixture
+def namespace(metadata: str) -> str:
+    return metadata.rpartition("/")[2]
+
+
+@async_fixture
+async def other(zookeeper: ZooKeeperServer, namespace: str) -> AsyncIterator[ZooKeeperMetadata]:
+    """A client whose network is whole."""
+    store = await connect(zookeeper.hosts, namespace)
+    yield store
+    await store.close()
 
 
 # ---- the network
 
 
-def test_a_client_that_is_cut_off_loses_its_session_and_learns_it_once(
-    server: ZooKeeperServer,
+async def test_a_client_that_is_cut_off_loses_its_session_and_learns_it_once(
+    network: Network, other: ZooKeeperMetadata, namespace: str
 ) -> None:
-    async def scenario() -> None:
-        async with network_to(server) as network:
-            other = await connect(server.hosts, "cut-off")
-            store = await connect(network.hosts, "cut-off")
-            told: list[float] = []
-            store.on_session_lost(lambda: told.append(time.monotonic()))
-            await store.create("/e", b"", ephemeral=True)
+    store = await connect(network.hosts, namespace)
+    told: list[float] = []
+    store.on_session_lost(lambda: told.append(time.monotonic()))
+    await store.create("/e", b"", ephemeral=True)
 
-            network.cut()
-            started = time.monotonic()
-            with pytest.raises(Unavailable):
-                await store.get("/e")
-            with pytest.raises(Unavailable):
-                await store.create("/x", b"")
-            took = await until(lambda: bool(told))
-            gone = await until(lambda: absent(other, "/e"))
+    network.cut()
+    started = time.monotonic()
+    with pytest.raises(Unavailable):
+        await store.get("/e")
+    with pytest.raises(Unavailable):
+        await store.create("/x", b"")
+    took = await until(lambda: told)
+    gone = await until(lambda: absent(other, "/e"))
 
-            assert told[0] - started < SESSION_SECONDS + SLACK_SECONDS, took
-            assert time.monotonic() - started < SESSION_SECONDS + TICK_MS / 1000 + SLACK_SECONDS, (
-                gone
-            )
-            network.heal()
-            with pytest.raises(Unavailable):
-                await store.get("/e")  # it stays lost: another session must be opened
-            await store.close()
-            assert len(told) == 1
-            assert await other.get("/x") is None
-            await other.close()
-
-    run(scenario())
+    assert told[0] - started < SESSION_SECONDS + SLACK_SECONDS, took
+    assert time.monotonic() - started < SESSION_SECONDS + TICK_MS / 1000 + SLACK_SECONDS, gone
+    network.heal()
+    with pytest.raises(Unavailable):
+        await store.get("/e")  # it stays lost: another session must be opened
+    await store.close()
+    assert len(told) == 1
+    assert await other.get("/x") is None
 
 
 async def absent(store: ZooKeeperMetadata, path: str) -> bool:
     return await store.get(path) is None
 
 
-def test_a_short_cut_costs_nothing_but_time_and_watches_catch_up(server: ZooKeeperServer) -> None:
-    async def scenario() -> None:
-        async with network_to(server) as network:
-            other = await connect(server.hosts, "short")
-            store = await connect(network.hosts, "short", session_seconds=4.0)
-            told: list[str] = []
-            woken = asyncio.Event()
-            store.on_session_lost(lambda: told.append("lost"))
-            await store.create("/e", b"", ephemeral=True)
-            await other.create("/a", b"0")
-            store.watch("/a", woken.set)
-            store.watch("/p", woken.set)
-            await asyncio.sleep(0.1)
+async def test_a_short_cut_costs_nothing_but_time_and_watches_catch_up(
+    network: Network, other: ZooKeeperMetadata, namespace: str
+) -> None:
+    store = await connect(network.hosts, namespace, session_seconds=4.0)
+    told: list[str] = []
+    woken = asyncio.Event()
+    store.on_session_lost(lambda: told.append("lost"))
+    await store.create("/e", b"", ephemeral=True)
+    await other.create("/a", b"0")
+    store.watch("/a", woken.set)
+    store.watch("/p", woken.set)
+    await asyncio.sleep(0.1)
 
-            for version in range(3):
-                woken.clear()
-                network.cut()
-                await asyncio.sleep(0.05)
-                await other.set("/a", b"", version)
-                reading = asyncio.ensure_future(store.get("/a"))
-                await asyncio.sleep(0.05)
-                network.heal()
-                await woken.wait()
-                assert await store.get("/a") == Versioned(b"", version + 1)
-                assert await reading == Versioned(b"", version + 1)
+    for version in range(3):
+        woken.clear()
+        network.cut()
+        await asyncio.sleep(0.05)
+        await other.set("/a", b"", version)
+        reading = asyncio.ensure_future(store.get("/a"))
+        await asyncio.sleep(0.05)
+        network.heal()
+        await woken.wait()
+        assert await store.get("/a") == Versioned(b"", version + 1)
+        assert await reading == Versioned(b"", version + 1)
 
-            woken.clear()
-            await other.create("/p/x", b"")
-            await woken.wait()
-            assert await other.get("/e") is not None
-            assert (told, network.proxy.counts.cuts >= 3) == ([], True)
-            await store.close()
-            assert await other.get("/e") is None
-            await other.close()
-
-    run(scenario())
+    woken.clear()
+    await other.create("/p/x", b"")
+    await woken.wait()
+    assert await other.get("/e") is not None
+    assert (told, network.proxy.counts.cuts >= 3) == ([], True)
+    await store.close()
+    assert await other.get("/e") is None
 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_change_that_is_not_answered_is_unknown_whether_it_was_made(
-    server: ZooKeeperServer, lost: str
+async def test_a_change_that_is_not_answered_is_unknown_whether_it_was_made(
+    lost: str, network: Network, other: ZooKeeperMetadata, namespace: str
 ) -> None:
-    async def scenario() -> None:
-        async with network_to(server) as network:
-            other = await connect(server.hosts, f"unknown-{lost}")
-            store = await connect(network.hosts, f"unknown-{lost}")
-            await store.create("/a", b"0")
-            swallow = Fault(drop_after=0)
-            network.set_faults(**{"to_client" if lost == "reply" else "to_server": swallow})
+    store = await connect(network.hosts, namespace)
+    await store.create("/a", b"0")
+    swallow = Fault(drop_after=0)
+    network.set_faults(**{"to_client" if lost == "reply" else "to_server": swallow})
 
-            started = time.monotonic()
-            results = await asyncio.gather(
-                store.set("/a", b"1", 0),
-                store.create("/b", b""),
-                store.create("/e", b"", ephemeral=True),
-                return_exceptions=True,
-            )
+    started = time.monotonic()
+    results = await asyncio.gather(
+        store.set("/a", b"1", 0),
+        store.create("/b", b""),
+        store.create("/e", b"", ephemeral=True),
+        return_exceptions=True,
+    )
 
-            assert [type(result) for result in results] == [Unknown] * 3
-            assert time.monotonic() - started < SESSION_SECONDS + SLACK_SECONDS
-            made = lost == "reply"
-            assert await other.get("/a") == (Versioned(b"1", 1) if made else Versioned(b"0", 0))
-            assert (await other.get("/b") is not None) is made
-            # Nothing is repeated behind the caller's back.
-            await asyncio.sleep(0.2)
-            assert (await other.get("/b") is not None) is made
+    assert [type(result) for result in results] == [Unknown] * 3
+    assert time.monotonic() - started < SESSION_SECONDS + SLACK_SECONDS
+    made = lost == "reply"
+    assert await other.get("/a") == (Versioned(b"1", 1) if made else Versioned(b"0", 0))
+    assert (await other.get("/b") is not None) is made
+    # Nothing is repeated behind the caller's back.
+    await asyncio.sleep(0.2)
+    assert (await other.get("/b") is not None) is made
 
-            started = time.monotonic()
-            await store.close()
-            assert time.monotonic() - started < 3.0, "close hung on a silent network"
-            await other.close()
-
-    run(scenario())
+    started = time.monotonic()
+    await store.close()
+    assert time.monotonic() - started < 3.0, "close hung on a silent network"
 
 
-def test_a_reset_in_the_middle_of_changes_leaves_each_made_or_unknown(
-    server: ZooKeeperServer,
+async def test_a_reset_in_the_middle_of_changes_leaves_each_made_or_unknown(
+    network: Network, other: ZooKeeperMetadata, namespace: str
 ) -> None:
-    async def scenario() -> None:
-        async with network_to(server) as network:
-            other = await connect(server.hosts, "reset")
-            store = await connect(network.hosts, "reset", session_seconds=4.0)
-            await store.create("/r/x", b"")
+    store = await connect(network.hosts, namespace, session_seconds=4.0)
+    await store.create("/r/x", b"")
 
-            unknown = 0
-            for round_number in range(10):
-                paths = [f"/r/{round_number}-{number}" for number in range(20)]
-                network.proxy.arm(Way.TO_CLIENT, Fault(cut_after=100 * round_number))
-                results = await asyncio.gather(
-                    *(store.create(path, b"") for path in paths), return_exceptions=True
-                )
-                found = await other.children("/r")
-                for path, result in zip(paths, results, strict=True):
-                    if result == 0:
-                        assert path.removeprefix("/r/") in found
-                    else:
-                        assert isinstance(result, Unknown), result
-                        unknown += 1
+    unknown = 0
+    for round_number in range(10):
+        paths = [f"/r/{round_number}-{number}" for number in range(20)]
+        network.proxy.arm(Way.TO_CLIENT, Fault(cut_after=100 * round_number))
+        results = await asyncio.gather(
+            *(store.create(path, b"") for path in paths), return_exceptions=True
+        )
+        found = await other.children("/r")
+        for path, result in zip(paths, results, strict=True):
+            if result == 0:
+                assert path.removeprefix("/r/") in found
+            else:
+                assert isinstance(result, Unknown), result
+                unknown += 1
 
-            assert unknown > 20
-            await store.close()
-            await other.close()
-
-    run(scenario())
+    assert unknown > 20
+    await store.close()
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_closing_while_disconnected_is_quick(server: ZooKeeperServer, is_silent: bool) -> None:
-    async def scenario() -> None:
-        async with network_to(server) as network:
-            store = await connect(network.hosts, "close", session_seconds=30.0)
-            if is_silent:
-                network.set_faults(to_client=Fault(drop_after=0), to_server=Fault(drop_after=0))
-            else:
-                network.cut()
-            await asyncio.sleep(0.1)
-            waiting = asyncio.ensure_future(store.get("/a"))
-            await asyncio.sleep(0.01)
+async def test_closing_while_disconnected_is_quick(
+    is_silent: bool, network: Network, namespace: str
+) -> None:
+    store = await connect(network.hosts, namespace, session_seconds=30.0)
+    if is_silent:
+        network.set_faults(to_client=Fault(drop_after=0), to_server=Fault(drop_after=0))
+    else:
+        network.cut()
+    await asyncio.sleep(0.1)
+    waiting = asyncio.ensure_future(store.get("/a"))
+    await asyncio.sleep(0.01)
 
-            started = time.monotonic()
-            await store.close()
+    started = time.monotonic()
+    await store.close()
 
-            assert time.monotonic() - started < 1.0 + SLACK_SECONDS
-            with pytest.raises(Unavailable):
-                await waiting
-
-    run(scenario())
+    assert time.monotonic() - started < 1.0 + SLACK_SECONDS
+    with pytest.raises(Unavailable):
+        await waiting
 
 
-def test_a_server_that_is_not_there_is_unavailable_in_bounded_time() -> None:
+async def test_a_server_that_is_not_there_is_unavailable_in_bounded_time() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # it does not even listen
         hosts = f"127.0.0.1:{silent.getsockname()[1]}"
-
-        async def scenario() -> None:
-            started = time.monotonic()
-            with pytest.raises(Unavailable, match=hosts):
-                await connect(hosts, "nowhere", session_seconds=0.5)
-            assert time.monotonic() - started < 0.5 + SLACK_SECONDS
-
-        run(scenario())
+        started = time.monotonic()
+        with pytest.raises(Unavailable, match=hosts):
+            await connect(hosts, "nowhere", session_seconds=0.5)
+        assert time.monotonic() - started < 0.5 + SLACK_SECONDS
 
 
-def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_path: Path) -> None:
+async def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_path: Path) -> None:
     """More than all buffers take, for a paused server: each call comes back, the loop turns on."""
-
-    async def scenario(server: ZooKeeperServer) -> None:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
         store = await connect(server.hosts, "paused")
         await store.create("/a", b"")
         large = bytes(200_000)
@@ -337,64 +293,49 @@ def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_path: Pat
         assert {type(result) for result in results} <= {Unavailable, Unknown}
         assert max(gaps) < 0.5
 
-    with ZooKeeperServer(tmp_path / "zookeeper") as server:
-        run(scenario(server))
-
 
 # ---- processes
 
 
-@pytest.mark.parametrize("session_seconds", [1.0, SESSION_SECONDS])
-def test_a_killed_client_frees_its_node_within_the_session(
-    server: ZooKeeperServer, session_seconds: float, record_property: Callable[..., None]
-) -> None:
-    async def scenario() -> None:
-        name = f"killed{session_seconds:g}"
-        store = await connect(server.hosts, name)
-        address = f"penstock://{server.hosts}/{name}"
-        with subprocess.Popen(
-            [sys.executable, "-c", HOLDER, address, str(session_seconds)], stdout=subprocess.PIPE
-        ) as process:
+@contextmanager
+def holder(metadata: str, session_seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds /held."""
+    command = [sys.executable, "-c", HOLDER, metadata, str(session_seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
             assert process.stdout is not None and process.stdout.readline() == b"held\n"
-            with pytest.raises(AlreadyExists):
-                await store.create("/held", b"", ephemeral=True)
+            yield process
+        finally:
             process.kill()
-            process.wait()
-            took = await until(lambda: absent(store, "/held"))
-
-        record_property("seconds", round(took, 2))
-        assert took < session_seconds + 2 * TICK_MS / 1000 + SLACK_SECONDS
-        await store.close()
-
-    run(scenario())
 
 
-def test_a_client_that_was_paused_for_too_long_learns_that_it_lost_its_node(
-    server: ZooKeeperServer,
+@pytest.mark.parametrize("session_seconds", [1.0, SESSION_SECONDS])
+async def test_a_killed_client_frees_its_node_within_the_session(
+    metadata: str, other: ZooKeeperMetadata, session_seconds: float
 ) -> None:
-    async def scenario() -> None:
-        store = await connect(server.hosts, "paused-client")
-        address = f"penstock://{server.hosts}/paused-client"
-        with subprocess.Popen(
-            [sys.executable, "-c", HOLDER, address, "1.0"], stdout=subprocess.PIPE
-        ) as process:
-            try:
-                assert process.stdout is not None and process.stdout.readline() == b"held\n"
-                process.send_signal(signal.SIGSTOP)
-                await until(lambda: absent(store, "/held"))
-                process.send_signal(signal.SIGCONT)
+    with holder(metadata, session_seconds) as process:
+        with pytest.raises(AlreadyExists):
+            await other.create("/held", b"", ephemeral=True)
+        process.kill()
+        process.wait()
+        took = await until(lambda: absent(other, "/held"))
 
-                line = await asyncio.to_thread(process.stdout.readline)
-                assert line == b"lost\n"
-            finally:
-                process.kill()
-        await store.close()
-
-    run(scenario())
+    assert took < session_seconds + 2 * TICK_MS / 1000 + SLACK_SECONDS
 
 
-def test_a_restarted_server_keeps_data_and_sessions(tmp_path: Path) -> None:
-    async def scenario(server: ZooKeeperServer) -> None:
+async def test_a_client_that_was_paused_for_too_long_learns_that_it_lost_its_node(
+    metadata: str, other: ZooKeeperMetadata
+) -> None:
+    with holder(metadata, 1.0) as process:
+        process.send_signal(signal.SIGSTOP)
+        await until(lambda: absent(other, "/held"))
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == b"lost\n"
+
+
+async def test_a_restarted_server_keeps_data_and_sessions(tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
         store = await connect(server.hosts, "restart", session_seconds=10.0)
         told: list[str] = []
         changes = asyncio.Event()
@@ -419,64 +360,53 @@ def test_a_restarted_server_keeps_data_and_sessions(tmp_path: Path) -> None:
         assert told == []
         await store.close()
 
-    with ZooKeeperServer(tmp_path / "zookeeper") as server:
-        run(scenario(server))
-
 
 # ---- who may write
 
 
-def test_without_the_digest_nothing_can_be_written(server: ZooKeeperServer) -> None:
-    async def scenario() -> None:
-        owner = await connect(server.hosts, "secured", auth="penstock:secret")
-        await owner.create("/logs/main", b"0")
-        await owner.create("/nodes/n1", b"", ephemeral=True)
-        strangers = [
-            await connect(server.hosts, "secured"),
-            await connect(server.hosts, "secured", auth="penstock:wrong"),
-        ]
-        friend = await connect(server.hosts, "secured", auth="penstock:secret")
-
-        for stranger in strangers:
-            for call in (
-                stranger.set("/logs/main", b"1", 0),
-                stranger.delete("/logs/main"),
-                stranger.create("/logs/other", b""),
-                stranger.create("/x/y", b""),
-                stranger.create("/z", b"", ephemeral=True),
-                stranger.delete("/nodes/n1"),
-            ):
-                with pytest.raises(Unauthorized):
-                    await call
-            assert await stranger.get("/logs/main") == Versioned(b"0", 0)
-            assert await stranger.children("/") == ["logs", "nodes"]
-            await stranger.close()
-        assert await friend.set("/logs/main", b"1", 0) == 1
-        assert await owner.get("/logs/main") == Versioned(b"1", 1)
-        await friend.close()
-        await owner.close()
-
-    run(scenario())
-
-
-def test_the_digest_is_shown_again_after_a_reconnect_and_never_logged(
-    server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+async def test_without_the_digest_nothing_can_be_written(
+    zookeeper: ZooKeeperServer, namespace: str
 ) -> None:
-    async def scenario() -> None:
-        async with network_to(server) as network:
-            store = await connect(
-                network.hosts, "again", auth="penstock:secret", session_seconds=4.0
-            )
-            await store.create("/a", b"top-secret-value")
-            network.cut()
-            await asyncio.sleep(0.05)
-            network.heal()
-            assert await store.get("/a") is not None
-            assert await store.set("/a", b"", 0) == 1
-            await store.close()
+    rights = ("penstock:secret", "penstock:secret", None, "penstock:wrong")
+    owner, friend, *strangers = [
+        await connect(zookeeper.hosts, namespace, auth=auth) for auth in rights
+    ]
+    await owner.create("/logs/main", b"0")
+    await owner.create("/nodes/n1", b"", ephemeral=True)
 
+    for stranger in strangers:
+        for call in (
+            stranger.set("/logs/main", b"1", 0),
+            stranger.delete("/logs/main"),
+            stranger.create("/logs/other", b""),
+            stranger.create("/x/y", b""),
+            stranger.create("/z", b"", ephemeral=True),
+            stranger.delete("/nodes/n1"),
+        ):
+            with pytest.raises(Unauthorized):
+                await call
+        assert await stranger.get("/logs/main") == Versioned(b"0", 0)
+        assert await stranger.children("/") == ["logs", "nodes"]
+        await stranger.close()
+    assert await friend.set("/logs/main", b"1", 0) == 1
+    assert await owner.get("/logs/main") == Versioned(b"1", 1)
+    await friend.close()
+    await owner.close()
+
+
+async def test_the_digest_is_shown_again_after_a_reconnect_and_never_logged(
+    network: Network, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
-        run(scenario())
+        auth = "penstock:secret"
+        store = await connect(network.hosts, namespace, auth=auth, session_seconds=4.0)
+        await store.create("/a", b"top-secret-value")
+        network.cut()
+        await asyncio.sleep(0.05)
+        network.heal()
+        assert await store.get("/a") is not None
+        assert await store.set("/a", b"", 0) == 1
+        await store.close()
 
     assert "secret" not in caplog.text
 
@@ -485,10 +415,10 @@ def test_the_digest_is_shown_again_after_a_reconnect_and_never_logged(
 
 
 def test_a_port_that_is_taken_is_told_with_the_servers_own_words(
-    server: ZooKeeperServer, tmp_path: Path
+    zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """The other server answers at that port, and must not be taken for ours."""
-    second = ZooKeeperServer(tmp_path / "second", port=server.port)
+    second = ZooKeeperServer(tmp_path / "second", port=zookeeper.port)
 
     with pytest.raises(Unavailable, match="Address already in use"):
         second.start()
@@ -497,27 +427,14 @@ def test_a_port_that_is_taken_is_told_with_the_servers_own_words(
 
 
 def test_the_server_listens_on_loopback_only_and_answers_no_command_but_one(
-    server: ZooKeeperServer,
+    zookeeper: ZooKeeperServer,
 ) -> None:
-    inodes = set()
-    for file in Path(f"/proc/{server.pid}/fd").iterdir():
-        try:
-            inodes.add(str(file.readlink()))
-        except FileNotFoundError:
-            continue  # closed meanwhile
-    listening = [
-        fields[1]
-        for family in ("tcp", "tcp6")
-        for fields in map(
-            str.split, Path(f"/proc/{server.pid}/net/{family}").read_text().splitlines()
-        )
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes
-    ]
+    ((host, port),) = listening_addresses(zookeeper.pid)
 
-    port = f"{server.port:04X}"
-    assert listening in ([f"0100007F:{port}"], [f"0000000000000000FFFF00000100007F:{port}"])
+    assert port == zookeeper.port
+    assert host in ("0100007F", "0000000000000000FFFF00000100007F")
     for command in (b"dump", b"envi", b"stat", b"cons"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", zookeeper.port), timeout=5) as connection:
             connection.sendall(command)
             assert b"not in the whitelist" in connection.recv(4096)
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from harness.async_tests import async_fixture
+from harness.files import flip_bit
 from harness.in_process_cluster import InProcessCluster, in_process_cluster
+from harness.waiting import until
 
 from penstock.errors import NotFound, Unknown
 from penstock.log.block_format import check_block
 from penstock.log.client.client import AsyncLog
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.memory import MemoryMetadata
-from penstock.log.node.server import NodeServer
 from penstock.log.proxy import auditor as auditor_module
 from penstock.log.proxy.auditor import Auditor, RollCall
 from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import ProxyServer
 from penstock.log.records import NewEntry
-from penstock.log.replication.manifest import LogManifest, SegmentKey, decode_log_manifest
-from penstock.log.replication.node_api import NodeInfo, Nodes
+from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.placement import machine_of
 from penstock.log.replication.quorum import replicas
 
@@ -34,39 +34,37 @@ def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditor_module, "GONE_SECONDS", 0.5)
 
 
-@asynccontextmanager
-async def loaded(directory: Path, nodes: int) -> AsyncIterator[tuple[InProcessCluster, AsyncLog]]:
-    """A cluster with a log of some sealed segments, each with its index."""
-    async with in_process_cluster(directory, nodes=nodes) as cluster:
-        log = await cluster.connect()
-        for number in range(20):
-            await log.append([NewEntry(bytes([number]) * 20_000, ("t",))])
-        await until(lambda: is_indexed(cluster))
-        yield cluster, log
-        await log.close()
+@pytest.fixture
+def nodes() -> int:
+    return 4
 
 
-async def until(check: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await check():
-            await asyncio.sleep(0.02)
+@async_fixture
+async def cluster(tmp_path: Path, nodes: int) -> AsyncIterator[InProcessCluster]:
+    async with in_process_cluster(tmp_path, nodes=nodes) as cluster:
+        yield cluster
 
 
-async def manifest_of(cluster: InProcessCluster, log: str = "main") -> LogManifest:
-    found = await (await cluster.open_store()).get(f"/logs/{log}")
-    assert found is not None
-    return decode_log_manifest(found.data)
+@async_fixture
+async def log(cluster: InProcessCluster) -> AsyncIterator[AsyncLog]:
+    """One of some sealed segments, each with its index."""
+    log = await cluster.connect()
+    for number in range(20):
+        await log.append([NewEntry(bytes([number]) * 20_000, ("t",))])
+    await until(lambda: is_indexed(cluster))
+    yield log
+    await log.close()
 
 
-async def is_indexed(cluster: InProcessCluster) -> bool:
-    sealed = [segment for segment in (await manifest_of(cluster)).segments if segment.sealed]
+def is_indexed(cluster: InProcessCluster) -> bool:
+    sealed = [segment for segment in cluster.manifest().segments if segment.sealed]
     return len(sealed) >= 3 and all(segment.index_blocks for segment in sealed)
 
 
-async def machines(cluster: InProcessCluster) -> set[str]:
+def machines(cluster: InProcessCluster) -> set[str]:
     return {
         node
-        for segment in (await manifest_of(cluster)).segments
+        for segment in cluster.manifest().segments
         for ensemble in segment.ensembles
         for node in ensemble.nodes
     }
@@ -75,7 +73,7 @@ async def machines(cluster: InProcessCluster) -> set[str]:
 async def is_whole(cluster: InProcessCluster) -> bool:
     """Every node of every sealed segment holds every block that it should."""
     nodes = cluster.proxies[0][0]._nodes
-    manifest = await manifest_of(cluster)
+    manifest = cluster.manifest()
     for segment in manifest.segments:
         if not segment.sealed:
             continue
@@ -89,6 +87,11 @@ async def is_whole(cluster: InProcessCluster) -> bool:
     return True
 
 
+async def until_left(cluster: InProcessCluster, name: str) -> None:
+    """Until nothing lies on the node any more."""
+    await until(lambda: name not in {machine_of(node) for node in machines(cluster)})
+
+
 async def payloads(log: AsyncLog) -> list[int]:
     return [entry.payload[0] for entry in await log.read(["t"])]
 
@@ -100,67 +103,54 @@ def wipe(cluster: InProcessCluster, name: str) -> None:
 # ---- repairs
 
 
-def test_a_wiped_node_gets_everything_back_under_its_new_cookie(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with loaded(tmp_path, 3) as (cluster, log):
-            before = await machines(cluster)
-            await cluster.stop_node("n1")
-            wipe(cluster, "n1")
-            server = await cluster.start_node("n1")
-            assert server.info.id not in before
-
-            await until(lambda: is_whole(cluster))
-            now = await machines(cluster)
-            assert server.info.id in now
-            assert {machine_of(node) for node in now} == {"n0", "n1", "n2"}
-            # The owner, whose manifest is older, finds the new places, too.
-            await cluster.stop_node("n0")
-            await until(lambda: _reads_all(log))
-
-    asyncio.run(scenario())
-
-
-async def _reads_all(log: AsyncLog) -> bool:
-    return await payloads(log) == list(range(20))
-
-
-def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("nodes", [3])
+async def test_a_wiped_node_gets_everything_back_under_its_new_cookie(
+    cluster: InProcessCluster, log: AsyncLog
 ) -> None:
-    async def scenario() -> None:
-        async with loaded(tmp_path, 4) as (cluster, log):
-            proxy = cluster.proxies[0][0]
-            manifest = await manifest_of(cluster)
-            victim = machine_of(manifest.segments[0].ensembles[0].nodes[0])
-            await cluster.stop_node(victim)
-            await asyncio.sleep(0.3)
-            await cluster.start_node(victim)
-            await asyncio.sleep(0.6)
-            assert proxy.work.auditor.report.repairs == 0
+    before = machines(cluster)
+    await cluster.stop_node("n1")
+    wipe(cluster, "n1")
+    server = await cluster.start_node("n1")
+    assert server.info.id not in before
 
-            await cluster.stop_node(victim)
+    await until(lambda: is_whole(cluster))
+    now = machines(cluster)
+    assert server.info.id in now
+    assert {machine_of(node) for node in now} == {"n0", "n1", "n2"}
+    # The owner, whose manifest is older, finds the new places, too.
+    await cluster.stop_node("n0")
 
-            async def left() -> bool:
-                return victim not in {machine_of(node) for node in await machines(cluster)}
+    async def reads_all() -> bool:
+        return await payloads(log) == list(range(20))
 
-            await until(left)
-            await until(lambda: is_whole(cluster))
-            assert proxy.work.auditor.report.repairs > 0
-            assert await payloads(log) == list(range(20))
-            await _check_that_the_owner_knows(cluster, proxy)
+    await until(reads_all)
 
-    asyncio.run(scenario())
+
+async def test_a_node_that_stays_away_is_replaced_and_one_that_comes_back_is_not(
+    cluster: InProcessCluster, log: AsyncLog
+) -> None:
+    proxy = cluster.proxies[0][0]
+    manifest = cluster.manifest()
+    victim = machine_of(manifest.segments[0].ensembles[0].nodes[0])
+    await cluster.stop_node(victim)
+    await asyncio.sleep(0.3)
+    await cluster.start_node(victim)
+    await asyncio.sleep(0.6)
+    assert proxy.work.auditor.report.repairs == 0
+
+    await cluster.stop_node(victim)
+    await until_left(cluster, victim)
+    await until(lambda: is_whole(cluster))
+    assert proxy.work.auditor.report.repairs > 0
+    assert await payloads(log) == list(range(20))
+    await _check_that_the_owner_knows(cluster, proxy)
 
 
 async def _check_that_the_owner_knows(cluster: InProcessCluster, proxy: ProxyServer) -> None:
     """It finds the copies in their new places, also when nobody else has them any more."""
     view = proxy.work.logs.owned["main"].view
-    newest = await manifest_of(cluster)
-
-    async def knows() -> bool:
-        return view.manifest.segments[0].ensembles == newest.segments[0].ensembles
-
-    await until(knows)
+    newest = cluster.manifest()
+    await until(lambda: view.manifest.segments[0].ensembles == newest.segments[0].ensembles)
     copied = newest.segments[0].ensembles[0].nodes[0]
     proxy.work.source._cache.clear()
     for name in list(cluster.nodes):
@@ -176,39 +166,32 @@ async def _check_that_the_owner_knows(cluster: InProcessCluster, proxy: ProxySer
 
 
 @pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
-def test_a_draining_node_is_emptied_although_its_segment_is_open(
+async def test_a_draining_node_is_emptied_although_its_segment_is_open(
     tmp_path: Path, is_busy: bool
 ) -> None:
-    async def scenario() -> None:
-        # The segment would not end by itself.
-        async with in_process_cluster(tmp_path, nodes=4, replication=Replication()) as cluster:
-            log = await cluster.connect()
-            for number in range(20):
-                await log.append([NewEntry(bytes([number]), ("t",))])
-            (segment,) = (await manifest_of(cluster)).segments
-            name = machine_of(segment.ensembles[0].nodes[0])
-            acknowledged: list[int] = []
-            busy = asyncio.create_task(_write(log, acknowledged if is_busy else None))
-            store = await cluster.open_store()
-            await store.create(f"/draining/{name}", b"")
-
-            async def left() -> bool:
-                return name not in {machine_of(node) for node in await machines(cluster)}
-
-            await until(left)
-            before = len(acknowledged)
-            await asyncio.sleep(0.2)
-            busy.cancel()
-            await asyncio.gather(busy, return_exceptions=True)
-            assert not is_busy or len(acknowledged) > before > 0
-            await cluster.stop_node(name)
-            assert await is_whole(cluster)
-            found = [entry.lsn for entry in await log.read(["t"])]
-            assert len(found) >= 20 and set(acknowledged) <= set(found)
-            await log.append([NewEntry(b"after", ("t",))])
-            await log.close()
-
-    asyncio.run(scenario())
+    # The segment would not end by itself.
+    async with in_process_cluster(tmp_path, nodes=4, replication=Replication()) as cluster:
+        log = await cluster.connect()
+        for number in range(20):
+            await log.append([NewEntry(bytes([number]), ("t",))])
+        (segment,) = cluster.manifest().segments
+        name = machine_of(segment.ensembles[0].nodes[0])
+        acknowledged: list[int] = []
+        busy = asyncio.create_task(_write(log, acknowledged if is_busy else None))
+        store = await cluster.open_store()
+        await store.create(f"/draining/{name}", b"")
+        await until_left(cluster, name)
+        before = len(acknowledged)
+        await asyncio.sleep(0.2)
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+        assert not is_busy or len(acknowledged) > before > 0
+        await cluster.stop_node(name)
+        assert await is_whole(cluster)
+        found = [entry.lsn for entry in await log.read(["t"])]
+        assert len(found) >= 20 and set(acknowledged) <= set(found)
+        await log.append([NewEntry(b"after", ("t",))])
+        await log.close()
 
 
 async def _write(log: AsyncLog, acknowledged: list[int] | None) -> None:
@@ -217,66 +200,49 @@ async def _write(log: AsyncLog, acknowledged: list[int] | None) -> None:
         acknowledged.append(int(done.first_lsn))
 
 
-def test_a_log_that_nobody_owns_is_adopted_when_its_node_must_be_emptied(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with loaded(tmp_path, 4) as (cluster, log):
-            name = machine_of((await manifest_of(cluster)).segments[-1].ensembles[-1].nodes[0])
-            await log.close()
-            await cluster.stop_proxy(cluster.proxies[0][0])
-            await cluster.start_proxy()
-            store = await cluster.open_store()
-            await store.create(f"/draining/{name}", b"")
-
-            async def left() -> bool:
-                return name not in {machine_of(node) for node in await machines(cluster)}
-
-            await until(left)
-            await until(lambda: is_whole(cluster))
-
-    asyncio.run(scenario())
+async def test_a_log_that_nobody_owns_is_adopted_when_its_node_must_be_emptied(
+    cluster: InProcessCluster, log: AsyncLog
+) -> None:
+    name = machine_of(cluster.manifest().segments[-1].ensembles[-1].nodes[0])
+    await log.close()
+    await cluster.stop_proxy(cluster.proxies[0][0])
+    await cluster.start_proxy()
+    store = await cluster.open_store()
+    await store.create(f"/draining/{name}", b"")
+    await until_left(cluster, name)
+    await until(lambda: is_whole(cluster))
 
 
-def test_a_damaged_block_is_not_copied_and_is_replaced_by_a_good_one(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with loaded(tmp_path, 3) as (cluster, _):
-            manifest = await manifest_of(cluster)
-            segment = manifest.segments[0]
-            node = segment.ensembles[0].nodes[0]
-            name = machine_of(node)
-            await cluster.stop_node(name)
-            server = await cluster.start_node(name)  # what is in its journal goes into files
-            await until(lambda: _is_flushed(server))
-            file = data_file(cluster.directory / name, int(segment.id))
-            data = bytearray(file.read_bytes())
-            data[len(data) // 2] ^= 1
-            file.write_bytes(data)
-            nodes = cluster.proxies[0][0]._nodes
-            await until(lambda: _is_known(nodes, server.info))
-            client = nodes.client(node)
-            assert client is not None
-            key = SegmentKey("main", segment.id)
-            for block in range(segment.blocks):
-                await client.read(key, block, durable_block=segment.blocks, bytes_max=1)
+@pytest.mark.parametrize("nodes", [3])
+async def test_a_damaged_block_is_not_copied_and_is_replaced_by_a_good_one(
+    cluster: InProcessCluster, log: AsyncLog
+) -> None:
+    manifest = cluster.manifest()
+    segment = manifest.segments[0]
+    node = segment.ensembles[0].nodes[0]
+    name = machine_of(node)
+    await cluster.stop_node(name)
+    server = await cluster.start_node(name)  # what is in its journal goes into files
+    await until(lambda: server.owner.store.memory_bytes == 0)
+    file = data_file(cluster.directory / name, int(segment.id))
+    flip_bit(file)
+    nodes = cluster.proxies[0][0]._nodes
+    # In this very process, not the one before it.
+    await until(lambda: nodes.alive().get(server.info.id) == server.info)
+    client = nodes.client(node)
+    assert client is not None
+    key = SegmentKey("main", segment.id)
+    for block in range(segment.blocks):
+        await client.read(key, block, durable_block=segment.blocks, bytes_max=1)
 
-            await until(lambda: is_whole(cluster))
-            for other in list(cluster.nodes):
-                if other != name:
-                    await cluster.stop_node(other)
-            for block in range(segment.blocks):
-                answer = await client.read(key, block, durable_block=segment.blocks, bytes_max=1)
-                check_block(answer.data)
-            await cluster.start_node("n0" if name != "n0" else "n1")
-
-    asyncio.run(scenario())
-
-
-async def _is_known(nodes: Nodes, info: NodeInfo) -> bool:
-    """In this very process, not the one before it."""
-    return nodes.alive().get(info.id) == info
-
-
-async def _is_flushed(server: NodeServer) -> bool:
-    return server.owner.store.memory_bytes == 0
+    await until(lambda: is_whole(cluster))
+    for other in list(cluster.nodes):
+        if other != name:
+            await cluster.stop_node(other)
+    for block in range(segment.blocks):
+        answer = await client.read(key, block, durable_block=segment.blocks, bytes_max=1)
+        check_block(answer.data)
+    await cluster.start_node("n0" if name != "n0" else "n1")
 
 
 def data_file(data_dir: Path, segment: int) -> Path:
@@ -344,73 +310,61 @@ def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_a_missing_listing_changes_and_deletes_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with loaded(tmp_path, 4) as (cluster, _):
-            proxy = cluster.proxies[0][0]
-            before, files = await manifest_of(cluster), files_of(tmp_path)
-            store = BlindStore(await cluster.open_store(), no_children=True)
-            auditor = own_auditor(proxy, store)
-            plan = await auditor.round()
-            assert plan.repairs == () and store.changed == []
+async def test_a_missing_listing_changes_and_deletes_nothing(
+    tmp_path: Path, cluster: InProcessCluster, log: AsyncLog
+) -> None:
+    proxy = cluster.proxies[0][0]
+    before, files = cluster.manifest(), files_of(tmp_path)
+    store = BlindStore(await cluster.open_store(), no_children=True)
+    auditor = own_auditor(proxy, store)
+    plan = await auditor.round()
+    assert plan.repairs == () and store.changed == []
 
-            # Nor does a manifest that cannot be read, or nodes that say nothing at all.
-            raw = await cluster.open_store()
-            found = await raw.get("/logs/main")
-            assert found is not None
-            version = await raw.set("/logs/main", found.data[:-1], found.version)
-            await own_auditor(proxy, BlindStore(raw, no_children=False)).round()
-            await raw.set("/logs/main", found.data, version)
-            for name in list(cluster.nodes):
-                await cluster.stop_node(name)
-            silent = BlindStore(raw, no_children=False)
-            auditor = own_auditor(proxy, silent)
-            await auditor.round()
-            assert silent.changed == []
-            assert auditor.report.stuck and auditor.report.repairs == 0
-            assert await manifest_of(cluster) == before
-            assert files_of(tmp_path) >= files
-            for name in ("n0", "n1", "n2", "n3"):
-                await cluster.start_node(name)
-
-    asyncio.run(scenario())
+    # Nor does a manifest that cannot be read, or nodes that say nothing at all.
+    raw = await cluster.open_store()
+    found = await raw.get("/logs/main")
+    assert found is not None
+    version = await raw.set("/logs/main", found.data[:-1], found.version)
+    await own_auditor(proxy, BlindStore(raw, no_children=False)).round()
+    await raw.set("/logs/main", found.data, version)
+    for name in list(cluster.nodes):
+        await cluster.stop_node(name)
+    silent = BlindStore(raw, no_children=False)
+    auditor = own_auditor(proxy, silent)
+    await auditor.round()
+    assert silent.changed == []
+    assert auditor.report.stuck and auditor.report.repairs == 0
+    assert cluster.manifest() == before
+    assert files_of(tmp_path) >= files
+    for name in ("n0", "n1", "n2", "n3"):
+        await cluster.start_node(name)
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_a_change_whose_answer_was_lost_is_found_to_have_been_made(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with loaded(tmp_path, 4) as (cluster, _):
-            proxy = cluster.proxies[0][0]
-            manifest = await manifest_of(cluster)
-            victim = machine_of(manifest.segments[0].ensembles[0].nodes[0])
-            await cluster.stop_node(victim)
-            await until(lambda: _is_away(proxy, victim))
-            store = BlindStore(await cluster.open_store(), no_children=False, unknown_sets=1)
-            auditor = own_auditor(proxy, store)
-            while (await auditor.round()).repairs:
-                pass
-            assert auditor.report.failures == 0
-            assert await is_whole(cluster)
-
-    asyncio.run(scenario())
-
-
-async def _is_away(proxy: ProxyServer, name: str) -> bool:
-    return name not in {info.name for info in proxy._nodes.alive().values()}
+async def test_a_change_whose_answer_was_lost_is_found_to_have_been_made(
+    cluster: InProcessCluster, log: AsyncLog
+) -> None:
+    proxy = cluster.proxies[0][0]
+    manifest = cluster.manifest()
+    victim = machine_of(manifest.segments[0].ensembles[0].nodes[0])
+    await cluster.stop_node(victim)
+    await until(lambda: victim not in {info.name for info in proxy._nodes.alive().values()})
+    store = BlindStore(await cluster.open_store(), no_children=False, unknown_sets=1)
+    auditor = own_auditor(proxy, store)
+    while (await auditor.round()).repairs:
+        pass
+    assert auditor.report.failures == 0
+    assert await is_whole(cluster)
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_only_one_proxy_audits_and_another_takes_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        metadata = MemoryMetadata()
-        async with loaded(tmp_path, 3) as (cluster, _):
-            proxy = cluster.proxies[0][0]
-            first, second = metadata.session(), metadata.session()
-            one, two = own_auditor(proxy, first, "one"), own_auditor(proxy, second, "two")
-            assert [await one._take_office(), await two._take_office()] == [True, False]
-            assert [await one._take_office(), await two._take_office()] == [True, False]
-            await first.close()
-            assert await two._take_office()
-            await second.close()
-
-    asyncio.run(scenario())
+async def test_only_one_proxy_audits_and_another_takes_over(cluster: InProcessCluster) -> None:
+    metadata = MemoryMetadata()
+    proxy = cluster.proxies[0][0]
+    first, second = metadata.session(), metadata.session()
+    one, two = own_auditor(proxy, first, "one"), own_auditor(proxy, second, "two")
+    assert [await one._take_office(), await two._take_office()] == [True, False]
+    assert [await one._take_office(), await two._take_office()] == [True, False]
+    await first.close()
+    assert await two._take_office()
+    await second.close()

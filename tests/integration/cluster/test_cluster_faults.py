@@ -76,11 +76,7 @@ async def campaign(directory: Path, seed: int, rounds: int) -> None:
                 with busy:
                     print(f"round {number}: {await round_of_faults(nemesis, load, tags)}")
             manifest = await watcher.manifest()
-            kinds = [
-                *nemesis.node_faults(),
-                *nemesis.proxy_faults(),
-                *nemesis.metadata_faults(),
-            ]
+            kinds = [*nemesis.node_faults(), *nemesis.proxy_faults(), *nemesis.metadata_faults()]
     fired = nemesis.fired
     replaced = sum(len(segment.ensembles) - 1 for segment in manifest.segments)
     print(

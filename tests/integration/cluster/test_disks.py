@@ -11,14 +11,14 @@ import asyncio
 import random
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import combinations
 from pathlib import Path
 
 import pytest
-import uvloop
 from cluster_workload import Watcher, route, wait_state, watching
+from harness.waiting import until
 
 from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.limits import BLOCK_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_MIN
@@ -124,12 +124,12 @@ def restart_proxies(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "ack_quorum", "choices"), [(3, 2, 3), (5, 3, 10)])
-def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
+async def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
     tmp_path: Path, nodes: int, ack_quorum: int, choices: int
 ) -> None:
     """Every choice of as many disks as the write quorum is larger than the ack quorum."""
     with start(tmp_path / "cluster", nodes=nodes, ack_quorum=ack_quorum) as cluster:
-        written = uvloop.run(write(cluster))
+        written = await write(cluster)
         chosen_ones = list(combinations(cluster.nodes, nodes - ack_quorum))
         assert len(chosen_ones) == choices
         for chosen in chosen_ones:
@@ -137,7 +137,7 @@ def test_everything_is_read_without_any_nodes_that_a_write_quorum_can_miss(
                 cluster.nodes[name].kill()
                 (cluster.directory / name).rename(cluster.directory / f"{name}.gone")
             restart_proxies(cluster)
-            uvloop.run(read_back(cluster, written))
+            await read_back(cluster, written)
             for name in chosen:
                 # As it was: the next choice finds all others whole.
                 (cluster.directory / f"{name}.gone").rename(cluster.directory / name)
@@ -150,76 +150,64 @@ async def collect(log: AsyncLog, seen: list[bytes]) -> None:
             seen += [entry.payload for entry in batch.entries]
 
 
-async def until(check: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not check():
-            await asyncio.sleep(0.01)
-
-
-def test_nothing_is_acknowledged_or_shown_below_the_ack_quorum(cluster: LocalCluster) -> None:
+async def test_nothing_is_acknowledged_or_shown_below_the_ack_quorum(cluster: LocalCluster) -> None:
     """Two of three nodes sleep and die in their sleep; then the third one's disk is lost, which
     alone must not have been enough. A reader on another proxy sees nothing of it before (R07).
     """
     sleepers = [cluster.nodes["n1"], cluster.nodes["n2"]]
     cluster.add_proxy("r0", {"role": "read", "session-seconds": SESSION_SECONDS}).wait_ready()
 
-    async def main() -> dict[int, bytes]:
-        seen: list[bytes] = []
-        async with connected(cluster) as log:
-            reading = asyncio.create_task(collect(log, seen))
-            await log.append([NewEntry(b"before", ("t",))])
-            await until(lambda: b"before" in seen)
-            for node in sleepers:
-                node.signal(signal.SIGSTOP)
-                await asyncio.to_thread(wait_state, node.pid, "T")
-            payloads = [b"%d" % number for number in range(20)]
-            appends = [asyncio.create_task(log.append([NewEntry(p)])) for p in payloads]
-            done, _ = await asyncio.wait(appends, timeout=1.0)
-            early = set(seen) & set(payloads)
-            for node in [*sleepers, cluster.nodes["n0"]]:
-                node.kill()
-            shutil.rmtree(cluster.directory / "n0")
-            for node in sleepers:
-                await asyncio.to_thread(node.start)
-            print(f"{len(done)} appends were acknowledged by one node")
-            async with asyncio.timeout(20):
-                answers = await asyncio.gather(*appends)
-            await until(lambda: set(payloads) <= set(seen))
-            reading.cancel()
-            assert early == set(), "a reader saw what only one node has"
-        return {answer.first_lsn: p for answer, p in zip(answers, payloads, strict=True)}
-
-    written = uvloop.run(main())
-    restart_proxies(cluster)
-    uvloop.run(read_back(cluster, written))
-
-
-def test_a_wiped_node_comes_back_as_another_and_is_filled_again(cluster: LocalCluster) -> None:
-    async def main(written: dict[int, bytes]) -> None:
-        async with watching(cluster, LOG) as watcher:
-            before = await ids_in_manifest(watcher)
-            cluster.nodes["n1"].kill()
-            shutil.rmtree(cluster.directory / "n1")
-            await asyncio.to_thread(cluster.nodes["n1"].start)
-            nodes = NetworkNodes(watcher.store, token=read_token(cluster.node_token_file))
-            await nodes.start()
-            try:
-                async with asyncio.timeout(REFILL_SECONDS):
-                    while not await is_whole(watcher, nodes):
-                        await asyncio.sleep(0.1)
-            finally:
-                await nodes.close()
-            after = await ids_in_manifest(watcher)
-            (new,) = after - before
-            assert machine_of(new) == "n1"
-        # What it was given is right: one of the others is not needed any more.
-        cluster.nodes["n0"].kill()
+    seen: list[bytes] = []
+    async with connected(cluster) as log:
+        reading = asyncio.create_task(collect(log, seen))
+        await log.append([NewEntry(b"before", ("t",))])
+        await until(lambda: b"before" in seen)
+        for node in sleepers:
+            node.signal(signal.SIGSTOP)
+            await asyncio.to_thread(wait_state, node.pid, "T")
+        payloads = [b"%d" % number for number in range(20)]
+        appends = [asyncio.create_task(log.append([NewEntry(p)])) for p in payloads]
+        done, _ = await asyncio.wait(appends, timeout=1.0)
+        early = set(seen) & set(payloads)
+        for node in [*sleepers, cluster.nodes["n0"]]:
+            node.kill()
         shutil.rmtree(cluster.directory / "n0")
-        await asyncio.to_thread(restart_proxies, cluster)
-        await read_back(cluster, written)
+        for node in sleepers:
+            await asyncio.to_thread(node.start)
+        print(f"{len(done)} appends were acknowledged by one node")
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(*appends)
+        await until(lambda: set(payloads) <= set(seen))
+        reading.cancel()
+        assert early == set(), "a reader saw what only one node has"
+    written = {answer.first_lsn: p for answer, p in zip(answers, payloads, strict=True)}
+    await asyncio.to_thread(restart_proxies, cluster)
+    await read_back(cluster, written)
 
-    written = uvloop.run(write(cluster))
-    uvloop.run(main(written))
+
+async def test_a_wiped_node_comes_back_as_another_and_is_filled_again(
+    cluster: LocalCluster,
+) -> None:
+    written = await write(cluster)
+    async with watching(cluster, LOG) as watcher:
+        before = await ids_in_manifest(watcher)
+        cluster.nodes["n1"].kill()
+        shutil.rmtree(cluster.directory / "n1")
+        await asyncio.to_thread(cluster.nodes["n1"].start)
+        nodes = NetworkNodes(watcher.store, token=read_token(cluster.node_token_file))
+        await nodes.start()
+        try:
+            await until(lambda: is_whole(watcher, nodes), seconds=REFILL_SECONDS)
+        finally:
+            await nodes.close()
+        after = await ids_in_manifest(watcher)
+        (new,) = after - before
+        assert machine_of(new) == "n1"
+    # What it was given is right: one of the others is not needed any more.
+    cluster.nodes["n0"].kill()
+    shutil.rmtree(cluster.directory / "n0")
+    await asyncio.to_thread(restart_proxies, cluster)
+    await read_back(cluster, written)
 
 
 async def ids_in_manifest(watcher: Watcher) -> set[str]:
@@ -263,12 +251,12 @@ def flip(path: Path, rng: random.Random, count: int) -> None:
 
 
 @pytest.mark.parametrize("part", ["segments", "journal"])
-def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -> None:
+async def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -> None:
     """Wherever a bit flips on one disk, readers are given the bytes of another replica."""
     print(f"seed {SEED}")
     rng = random.Random(SEED)
     with start(tmp_path / "cluster") as cluster:
-        written = uvloop.run(write(cluster, 2 * JOURNAL_BYTES + MIB))
+        written = await write(cluster, 2 * JOURNAL_BYTES + MIB)
         node = cluster.nodes["n1"]
         node.kill()
         directory = cluster.directory / "n1" / part
@@ -281,15 +269,15 @@ def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -
         except PenstockError:
             print(f"the node refuses its disk: {node.last_line()}")
         restart_proxies(cluster)
-        uvloop.run(read_back(cluster, written))
+        await read_back(cluster, written)
         text = node.output.read_text()
         print([line for line in text.splitlines() if "ERROR" in line][:5])
         # With one of the others away, whose bytes are whole: right bytes, or none.
         cluster.nodes["n0"].kill()
         restart_proxies(cluster)
-        print(f"without n0: {uvloop.run(read_or_refuse(cluster, written))} reads were refused")
+        print(f"without n0: {await read_or_refuse(cluster, written)} reads were refused")
         cluster.nodes["n0"].start()
-        uvloop.run(read_back(cluster, written))
+        await read_back(cluster, written)
 
 
 async def read_or_refuse(cluster: LocalCluster, written: dict[int, bytes]) -> int:

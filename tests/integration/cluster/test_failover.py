@@ -14,16 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
-from cluster_workload import (
-    ClusterHistory,
-    Load,
-    Watcher,
-    endpoint_of,
-    route,
-    wait_state,
-    watching,
-)
+from cluster_workload import ClusterHistory, Load, Watcher, endpoint_of, route, wait_state, watching
 from harness.history import Outcome
 from harness.in_process_cluster import in_process_cluster
 
@@ -69,32 +60,30 @@ async def kill_owner(cluster: LocalCluster, watcher: Watcher, load: Load) -> flo
 
 
 @pytest.mark.timeout(120)
-def test_a_killed_owner_is_replaced_within_a_second_of_its_session(cluster: LocalCluster) -> None:
+async def test_a_killed_owner_is_replaced_within_a_second_of_its_session(
+    cluster: LocalCluster,
+) -> None:
     print(f"seed {SEED}")
 
-    async def main() -> list[float]:
-        history = ClusterHistory()
-        async with (
-            watching(cluster, "killed") as watcher,
-            Load(lambda: route(cluster, "killed"), history, SEED) as load,
-        ):
-            load.start()
-            seconds = []
-            for _ in range(KILLS):
-                seconds.append(await kill_owner(cluster, watcher, load))
-                await asyncio.sleep(0.3)
-            await load.quiet(QUIET_SECONDS)
-            final = await load.check(10)
-            manifest = await watcher.manifest()
-        print(
-            f"{history.count(Outcome.OK)} appends ok, {history.count(Outcome.UNKNOWN)} unknown, "
-            f"{len(final)} entries, {len(manifest.segments)} segments, epoch {manifest.epoch}"
-        )
-        assert manifest.epoch > KILLS
-        assert history.count(Outcome.OK) > 100 * KILLS
-        return seconds
-
-    seconds = uvloop.run(main())
+    history = ClusterHistory()
+    async with (
+        watching(cluster, "killed") as watcher,
+        Load(lambda: route(cluster, "killed"), history, SEED) as load,
+    ):
+        load.start()
+        seconds = []
+        for _ in range(KILLS):
+            seconds.append(await kill_owner(cluster, watcher, load))
+            await asyncio.sleep(0.3)
+        await load.quiet(QUIET_SECONDS)
+        final = await load.check(10)
+        manifest = await watcher.manifest()
+    print(
+        f"{history.count(Outcome.OK)} appends ok, {history.count(Outcome.UNKNOWN)} unknown, "
+        f"{len(final)} entries, {len(manifest.segments)} segments, epoch {manifest.epoch}"
+    )
+    assert manifest.epoch > KILLS
+    assert history.count(Outcome.OK) > 100 * KILLS
     print(
         f"session end to first ack: median {statistics.median(seconds):.3f} s, "
         f"max {max(seconds):.3f} s, all {[round(s, 3) for s in seconds]}"
@@ -102,63 +91,57 @@ def test_a_killed_owner_is_replaced_within_a_second_of_its_session(cluster: Loca
     assert max(seconds) <= FAILOVER_SECONDS
 
 
-def test_an_owner_that_is_cut_off_from_the_metadata_tells_nothing_old(tmp_path: Path) -> None:
+async def test_an_owner_that_is_cut_off_from_the_metadata_tells_nothing_old(tmp_path: Path) -> None:
     """Its session has ended and it does not know; a moment ago a quorum took its block."""
 
-    async def main() -> None:
-        async with in_process_cluster(tmp_path, proxies=2) as cluster:
-            token = read_token(tmp_path / "token")
-            (old, _), (new, _) = cluster.proxies
-            clients = []
-            for proxy in (old, new):
-                clients.append(AsyncLog(pinned(proxy.info, token), name="test", timeout=1.0))
-                clients[-1]._start()
-                if proxy is old:
-                    await clients[0].append([NewEntry(b"one", ("t",))], sets=[SetKey("key", b"1")])
-                    session = old._session.store
-                    assert isinstance(session, MemorySession)
-                    session.expire(told=False)
-            done = await clients[1].append([NewEntry(b"two", ("t",))], sets=[SetKey("key", b"2")])
-            questions = [clients[0].bounds(), clients[0].get("key"), clients[0].read_last("t")]
-            answers = await asyncio.gather(*questions, return_exceptions=True)
-            print(f"appended at {done.first_lsn}; the old owner says {answers}")
-            assert all(isinstance(answer, Retryable) for answer in answers)
-            for client in clients:
-                client.abandon()
-                await client.close()
-
-    uvloop.run(main())
+    async with in_process_cluster(tmp_path, proxies=2) as cluster:
+        token = read_token(tmp_path / "token")
+        (old, _), (new, _) = cluster.proxies
+        clients = []
+        for proxy in (old, new):
+            clients.append(AsyncLog(pinned(proxy.info, token), name="test", timeout=1.0))
+            clients[-1]._start()
+            if proxy is old:
+                await clients[0].append([NewEntry(b"one", ("t",))], sets=[SetKey("key", b"1")])
+                session = old._session.store
+                assert isinstance(session, MemorySession)
+                session.expire(told=False)
+        done = await clients[1].append([NewEntry(b"two", ("t",))], sets=[SetKey("key", b"2")])
+        questions = [clients[0].bounds(), clients[0].get("key"), clients[0].read_last("t")]
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        print(f"appended at {done.first_lsn}; the old owner says {answers}")
+        assert all(isinstance(answer, Retryable) for answer in answers)
+        for client in clients:
+            client.abandon()
+            await client.close()
 
 
-def test_a_proxy_that_is_starting_refuses_clients_and_lives_on(tmp_path: Path) -> None:
+async def test_a_proxy_that_is_starting_refuses_clients_and_lives_on(tmp_path: Path) -> None:
     """Whoever knows its address from a former life may come before it has all that it needs."""
 
-    async def main() -> None:
-        async with in_process_cluster(tmp_path, proxies=0) as cluster:
-            may_start = asyncio.Event()
-            ready = asyncio.Event()
+    async with in_process_cluster(tmp_path, proxies=0) as cluster:
+        may_start = asyncio.Event()
+        ready = asyncio.Event()
 
-            async def open_store() -> MetadataStore:
-                await may_start.wait()
-                return await cluster.open_store()
+        async def open_store() -> MetadataStore:
+            await may_start.wait()
+            return await cluster.open_store()
 
-            config = ProxyConfig("memory", cluster._token("token"), cluster._token("node-token"))
-            server = ProxyServer(config, open_store, lambda _: ready.set())
-            running = asyncio.create_task(server.run())
-            while not hasattr(server, "info"):
-                await asyncio.sleep(0.01)
-            resolve = pinned(server.info, read_token(tmp_path / "token"))
-            with pytest.raises(Unavailable, match="starting"):
-                await AsyncLog.connect(resolve, timeout=0.3)
+        config = ProxyConfig("memory", cluster._token("token"), cluster._token("node-token"))
+        server = ProxyServer(config, open_store, lambda _: ready.set())
+        running = asyncio.create_task(server.run())
+        while not hasattr(server, "info"):
+            await asyncio.sleep(0.01)
+        resolve = pinned(server.info, read_token(tmp_path / "token"))
+        with pytest.raises(Unavailable, match="starting"):
+            await AsyncLog.connect(resolve, timeout=0.3)
 
-            may_start.set()
-            await ready.wait()
-            async with await AsyncLog.connect(resolve) as log:
-                assert (await log.append([NewEntry(b"one", ("t",))])).count == 1
-            server.stop()
-            await running
-
-    uvloop.run(main())
+        may_start.set()
+        await ready.wait()
+        async with await AsyncLog.connect(resolve) as log:
+            assert (await log.append([NewEntry(b"one", ("t",))])).count == 1
+        server.stop()
+        await running
 
 
 def pinned(info: ProxyInfo, token: str) -> Resolve:
@@ -176,64 +159,61 @@ async def outcome_of(work: asyncio.Task[object]) -> object:
 
 
 @pytest.mark.timeout(120)
-def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_old(
+async def test_an_owner_that_slept_past_its_session_writes_nothing_and_tells_nothing_old(
     cluster: LocalCluster,
 ) -> None:
     """R01. Clients that only know the sleeper ask it while it sleeps: after it woke, it must
     neither acknowledge nor show what it last knew as the newest.
     """
 
-    async def main() -> None:
-        history = ClusterHistory()
-        async with (
-            watching(cluster, "slept") as watcher,
-            Load(lambda: route(cluster, "slept"), history, SEED) as load,
-        ):
-            load.start()
-            await load.next_answer(20)
-            name, id = await watcher.owner()
-            sleeper = cluster.proxies[name]
-            pinned = [
-                await AsyncLog.connect(endpoint_of(cluster, name, "slept"), timeout=4.0)
-                for _ in range(3)
-            ]
-            zombie = await pinned[0].appender("zombie")
-            early = history.invoke("zombie", [NewEntry(b"while it was the owner", ("t",))])
-            history.ok(early, await zombie.append(early.entries))
+    history = ClusterHistory()
+    async with (
+        watching(cluster, "slept") as watcher,
+        Load(lambda: route(cluster, "slept"), history, SEED) as load,
+    ):
+        load.start()
+        await load.next_answer(20)
+        name, id = await watcher.owner()
+        sleeper = cluster.proxies[name]
+        pinned = [
+            await AsyncLog.connect(endpoint_of(cluster, name, "slept"), timeout=4.0)
+            for _ in range(3)
+        ]
+        zombie = await pinned[0].appender("zombie")
+        early = history.invoke("zombie", [NewEntry(b"while it was the owner", ("t",))])
+        history.ok(early, await zombie.append(early.entries))
 
-            sleeper.signal(signal.SIGSTOP)
-            await asyncio.to_thread(wait_state, sleeper.pid, "T")
-            ended = await watcher.left(id, 10)
-            answered = await load.next_answer(30, after=ended)
-            print(f"asleep: first ack {answered - ended:.3f} s after the end of the session")
-            _, new_id = await watcher.owner()
-            assert new_id != id
-            await load.next_answer(10)
+        sleeper.signal(signal.SIGSTOP)
+        await asyncio.to_thread(wait_state, sleeper.pid, "T")
+        ended = await watcher.left(id, 10)
+        answered = await load.next_answer(30, after=ended)
+        print(f"asleep: first ack {answered - ended:.3f} s after the end of the session")
+        _, new_id = await watcher.owner()
+        assert new_id != id
+        await load.next_answer(10)
 
-            known, epoch = history.known_lsn, (await watcher.manifest()).epoch
-            of_zombie = history.invoke("zombie", [NewEntry(b"of a zombie", ("t",))])
-            late = asyncio.create_task(zombie.append(of_zombie.entries))
-            bounds = asyncio.create_task(pinned[1].bounds())
-            got = asyncio.create_task(pinned[2].get("count"))
-            await asyncio.sleep(0.1)
-            sleeper.signal(signal.SIGCONT)
+        known, epoch = history.known_lsn, (await watcher.manifest()).epoch
+        of_zombie = history.invoke("zombie", [NewEntry(b"of a zombie", ("t",))])
+        late = asyncio.create_task(zombie.append(of_zombie.entries))
+        bounds = asyncio.create_task(pinned[1].bounds())
+        got = asyncio.create_task(pinned[2].get("count"))
+        await asyncio.sleep(0.1)
+        sleeper.signal(signal.SIGCONT)
 
-            outcomes = [await outcome_of(task) for task in (late, bounds, got)]  # type: ignore
-            print(f"after it woke: {outcomes}")
-            assert isinstance(outcomes[0], PenstockError), "the zombie acknowledged"
-            history.failed(of_zombie, outcomes[0])
-            for client in pinned:
-                client.abandon()
-                await client.close()
-            assert (await watcher.owner())[1] == new_id
-            assert (await watcher.manifest()).epoch == epoch, "it took the log back"
-            await load.next_answer(10)
-            await load.quiet(QUIET_SECONDS)
-            final = await load.check(10)
-        assert isinstance(outcomes[1], PenstockError) or outcomes[1].tail >= known  # type: ignore
-        assert isinstance(outcomes[2], PenstockError), "only the owner has the counter"
-        assert b"of a zombie" not in {entry.payload for entry in final}
-        text = cluster.proxies[name].output.read_text()
-        assert "letting a log go log=slept" in text
-
-    uvloop.run(main())
+        outcomes = [await outcome_of(task) for task in (late, bounds, got)]  # type: ignore
+        print(f"after it woke: {outcomes}")
+        assert isinstance(outcomes[0], PenstockError), "the zombie acknowledged"
+        history.failed(of_zombie, outcomes[0])
+        for client in pinned:
+            client.abandon()
+            await client.close()
+        assert (await watcher.owner())[1] == new_id
+        assert (await watcher.manifest()).epoch == epoch, "it took the log back"
+        await load.next_answer(10)
+        await load.quiet(QUIET_SECONDS)
+        final = await load.check(10)
+    assert isinstance(outcomes[1], PenstockError) or outcomes[1].tail >= known  # type: ignore
+    assert isinstance(outcomes[2], PenstockError), "only the owner has the counter"
+    assert b"of a zombie" not in {entry.payload for entry in final}
+    text = cluster.proxies[name].output.read_text()
+    assert "letting a log go log=slept" in text

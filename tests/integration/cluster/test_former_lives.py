@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import uvloop
-from harness.in_process_cluster import in_process_cluster
+from harness.files import flip_bit
+from harness.in_process_cluster import InProcessCluster
 
 from penstock.errors import PenstockError
 from penstock.ids import NodeId
@@ -20,36 +20,12 @@ from penstock.log.serving.directory import read_token
 def flip_in_the_middle(directory: Path) -> None:
     """One bit of the oldest third of a node's journal, which more of it follows."""
     journal = max((directory / "journal").glob("*"), key=lambda path: path.stat().st_size)
-    data = bytearray(journal.read_bytes())
-    used = len(bytes(data).rstrip(b"\0"))
-    data[used // 3] ^= 1
-    journal.write_bytes(data)
+    flip_bit(journal, len(journal.read_bytes().rstrip(b"\0")) // 3)
 
 
-def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(tmp_path: Path) -> None:
-    async def play() -> None:
-        async with in_process_cluster(tmp_path) as cluster:
-            async with await cluster.connect() as log:
-                for number in range(30):
-                    await log.append([NewEntry(bytes([number]) * 2000, ("t",))])
-            node = cluster.nodes["n0"][0].info.id
-            await cluster.stop_node("n0")
-            flip_in_the_middle(tmp_path / "n0")
-            await cluster.start_node("n0")
-            assert cluster.nodes["n0"][0].info.id != node
-
-            store = await cluster.open_store()
-            nodes = NetworkNodes(store, token=read_token(tmp_path / "node-token"))
-            await nodes.start()
-            try:
-                await asyncio.sleep(0.05)
-                assert node not in nodes.alive()
-                assert await outcomes(nodes, node) >= {Found.HERE, Found.UNKNOWN}
-                assert Found.ABSENT not in await outcomes(nodes, node)
-            finally:
-                await nodes.close()
-                await store.close()
-
+async def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(
+    tmp_path: Path, cluster: InProcessCluster
+) -> None:
     async def outcomes(nodes: NetworkNodes, node: NodeId) -> set[Found]:
         """Of blocks that are there, and of one that never was."""
         client = nodes.client(node)
@@ -63,4 +39,23 @@ def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(tmp_path: Pat
             found.add(answer.found)
         return found
 
-    uvloop.run(play())
+    async with await cluster.connect() as log:
+        for number in range(30):
+            await log.append([NewEntry(bytes([number]) * 2000, ("t",))])
+    node = cluster.nodes["n0"][0].info.id
+    await cluster.stop_node("n0")
+    flip_in_the_middle(tmp_path / "n0")
+    await cluster.start_node("n0")
+    assert cluster.nodes["n0"][0].info.id != node
+
+    store = await cluster.open_store()
+    nodes = NetworkNodes(store, token=read_token(tmp_path / "node-token"))
+    await nodes.start()
+    try:
+        await asyncio.sleep(0.05)
+        assert node not in nodes.alive()
+        assert await outcomes(nodes, node) >= {Found.HERE, Found.UNKNOWN}
+        assert Found.ABSENT not in await outcomes(nodes, node)
+    finally:
+        await nodes.close()
+        await store.close()

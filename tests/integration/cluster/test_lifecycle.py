@@ -12,17 +12,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-import uvloop
+from harness.async_tests import async_fixture
+from harness.files import flip_bit
 from harness.in_process_cluster import SMALL, InProcessCluster
+from harness.waiting import until
 
 from penstock.errors import PenstockError, Trimmed
 from penstock.log.client.client import AsyncLog
 from penstock.log.proxy.open_log import Replication
 from penstock.log.records import Kind, NewEntry
-from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 
 SECONDS = 20.0
 NODES = ("n0", "n1", "n2")
@@ -40,14 +41,6 @@ class Cluster(InProcessCluster):
             server = await self.start_node(name, trim_seconds=TRIM_SECONDS)
             await server.wait_registered()
 
-    async def stop_nodes(self) -> None:
-        for name in list(self.nodes):
-            await self.stop_node(name)
-
-    async def stop_proxies(self) -> None:
-        for server, _ in list(self.proxies):
-            await self.stop_proxy(server)
-
     async def flush(self) -> None:
         """Blocks come from the journals into files, as they would when a journal is full."""
 
@@ -57,7 +50,7 @@ class Cluster(InProcessCluster):
                 owner._flush_due.set()  # again: the log may have written a last block meanwhile
             return not any(owner.store.unflushed() for owner in owners)
 
-        await self.until(is_done, "some blocks are in no file")
+        await until(is_done, "some blocks are in no file")
 
     async def settle(self) -> None:
         """Everything is in files only, and all processes are stopped: now files can be damaged.
@@ -68,14 +61,11 @@ class Cluster(InProcessCluster):
         await self.stop_nodes()
         await self.start_nodes()
         await self.flush()
-        await self.until(
+        await until(
             lambda: all(len(s.owner.journal.numbers) <= 1 for s, _ in self.nodes.values()),
             "a journal is kept",
         )
         await self.stop_nodes()
-
-    def manifest(self, log: str = "main") -> LogManifest:
-        return decode_log_manifest(self.metadata.paths()[f"/logs/{log}"].data)
 
     def files(self, log: str = "main", part: int | None = None) -> set[tuple[str, int, int]]:
         """(node, segment, part) of every file of a log."""
@@ -93,16 +83,11 @@ class Cluster(InProcessCluster):
     def sealed(self, log: str = "main") -> list[int]:
         return [segment.id for segment in self.manifest(log).segments if segment.sealed]
 
-    async def until(self, happened: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not happened():
-            assert time.monotonic() < deadline, what
-            await asyncio.sleep(0.02)
-
-    async def until_indexed(self, log: str = "main") -> None:
-        await self.until(
-            lambda: all(s.index_blocks for s in self.manifest(log).segments if s.sealed),
-            "a sealed segment has no index",
+    async def until_sealed(self, kind: Literal["index_blocks", "cold"]) -> None:
+        """Until every sealed segment has its index, or its cold copy."""
+        await until(
+            lambda: all(getattr(s, kind) for s in self.manifest().segments if s.sealed),
+            f"a sealed segment has no {kind}",
         )
 
 
@@ -118,6 +103,12 @@ async def cluster(
         yield found
     finally:
         await found.stop()
+
+
+@async_fixture
+async def here(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(tmp_path) as here:
+        yield here
 
 
 async def append(log: AsyncLog, first: int = 0, count: int = ENTRIES) -> list[int]:
@@ -150,103 +141,88 @@ EXPECTED = [payload(number) for number in range(ENTRIES)]
 # ---- giving up
 
 
-def test_trim_removes_the_files_of_given_up_segments_and_no_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            cluster(tmp_path) as here,
-            await here.connect() as log,
-            await here.connect("other") as other,
-        ):
-            lsns = await append(log)
-            await append(other)
-            await here.until_indexed()
-            await here.flush()
-            before, others = here.files(), here.files("other")
-            assert len({segment for _, segment, _ in before}) > 3
+async def test_trim_removes_the_files_of_given_up_segments_and_no_others(here: Cluster) -> None:
+    async with await here.connect() as log, await here.connect("other") as other:
+        lsns = await append(log)
+        await append(other)
+        await here.until_sealed("index_blocks")
+        await here.flush()
+        before, others = here.files(), here.files("other")
+        assert len({segment for _, segment, _ in before}) > 3
 
-            await log.trim(lsns[150])
-            kept = here.manifest().segments
-            first = here.manifest().first_segment
-            # The segment that the point lies in is kept as a whole.
-            assert first > 1 and kept[0].id == first and kept[0].base_lsn <= lsns[150]
-            await here.until(
-                lambda: all(segment >= first for _, segment, _ in here.files()),
-                "files of given up segments are still there",
-            )
-            assert here.files() == {found for found in before if found[1] >= first}
-            assert here.files("other") == others
+        await log.trim(lsns[150])
+        kept = here.manifest().segments
+        first = here.manifest().first_segment
+        # The segment that the point lies in is kept as a whole.
+        assert first > 1 and kept[0].id == first and kept[0].base_lsn <= lsns[150]
+        await until(
+            lambda: all(segment >= first for _, segment, _ in here.files()),
+            "files of given up segments are still there",
+        )
+        assert here.files() == {found for found in before if found[1] >= first}
+        assert here.files("other") == others
 
-            assert await read(log, start=lsns[150]) == EXPECTED[150:]
-            with pytest.raises(Trimmed):
-                await read(log, start=0)
-            assert await read(other) == EXPECTED
-
-    uvloop.run(main())
+        assert await read(log, start=lsns[150]) == EXPECTED[150:]
+        with pytest.raises(Trimmed):
+            await read(log, start=0)
+        assert await read(other) == EXPECTED
 
 
-def test_entries_beyond_their_age_are_trimmed_a_segment_at_a_time(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, ttl_seconds=2.0) as here, await here.connect() as log:
-            await append(log)
-            started = time.monotonic()
-            await here.flush()
-            assert here.manifest().trim_point == 0
-            old = here.sealed()
-            await here.until(lambda: here.manifest().first_segment > old[-1], "nothing has expired")
-            assert time.monotonic() - started > 0.5
-            await here.until(
-                lambda: all(segment > old[-1] for _, segment, _ in here.files()),
-                "files of expired segments are still there",
-            )
-            # What is in the open segment has no age yet: it goes when a later one does.
-            last = here.manifest().segments[-1]
-            assert not last.sealed and here.manifest().trim_point == last.base_lsn
-            assert await append(log, ENTRIES, 5)
-
-    uvloop.run(main())
+async def test_entries_beyond_their_age_are_trimmed_a_segment_at_a_time(tmp_path: Path) -> None:
+    async with cluster(tmp_path, ttl_seconds=2.0) as here, await here.connect() as log:
+        await append(log)
+        started = time.monotonic()
+        await here.flush()
+        assert here.manifest().trim_point == 0
+        old = here.sealed()
+        await until(lambda: here.manifest().first_segment > old[-1], "nothing has expired")
+        assert time.monotonic() - started > 0.5
+        await until(
+            lambda: all(segment > old[-1] for _, segment, _ in here.files()),
+            "files of expired segments are still there",
+        )
+        # What is in the open segment has no age yet: it goes when a later one does.
+        last = here.manifest().segments[-1]
+        assert not last.sealed and here.manifest().trim_point == last.base_lsn
+        assert await append(log, ENTRIES, 5)
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut", "another log's"])
-def test_a_manifest_that_cannot_be_read_removes_nothing(tmp_path: Path, damage: str) -> None:
+async def test_a_manifest_that_cannot_be_read_removes_nothing(damage: str, here: Cluster) -> None:
     """R40: only a manifest that says so gives a segment up."""
+    async with await here.connect() as log:
+        await append(log)
+        await here.until_sealed("index_blocks")
+    await here.flush()
+    await here.stop_proxies()
+    before = here.files()
+    assert before
+    store = here.metadata.session()
+    found = await store.get("/logs/main")
+    assert found is not None
+    version = found.version
+    if damage == "missing":
+        await store.delete("/logs/main")
+    else:
+        data = {
+            "empty": b"",
+            "garbage": b"\xff" * 300,
+            "cut": found.data[:-20],
+            "another log's": b"{}",
+        }[damage]
+        version = await store.set("/logs/main", data, version)
+    await asyncio.sleep(5 * TRIM_SECONDS)
+    assert here.files() == before
+    assert all(server.metrics.removed_files == 0 for server, _ in here.nodes.values())
 
-    async def main() -> None:
-        async with cluster(tmp_path) as here:
-            async with await here.connect() as log:
-                await append(log)
-                await here.until_indexed()
-            await here.flush()
-            await here.stop_proxies()
-            before = here.files()
-            assert before
-            store = here.metadata.session()
-            found = await store.get("/logs/main")
-            assert found is not None
-            version = found.version
-            if damage == "missing":
-                await store.delete("/logs/main")
-            else:
-                data = {
-                    "empty": b"",
-                    "garbage": b"\xff" * 300,
-                    "cut": found.data[:-20],
-                    "another log's": b"{}",
-                }[damage]
-                version = await store.set("/logs/main", data, version)
-            await asyncio.sleep(5 * TRIM_SECONDS)
-            assert here.files() == before
-            assert all(server.metrics.removed_files == 0 for server, _ in here.nodes.values())
-
-            if damage == "missing":
-                await store.create("/logs/main", found.data)
-            else:
-                await store.set("/logs/main", found.data, version)
-            await store.close()
-            await here.start_proxy()
-            async with await here.connect() as log:
-                assert await read(log) == EXPECTED
-
-    uvloop.run(main())
+    if damage == "missing":
+        await store.create("/logs/main", found.data)
+    else:
+        await store.set("/logs/main", found.data, version)
+    await store.close()
+    await here.start_proxy()
+    async with await here.connect() as log:
+        assert await read(log) == EXPECTED
 
 
 # ---- cold copies
@@ -256,218 +232,176 @@ def cold_files(directory: Path) -> set[int]:
     return {int(path.stem.removeprefix("seg-")) for path in directory.rglob("seg-*.blocks")}
 
 
-def test_cold_copies_are_written_used_and_removed(
+async def test_cold_copies_are_written_used_and_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
 
-    async def main() -> None:
-        cold = tmp_path / "cold"
-        async with cluster(tmp_path / "c", cold_uri=cold.as_uri()) as here:
-            async with await here.connect() as log:
-                lsns = await append(log)
-                await here.until(
-                    lambda: all(s.cold for s in here.manifest().segments if s.sealed),
-                    "a sealed segment has no cold copy",
-                )
-                assert cold_files(cold) == set(here.sealed())
-            await here.settle()
-            sealed = here.sealed()
-            lost = sealed[: len(sealed) - 1]  # of the last one, an owner needs the snapshot
-            for node in NODES:
-                for segment in lost:
-                    for part in (0, 1):
-                        here.path(node, segment, part).unlink(missing_ok=True)
-            await here.start_nodes()
-            await here.start_proxy(cold_uri=cold.as_uri())
-            async with await here.connect() as log:
-                assert await read(log) == EXPECTED
-                said = [r.getMessage() for r in caplog.records if "cold copy" in r.getMessage()]
-                assert said, "nothing was read from the cold copies"
-                assert await read(log, ["t/7"]) == EXPECTED[7::TAGS]
+    cold = tmp_path / "cold"
+    async with cluster(tmp_path / "c", cold_uri=cold.as_uri()) as here:
+        async with await here.connect() as log:
+            lsns = await append(log)
+            await here.until_sealed("cold")
+            assert cold_files(cold) == set(here.sealed())
+        await here.settle()
+        sealed = here.sealed()
+        lost = sealed[: len(sealed) - 1]  # of the last one, an owner needs the snapshot
+        for node in NODES:
+            for segment in lost:
+                for part in (0, 1):
+                    here.path(node, segment, part).unlink(missing_ok=True)
+        await here.start_nodes()
+        await here.start_proxy(cold_uri=cold.as_uri())
+        async with await here.connect() as log:
+            assert await read(log) == EXPECTED
+            said = [r.getMessage() for r in caplog.records if "cold copy" in r.getMessage()]
+            assert said, "nothing was read from the cold copies"
+            assert await read(log, ["t/7"]) == EXPECTED[7::TAGS]
 
-                await log.trim(lsns[-1])
-                first = here.manifest().first_segment
-                await here.until(
-                    lambda: not {n for n in cold_files(cold) if n < first},
-                    "cold copies of given up segments are still there",
-                )
-                assert cold_files(cold) >= {n for n in here.sealed() if n in sealed}
-
-    uvloop.run(main())
+            await log.trim(lsns[-1])
+            first = here.manifest().first_segment
+            await until(
+                lambda: not {n for n in cold_files(cold) if n < first},
+                "cold copies of given up segments are still there",
+            )
+            assert cold_files(cold) >= {n for n in here.sealed() if n in sealed}
 
 
-def test_a_damaged_cold_copy_is_an_error_and_never_an_answer(tmp_path: Path) -> None:
-    async def main() -> None:
-        cold = tmp_path / "cold"
-        async with cluster(tmp_path / "c", cold_uri=cold.as_uri()) as here:
-            async with await here.connect() as log:
-                await append(log)
-                await here.until(
-                    lambda: all(s.cold for s in here.manifest().segments if s.sealed),
-                    "a sealed segment has no cold copy",
-                )
-            await here.settle()
-            for node in NODES:
-                here.path(node, 0, 0).unlink()
-            (copy,) = cold.rglob("seg-0000000000.blocks")
-            data = bytearray(copy.read_bytes())
-            data[len(data) // 2] ^= 1
-            copy.write_bytes(data)
-            await here.start_nodes()
-            await here.start_proxy(cold_uri=cold.as_uri())
-            async with await here.connect() as log:
-                with pytest.raises((PenstockError, TimeoutError)):
-                    async with asyncio.timeout(2.0):
-                        await read(log)
-                start = here.manifest().segments[1].base_lsn
-                whole = await read(log, start=start)
-                assert whole == EXPECTED[-len(whole) :] and len(whole) > ENTRIES // 2
-
-    uvloop.run(main())
+async def test_a_damaged_cold_copy_is_an_error_and_never_an_answer(tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    async with cluster(tmp_path / "c", cold_uri=cold.as_uri()) as here:
+        async with await here.connect() as log:
+            await append(log)
+            await here.until_sealed("cold")
+        await here.settle()
+        for node in NODES:
+            here.path(node, 0, 0).unlink()
+        (copy,) = cold.rglob("seg-0000000000.blocks")
+        flip_bit(copy)
+        await here.start_nodes()
+        await here.start_proxy(cold_uri=cold.as_uri())
+        async with await here.connect() as log:
+            with pytest.raises((PenstockError, TimeoutError)):
+                async with asyncio.timeout(2.0):
+                    await read(log)
+            start = here.manifest().segments[1].base_lsn
+            whole = await read(log, start=start)
+            assert whole == EXPECTED[-len(whole) :] and len(whole) > ENTRIES // 2
 
 
 # ---- indexes
 
 
-def _flip(here: Cluster, node: str, segment: int) -> None:
-    path = here.path(node, segment, 1)
-    data = bytearray(path.read_bytes())
-    data[-9] ^= 0x40
-    path.write_bytes(data)
-
-
-def _cut(here: Cluster, node: str, segment: int) -> None:
-    path = here.path(node, segment, 1)
-    path.write_bytes(path.read_bytes()[:-30])
-
-
-def _lose(here: Cluster, node: str, segment: int) -> None:
-    here.path(node, segment, 1).unlink()
-
-
-def _swap(here: Cluster, node: str, segment: int) -> None:
+def _swap(path: Path) -> None:
     """R12: the index of another segment, whole and with a right CRC."""
-    if segment == 0:
-        shutil.copy(here.path(node, 1, 1), here.path(node, 0, 1))
+    if ".0000000000." in path.name:
+        shutil.copy(path.with_name(path.name.replace(".0000000000.", ".0000000001.")), path)
 
 
-DAMAGES = {"flipped": _flip, "cut": _cut, "lost": _lose, "of another segment": _swap}
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda path: flip_bit(path, -9, 0x40),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    "lost": Path.unlink,
+    "of another segment": _swap,
+}
 
 
 @pytest.mark.parametrize("damage", ["none", *DAMAGES])
-def test_an_index_is_used_if_it_is_whole_and_made_again_if_not(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+async def test_an_index_is_used_if_it_is_whole_and_made_again_if_not(
+    damage: str, caplog: pytest.LogCaptureFixture, here: Cluster
 ) -> None:
     """R11, R12: what a tag holds never depends on the index, only what it costs to read it."""
     caplog.set_level(logging.WARNING)
 
-    async def main() -> None:
-        async with cluster(tmp_path) as here:
-            async with await here.connect() as log:
-                await append(log)
-                await here.until_indexed()
-            await here.settle()
-            indexed = here.files(part=1)
-            assert {segment for _, segment, _ in indexed} == set(here.sealed())
-            if damage != "none":
-                for node, segment, _ in sorted(indexed):
-                    DAMAGES[damage](here, node, segment)
-            await here.start_nodes()
-            await here.start_proxy()
-            async with await here.connect() as log:
-                assert await read(log, ["t/7"]) == EXPECTED[7::TAGS]
-                assert await read(log, ["t/7", "t/8"]) == sorted(
-                    [*EXPECTED[7::TAGS], *EXPECTED[8::TAGS]]
-                )
-                last = await log.read_last("t/3")
-                assert last is not None and last.payload == EXPECTED[3::TAGS][-1]
-            said = any("index cannot be read" in r.getMessage() for r in caplog.records)
-            assert said == (damage != "none")
-
-    uvloop.run(main())
+    async with await here.connect() as log:
+        await append(log)
+        await here.until_sealed("index_blocks")
+    await here.settle()
+    indexed = here.files(part=1)
+    assert {segment for _, segment, _ in indexed} == set(here.sealed())
+    if damage != "none":
+        for node, segment, _ in sorted(indexed):
+            DAMAGES[damage](here.path(node, segment, 1))
+    await here.start_nodes()
+    await here.start_proxy()
+    async with await here.connect() as log:
+        assert await read(log, ["t/7"]) == EXPECTED[7::TAGS]
+        assert await read(log, ["t/7", "t/8"]) == sorted([*EXPECTED[7::TAGS], *EXPECTED[8::TAGS]])
+        last = await log.read_last("t/3")
+        assert last is not None and last.payload == EXPECTED[3::TAGS][-1]
+    said = any("index cannot be read" in r.getMessage() for r in caplog.records)
+    assert said == (damage != "none")
 
 
 # ---- rolling
 
 
-def test_a_segment_ends_when_it_is_old_enough(tmp_path: Path) -> None:
+async def test_a_segment_ends_when_it_is_old_enough(tmp_path: Path) -> None:
     rule = Replication(segment_bytes=64 * 1024, segment_seconds=0.4)
 
-    async def main() -> None:
-        async with cluster(tmp_path, rule) as here, await here.connect() as log:
-            deadline = time.monotonic() + 1.5
-            count = 0
-            while time.monotonic() < deadline:
-                await append(log, count, 1)
-                count += 1
-                await asyncio.sleep(0.05)
-            await here.until(lambda: len(here.sealed()) >= 2, "no segment ended")
-            for segment in here.manifest().segments:
-                if segment.sealed:
-                    assert segment.bytes < 64 * 1024
-                    assert segment.last_ms - segment.first_ms < 1500
-            assert await read(log) == [payload(number) for number in range(count)]
-
-    uvloop.run(main())
+    async with cluster(tmp_path, rule) as here, await here.connect() as log:
+        deadline = time.monotonic() + 1.5
+        count = 0
+        while time.monotonic() < deadline:
+            await append(log, count, 1)
+            count += 1
+            await asyncio.sleep(0.05)
+        await until(lambda: len(here.sealed()) >= 2, "no segment ended")
+        for segment in here.manifest().segments:
+            if segment.sealed:
+                assert segment.bytes < 64 * 1024
+                assert segment.last_ms - segment.first_ms < 1500
+        assert await read(log) == [payload(number) for number in range(count)]
 
 
-def test_entries_larger_than_a_segment_fit_all_the_same(tmp_path: Path) -> None:
+async def test_entries_larger_than_a_segment_fit_all_the_same(here: Cluster) -> None:
     large = b"1" * 1_000_000
 
-    async def main() -> None:
-        async with cluster(tmp_path) as here, await here.connect() as log:
-            for _ in range(3):
-                await append(log, 0, 3)
-                await log.append([NewEntry(large, ("large",))])
-            assert await read(log, ["large"]) == [large] * 3
-            assert await read(log, ["t/0"]) == [payload(0)] * 3
-            assert len(here.manifest().segments) >= 3
-            here.manifest().check()
-
-    uvloop.run(main())
+    async with await here.connect() as log:
+        for _ in range(3):
+            await append(log, 0, 3)
+            await log.append([NewEntry(large, ("large",))])
+        assert await read(log, ["large"]) == [large] * 3
+        assert await read(log, ["t/0"]) == [payload(0)] * 3
+        assert len(here.manifest().segments) >= 3
+        here.manifest().check()
 
 
 # ---- restarts
 
 
-def test_a_restart_of_everything_keeps_everything(tmp_path: Path) -> None:
+async def test_a_restart_of_everything_keeps_everything(here: Cluster) -> None:
     """Entries, tags, LSNs, the trim point, values of keys, and what producers had appended."""
-
-    async def main() -> None:
-        async with cluster(tmp_path) as here:
-            async with await here.connect() as log:
-                lsns = await append(log)
-                await log.trim(lsns[100])
-                await log.compare_and_set("k/1", expected=None, value=b"one")
-                instance = await log.claim("producer")
-                appender = await log.adopt("producer", instance)
-                done = await appender.append([NewEntry(b"mine", ("own",))])
-                bounds = await log.bounds()
-            for turn in range(3):
-                await here.stop_proxies()
-                await here.stop_nodes()
-                await here.start_nodes()
-                await here.start_proxy()
-                async with await here.connect() as log:
-                    again = await log.bounds()
-                    assert again.trim_point == bounds.trim_point == lsns[100]
-                    assert again.tail >= bounds.tail
-                    assert await read(log, start=lsns[100]) == [
-                        *EXPECTED[100:],
-                        *(payload(1000 + n) for n in range(turn)),
-                    ]
-                    value = await log.get("k/1")
-                    assert value is not None and value.data == b"one"
-                    last = await log.read_last("own")
-                    assert last is not None and last.lsn == done.first_lsn
-                    adopted = await log.adopt("producer", instance)
-                    assert adopted.next_seq == appender.next_seq
-                    new = await append(log, 1000 + turn, 1)
-                    assert new[0] >= again.tail
-                assert len({node.split(":")[1] for node in _nodes(here)}) == len(NODES)
-
-    uvloop.run(main())
+    async with await here.connect() as log:
+        lsns = await append(log)
+        await log.trim(lsns[100])
+        await log.compare_and_set("k/1", expected=None, value=b"one")
+        instance = await log.claim("producer")
+        appender = await log.adopt("producer", instance)
+        done = await appender.append([NewEntry(b"mine", ("own",))])
+        bounds = await log.bounds()
+    for turn in range(3):
+        await here.stop_proxies()
+        await here.stop_nodes()
+        await here.start_nodes()
+        await here.start_proxy()
+        async with await here.connect() as log:
+            again = await log.bounds()
+            assert again.trim_point == bounds.trim_point == lsns[100]
+            assert again.tail >= bounds.tail
+            assert await read(log, start=lsns[100]) == [
+                *EXPECTED[100:],
+                *(payload(1000 + n) for n in range(turn)),
+            ]
+            value = await log.get("k/1")
+            assert value is not None and value.data == b"one"
+            last = await log.read_last("own")
+            assert last is not None and last.lsn == done.first_lsn
+            adopted = await log.adopt("producer", instance)
+            assert adopted.next_seq == appender.next_seq
+            new = await append(log, 1000 + turn, 1)
+            assert new[0] >= again.tail
+        assert len({node.split(":")[1] for node in _nodes(here)}) == len(NODES)
 
 
 def _nodes(here: Cluster) -> set[str]:

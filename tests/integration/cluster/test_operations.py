@@ -10,13 +10,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from harness.files import flip_bit, token_file
+from harness.server_process import free_port
+from harness.waiting import wait_until
 
 import penstock
 from penstock.cli.cluster_up import end_text, living_processes
@@ -81,19 +84,6 @@ def is_running(pid: int) -> bool:
         return True
     except ProcessLookupError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(check: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def append(up: Up, rows: list[int]) -> None:
@@ -174,7 +164,7 @@ def test_nothing_is_started_beside_what_an_earlier_run_left(tmp_path: Path) -> N
     finally:
         for pid in left.values():
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not living(home))
+    wait_until(lambda: not living(home))
 
 
 def test_a_cluster_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
@@ -184,7 +174,7 @@ def test_a_cluster_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    until(lambda: (home / "cluster.json").exists() and "n0" in pids(home))
+    wait_until(lambda: (home / "cluster.json").exists() and "n0" in pids(home))
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGHUP):  # somebody impatient
         starting.send_signal(number)
         time.sleep(0.05)
@@ -200,7 +190,7 @@ def test_a_terminal_that_goes_away_stops_the_cluster(tmp_path: Path) -> None:
     up = Up("cluster", "up", "--dir", home, *options)
     node = pids(home)["n0"]
     os.kill(node, signal.SIGKILL)
-    until(lambda: not is_running(node))
+    wait_until(lambda: not is_running(node))
     time.sleep(0.5)
     code, _, complaint = up.end(signal.SIGHUP)
     assert code == 0 and not living(home)
@@ -233,7 +223,7 @@ def test_a_second_up_in_the_same_directory_is_refused(four: tuple[Path, Up]) -> 
 
 def test_status_shows_nodes_proxies_and_logs(four: tuple[Path, Up]) -> None:
     home, up = four
-    until(lambda: run_json("cluster", "status", home)["audit"] is not None)
+    wait_until(lambda: run_json("cluster", "status", home)["audit"] is not None)
     found = run_json("cluster", "status", home)
 
     assert found["address"] == up.said["url"]
@@ -284,9 +274,7 @@ def test_verify_reads_every_copy_and_finds_a_flipped_bit(four: tuple[Path, Up]) 
     files = sorted(home.glob("n*/segments/*main*0000000000*"))
     assert files
     file = max(files, key=lambda path: path.stat().st_size)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    file.write_bytes(data)
+    flip_bit(file, mask=0x10)
     deadline = time.monotonic() + 20
     while (broken := run("cluster", "verify", home)).exit_code != 8:
         assert time.monotonic() < deadline  # the node may still have had it in memory
@@ -296,7 +284,7 @@ def test_verify_reads_every_copy_and_finds_a_flipped_bit(four: tuple[Path, Up]) 
     assert verdict.startswith("damage found: 1 segments, ")
 
     # The node has noticed it, too: the auditor mends it from another copy.
-    until(lambda: run("cluster", "verify", home).exit_code == 0)
+    wait_until(lambda: run("cluster", "verify", home).exit_code == 0)
     assert run("cluster", "verify", home, "nothing").exit_code == 3
 
 
@@ -332,7 +320,9 @@ def test_a_node_is_emptied_and_the_next_is_refused(four: tuple[Path, Up]) -> Non
 
     # The node can go, and everything is there.
     os.kill(pids(home)[name], signal.SIGKILL)
-    until(lambda: name not in {n["name"] for n in run_json("cluster", "status", home)["nodes"]})
+    wait_until(
+        lambda: name not in {n["name"] for n in run_json("cluster", "status", home)["nodes"]}
+    )
     assert run("cluster", "verify", home).exit_code == 0
     assert read(up) == list(range(200))
     cancelled = run("cluster", "decommission", home, name, "--cancel")
@@ -351,7 +341,7 @@ def test_status_and_verify_say_which_node_is_missing(four: tuple[Path, Up]) -> N
         found = run_json("cluster", "status", home)["nodes"]
         return str(next(node["state"] for node in found if node["id"] == lost["id"]))
 
-    until(lambda: state() == "missing")
+    wait_until(lambda: state() == "missing")
     text = run("cluster", "status", home)
     assert text.exit_code == 0
     assert f"! node {lost['id']} is missing: " in text.stdout
@@ -362,20 +352,19 @@ def test_status_and_verify_say_which_node_is_missing(four: tuple[Path, Up]) -> N
     assert read(up) == list(range(200))
 
 
+async def write(metadata: str, values: dict[str, bytes]) -> None:
+    store = await open_metadata(metadata)
+    for path, data in values.items():
+        await store.create(path, data)
+    await store.close()
+
+
 def test_what_cannot_be_read_in_the_metadata_is_a_problem_of_its_own(
     tmp_path: Path, metadata: str
 ) -> None:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text("x" * 32)
-
-    async def write() -> None:
-        store = await open_metadata(metadata)
-        for path in ("/logs/bad", "/owners/bad", "/proxies/bad", "/nodes/bad", "/auditor"):
-            await store.create(path, b"no" if path != "/proxies/bad" else b'{"id": "p"}')
-        await store.close()
-
-    asyncio.run(write())
+    token = token_file(tmp_path / "token", "x" * 32)
+    bad = dict.fromkeys(("/logs/bad", "/owners/bad", "/nodes/bad", "/auditor"), b"no")
+    asyncio.run(write(metadata, bad | {"/proxies/bad": b'{"id": "p"}'}))
     found = run_json("cluster", "status", metadata)
     assert [words.split()[0] for words in found["problems"]] == [
         *("/logs/bad", "/nodes/bad", "/owners/bad", "/proxies/bad", "/auditor"),
@@ -391,13 +380,7 @@ def test_what_cannot_be_read_in_the_metadata_is_a_problem_of_its_own(
 def test_a_node_is_empty_only_after_a_second_look(tmp_path: Path, metadata: str) -> None:
     """At the first, a proxy may not have seen the mark, and place something on the node."""
     info = {"name": "n0", "cookie": "1", "host": "127.0.0.1", "port": 1}
-
-    async def write() -> None:
-        store = await open_metadata(metadata)
-        await store.create("/nodes/n0", json.dumps(info).encode())
-        await store.close()
-
-    asyncio.run(write())
+    asyncio.run(write(metadata, {"/nodes/n0": json.dumps(info).encode()}))
     started = time.monotonic()
     done = run("cluster", "decommission", metadata, "n0")
     assert time.monotonic() - started > 2.0
@@ -446,10 +429,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_node_and_proxy_run_in_the_foreground(tmp_path: Path, metadata: str) -> None:
-    tokens = {name: tmp_path / name for name in ("token", "node-token")}
-    for path in tokens.values():
-        path.touch(0o600)
-        path.write_text("x" * 32)
+    tokens = {name: token_file(tmp_path / name, "x" * 32) for name in ("token", "node-token")}
     node = Up(
         *("cluster", "node", "--name", "n0", "--data-dir", tmp_path / "n0"),
         *("--metadata", metadata, "--token-file", tokens["node-token"], "--rack", "r1"),

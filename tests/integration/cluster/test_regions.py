@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import uvloop
+from harness.async_tests import async_fixture
 from harness.in_process_cluster import InProcessCluster
+from harness.waiting import until
 
 from penstock.errors import DeadlineExceeded, PenstockError, Unavailable
 from penstock.ids import NodeId
 from penstock.log.client.client import AsyncLog
 from penstock.log.proxy.open_log import Replication
 from penstock.log.records import NewEntry
-from penstock.log.replication.manifest import LogManifest, decode_log_manifest
+from penstock.log.replication.manifest import LogManifest
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.placement import check_placement
 
@@ -51,14 +52,11 @@ class World:
     def of(self, region: str) -> list[str]:
         return [name for name in self.cluster.nodes if name.startswith(region)]
 
-    def manifest(self, log: str = "main") -> LogManifest:
-        return decode_log_manifest(self.cluster.metadata.paths()[f"/logs/{log}"].data)
-
     def problems(self, min_regions: int = 2) -> list[str]:
         """What is wrong with any ensemble of any segment."""
         return [
             f"segment {segment.id}: {problem}"
-            for segment in self.manifest().segments
+            for segment in self.cluster.manifest().segments
             for ensemble in segment.ensembles
             for problem in check_placement(
                 ensemble.nodes,
@@ -97,44 +95,41 @@ async def append(log: AsyncLog, count: int, size: int = 1000) -> None:
             await log.append([NewEntry(b"%06d" % number + bytes(size), ("t",))])
 
 
-async def until(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
+@async_fixture
+async def here(tmp_path: Path) -> AsyncIterator[World]:
+    async with world(tmp_path) as here:
+        yield here
 
 
 # ---- R50: placement
 
 
-def test_every_ack_quorum_spans_two_regions_also_after_a_node_was_replaced(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            await here.cluster.start_proxy(region="east")
-            async with await here.cluster.connect() as log:
-                await append(log, 150)
-                before = here.manifest()
-                assert len(before.segments) >= 2
-                assert here.problems() == []
+async def test_every_ack_quorum_spans_two_regions_also_after_a_node_was_replaced(
+    here: World,
+) -> None:
+    await here.cluster.start_proxy(region="east")
+    async with await here.cluster.connect() as log:
+        await append(log, 150)
+        before = here.cluster.manifest()
+        assert len(before.segments) >= 2
+        assert here.problems() == []
 
-                for _ in range(2):
-                    members = here.manifest().segments[-1].ensembles[-1].nodes
-                    lost = here.seen[members[0]]
-                    await here.stop([lost.name])
-                    await append(log, 5)
-                    await until(
-                        lambda gone=lost.id: gone not in _members(here.manifest()),
-                        f"{lost.id} was not replaced",
-                    )
-                    assert here.problems() == []
-                    await append(log, 100)
-                    assert here.problems() == []
-                    await here.add(lost.region, lost.rack, lost.name)
-                ensembles = [s for s in here.manifest().segments if len(s.ensembles) > 1]
-                assert ensembles, "no ensemble was changed"
-                assert len([entry async for entry in _all(log)]) == 150 + 2 * 105
-
-    uvloop.run(main())
+        for _ in range(2):
+            members = here.cluster.manifest().segments[-1].ensembles[-1].nodes
+            lost = here.seen[members[0]]
+            await here.stop([lost.name])
+            await append(log, 5)
+            await until(
+                lambda gone=lost.id: gone not in _members(here.cluster.manifest()),
+                f"{lost.id} was not replaced",
+            )
+            assert here.problems() == []
+            await append(log, 100)
+            assert here.problems() == []
+            await here.add(lost.region, lost.rack, lost.name)
+        ensembles = [s for s in here.cluster.manifest().segments if len(s.ensembles) > 1]
+        assert ensembles, "no ensemble was changed"
+        assert len([entry async for entry in _all(log)]) == 150 + 2 * 105
 
 
 def _members(manifest: LogManifest) -> set[NodeId]:
@@ -150,72 +145,60 @@ async def _all(log: AsyncLog) -> AsyncIterator[bytes]:
                 yield entry.payload
 
 
-def test_a_replacement_that_would_break_the_rule_is_not_made(tmp_path: Path) -> None:
+async def test_a_replacement_that_would_break_the_rule_is_not_made(tmp_path: Path) -> None:
     """Two nodes in the west, none left elsewhere: the place of the lost one stays empty."""
-
-    async def main() -> None:
-        async with world(tmp_path, racks=["r1"]) as here:
-            await here.cluster.start_proxy(region="east")
-            async with await here.cluster.connect() as log:
-                await append(log, 10)
-                await here.add("west", "r2")
-                await here.stop(["east-r1"])
-                await append(log, 10)  # north and west: two regions
-                await asyncio.sleep(1.5)  # longer than a lost node is waited for
-                await append(log, 10)
-                assert here.problems() == []
-                assert "west-r2" not in {
-                    node.rpartition(":")[0] for node in _members(here.manifest())
-                }
-
-    uvloop.run(main())
+    async with world(tmp_path, racks=["r1"]) as here:
+        await here.cluster.start_proxy(region="east")
+        async with await here.cluster.connect() as log:
+            await append(log, 10)
+            await here.add("west", "r2")
+            await here.stop(["east-r1"])
+            await append(log, 10)  # north and west: two regions
+            await asyncio.sleep(1.5)  # longer than a lost node is waited for
+            await append(log, 10)
+            assert here.problems() == []
+            assert "west-r2" not in {
+                node.rpartition(":")[0] for node in _members(here.cluster.manifest())
+            }
 
 
 # ---- a whole region
 
 
-def test_a_lost_region_stops_nobody_while_two_are_left(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            await here.cluster.start_proxy(region="west")
-            async with await here.cluster.connect() as log:
-                await append(log, 20)
-                await here.stop(here.of("east"))
-                await append(log, 100)  # over the end of a segment
-                assert len(here.manifest().segments) >= 2
-                assert here.problems() == []
-                assert len([entry async for entry in _all(log)]) == 120
-
-    uvloop.run(main())
+async def test_a_lost_region_stops_nobody_while_two_are_left(here: World) -> None:
+    await here.cluster.start_proxy(region="west")
+    async with await here.cluster.connect() as log:
+        await append(log, 20)
+        await here.stop(here.of("east"))
+        await append(log, 100)  # over the end of a segment
+        assert len(here.cluster.manifest().segments) >= 2
+        assert here.problems() == []
+        assert len([entry async for entry in _all(log)]) == 120
 
 
-def test_with_one_region_left_nothing_is_acknowledged_and_it_is_said_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_with_one_region_left_nothing_is_acknowledged_and_it_is_said_why(
+    caplog: pytest.LogCaptureFixture, here: World
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            await here.cluster.start_proxy(region="west")
-            async with await here.cluster.connect() as log:
-                await append(log, 20)
-                await here.stop([*here.of("east"), *here.of("north")])
-                with pytest.raises((Unavailable, DeadlineExceeded, TimeoutError)):
-                    async with asyncio.timeout(2.5):
-                        await log.append([NewEntry(b"lost?", ("t",))])
-                said = [record.getMessage() for record in caplog.records]
-                assert any("span 2 regions" in line for line in said), said[-5:]
+    await here.cluster.start_proxy(region="west")
+    async with await here.cluster.connect() as log:
+        await append(log, 20)
+        await here.stop([*here.of("east"), *here.of("north")])
+        with pytest.raises((Unavailable, DeadlineExceeded, TimeoutError)):
+            async with asyncio.timeout(2.5):
+                await log.append([NewEntry(b"lost?", ("t",))])
+        said = [record.getMessage() for record in caplog.records]
+        assert any("span 2 regions" in line for line in said), said[-5:]
 
-                with pytest.raises(PenstockError, match="span 2 regions"):
-                    async with await here.cluster.connect("another", timeout=1.5):
-                        raise AssertionError("a log was opened on one region")
+        with pytest.raises(PenstockError, match="span 2 regions"):
+            async with await here.cluster.connect("another", timeout=1.5):
+                raise AssertionError("a log was opened on one region")
 
-                # The others come back, and so does the log.
-                for region in ("east", "north"):
-                    for rack in RACKS:
-                        await here.add(region, rack)
-                await append(log, 20)
-                assert here.problems() == []
-
-    uvloop.run(main())
+        # The others come back, and so does the log.
+        for region in ("east", "north"):
+            for rack in RACKS:
+                await here.add(region, rack)
+        await append(log, 20)
+        assert here.problems() == []
 
 
 # ---- reads
@@ -227,14 +210,14 @@ EVERYWHERE = Replication(
 ENTRIES = 300
 
 
-@asynccontextmanager
-async def written(directory: Path) -> AsyncIterator[World]:
+@async_fixture
+async def written(tmp_path: Path) -> AsyncIterator[World]:
     """300 entries, all of them on all nodes."""
-    async with world(directory, rule=EVERYWHERE) as here:
+    async with world(tmp_path, rule=EVERYWHERE) as here:
         await here.cluster.start_proxy(region="north")
         async with await here.cluster.connect() as log:
             await append(log, ENTRIES)
-        assert here.problems() == [] and len(here.manifest().segments) > 3
+        assert here.problems() == [] and len(here.cluster.manifest().segments) > 3
         yield here
 
 
@@ -262,49 +245,39 @@ def share(spent: dict[str, int], *names: str) -> float:
     return sum(size for name, size in spent.items() if name in names) / sum(spent.values())
 
 
-def test_reads_are_served_by_the_nearest_replica(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with written(tmp_path) as here:
-            spent, _, _ = await read_in_the_east(here)
-            # At the tail a second node may be asked as well, and show the newest block again.
-            assert share(spent, "east-r1") > 0.95, spent
-            assert share(spent, *here.of("north"), *here.of("west")) < 0.02, spent
-
-    uvloop.run(main())
+async def test_reads_are_served_by_the_nearest_replica(written: World) -> None:
+    spent, _, _ = await read_in_the_east(written)
+    # At the tail a second node may be asked as well, and show the newest block again.
+    assert share(spent, "east-r1") > 0.95, spent
+    assert share(spent, *written.of("north"), *written.of("west")) < 0.02, spent
 
 
-def test_without_the_nearest_node_the_next_rack_serves_then_another_region(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with written(tmp_path) as here:
-            await here.stop(["east-r1"])
-            spent, seconds, _ = await read_in_the_east(here)
-            assert share(spent, "east-r2") > 0.95, spent
-            assert seconds < 3.0
-
-            await here.stop(["east-r2"])
-            spent, seconds, _ = await read_in_the_east(here)
-            assert share(spent, *here.of("north"), *here.of("west")) == 1.0
-            # A round trip to another region for each request, of which there are some in each
-            # segment; but no request waits for a node that is gone.
-            assert seconds < 8.0
-
-    uvloop.run(main())
-
-
-def test_a_node_that_hangs_is_passed_over_after_a_delay_and_then_not_asked_first(
-    tmp_path: Path,
+async def test_without_the_nearest_node_the_next_rack_serves_then_another_region(
+    written: World,
 ) -> None:
-    async def main() -> None:
-        async with written(tmp_path) as here:
-            _, healthy, _ = await read_in_the_east(here)
-            server, _ = here.cluster.nodes["east-r1"]
-            asked = []
-            server.owner.read = lambda reply, read, trusted: asked.append(read)  # type: ignore
-            spent, seconds, speculated = await read_in_the_east(here)
-            assert asked, "it was never asked"
-            assert share(spent, "east-r2") > 0.9, spent
-            # The first reads wait for it, the others know better.
-            assert speculated <= 8 and len(asked) <= 8, (speculated, len(asked))
-            assert seconds < healthy + 3.0
+    await written.stop(["east-r1"])
+    spent, seconds, _ = await read_in_the_east(written)
+    assert share(spent, "east-r2") > 0.95, spent
+    assert seconds < 3.0
 
-    uvloop.run(main())
+    await written.stop(["east-r2"])
+    spent, seconds, _ = await read_in_the_east(written)
+    assert share(spent, *written.of("north"), *written.of("west")) == 1.0
+    # A round trip to another region for each request, of which there are some in each
+    # segment; but no request waits for a node that is gone.
+    assert seconds < 8.0
+
+
+async def test_a_node_that_hangs_is_passed_over_after_a_delay_and_then_not_asked_first(
+    written: World,
+) -> None:
+    _, healthy, _ = await read_in_the_east(written)
+    server, _ = written.cluster.nodes["east-r1"]
+    asked = []
+    server.owner.read = lambda reply, read, trusted: asked.append(read)  # type: ignore
+    spent, seconds, speculated = await read_in_the_east(written)
+    assert asked, "it was never asked"
+    assert share(spent, "east-r2") > 0.9, spent
+    # The first reads wait for it, the others know better.
+    assert speculated <= 8 and len(asked) <= 8, (speculated, len(asked))
+    assert seconds < healthy + 3.0

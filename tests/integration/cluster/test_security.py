@@ -6,13 +6,14 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
-from harness.in_process_cluster import InProcessCluster
+from harness.files import token_file
+from harness.in_process_cluster import InProcessCluster, in_process_cluster
 from harness.server_process import listening_addresses
 from tls_material import Authority
 
@@ -166,29 +167,25 @@ async def append_and_read(log: AsyncLog, payload: bytes) -> list[bytes]:
     raise AssertionError("the tail has ended")
 
 
-def test_clients_proxies_and_nodes_talk_under_tls(secure: SecureCluster) -> None:
-    async def main() -> None:
-        async with await secure.connect(secure.ours.ca) as log:
-            assert await append_and_read(log, b"sealed") == [b"sealed"]
-
-    uvloop.run(main())
+async def test_clients_proxies_and_nodes_talk_under_tls(secure: SecureCluster) -> None:
+    async with await secure.connect(secure.ours.ca) as log:
+        assert await append_and_read(log, b"sealed") == [b"sealed"]
     for name in secure.all:
         path = secure.processes.directory
         path = path / name / "node.json" if secure.kind(name) == "node" else path / f"{name}.json"
         assert json.loads(path.read_text())["tls"] is True, name
 
 
-def test_a_client_believes_only_the_authority_that_it_was_given(secure: SecureCluster) -> None:
-    async def main() -> None:
-        for ca, error, words in (
-            (secure.other.ca, Unavailable, "certificate verify failed"),
-            (None, BadConfig, "speaks TLS: give tls_ca"),
-        ):
-            with pytest.raises(error, match=words):
-                async with await secure.connect(ca, timeout=1.0):
-                    pass
-
-    uvloop.run(main())
+async def test_a_client_believes_only_the_authority_that_it_was_given(
+    secure: SecureCluster,
+) -> None:
+    for ca, error, words in (
+        (secure.other.ca, Unavailable, "certificate verify failed"),
+        (None, BadConfig, "speaks TLS: give tls_ca"),
+    ):
+        with pytest.raises(error, match=words):
+            async with await secure.connect(ca, timeout=1.0):
+                pass
 
 
 def test_plain_bytes_on_a_tls_port_get_nothing(secure: SecureCluster, name: str) -> None:
@@ -239,14 +236,13 @@ def test_a_hello_of_the_other_kind_is_refused_even_with_the_right_token(
     ids=lambda message: type(message).__name__,
 )
 @pytest.mark.parametrize("name", ["p0", "r0"])
-def test_what_is_for_nodes_is_not_done_by_a_proxy(
+async def test_what_is_for_nodes_is_not_done_by_a_proxy(
     secure: SecureCluster, message: Any, name: str
 ) -> None:
     with Raw(secure, name) as raw:
         assert isinstance(raw.ask(hello("proxy", secure.tokens["proxy"])), Frame)
         assert isinstance(raw.ask(message, b"x" * 200), PenstockError)
-
-    uvloop.run(_still_works(secure))
+    await _still_works(secure)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +251,7 @@ def test_what_is_for_nodes_is_not_done_by_a_proxy(
     ids=lambda message: type(message).__name__,
 )
 @pytest.mark.parametrize("cookie", ["", "right"])
-def test_what_is_for_proxies_is_not_done_by_a_node(
+async def test_what_is_for_proxies_is_not_done_by_a_node(
     secure: SecureCluster, message: Any, cookie: str
 ) -> None:
     identity = json.loads((secure.processes.directory / "n0" / "identity.json").read_text())
@@ -263,8 +259,7 @@ def test_what_is_for_proxies_is_not_done_by_a_node(
     with Raw(secure, "n0") as raw:
         assert isinstance(raw.ask(hello("node", secure.tokens["node"], cookie)), Frame)
         assert isinstance(raw.ask(message, b"x" * 200), PenstockError)
-
-    uvloop.run(_still_works(secure))
+    await _still_works(secure)
 
 
 async def _still_works(secure: SecureCluster) -> None:
@@ -310,16 +305,12 @@ def test_every_process_listens_where_it_says_and_nowhere_else(secure: SecureClus
     assert {host for ports in found.values() for host, _ in ports} <= loopback
 
 
-def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
+async def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
     """Neither in what `ps` shows, nor in what the processes say or keep in the metadata."""
-
-    async def statuses() -> list[str]:
-        async with await secure.connect(secure.ours.ca) as log:
-            return [await log.status()]
-
     secrets = [token.encode() for token in secure.tokens.values()]
     key = secure.ours.issue("again", hosts=HOSTS).key.read_bytes().splitlines()[1]
-    shown = {"status": uvloop.run(statuses())[0].encode()}
+    async with await secure.connect(secure.ours.ca) as log:
+        shown = {"status": (await log.status()).encode()}
     for name, process in secure.all.items():
         shown[f"arguments of {name}"] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         shown[f"environment of {name}"] = Path(f"/proc/{process.pid}/environ").read_bytes()
@@ -335,74 +326,58 @@ def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_wrong_token_is_told_at_once_to_a_client_of_the_cluster(
+async def test_a_wrong_token_is_told_at_once_to_a_client_of_the_cluster(
     secure: SecureCluster, tmp_path: Path
 ) -> None:
-    wrong = tmp_path / "wrong"
-    wrong.touch(0o600)
-    wrong.write_text("0" * 64)
-
-    async def main() -> None:
-        for token_file in (wrong, secure.processes.node_token_file):
-            route = endpoint(secure.processes.address, token_file=token_file, tls_ca=secure.ours.ca)
-            async with asyncio.timeout(5):
-                with pytest.raises(Unauthorized):
-                    await AsyncLog.connect(route)
-
-    uvloop.run(main())
+    for path in (token_file(tmp_path / "wrong"), secure.processes.node_token_file):
+        route = endpoint(secure.processes.address, token_file=path, tls_ca=secure.ours.ca)
+        async with asyncio.timeout(5):
+            with pytest.raises(Unauthorized):
+                await AsyncLog.connect(route)
 
 
 # ---- a proxy and its nodes, in this process
 
 
-def test_a_proxy_believes_only_nodes_that_its_authority_vouches_for(tmp_path: Path) -> None:
+@asynccontextmanager
+async def three_nodes(directory: Path, **settings: Any) -> AsyncIterator[InProcessCluster]:
+    async with in_process_cluster(directory, nodes=0, proxies=0) as cluster:
+        for number in range(3):
+            await cluster.start_node(f"n{number}", **settings)
+        yield cluster
+
+
+async def test_a_proxy_believes_only_nodes_that_its_authority_vouches_for(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "a", "ours"), Authority(tmp_path / "b", "other")
     files = other.issue("node", hosts=HOSTS)
 
-    async def main() -> None:
-        cluster = InProcessCluster(tmp_path / "cluster")
-        cluster.directory.mkdir()
-        try:
-            for number in range(3):
-                await cluster.start_node(f"n{number}", tls_cert=files.cert, tls_key=files.key)
-            proxy = await cluster.start_proxy(tls_ca=ours.ca)
-            assert await _refusal(cluster, proxy.info.port) is not None
-            await cluster.stop_proxy(proxy)
-            for server, _ in cluster.nodes.values():
-                assert server.metrics.unauthorized == server.metrics.written_records == 0
+    async with three_nodes(tmp_path, tls_cert=files.cert, tls_key=files.key) as cluster:
+        proxy = await cluster.start_proxy(tls_ca=ours.ca)
+        assert await _refusal(cluster, proxy.info.port) is not None
+        await cluster.stop_proxy(proxy)
+        for server, _ in cluster.nodes.values():
+            assert server.metrics.unauthorized == server.metrics.written_records == 0
 
-            await cluster.start_proxy(tls_ca=other.ca)
-            async with await cluster.connect() as log:
-                assert await append_and_read(log, b"believed") == [b"believed"]
-        finally:
-            await cluster.stop()
-
-    uvloop.run(main())
+        await cluster.start_proxy(tls_ca=other.ca)
+        async with await cluster.connect() as log:
+            assert await append_and_read(log, b"believed") == [b"believed"]
 
 
-def test_a_proxy_with_a_wrong_token_gets_nothing_from_nodes(tmp_path: Path) -> None:
-    async def main() -> None:
-        cluster = InProcessCluster(tmp_path)
-        try:
-            for number in range(3):
-                await cluster.start_node(f"n{number}")
-            token = (tmp_path / "node-token").read_text()
-            (tmp_path / "node-token").write_text("1" * 64)
-            proxy = await cluster.start_proxy()
-            assert await _refusal(cluster, proxy.info.port) is not None
-            for server, _ in cluster.nodes.values():
-                assert server.metrics.written_records == 0
-                assert server.metrics.unauthorized > 0
-            await cluster.stop_proxy(proxy)
+async def test_a_proxy_with_a_wrong_token_gets_nothing_from_nodes(tmp_path: Path) -> None:
+    async with three_nodes(tmp_path) as cluster:
+        token = (tmp_path / "node-token").read_text()
+        (tmp_path / "node-token").write_text("1" * 64)
+        proxy = await cluster.start_proxy()
+        assert await _refusal(cluster, proxy.info.port) is not None
+        for server, _ in cluster.nodes.values():
+            assert server.metrics.written_records == 0
+            assert server.metrics.unauthorized > 0
+        await cluster.stop_proxy(proxy)
 
-            (tmp_path / "node-token").write_text(token)
-            await cluster.start_proxy()
-            async with await cluster.connect() as log:
-                assert await append_and_read(log, b"believed") == [b"believed"]
-        finally:
-            await cluster.stop()
-
-    uvloop.run(main())
+        (tmp_path / "node-token").write_text(token)
+        await cluster.start_proxy()
+        async with await cluster.connect() as log:
+            assert await append_and_read(log, b"believed") == [b"believed"]
 
 
 async def _refusal(cluster: InProcessCluster, port: int) -> PenstockError | None:

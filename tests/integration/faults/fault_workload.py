@@ -6,12 +6,15 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from harness.history import Append, History, Reading
+from harness.server_process import ServerProcess
 
 from penstock.errors import GuardFailed, PenstockError
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Resolve
+from penstock.log.client.connection import ClientConnection
 from penstock.log.records import Appended, Entry, Guard, NewEntry, SetKey
 
 TAGS = tuple(f"tag-{number}" for number in range(8))
@@ -162,3 +165,37 @@ async def read_final(
     tail = (await log.bounds()).tail
     final = await log.read(end=tail)
     return final, {tag: await log.read([tag], end=tail) for tag in tags}
+
+
+@dataclass(frozen=True, slots=True)
+class UnderLoad:
+    """What `under_load` yields."""
+
+    history: History
+    logs: list[AsyncLog]
+    writers: list[Writer]
+    #: Those of `logs` when everything had been read.
+    connections: list[ClientConnection | None] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def under_load(server: ServerProcess, *, writers: int = 2) -> AsyncIterator[UnderLoad]:
+    """Writers and a tail at work; in the end the tail has seen all, and every law holds."""
+    history = History()
+    stop = asyncio.Event()
+    async with clients(server.endpoint(), writers + 1) as logs:
+        made = [
+            Writer(log, history, f"writer-{number}", random.Random(number))
+            for number, log in enumerate(logs[:writers])
+        ]
+        work = [asyncio.create_task(writer.run(stop)) for writer in made]
+        reading = history.reading("tail", None)
+        tail = asyncio.create_task(follow(logs[-1], reading))
+        load = UnderLoad(history, logs, made)
+        yield load
+        stop.set()
+        await asyncio.gather(*work)
+        final, by_tag = await read_final(logs[0])
+        await settle([reading], [tail], final[-1].lsn + 1)
+        load.connections.extend(log.connection for log in logs)
+    assert history.check(final, by_tag) == []

@@ -6,17 +6,18 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from served_log import ServedLog, served
+from harness.async_tests import async_fixture
+from harness.served_log import ServedLog, served
 from tls_material import Authority, CertificateFiles
 
 from penstock.config import ServerConfig
 from penstock.errors import BadConfig, Unavailable
 from penstock.limits import PREAUTH_SECONDS_MAX
-from penstock.log.client.client import AsyncLog, Endpoint, Resolve
+from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_token
@@ -28,6 +29,17 @@ def tls_config(tmp_path: Path, files: CertificateFiles, host: str = "127.0.0.1")
     return ServerConfig(
         tmp_path / "data", host=host, port=0, tls_cert=files.cert, tls_key=files.key
     )
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ours")
+
+
+@async_fixture
+async def log(tmp_path: Path, authority: Authority) -> AsyncIterator[ServedLog]:
+    async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
+        yield log
 
 
 def endpoint_of(log: ServedLog, ca: Path | None, host: str = "localhost") -> Resolve:
@@ -46,27 +58,19 @@ async def connect(resolve: Resolve, timeout: float = 10.0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_server_with_a_certificate_of_the_given_authority_is_believed(
-    tmp_path: Path, host: str
+async def test_a_server_with_a_certificate_of_the_given_authority_is_believed(
+    authority: Authority, host: str, log: ServedLog
 ) -> None:
-    authority = Authority(tmp_path, "ours")
-
-    async def main() -> None:
-        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
-            assert await connect(endpoint_of(log, authority.ca, host)) == [b"sealed"]
-
-    asyncio.run(main())
+    assert await connect(endpoint_of(log, authority.ca, host)) == [b"sealed"]
 
 
-def test_with_tls_a_server_may_listen_on_every_address(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
+async def test_with_tls_a_server_may_listen_on_every_address(
+    authority: Authority, tmp_path: Path
+) -> None:
     files = authority.issue("server", hosts=HOSTS)
 
-    async def main() -> None:
-        async with served(tls_config(tmp_path, files, host="0.0.0.0")) as log:
-            assert await connect(endpoint_of(log, authority.ca)) == [b"sealed"]
-
-    asyncio.run(main())
+    async with served(tls_config(tmp_path, files, host="0.0.0.0")) as log:
+        assert await connect(endpoint_of(log, authority.ca)) == [b"sealed"]
 
 
 def _other_authority(authority: Authority) -> CertificateFiles:
@@ -86,35 +90,29 @@ IMPOSTORS: dict[str, Callable[[Authority], CertificateFiles]] = {
 
 
 @pytest.mark.parametrize("name", IMPOSTORS)
-def test_an_impostor_is_refused_before_it_sees_the_token(tmp_path: Path, name: str) -> None:
-    authority = Authority(tmp_path, "ours")
+async def test_an_impostor_is_refused_before_it_sees_the_token(
+    authority: Authority, tmp_path: Path, name: str
+) -> None:
+    async with served(tls_config(tmp_path, IMPOSTORS[name](authority))) as log:
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            await connect(endpoint_of(log, authority.ca), timeout=0.5)
 
-    async def main() -> None:
-        async with served(tls_config(tmp_path, IMPOSTORS[name](authority))) as log:
-            with pytest.raises(Unavailable, match="certificate verify failed"):
-                await connect(endpoint_of(log, authority.ca), timeout=0.5)
-
-            metrics = log.server.service.metrics
-            assert (metrics.unauthorized, metrics.bad_frames, metrics.appended_entries) == (0, 0, 0)
-
-    asyncio.run(main())
+        metrics = log.server.service.metrics
+        assert (metrics.unauthorized, metrics.bad_frames, metrics.appended_entries) == (0, 0, 0)
 
 
-def test_an_authority_of_the_system_is_not_trusted_beside_the_given_one(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
+async def test_an_authority_of_the_system_is_not_trusted_beside_the_given_one(
+    authority: Authority, tmp_path: Path
+) -> None:
     resolve = address_endpoint(
         "penstock://localhost:1", token_file=_token_file(tmp_path), tls_ca=authority.ca
     )
 
-    context = asyncio.run(_endpoint(resolve)).tls
+    context = (await resolve()).tls
 
     assert context is not None and context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
     assert len(context.get_ca_certs()) == 1
-
-
-async def _endpoint(resolve: Resolve) -> Endpoint:
-    return await resolve()
 
 
 def _token_file(directory: Path) -> Path:
@@ -124,65 +122,45 @@ def _token_file(directory: Path) -> Path:
     return path
 
 
-def test_clients_of_the_directory_of_a_tls_server_are_told_how_to_connect(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
-
-    async def main() -> None:
-        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
-            with pytest.raises(BadConfig, match=r"speaks TLS: connect with penstock://127.*tls_ca"):
-                await connect(directory_endpoint(log.server.config.data_dir))
-
-    asyncio.run(main())
+async def test_clients_of_the_directory_of_a_tls_server_are_told_how_to_connect(
+    log: ServedLog,
+) -> None:
+    with pytest.raises(BadConfig, match=r"speaks TLS: connect with penstock://127.*tls_ca"):
+        await connect(directory_endpoint(log.server.config.data_dir))
 
 
-def test_plain_bytes_on_a_tls_port_get_nothing_and_harm_nobody(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
+async def test_plain_bytes_on_a_tls_port_get_nothing_and_harm_nobody(
+    authority: Authority, log: ServedLog
+) -> None:
+    with pytest.raises(Unavailable):
+        await connect(endpoint_of(log, None), timeout=0.5)
+    answer = await asyncio.to_thread(
+        talk, log.server.address.port, b"GET /metrics HTTP/1.1\r\n\r\n"
+    )
+    assert b"HTTP" not in answer and b"penstock" not in answer
 
-    async def main() -> None:
-        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
-            with pytest.raises(Unavailable):
-                await connect(endpoint_of(log, None), timeout=0.5)
-            answer = await asyncio.to_thread(
-                talk, log.server.address.port, b"GET /metrics HTTP/1.1\r\n\r\n"
-            )
-            assert b"HTTP" not in answer and b"penstock" not in answer
-
-            assert await connect(endpoint_of(log, authority.ca)) == [b"sealed"]
-
-    asyncio.run(main())
+    assert await connect(endpoint_of(log, authority.ca)) == [b"sealed"]
 
 
-def test_a_tls_client_finds_nobody_on_a_plain_port(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
-
-    async def main() -> None:
-        async with served(ServerConfig(tmp_path / "data", port=0)) as log:
-            with pytest.raises(Unavailable):
-                await connect(endpoint_of(log, authority.ca), timeout=0.5)
-            assert log.server.service.metrics.bad_frames >= 1
-            assert log.server.service.metrics.unauthorized == 0
-
-    asyncio.run(main())
+async def test_a_tls_client_finds_nobody_on_a_plain_port(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with served(ServerConfig(tmp_path / "data", port=0)) as log:
+        with pytest.raises(Unavailable):
+            await connect(endpoint_of(log, authority.ca), timeout=0.5)
+        assert log.server.service.metrics.bad_frames >= 1
+        assert log.server.service.metrics.unauthorized == 0
 
 
-def test_metrics_are_served_under_tls(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
-
-    async def main() -> None:
-        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
-            token = read_token(log.server.config.data_dir / "token")
-            request = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n"
-            context = ssl.create_default_context(cafile=str(authority.ca))
-            answer = await asyncio.to_thread(
-                talk, log.server.address.port, request.encode(), context
-            )
-            assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"# EOF\n")
-
-    asyncio.run(main())
+async def test_metrics_are_served_under_tls(authority: Authority, log: ServedLog) -> None:
+    token = read_token(log.server.config.data_dir / "token")
+    request = f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    answer = await asyncio.to_thread(talk, log.server.address.port, request.encode(), context)
+    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"# EOF\n")
 
 
-def test_versions_below_tls_1_2_are_not_spoken(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, "ours")
+async def test_versions_below_tls_1_2_are_not_spoken(authority: Authority, log: ServedLog) -> None:
     context = ssl.create_default_context(cafile=str(authority.ca))
     context.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
@@ -190,31 +168,24 @@ def test_versions_below_tls_1_2_are_not_spoken(tmp_path: Path) -> None:
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
 
-    async def main() -> None:
-        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
-            with pytest.raises(OSError):
-                await asyncio.to_thread(talk, log.server.address.port, b"", context)
-
-    asyncio.run(main())
+    with pytest.raises(OSError):
+        await asyncio.to_thread(talk, log.server.address.port, b"", context)
 
 
-def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_handshake_that_does_not_come_is_not_waited_for(
+    authority: Authority, log: ServedLog
+) -> None:
     """Silence, half a hello, and a handshake without a token: each ends within the deadline."""
-    authority = Authority(tmp_path, "ours")
     context = ssl.create_default_context(cafile=str(authority.ca))
 
-    async def main() -> None:
-        async with served(tls_config(tmp_path, authority.issue("server", hosts=HOSTS))) as log:
-            port = log.server.address.port
-            started = time.monotonic()
-            await asyncio.gather(
-                asyncio.to_thread(talk, port, b""),
-                asyncio.to_thread(talk, port, bytes.fromhex("16030100f8010000f40303")),
-                asyncio.to_thread(talk, port, b"", context),
-            )
-            assert time.monotonic() - started < PREAUTH_SECONDS_MAX + 3
-
-    asyncio.run(main())
+    port = log.server.address.port
+    started = time.monotonic()
+    await asyncio.gather(
+        asyncio.to_thread(talk, port, b""),
+        asyncio.to_thread(talk, port, bytes.fromhex("16030100f8010000f40303")),
+        asyncio.to_thread(talk, port, b"", context),
+    )
+    assert time.monotonic() - started < PREAUTH_SECONDS_MAX + 3
 
 
 def talk(port: int, data: bytes, context: ssl.SSLContext | None = None) -> bytes:

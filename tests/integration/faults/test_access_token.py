@@ -97,7 +97,7 @@ def test_requests_sent_right_behind_a_wrong_token_are_not_done(server: ServerPro
         assert isinstance(bounds, m.LogBounds) and bounds.trim_point == 0
 
 
-def test_a_client_with_a_wrong_token_is_told_at_once_and_does_not_try_again(
+async def test_a_client_with_a_wrong_token_is_told_at_once_and_does_not_try_again(
     server: ServerProcess,
 ) -> None:
     before = read_metrics(server)["penstock_unauthorized_total"]
@@ -107,12 +107,9 @@ def test_a_client_with_a_wrong_token_is_told_at_once_and_does_not_try_again(
     async def resolve() -> Endpoint:
         return Endpoint(address.host, address.port, "0" * 64)
 
-    async def main() -> None:
-        async with asyncio.timeout(5):
-            with pytest.raises(Unauthorized):
-                await AsyncLog.connect(resolve)
-
-    asyncio.run(main())
+    async with asyncio.timeout(5):
+        with pytest.raises(Unauthorized):
+            await AsyncLog.connect(resolve)
 
     assert read_metrics(server)["penstock_unauthorized_total"] == before + 1
 
@@ -142,12 +139,12 @@ def test_a_client_of_a_directory_refuses_a_token_that_others_may_read(tmp_path: 
             asyncio.run(AsyncLog.connect(directory_endpoint(server.data_dir, start=False)))
 
 
-def test_a_new_token_locks_out_the_old_one_and_clients_of_the_directory_follow(
+async def test_a_new_token_locks_out_the_old_one_and_clients_of_the_directory_follow(
     tmp_path: Path,
 ) -> None:
     """Rotation: remove the file, restart the server."""
 
-    async def main(server: ServerProcess) -> str:
+    with ServerProcess(tmp_path / "data") as server:
         old = token_of(server)
         async with await AsyncLog.connect(server.endpoint()) as log:
             await log.append([NewEntry(b"before", ("t",))])
@@ -156,10 +153,6 @@ def test_a_new_token_locks_out_the_old_one_and_clients_of_the_directory_follow(
             await asyncio.to_thread(server.start)
             await log.append([NewEntry(b"after", ("t",))])
             assert [entry.payload for entry in await log.read(["t"])] == [b"before", b"after"]
-        return old
-
-    with ServerProcess(tmp_path / "data") as server:
-        old = asyncio.run(main(server))
 
         assert token_of(server) != old
         with RawClient(server) as client:

@@ -6,7 +6,6 @@ Goal: I19, one client cannot stop or swell the server for the others.
 from __future__ import annotations
 
 import asyncio
-import random
 import resource
 import socket
 import statistics
@@ -16,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fault_workload import Writer, clients, follow, read_final, settle
-from harness.history import History
+from fault_workload import clients, under_load
 from harness.server_process import ServerProcess
+from harness.waiting import until
 from raw_client import RawClient, read_metrics
 
 from penstock.limits import (
@@ -36,7 +35,6 @@ from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
 
 HALF_OPEN = 1000
-SEED = 20260603
 
 
 @contextmanager
@@ -77,45 +75,29 @@ def wait_closed(one: socket.socket, deadline: float) -> bool:
 
 
 @pytest.mark.timeout(120)
-def test_a_thousand_half_open_connections_are_closed_in_time_and_hurt_nobody(
-    tmp_path: Path,
+async def test_a_thousand_half_open_connections_are_closed_in_time_and_hurt_nobody(
+    server: ServerProcess,
 ) -> None:
-    print(f"seed {SEED}")
+    before = server.descriptor_count()
+    async with under_load(server, writers=1) as load:
+        await asyncio.sleep(0.5)
+        memory = server.memory_bytes()
+        latencies = load.writers[0].latencies
+        calm = len(latencies)
 
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        stop = asyncio.Event()
-        async with clients(server.endpoint(), 2) as logs:
-            writer = Writer(logs[0], history, "writer", random.Random(SEED))
-            work = asyncio.create_task(writer.run(stop))
-            reading = history.reading("tail", None)
-            tail = asyncio.create_task(follow(logs[1], reading))
-            await asyncio.sleep(0.5)
-            memory = server.memory_bytes()
-            calm = len(writer.latencies)
+        unclosed, peak = await asyncio.to_thread(crowd, server)
+        crowded = latencies[calm:]
 
-            unclosed, peak = await asyncio.to_thread(crowd, server)
-            crowded = writer.latencies[calm:]
-            stop.set()
-            await work
-            final, by_tag = await read_final(logs[0])
-            await settle([reading], [tail], final[-1].lsn + 1)
-
-        assert unclosed == 0
-        print(f"memory grew by {(peak - memory) / MIB:.1f} MiB")
-        assert peak - memory < 48 * MIB
-        print(f"appends meanwhile: {len(crowded)}, median {statistics.median(crowded):.4f} s")
-        assert len(crowded) > 100
-        assert statistics.median(crowded) < 0.5
-        assert max(crowded) < PREAUTH_SECONDS_MAX
-        assert history.check(final, by_tag) == []
-
-    with ServerProcess(tmp_path / "data") as server:
-        before = server.descriptor_count()
-        asyncio.run(main(server))
-        assert read_metrics(server)["penstock_connections"] == 0
-        assert server.descriptor_count() <= before + 8, "descriptors leak"
-        assert server.stop() == 0
+    assert unclosed == 0
+    print(f"memory grew by {(peak - memory) / MIB:.1f} MiB")
+    assert peak - memory < 48 * MIB
+    print(f"appends meanwhile: {len(crowded)}, median {statistics.median(crowded):.4f} s")
+    assert len(crowded) > 100
+    assert statistics.median(crowded) < 0.5
+    assert max(crowded) < PREAUTH_SECONDS_MAX
+    await until(lambda: read_metrics(server)["penstock_connections"] == 0)
+    assert server.descriptor_count() <= before + 8, "descriptors leak"
+    assert server.stop() == 0
 
 
 def crowd(server: ServerProcess) -> tuple[int, int]:
@@ -129,31 +111,21 @@ def crowd(server: ServerProcess) -> tuple[int, int]:
 
 
 @pytest.mark.timeout(60)
-def test_half_open_connections_do_not_take_the_descriptors_that_the_log_needs(
-    tmp_path: Path,
+async def test_half_open_connections_do_not_take_the_descriptors_that_the_log_needs(
+    rolling: ServerProcess,
 ) -> None:
     """Where the kernel grants few descriptors, connections are refused before segments are."""
 
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        stop = asyncio.Event()
-        async with clients(server.endpoint(), 1) as (log,):
-            writer = Writer(log, history, "writer", random.Random(SEED))
-            work = asyncio.create_task(writer.run(stop))
-            server.limit_descriptors(256)
-            with half_open(server, 400):
-                segments = len(list((server.data_dir / "log").glob("seg-*.log")))
-                while len(list((server.data_dir / "log").glob("seg-*.log"))) < segments + 5:
-                    await asyncio.sleep(0.01)
-                assert server.descriptor_count() < 256
-            stop.set()
-            await work
-            final, by_tag = await read_final(log)
-        assert history.check(final, by_tag) == []
+    def segments() -> int:
+        return len(list((rolling.data_dir / "log").glob("seg-*.log")))
 
-    with ServerProcess(tmp_path / "data", segment_bytes=64 * KIB) as server:
-        asyncio.run(main(server))
-        assert server.stop() == 0
+    async with under_load(rolling, writers=1):
+        rolling.limit_descriptors(256)
+        with half_open(rolling, 400):
+            wanted = segments() + 5
+            await until(lambda: segments() >= wanted, seconds=50)
+            assert rolling.descriptor_count() < 256
+    assert rolling.stop() == 0
 
 
 def test_a_server_asks_for_as_many_descriptors_as_its_limits_promise(tmp_path: Path) -> None:
@@ -169,20 +141,18 @@ def test_a_server_asks_for_as_many_descriptors_as_its_limits_promise(tmp_path: P
 
 
 @pytest.mark.timeout(60)
-def test_a_new_client_gets_in_once_the_half_open_ones_are_gone(tmp_path: Path) -> None:
-    async def main(server: ServerProcess) -> float:
-        started = time.monotonic()
-        with half_open(server, PREAUTH_CONNECTIONS_MAX):
-            async with await AsyncLog.connect(server.endpoint()) as log:
-                await log.append([NewEntry(b"in")])
-        return time.monotonic() - started
-
-    with ServerProcess(tmp_path / "data") as server:
-        assert asyncio.run(main(server)) < 2 * PREAUTH_SECONDS_MAX + 2
+async def test_a_new_client_gets_in_once_the_half_open_ones_are_gone(server: ServerProcess) -> None:
+    started = time.monotonic()
+    with half_open(server, PREAUTH_CONNECTIONS_MAX):
+        async with await AsyncLog.connect(server.endpoint()) as log:
+            await log.append([NewEntry(b"in")])
+    assert time.monotonic() - started < 2 * PREAUTH_SECONDS_MAX + 2
 
 
 @pytest.mark.timeout(120)
-def test_a_reader_that_does_not_read_costs_its_credit_and_delays_nobody(tmp_path: Path) -> None:
+async def test_a_reader_that_does_not_read_costs_its_credit_and_delays_nobody(
+    server: ServerProcess,
+) -> None:
     """Goal: a stalled reader holds at most its credit in the server, while others read on.
 
     Method: it subscribes to everything from the start and then leaves its socket alone, while
@@ -191,32 +161,26 @@ def test_a_reader_that_does_not_read_costs_its_credit_and_delays_nobody(tmp_path
     payload = bytes(64 * KIB)
     groups = 60 * MIB // len(payload)
 
-    async def main(server: ServerProcess) -> None:
-        async with clients(server.endpoint(), 2) as (writer, reader):
-            await load(writer, reader, server, groups // 4, payload)  # warm: caches are filled
-            memory = server.memory_bytes()
-            plain = await load(writer, reader, server, groups, payload)
-            grown = server.memory_bytes() - memory
-            stalled = [RawClient(server).hello() for _ in range(4)]
-            for one in stalled:
-                message = m.Subscribe(5, None, 0, 2**62, CREDIT_BYTES_DEFAULT)
-                one.send(encode_frame(message.KIND, 5, m.encode_message(message)))
+    async with clients(server.endpoint(), 2) as (writer, reader):
+        await load(writer, reader, server, groups // 4, payload)  # warm: caches are filled
+        memory = server.memory_bytes()
+        plain = await load(writer, reader, server, groups, payload)
+        grown = server.memory_bytes() - memory
+        stalled = [RawClient(server).hello() for _ in range(4)]
+        for one in stalled:
+            message = m.Subscribe(5, None, 0, 2**62, CREDIT_BYTES_DEFAULT)
+            one.send(encode_frame(message.KIND, 5, m.encode_message(message)))
 
-            beside = await load(writer, reader, server, groups, payload)
+        beside = await load(writer, reader, server, groups, payload)
 
-            more = server.memory_bytes() - memory - grown
-            print(
-                f"alone {plain:.2f} s, beside stalled readers {beside:.2f} s; {more / MIB:.1f} MiB"
-            )
-            # One piece may overdraw the credit; pieces and socket buffers are beside it.
-            assert more < len(stalled) * (CREDIT_BYTES_DEFAULT + 4 * MIB) + 16 * MIB
-            assert beside < 4 * plain + 2.0
-            assert read_metrics(server)["penstock_subscriptions_behind"] == len(stalled)
-            for one in stalled:
-                one.close()
-
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(main(server))
+        more = server.memory_bytes() - memory - grown
+        print(f"alone {plain:.2f} s, beside stalled readers {beside:.2f} s; {more / MIB:.1f} MiB")
+        # One piece may overdraw the credit; pieces and socket buffers are beside it.
+        assert more < len(stalled) * (CREDIT_BYTES_DEFAULT + 4 * MIB) + 16 * MIB
+        assert beside < 4 * plain + 2.0
+        assert read_metrics(server)["penstock_subscriptions_behind"] == len(stalled)
+        for one in stalled:
+            one.close()
 
 
 async def load(
@@ -243,24 +207,26 @@ async def load(
 
 
 @pytest.mark.timeout(60)
-def test_answers_that_nobody_reads_do_not_pile_up_in_the_server(tmp_path: Path) -> None:
+async def test_answers_that_nobody_reads_do_not_pile_up_in_the_server(
+    server: ServerProcess,
+) -> None:
     """A client with the token asks for the same large answer over and over, and reads none."""
     wanted = 2000
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(fill(server, NewEntry(bytes(512 * KIB), ("large",))))
-        memory = server.memory_bytes()
-        message = m.ReadLast("large", 2**62)
-        question = encode_frame(message.KIND, 9, m.encode_message(message))
-        with RawClient(server) as rude, RawClient(server) as other:
-            rude.hello()
-            other.hello()
-            rude.send_slowly(question * wanted, seconds=1.0)
-            grown = peak_memory(server, seconds=3.0) - memory
+    async with await AsyncLog.connect(server.endpoint()) as log:
+        await log.append([NewEntry(bytes(512 * KIB), ("large",))])
+    memory = server.memory_bytes()
+    message = m.ReadLast("large", 2**62)
+    question = encode_frame(message.KIND, 9, m.encode_message(message))
+    with RawClient(server) as rude, RawClient(server) as other:
+        rude.hello()
+        other.hello()
+        rude.send_slowly(question * wanted, seconds=1.0)
+        grown = peak_memory(server, seconds=1.5) - memory
 
-            assert isinstance(other.ask(m.GetBounds()), m.LogBounds)
-            print(f"memory grew by {grown / MIB:.1f} MiB")
-            assert grown < 128 * MIB
-        assert server.stop() == 0
+        assert isinstance(other.ask(m.GetBounds()), m.LogBounds)
+        print(f"memory grew by {grown / MIB:.1f} MiB")
+        assert grown < 128 * MIB
+    assert server.stop() == 0
 
 
 def peak_memory(server: ServerProcess, *, seconds: float) -> int:
@@ -270,8 +236,3 @@ def peak_memory(server: ServerProcess, *, seconds: float) -> int:
         peak = max(peak, server.memory_bytes())
         time.sleep(0.05)
     return peak
-
-
-async def fill(server: ServerProcess, entry: NewEntry) -> None:
-    async with await AsyncLog.connect(server.endpoint()) as log:
-        await log.append([entry])

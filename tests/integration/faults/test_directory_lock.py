@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 from typing import NoReturn
@@ -26,7 +25,9 @@ async def append_one(server: ServerProcess, payload: bytes) -> list[bytes]:
         return [entry.payload for entry in await log.read(["t"])]
 
 
-def test_a_second_server_of_a_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+async def test_a_second_server_of_a_directory_is_refused_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
     with ServerProcess(tmp_path / "data") as first:
         address = read_address(first.data_dir)
         second = ServerProcess(first.data_dir)
@@ -36,24 +37,23 @@ def test_a_second_server_of_a_directory_is_refused_and_the_first_goes_on(tmp_pat
 
         assert "another server has" in first.output()
         assert read_address(first.data_dir) == address
-        assert asyncio.run(append_one(first, b"still here")) == [b"still here"]
+        assert await append_one(first, b"still here") == [b"still here"]
 
 
-def test_the_lock_of_a_killed_server_is_recognised_as_stale(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        assert asyncio.run(append_one(server, b"before")) == [b"before"]
-        assert is_locked(server.data_dir)
+async def test_the_lock_of_a_killed_server_is_recognised_as_stale(server: ServerProcess) -> None:
+    assert await append_one(server, b"before") == [b"before"]
+    assert is_locked(server.data_dir)
 
-        server.kill()
+    server.kill()
 
-        assert (server.data_dir / "server.json").exists(), "a killed server cleans nothing up"
-        assert not is_locked(server.data_dir)
-        assert read_address(server.data_dir) is None
-        server.start()
-        assert asyncio.run(append_one(server, b"after")) == [b"before", b"after"]
+    assert (server.data_dir / "server.json").exists(), "a killed server cleans nothing up"
+    assert not is_locked(server.data_dir)
+    assert read_address(server.data_dir) is None
+    server.start()
+    assert await append_one(server, b"after") == [b"before", b"after"]
 
 
-def test_a_dead_servers_address_is_gone_before_its_successor_recovers(
+async def test_a_dead_servers_address_is_gone_before_its_successor_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its port may belong to anybody by now, and the token would be shown to them."""
@@ -69,7 +69,7 @@ def test_a_dead_servers_address_is_gone_before_its_successor_recovers(
 
     monkeypatch.setattr("penstock.log.server.server.open_storage", recover)
     with pytest.raises(Unavailable, match="seen enough"):
-        asyncio.run(LogServer(ServerConfig(dead.data_dir, port=0)).run())
+        await LogServer(ServerConfig(dead.data_dir, port=0)).run()
 
     assert shown == [None]
 

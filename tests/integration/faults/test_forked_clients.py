@@ -10,10 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 from harness.history import History
@@ -29,12 +27,6 @@ JOIN_SECONDS = 20.0
 
 #: What a process did: payloads, tag and first LSN of each append, in order.
 Report = list[tuple[list[bytes], str, int]]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path / "data") as server:
-        yield server
 
 
 def child_appends(log: BlockingLog, name: str, report: Connection) -> None:

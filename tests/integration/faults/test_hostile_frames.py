@@ -179,9 +179,7 @@ def test_nothing_but_a_hello_is_answered_before_the_token(server: ServerProcess)
     assert log_digest(server.data_dir) == digest
 
 
-def test_what_only_a_server_says_is_refused_and_the_connection_lives(
-    server: ServerProcess,
-) -> None:
+def test_what_only_a_server_says_is_refused_and_the_connection_lives(server: ServerProcess) -> None:
     answers: list[m.Message] = [
         m.Hello("again", "raw"),
         m.Welcome(b"", 0, 0, 0),

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from pathlib import Path
 
 import pytest
-from fault_workload import Writer, clients, follow, read_final, settle
+from fault_workload import follow, settle, under_load
 from harness.history import History, Outcome
 from harness.server_process import ServerProcess
 
@@ -38,46 +37,28 @@ def starve_and_feed(server: ServerProcess, limits: list[int]) -> list[int]:
 
 
 @pytest.mark.timeout(120)
-def test_a_disk_without_room_stops_the_server_and_loses_nothing_acknowledged(
-    tmp_path: Path,
+async def test_a_disk_without_room_stops_the_server_and_loses_nothing_acknowledged(
+    rolling: ServerProcess,
 ) -> None:
     """Writers go on across eight full disks: in a record, in a manifest, in an index, anywhere."""
     print(f"seed {SEED}")
     rng = random.Random(SEED)
     limits = [rng.randrange(8 * KIB, SEGMENT_BYTES_MIN) for _ in range(5)] + [4000, 400, 1]
 
-    async def main(server: ServerProcess) -> list[int]:
-        history = History()
-        stop = asyncio.Event()
-        async with clients(server.endpoint(), 3) as logs:
-            work = [
-                asyncio.create_task(
-                    Writer(logs[n], history, f"writer-{n}", random.Random(n)).run(stop)
-                )
-                for n in range(2)
-            ]
-            reading = history.reading("tail", None)
-            tail = asyncio.create_task(follow(logs[2], reading))
-            await asyncio.sleep(0.2)
-            codes = await asyncio.to_thread(starve_and_feed, server, limits)
-            stop.set()
-            await asyncio.gather(*work)
-            final, by_tag = await read_final(logs[0])
-            await settle([reading], [tail], final[-1].lsn + 1)
-        assert history.count(Outcome.OK) > 10 * len(limits)
-        assert history.count(Outcome.UNKNOWN) == 0, "the server came back in time"
-        assert history.check(final, by_tag) == []
-        return codes
+    async with under_load(rolling) as load:
+        await asyncio.sleep(0.2)
+        codes = await asyncio.to_thread(starve_and_feed, rolling, limits)
+    assert load.history.count(Outcome.OK) > 10 * len(limits)
+    assert load.history.count(Outcome.UNKNOWN) == 0, "the server came back in time"
 
-    with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES_MIN) as server:
-        codes = asyncio.run(main(server))
-
-        assert codes == [EXIT_FATAL] * len(limits)
-        assert server.output().count("a write failed, the log stops") >= 3
-        assert server.stop() == 0
+    assert codes == [EXIT_FATAL] * len(limits)
+    assert rolling.output().count("a write failed, the log stops") >= 3
+    assert rolling.stop() == 0
 
 
-def test_an_append_that_meets_a_full_disk_is_unknown_and_found_out_later(tmp_path: Path) -> None:
+async def test_an_append_that_meets_a_full_disk_is_unknown_and_found_out_later(
+    server: ServerProcess,
+) -> None:
     """The server does not come back in time: the outcome is unknown, and so it is told."""
 
     async def append(log: AsyncLog, history: History, client: str, payload: bytes) -> None:
@@ -89,28 +70,24 @@ def test_an_append_that_meets_a_full_disk_is_unknown_and_found_out_later(tmp_pat
         else:
             history.ok(operation, done)
 
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        log = await AsyncLog.connect(server.endpoint(), timeout=1.0)
-        for number in range(20):
-            await append(log, history, "first", b"%d" % number)
-        server.limit_file_bytes(1)
-        await append(log, history, "first", b"too much")
-        assert history.appends[-1].outcome is Outcome.UNKNOWN
-        assert server.wait() == EXIT_FATAL
-        with pytest.raises(Unavailable):
-            await log.bounds()
-        await log.close()
+    history = History()
+    log = await AsyncLog.connect(server.endpoint(), timeout=1.0)
+    for number in range(20):
+        await append(log, history, "first", b"%d" % number)
+    server.limit_file_bytes(1)
+    await append(log, history, "first", b"too much")
+    assert history.appends[-1].outcome is Outcome.UNKNOWN
+    assert server.wait() == EXIT_FATAL
+    with pytest.raises(Unavailable):
+        await log.bounds()
+    await log.close()
 
-        server.start()
-        async with await AsyncLog.connect(server.endpoint()) as again:
-            await append(again, history, "second", b"room again")
-            entries = await again.read()
-            assert history.check(entries, {"t": await again.read(["t"])}) == []
-        assert history.count(Outcome.OK) == 21
-
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(main(server))
+    server.start()
+    async with await AsyncLog.connect(server.endpoint()) as again:
+        await append(again, history, "second", b"room again")
+        entries = await again.read()
+        assert history.check(entries, {"t": await again.read(["t"])}) == []
+    assert history.count(Outcome.OK) == 21
 
 
 async def fill_segments(server: ServerProcess, history: History, count: int) -> None:
@@ -131,68 +108,52 @@ async def indexes(server: ServerProcess, count: int) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_readers_of_a_server_without_descriptors_go_on_once_it_has_some(tmp_path: Path) -> None:
+async def test_readers_of_a_server_without_descriptors_go_on_once_it_has_some(
+    rolling: ServerProcess,
+) -> None:
     """A read that fails for want of a descriptor is tried again; it neither ends nor hangs."""
+    history = History()
+    await fill_segments(rolling, history, 12)
+    await indexes(rolling, 12)  # what is missing would be made in the background after a restart
+    await asyncio.to_thread(rolling.restart)  # it has opened no sealed segment yet
+    async with await AsyncLog.connect(rolling.endpoint()) as log:
+        readings = [history.reading("all", None), history.reading("t3", ["t3"])]
+        tail = (await log.bounds()).tail
+        rolling.limit_descriptors(await asyncio.to_thread(rolling.next_descriptor))
 
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        await fill_segments(server, history, 12)
-        await indexes(server, 12)  # what is missing would be made in the background after a restart
-        await asyncio.to_thread(server.restart)  # it has opened no sealed segment yet
-        async with await AsyncLog.connect(server.endpoint()) as log:
-            readings = [history.reading("all", None), history.reading("t3", ["t3"])]
-            tail = (await log.bounds()).tail
-            server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
+        tails = [asyncio.create_task(follow(log, reading)) for reading in readings]
+        last = asyncio.create_task(log.read_last("t3", end=40))
+        await asyncio.sleep(0.5)
+        assert not last.done() and readings[0].looked_up_to < tail
+        rolling.limit_descriptors(PLENTY)
 
-            tails = [asyncio.create_task(follow(log, reading)) for reading in readings]
-            last = asyncio.create_task(log.read_last("t3", end=40))
-            await asyncio.sleep(0.5)
-            assert not last.done() and readings[0].looked_up_to < tail
-            server.limit_descriptors(PLENTY)
-
-            found = await asyncio.wait_for(last, 10)
-            assert found is not None and "t3" in found.tags
-            await asyncio.wait_for(settle(readings, tails, tail), 10)
-            assert history.check(await log.read()) == []
-
-    with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES_MIN) as server:
-        asyncio.run(main(server))
+        found = await asyncio.wait_for(last, 10)
+        assert found is not None and "t3" in found.tags
+        await asyncio.wait_for(settle(readings, tails, tail), 10)
+        assert history.check(await log.read()) == []
 
 
 @pytest.mark.timeout(60)
-def test_a_roll_without_a_descriptor_stops_the_server_and_loses_nothing(tmp_path: Path) -> None:
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        stop = asyncio.Event()
-        async with clients(server.endpoint(), 1) as (log,):
-            work = asyncio.create_task(Writer(log, history, "w", random.Random(SEED)).run(stop))
-            await asyncio.sleep(0.3)
-            server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
-            assert await asyncio.to_thread(server.wait) == EXIT_FATAL
-            await asyncio.to_thread(server.start)
-            await asyncio.sleep(0.3)
-            stop.set()
-            await work
-            final, by_tag = await read_final(log)
-        assert history.check(final, by_tag) == []
-
-    with ServerProcess(tmp_path / "data", segment_bytes=SEGMENT_BYTES_MIN) as server:
-        asyncio.run(main(server))
+async def test_a_roll_without_a_descriptor_stops_the_server_and_loses_nothing(
+    rolling: ServerProcess,
+) -> None:
+    async with under_load(rolling, writers=1):
+        await asyncio.sleep(0.3)
+        rolling.limit_descriptors(await asyncio.to_thread(rolling.next_descriptor))
+        assert await asyncio.to_thread(rolling.wait) == EXIT_FATAL
+        await asyncio.to_thread(rolling.start)
+        await asyncio.sleep(0.3)
 
 
 @pytest.mark.timeout(60)
-def test_new_clients_get_in_once_there_are_descriptors_again(tmp_path: Path) -> None:
-    async def main(server: ServerProcess) -> None:
-        async with await AsyncLog.connect(server.endpoint()) as old:
-            await old.append([NewEntry(b"1", ("t",))])
-            server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
-            coming = asyncio.create_task(AsyncLog.connect(server.endpoint()))
-            await asyncio.sleep(0.5)
-            assert not coming.done()
-            await old.append([NewEntry(b"2", ("t",))])  # who is in does not notice
-            server.limit_descriptors(PLENTY)
-            async with await asyncio.wait_for(coming, 15) as new:
-                assert [entry.payload for entry in await new.read(["t"])] == [b"1", b"2"]
-
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(main(server))
+async def test_new_clients_get_in_once_there_are_descriptors_again(server: ServerProcess) -> None:
+    async with await AsyncLog.connect(server.endpoint()) as old:
+        await old.append([NewEntry(b"1", ("t",))])
+        server.limit_descriptors(await asyncio.to_thread(server.next_descriptor))
+        coming = asyncio.create_task(AsyncLog.connect(server.endpoint()))
+        await asyncio.sleep(0.5)
+        assert not coming.done()
+        await old.append([NewEntry(b"2", ("t",))])  # who is in does not notice
+        server.limit_descriptors(PLENTY)
+        async with await asyncio.wait_for(coming, 15) as new:
+            assert [entry.payload for entry in await new.read(["t"])] == [b"1", b"2"]

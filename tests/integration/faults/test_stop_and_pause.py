@@ -6,16 +6,14 @@ import asyncio
 import random
 import signal
 import time
-from pathlib import Path
 
 import pytest
-from fault_workload import Writer, clients, follow, read_final, settle
+from fault_workload import under_load
 from harness.history import History, Outcome
 from harness.server_process import ServerProcess
 from raw_client import RawClient
 
 from penstock.errors import DeadlineExceeded, Retryable, Unknown
-from penstock.limits import KIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.group_format import CLAIM, encode_body
 from penstock.log.records import Flush, Kind, NewEntry
@@ -40,71 +38,44 @@ def check_clean(server: ServerProcess) -> None:
     assert not (server.data_dir / "server.json").exists()
 
 
-def test_a_stop_answers_what_is_in_flight_before_it_ends(tmp_path: Path) -> None:
+async def test_a_stop_answers_what_is_in_flight_before_it_ends(server: ServerProcess) -> None:
     """An append that waits for company is made durable at once, and told, when SIGTERM comes."""
+    async with await AsyncLog.connect(server.endpoint()) as log:
+        appender = await log.appender("writer")
+        first = await appender.append([NewEntry(b"first", ("t",))])
+        waiting = appender.append_nowait([NewEntry(b"waits", ("t",))], flush=Flush(10_000))
+        await log.bounds()  # answered behind it: the server has it
+        started = time.monotonic()
 
-    async def main(server: ServerProcess) -> None:
-        async with await AsyncLog.connect(server.endpoint()) as log:
-            appender = await log.appender("writer")
-            first = await appender.append([NewEntry(b"first", ("t",))])
-            waiting = appender.append_nowait([NewEntry(b"waits", ("t",))], flush=Flush(10_000))
-            await log.bounds()  # answered behind it: the server has it
-            started = time.monotonic()
+        assert await asyncio.to_thread(server.stop) == 0
+        assert (await waiting).first_lsn == first.first_lsn + 1
+        assert not (await waiting).duplicate, "it was told by the server that stopped"
 
-            assert await asyncio.to_thread(server.stop) == 0
-            assert (await waiting).first_lsn == first.first_lsn + 1
-            assert not (await waiting).duplicate, "it was told by the server that stopped"
-
-            assert time.monotonic() - started < 5
-            check_clean(server)
-            await asyncio.to_thread(server.start)
-            assert [e.payload for e in await log.read(["t"])] == [b"first", b"waits"]
-            await appender.close()
-
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(main(server))
-        assert "torn tail" not in server.output()
+        assert time.monotonic() - started < 5
+        check_clean(server)
+        await asyncio.to_thread(server.start)
+        assert [e.payload for e in await log.read(["t"])] == [b"first", b"waits"]
+        await appender.close()
+    assert "torn tail" not in server.output()
 
 
 @pytest.mark.timeout(60)
-def test_stops_under_load_are_clean_and_lose_nothing(tmp_path: Path) -> None:
+async def test_stops_under_load_are_clean_and_lose_nothing(rolling: ServerProcess) -> None:
     print(f"seed {SEED}")
 
-    def stop_often(server: ServerProcess) -> None:
+    def stop_often() -> None:
         rng = random.Random(SEED)
         for number in range(6):
             time.sleep(rng.uniform(0.05, 0.4))
-            if number % 2:
-                signal_stop(server, signal.SIGINT)
-            else:
-                signal_stop(server, signal.SIGTERM)
-            check_clean(server)
-            server.start()
+            signal_stop(rolling, signal.SIGINT if number % 2 else signal.SIGTERM)
+            check_clean(rolling)
+            rolling.start()
 
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        done = asyncio.Event()
-        async with clients(server.endpoint(), 3) as logs:
-            work = [
-                asyncio.create_task(
-                    Writer(logs[n], history, f"writer-{n}", random.Random(n)).run(done)
-                )
-                for n in range(2)
-            ]
-            reading = history.reading("tail", None)
-            tail = asyncio.create_task(follow(logs[2], reading))
-            await asyncio.to_thread(stop_often, server)
-            done.set()
-            await asyncio.gather(*work)
-            final, by_tag = await read_final(logs[0])
-            await settle([reading], [tail], final[-1].lsn + 1)
-        assert history.count(Outcome.UNKNOWN) == 0
-        assert history.count(Outcome.OK) > 100
-        assert history.check(final, by_tag) == []
-
-    with ServerProcess(tmp_path / "data", segment_bytes=64 * KIB) as server:
-        asyncio.run(main(server))
-        assert "torn tail" not in server.output()
+    async with under_load(rolling) as load:
+        await asyncio.to_thread(stop_often)
+    assert load.history.count(Outcome.UNKNOWN) == 0
+    assert load.history.count(Outcome.OK) > 100
+    assert "torn tail" not in rolling.output()
 
 
 def signal_stop(server: ServerProcess, number: signal.Signals) -> None:
@@ -113,130 +84,104 @@ def signal_stop(server: ServerProcess, number: signal.Signals) -> None:
     assert server.wait() == 0
 
 
-def test_an_append_refused_by_a_stopping_server_is_not_in_the_log(tmp_path: Path) -> None:
+async def test_an_append_refused_by_a_stopping_server_is_not_in_the_log(
+    server: ServerProcess,
+) -> None:
     """I22 at the edge: each of many pipelined appends is done, refused or unanswered.
 
     Done ones are in the log, refused ones are not, and nothing is there twice.
     """
-    with ServerProcess(tmp_path / "data") as server:
-        with RawClient(server) as client:
-            client.hello()
-            claim = [NewEntry(b"12345678", (), Kind.CONTROL)]
-            body = encode_body(producer="raw", instance=1, first_seq=0, entries=claim, flags=CLAIM)
-            assert isinstance(client.ask(m.Append((), 0), body), m.AppendDone)
-            head = m.encode_message(m.Append((), 0))
-            for seq in range(3000):
-                entries = [NewEntry(b"%d" % seq, ("raw",))]
-                body = encode_body(producer="raw", instance=1, first_seq=seq, entries=entries)
-                client.send(encode_frame(m.Append.KIND, seq, head, len(body)) + body)
-                if seq == 1500:
-                    server.signal(signal.SIGTERM)
-            done, refused = set(), set()
-            while (frame := client.read_frame()) is not None:
-                failed = frame.kind == m.Failed.KIND
-                (refused if failed else done).add(frame.request)
-        assert server.wait() == 0
-        check_clean(server)
+    with RawClient(server) as client:
+        client.hello()
+        claim = [NewEntry(b"12345678", (), Kind.CONTROL)]
+        body = encode_body(producer="raw", instance=1, first_seq=0, entries=claim, flags=CLAIM)
+        assert isinstance(client.ask(m.Append((), 0), body), m.AppendDone)
+        head = m.encode_message(m.Append((), 0))
+        for seq in range(3000):
+            entries = [NewEntry(b"%d" % seq, ("raw",))]
+            body = encode_body(producer="raw", instance=1, first_seq=seq, entries=entries)
+            client.send(encode_frame(m.Append.KIND, seq, head, len(body)) + body)
+            if seq == 1500:
+                server.signal(signal.SIGTERM)
+        done, refused = set(), set()
+        while (frame := client.read_frame()) is not None:
+            failed = frame.kind == m.Failed.KIND
+            (refused if failed else done).add(frame.request)
+    assert server.wait() == 0
+    check_clean(server)
 
-        server.start()
-        payloads = asyncio.run(read_payloads(server))
-        assert len(payloads) == len(set(payloads))
-        found = set(map(int, payloads))
-        assert done, "nothing was answered"
-        assert done <= found
-        assert not refused & found
-        assert payloads == [b"%d" % number for number in range(len(payloads))]
-
-
-async def read_payloads(server: ServerProcess) -> list[bytes]:
+    server.start()
     async with await AsyncLog.connect(server.endpoint()) as log:
-        return [entry.payload for entry in await log.read(["raw"])]
+        payloads = [entry.payload for entry in await log.read(["raw"])]
+    assert len(payloads) == len(set(payloads))
+    found = set(map(int, payloads))
+    assert done, "nothing was answered"
+    assert done <= found
+    assert not refused & found
+    assert payloads == [b"%d" % number for number in range(len(payloads))]
 
 
 @pytest.mark.timeout(60)
-def test_clients_survive_a_server_that_falls_asleep_and_wakes_up(tmp_path: Path) -> None:
-    def pause_often(server: ServerProcess) -> None:
+async def test_clients_survive_a_server_that_falls_asleep_and_wakes_up(
+    rolling: ServerProcess,
+) -> None:
+    def pause_often() -> None:
         rng = random.Random(SEED)
         for _ in range(6):
             time.sleep(rng.uniform(0.05, 0.2))
-            server.pause()
+            rolling.pause()
             time.sleep(rng.uniform(0.1, 0.6))
-            server.resume()
+            rolling.resume()
 
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        done = asyncio.Event()
-        async with clients(server.endpoint(), 3) as logs:
-            before = [log.connection for log in logs]
-            work = [
-                asyncio.create_task(
-                    Writer(logs[n], history, f"writer-{n}", random.Random(n)).run(done)
-                )
-                for n in range(2)
-            ]
-            reading = history.reading("tail", None)
-            tail = asyncio.create_task(follow(logs[2], reading))
-            await asyncio.to_thread(pause_often, server)
-            done.set()
-            await asyncio.gather(*work)
-            final, by_tag = await read_final(logs[0])
-            await settle([reading], [tail], final[-1].lsn + 1)
-            assert [log.connection for log in logs] == before, "a nap is no reason to reconnect"
-        assert history.count(Outcome.UNKNOWN) == 0
-        assert history.count(Outcome.OK) > 100
-        assert history.check(final, by_tag) == []
-
-    with ServerProcess(tmp_path / "data", segment_bytes=64 * KIB) as server:
-        asyncio.run(main(server))
+    async with under_load(rolling) as load:
+        before = [log.connection for log in load.logs]
+        await asyncio.to_thread(pause_often)
+    assert load.connections == before, "a nap is no reason to reconnect"
+    assert load.history.count(Outcome.UNKNOWN) == 0
+    assert load.history.count(Outcome.OK) > 100
 
 
 @pytest.mark.timeout(60)
-def test_a_sleep_longer_than_the_deadline_makes_appends_unknown_and_reads_late(
-    tmp_path: Path,
+async def test_a_sleep_longer_than_the_deadline_makes_appends_unknown_and_reads_late(
+    server: ServerProcess,
 ) -> None:
-    async def main(server: ServerProcess) -> None:
-        history = History()
-        async with await AsyncLog.connect(server.endpoint(), timeout=0.8) as log:
-            appender = await log.appender("writer")
-            for number in range(10):
-                operation = history.invoke("1", [NewEntry(b"%d" % number, ("t",))])
-                history.ok(operation, await appender.append(operation.entries))
-            connection = log.connection
-            server.pause()
-            lost = history.invoke("1", [NewEntry(b"into the dark", ("t",))])
-            sleeping = asyncio.create_task(appender.append(lost.entries))
-            with pytest.raises(DeadlineExceeded):
-                await log.bounds()
-            with pytest.raises(Unknown) as caught:
-                await sleeping
-            history.failed(lost, caught.value)
-            server.resume()
-
-            # What comes late is nobody's answer any more, and no reason to drop the connection.
-            assert (await log.bounds()).tail > 10
-            assert log.connection is connection
-            await appender.close()
-            again = await log.appender("writer")
-            assert again.instance == 2
-            operation = history.invoke("2", [NewEntry(b"awake", ("t",))])
-            history.ok(operation, await again.append(operation.entries))
-            await again.close()
-            final = await log.read()
-            assert history.check(final, {"t": await log.read(["t"])}) == []
-
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(main(server))
-
-
-def test_nobody_can_connect_to_a_sleeping_server_and_is_told_so(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
+    history = History()
+    async with await AsyncLog.connect(server.endpoint(), timeout=0.8) as log:
+        appender = await log.appender("writer")
+        for number in range(10):
+            operation = history.invoke("1", [NewEntry(b"%d" % number, ("t",))])
+            history.ok(operation, await appender.append(operation.entries))
+        connection = log.connection
         server.pause()
-        with pytest.raises(Retryable):
-            asyncio.run(AsyncLog.connect(server.endpoint(), timeout=0.5))
+        lost = history.invoke("1", [NewEntry(b"into the dark", ("t",))])
+        sleeping = asyncio.create_task(appender.append(lost.entries))
+        with pytest.raises(DeadlineExceeded):
+            await log.bounds()
+        with pytest.raises(Unknown) as caught:
+            await sleeping
+        history.failed(lost, caught.value)
         server.resume()
 
-        async def connect() -> None:
-            async with await AsyncLog.connect(server.endpoint()) as log:
-                assert (await log.bounds()).tail == 0
+        # What comes late is nobody's answer any more, and no reason to drop the connection.
+        assert (await log.bounds()).tail > 10
+        assert log.connection is connection
+        await appender.close()
+        again = await log.appender("writer")
+        assert again.instance == 2
+        operation = history.invoke("2", [NewEntry(b"awake", ("t",))])
+        history.ok(operation, await again.append(operation.entries))
+        await again.close()
+        final = await log.read()
+        assert history.check(final, {"t": await log.read(["t"])}) == []
 
-        asyncio.run(connect())
+
+async def test_nobody_can_connect_to_a_sleeping_server_and_is_told_so(
+    server: ServerProcess,
+) -> None:
+    server.pause()
+    with pytest.raises(Retryable):
+        await AsyncLog.connect(server.endpoint(), timeout=0.5)
+    server.resume()
+
+    async with await AsyncLog.connect(server.endpoint()) as log:
+        assert (await log.bounds()).tail == 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from fault_workload import follow, settle
+from harness.async_tests import async_fixture
 from harness.history import History
-from served_log import served
+from harness.served_log import ServedLog, served
 
 from penstock.config import ServerConfig
 from penstock.errors import InvariantBroken, PenstockError, Unavailable
@@ -22,8 +24,14 @@ from penstock.log.serving import group_commit
 from penstock.log.storage.log_storage import LogStorage
 
 
-def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@async_fixture
+async def log(tmp_path: Path) -> AsyncIterator[ServedLog]:
+    async with served(ServerConfig(tmp_path, port=0)) as log:
+        yield log
+
+
+async def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
+    monkeypatch: pytest.MonkeyPatch, log: ServedLog
 ) -> None:
     """Goal: a write done on the loop never overtakes the one that the thread has just finished.
 
@@ -40,74 +48,61 @@ def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
 
     monkeypatch.setattr(LogStorage, "write", write)
 
-    async def main() -> None:
-        history = History()
-        async with served(ServerConfig(tmp_path, port=0)) as log:
-            one, two, three = [await log.connect() for _ in range(3)]
-            for client in (one, two):
-                await client.own_appender()
-            reading = history.reading("tail", None)
-            tail = asyncio.create_task(follow(three, reading))
-            for round_number in range(5):
-                release.clear()
-                large = NewEntry(b"%d" % round_number + bytes(64 * KIB), ("large",))
-                small = NewEntry(b"%d" % round_number, ("small",))
-                appends = [history.invoke("one", [large]), history.invoke("two", [small])]
-                first = asyncio.create_task(one.append([large]))
-                while log.server.listener.inflight_bytes == 0:
-                    await asyncio.sleep(0)
-                held = log.server.listener.inflight_bytes
-                second = asyncio.create_task(two.append([small]))
-                while log.server.listener.inflight_bytes == held:
-                    await asyncio.sleep(0)
-                release.set()
-                history.ok(appends[0], await first)
-                history.ok(appends[1], await second)
-            final = await three.read()
-            await settle([reading], [tail], final[-1].lsn + 1)
-            for client in (one, two, three):
-                await client.close()
-        assert history.check(final) == []
-
-    asyncio.run(main())
+    history = History()
+    one, two, three = [await log.connect() for _ in range(3)]
+    for client in (one, two):
+        await client.own_appender()
+    reading = history.reading("tail", None)
+    tail = asyncio.create_task(follow(three, reading))
+    for round_number in range(5):
+        release.clear()
+        large = NewEntry(b"%d" % round_number + bytes(64 * KIB), ("large",))
+        small = NewEntry(b"%d" % round_number, ("small",))
+        appends = [history.invoke("one", [large]), history.invoke("two", [small])]
+        first = asyncio.create_task(one.append([large]))
+        while log.server.listener.inflight_bytes == 0:
+            await asyncio.sleep(0)
+        held = log.server.listener.inflight_bytes
+        second = asyncio.create_task(two.append([small]))
+        while log.server.listener.inflight_bytes == held:
+            await asyncio.sleep(0)
+        release.set()
+        history.ok(appends[0], await first)
+        history.ok(appends[1], await second)
+    final = await three.read()
+    await settle([reading], [tail], final[-1].lsn + 1)
+    for client in (one, two, three):
+        await client.close()
+    assert history.check(final) == []
 
 
-def test_a_short_flush_delay_does_not_wait_for_a_longer_one(tmp_path: Path) -> None:
-    async def main() -> float:
-        async with served(ServerConfig(tmp_path, port=0)) as log:
-            patient, hasty = await log.connect(), await log.connect()
-            await patient.append([NewEntry(b"opens the producer")])
-            await hasty.append([NewEntry(b"opens the producer")])
-            slow = asyncio.create_task(patient.append([NewEntry(b"slow")], flush=Flush(10_000)))
-            while log.server.owner.sequencer.is_idle:
-                await asyncio.sleep(0)
+async def test_a_short_flush_delay_does_not_wait_for_a_longer_one(log: ServedLog) -> None:
+    patient, hasty = await log.connect(), await log.connect()
+    await patient.append([NewEntry(b"opens the producer")])
+    await hasty.append([NewEntry(b"opens the producer")])
+    slow = asyncio.create_task(patient.append([NewEntry(b"slow")], flush=Flush(10_000)))
+    while log.server.owner.sequencer.is_idle:
+        await asyncio.sleep(0)
 
-            started = time.monotonic()
-            await hasty.append([NewEntry(b"quick")], flush=Flush(5))
-            seconds = time.monotonic() - started
+    started = time.monotonic()
+    await hasty.append([NewEntry(b"quick")], flush=Flush(5))
+    assert time.monotonic() - started < 5.0
 
-            await slow
-            await patient.close()
-            await hasty.close()
-            return seconds
-
-    assert asyncio.run(main()) < 5.0
+    await slow
+    await patient.close()
+    await hasty.close()
 
 
-def test_a_broken_invariant_stops_the_server_instead_of_serving_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_broken_invariant_stops_the_server_instead_of_serving_on(
+    monkeypatch: pytest.MonkeyPatch, log: ServedLog
 ) -> None:
     def durable(*_: object) -> None:
         raise InvariantBroken("the story")
 
-    async def main() -> None:
-        async with served(ServerConfig(tmp_path, port=0)) as log:
-            client = await log.connect(timeout=1.0)
-            monkeypatch.setattr(log.server.owner.tails, "durable", durable)
-            with pytest.raises(PenstockError):
-                await client.append([NewEntry(b"x")])
-            with pytest.raises(Unavailable, match="the story"):
-                await log.task
-            await client.close()
-
-    asyncio.run(main())
+    client = await log.connect(timeout=1.0)
+    monkeypatch.setattr(log.server.owner.tails, "durable", durable)
+    with pytest.raises(PenstockError):
+        await client.append([NewEntry(b"x")])
+    with pytest.raises(Unavailable, match="the story"):
+        await log.task
+    await client.close()

@@ -80,49 +80,43 @@ async def check_all(
     client.close()
 
 
-def test_a_node_killed_again_and_again_keeps_every_acknowledged_block(
+async def test_a_node_killed_again_and_again_keeps_every_acknowledged_block(
     tmp_path: Path, metadata: str
 ) -> None:
     acknowledged: set[tuple[SegmentKey, int]] = set()
 
-    async def test() -> None:
-        node = NodeProcess(tmp_path, metadata, "n1", "--journal-bytes", str(BLOCK_BYTES_MAX))
-        cookies = set()
-        at = 0
-        with node:
-            node.kill()
-            for _ in range(5):
-                info = node.start()
-                cookies.add(info.cookie)
-                await check_all(node, info, acknowledged)
-                at = await write_until_killed(node, info, at, acknowledged)
+    node = NodeProcess(tmp_path, metadata, "n1", "--journal-bytes", str(BLOCK_BYTES_MAX))
+    cookies = set()
+    at = 0
+    with node:
+        node.kill()
+        for _ in range(5):
             info = node.start()
             cookies.add(info.cookie)
             await check_all(node, info, acknowledged)
-            assert node.stop() == 0
-            info = node.start()
-            await check_all(node, info, acknowledged)
-        assert len(cookies) == 1  # a kill is no damage
-        assert len(acknowledged) >= 5 * 120
+            at = await write_until_killed(node, info, at, acknowledged)
+        info = node.start()
+        cookies.add(info.cookie)
+        await check_all(node, info, acknowledged)
+        assert node.stop() == 0
+        info = node.start()
+        await check_all(node, info, acknowledged)
+    assert len(cookies) == 1  # a kill is no damage
+    assert len(acknowledged) >= 5 * 120
 
-    asyncio.run(test())
 
-
-def test_a_fence_survives_a_kill(tmp_path: Path, metadata: str) -> None:
-    async def test() -> None:
-        with NodeProcess(tmp_path, metadata) as node:
-            info = node.info
-            client = NetworkNodeClient(info, token=node.token)
-            await client.fence(KEYS[0], 5)
-            node.kill()
-            client.close()
-            info = node.start()
-            client = NetworkNodeClient(info, token=node.token)
-            (outcome,) = await add_all(client, [(KEYS[0], block_of(KEYS[0], 0))], epoch=4)
-            assert isinstance(outcome, Fenced)
-            client.close()
-
-    asyncio.run(test())
+async def test_a_fence_survives_a_kill(tmp_path: Path, metadata: str) -> None:
+    with NodeProcess(tmp_path, metadata) as node:
+        info = node.info
+        client = NetworkNodeClient(info, token=node.token)
+        await client.fence(KEYS[0], 5)
+        node.kill()
+        client.close()
+        info = node.start()
+        client = NetworkNodeClient(info, token=node.token)
+        (outcome,) = await add_all(client, [(KEYS[0], block_of(KEYS[0], 0))], epoch=4)
+        assert isinstance(outcome, Fenced)
+        client.close()
 
 
 def test_a_node_with_the_wrong_directory_does_not_start(tmp_path: Path, metadata: str) -> None:
@@ -135,28 +129,24 @@ def test_a_node_with_the_wrong_directory_does_not_start(tmp_path: Path, metadata
     assert "belongs to node 'n1'" in other.output()
 
 
-def test_a_disk_that_refuses_a_write_stops_the_node(tmp_path: Path, metadata: str) -> None:
+async def test_a_disk_that_refuses_a_write_stops_the_node(tmp_path: Path, metadata: str) -> None:
     """R48: nothing is acknowledged after a failed write; the exit code says why it ended."""
-
-    async def test() -> None:
-        with NodeProcess(tmp_path, metadata) as node:
-            info = node.info
-            client = NetworkNodeClient(info, token=node.token)
-            assert await add_all(client, [(KEYS[0], block_of(KEYS[0], 0))]) == [None]
-            resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (4096 * KIB, 4096 * KIB))
-            blocks = [(KEYS[0], block_of(KEYS[0], block)) for block in range(1, 400)]
-            outcomes = await add_all(client, blocks)
-            client.close()
-            assert node.wait() == 70
-            refused = outcomes.index(next(filter(None, outcomes)))
-            assert not any(outcomes[:refused]) and all(outcomes[refused:])
-            info = node.start()
-            client = NetworkNodeClient(info, token=node.token)
-            ((first, end),) = await client.list_blocks(KEYS[0], 0, 1000)
-            assert first == 0 and end > refused
-            client.close()
-
-    asyncio.run(test())
+    with NodeProcess(tmp_path, metadata) as node:
+        info = node.info
+        client = NetworkNodeClient(info, token=node.token)
+        assert await add_all(client, [(KEYS[0], block_of(KEYS[0], 0))]) == [None]
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (4096 * KIB, 4096 * KIB))
+        blocks = [(KEYS[0], block_of(KEYS[0], block)) for block in range(1, 400)]
+        outcomes = await add_all(client, blocks)
+        client.close()
+        assert node.wait() == 70
+        refused = outcomes.index(next(filter(None, outcomes)))
+        assert not any(outcomes[:refused]) and all(outcomes[refused:])
+        info = node.start()
+        client = NetworkNodeClient(info, token=node.token)
+        ((first, end),) = await client.list_blocks(KEYS[0], 0, 1000)
+        assert first == 0 and end > refused
+        client.close()
 
 
 def test_a_slow_disk_is_announced(tmp_path: Path, metadata: str) -> None:

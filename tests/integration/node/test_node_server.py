@@ -8,12 +8,15 @@ import resource
 import socket
 import struct
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.async_tests import async_fixture
+from harness.files import flip_bit
+from harness.waiting import until
 from node_blocks import make_block
 from served_node import add, add_all, client_of, serving
 
@@ -27,12 +30,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.ids import Epoch, Lsn, SegmentId
-from penstock.limits import (
-    BLOCK_BYTES_MAX,
-    KIB,
-    MIB,
-    PREAUTH_FRAME_BYTES_MAX,
-)
+from penstock.limits import BLOCK_BYTES_MAX, KIB, MIB, PREAUTH_FRAME_BYTES_MAX
 from penstock.log.block_format import BlockKind, check_block
 from penstock.log.meta.memory import MemoryMetadata, MemorySession
 from penstock.log.node import client as node_client
@@ -52,18 +50,22 @@ KEY = SegmentKey("main", 0)
 SMALL_JOURNAL = BLOCK_BYTES_MAX
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await test()
-
-    asyncio.run(bounded())
+@pytest.fixture
+def metadata() -> MemoryMetadata:
+    return MemoryMetadata()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
+@async_fixture
+async def server(tmp_path: Path, metadata: MemoryMetadata) -> AsyncIterator[NodeServer]:
+    """With a small journal: what does not fit comes into files."""
+    async with serving(tmp_path / "n1", metadata, journal_bytes=SMALL_JOURNAL) as server:
+        yield server
+
+
+@async_fixture
+async def client(server: NodeServer) -> AsyncIterator[NetworkNodeClient]:
+    async with client_of(server) as client:
+        yield client
 
 
 async def fill(client: NetworkNodeClient, log: str, *, journals: int) -> None:
@@ -79,188 +81,155 @@ async def fill(client: NetworkNodeClient, log: str, *, journals: int) -> None:
 # ---- the wire
 
 
-def test_blocks_go_in_and_come_out(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
-            blocks = [make_block(number, durable_block=number) for number in range(5)]
-            assert await add_all(client, [(KEY, block) for block in blocks]) == [None] * 5
+async def test_blocks_go_in_and_come_out(server: NodeServer, client: NetworkNodeClient) -> None:
+    blocks = [make_block(number, durable_block=number) for number in range(5)]
+    assert await add_all(client, [(KEY, block) for block in blocks]) == [None] * 5
 
-            read = await client.read(KEY, 0)
-            assert (read.found, read.durable_block) == (Found.HERE, 4)
-            assert bytes(read.data) == b"".join(blocks[:4])
-            one = await client.read(KEY, 1, bytes_max=1)
-            assert check_block(one.data)[0].block == 1
-            assert (await client.read(KEY, 4)).found is Found.LATER
-            recovery = await client.read(KEY, 4, fence_epoch=2)
-            assert bytes(recovery.data) == blocks[4]
-            assert isinstance(await add(client, KEY, make_block(5)), Fenced)
-            assert await client.fence(KEY, 3) == Fence(4, 5)  # type: ignore[arg-type]
-            assert await client.list_blocks(KEY, 1, 99) == [(1, 5)]
-            assert (await client.status())["logs"] == 1
-            with pytest.raises(Fenced):
-                await client.fence(KEY, 2)
-            index = SegmentKey("main", 0, 1)
-            block = make_block(0, b"index", kind=BlockKind.INDEX)
-            assert await add(client, index, block, epoch=3) is None
-            assert bytes((await client.read(index, 0, durable_block=1)).data) == block
-
-    run(test)
+    read = await client.read(KEY, 0)
+    assert (read.found, read.durable_block) == (Found.HERE, 4)
+    assert bytes(read.data) == b"".join(blocks[:4])
+    one = await client.read(KEY, 1, bytes_max=1)
+    assert check_block(one.data)[0].block == 1
+    assert (await client.read(KEY, 4)).found is Found.LATER
+    recovery = await client.read(KEY, 4, fence_epoch=2)
+    assert bytes(recovery.data) == blocks[4]
+    assert isinstance(await add(client, KEY, make_block(5)), Fenced)
+    assert await client.fence(KEY, 3) == Fence(4, 5)  # type: ignore[arg-type]
+    assert await client.list_blocks(KEY, 1, 99) == [(1, 5)]
+    assert (await client.status())["logs"] == 1
+    with pytest.raises(Fenced):
+        await client.fence(KEY, 2)
+    index = SegmentKey("main", 0, 1)
+    block = make_block(0, b"index", kind=BlockKind.INDEX)
+    assert await add(client, index, block, epoch=3) is None
+    assert bytes((await client.read(index, 0, durable_block=1)).data) == block
 
 
-def test_a_long_poll_ends_with_the_next_block_or_with_its_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
-            await add(client, KEY, make_block(0))
-            started = time.monotonic()
-            assert (await client.read(KEY, 0, wait_ms=150)).found is Found.LATER
-            assert 0.14 < time.monotonic() - started < 5
+async def test_a_long_poll_ends_with_the_next_block_or_with_its_time(
+    server: NodeServer, client: NetworkNodeClient
+) -> None:
+    await add(client, KEY, make_block(0))
+    started = time.monotonic()
+    assert (await client.read(KEY, 0, wait_ms=150)).found is Found.LATER
+    assert 0.14 < time.monotonic() - started < 5
 
-            poll = asyncio.create_task(client.read(KEY, 0, wait_ms=20_000))
-            await asyncio.sleep(0.05)
-            assert not poll.done()
-            await add(client, KEY, make_block(1, durable_block=1))
-            read = await poll
-            assert (read.found, bytes(read.data)) == (Found.HERE, make_block(0))
-
-    run(test)
+    poll = asyncio.create_task(client.read(KEY, 0, wait_ms=20_000))
+    await asyncio.sleep(0.05)
+    assert not poll.done()
+    await add(client, KEY, make_block(1, durable_block=1))
+    read = await poll
+    assert (read.found, bytes(read.data)) == (Found.HERE, make_block(0))
 
 
-def test_a_request_without_an_answer_ends_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_request_without_an_answer_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, server: NodeServer, client: NetworkNodeClient
 ) -> None:
     """A socket that takes everything and says nothing: reads time out, adds hear Unavailable."""
     monkeypatch.setattr(node_client, "REQUEST_SECONDS", 0.2)
     monkeypatch.setattr(node_client, "SILENCE_SECONDS", 0.3)
 
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
-            await add(client, KEY, make_block(0))
-            server.owner.pump = lambda **_: None  # type: ignore[method-assign]
-            with pytest.raises(DeadlineExceeded):
-                await client.fence(KEY, 3)
-            assert isinstance(await add(client, KEY, make_block(1)), Unavailable)
-            del server.owner.pump  # type: ignore[method-assign]
-            assert isinstance(await add(client, KEY, make_block(2)), Fenced)
-
-    run(test)
+    await add(client, KEY, make_block(0))
+    server.owner.pump = lambda **_: None  # type: ignore[method-assign]
+    with pytest.raises(DeadlineExceeded):
+        await client.fence(KEY, 3)
+    assert isinstance(await add(client, KEY, make_block(1)), Unavailable)
+    del server.owner.pump  # type: ignore[method-assign]
+    assert isinstance(await add(client, KEY, make_block(2)), Fenced)
 
 
-def test_a_lost_connection_fails_its_adds_and_is_made_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        async with serving(tmp_path / "n1", metadata) as server:
-            info = server.info
-            client = NetworkNodeClient(info, token=server.listener.token)
-            assert await add(client, KEY, make_block(0)) is None
-        assert isinstance(await add(client, KEY, make_block(1)), Unavailable)
-        async with serving(tmp_path / "n1", metadata, port=info.port) as server:
-            assert server.info.id == info.id
-            await asyncio.sleep(0.2)
-            assert await add(client, KEY, make_block(1)) is None
-            assert await client.list_blocks(KEY, 0, 9) == [(0, 2)]
-            client.close()
-            assert isinstance(await add(client, KEY, make_block(2)), Unavailable)
-
-    run(test)
+async def test_a_lost_connection_fails_its_adds_and_is_made_again(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    async with serving(tmp_path / "n1", metadata) as server:
+        info = server.info
+        client = NetworkNodeClient(info, token=server.listener.token)
+        assert await add(client, KEY, make_block(0)) is None
+    assert isinstance(await add(client, KEY, make_block(1)), Unavailable)
+    async with serving(tmp_path / "n1", metadata, port=info.port) as server:
+        assert server.info.id == info.id
+        await asyncio.sleep(0.2)
+        assert await add(client, KEY, make_block(1)) is None
+        assert await client.list_blocks(KEY, 0, 9) == [(0, 2)]
+        client.close()
+        assert isinstance(await add(client, KEY, make_block(2)), Unavailable)
 
 
 # ---- trust (R05)
 
 
-def test_a_former_cookie_is_shown_what_is_here_and_denied_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        async with serving(tmp_path / "n1", metadata) as server:
-            old = server.info
-            async with client_of(server) as client:
-                for number in range(4):
-                    await add(client, KEY, make_block(number))
-        journal = next((tmp_path / "n1" / "journal").glob("journal-*"))
-        data = bytearray(journal.read_bytes())
-        data[data.index(make_block(1)) + 5] ^= 1
-        journal.write_bytes(data)
+async def test_a_former_cookie_is_shown_what_is_here_and_denied_nothing(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    async with serving(tmp_path / "n1", metadata) as server:
+        old = server.info
+        async with client_of(server) as client:
+            for number in range(4):
+                await add(client, KEY, make_block(number))
+    journal = next((tmp_path / "n1" / "journal").glob("journal-*"))
+    flip_bit(journal, journal.read_bytes().index(make_block(1)) + 5)
 
-        async with serving(tmp_path / "n1", metadata) as server:
-            assert server.info.cookie != old.cookie
-            assert metadata.paths()["/cookies/n1"].data.decode() == server.info.cookie
-            async with client_of(server, old.cookie) as client:
-                assert bytes((await client.read(KEY, 3, durable_block=9)).data) == make_block(3)
-                assert not client.is_trusted
-                assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
-                assert (await client.read(KEY, 8, durable_block=9)).found is Found.UNKNOWN
-                assert (await client.read(KEY, 8, fence_epoch=9)).found is Found.UNKNOWN
-                assert isinstance(await add(client, KEY, make_block(9)), Unavailable)
-                with pytest.raises(Unavailable):
-                    await client.fence(KEY, 9)
-            async with client_of(server) as client:
-                assert await add(client, KEY, make_block(1)) is None
-            async with client_of(server, "0123456789abcdef") as client:
-                with pytest.raises(Unavailable):
-                    await client.read(KEY, 0)
-        async with serving(tmp_path / "n1", metadata) as again:
-            assert again.identity == server.identity  # the damage was mended
-
-    run(test)
+    async with serving(tmp_path / "n1", metadata) as server:
+        assert server.info.cookie != old.cookie
+        assert metadata.paths()["/cookies/n1"].data.decode() == server.info.cookie
+        async with client_of(server, old.cookie) as client:
+            assert bytes((await client.read(KEY, 3, durable_block=9)).data) == make_block(3)
+            assert not client.is_trusted
+            assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
+            assert (await client.read(KEY, 8, durable_block=9)).found is Found.UNKNOWN
+            assert (await client.read(KEY, 8, fence_epoch=9)).found is Found.UNKNOWN
+            assert isinstance(await add(client, KEY, make_block(9)), Unavailable)
+            with pytest.raises(Unavailable):
+                await client.fence(KEY, 9)
+        async with client_of(server) as client:
+            assert await add(client, KEY, make_block(1)) is None
+        async with client_of(server, "0123456789abcdef") as client:
+            with pytest.raises(Unavailable):
+                await client.read(KEY, 0)
+    async with serving(tmp_path / "n1", metadata) as again:
+        assert again.identity == server.identity  # the damage was mended
 
 
-def test_a_wiped_node_comes_back_as_another(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        async with serving(tmp_path / "old", metadata) as server:
-            old = server.info
-            async with client_of(server) as client:
-                await add(client, KEY, make_block(0))
-        async with serving(tmp_path / "new", metadata) as server:
-            assert server.info.id != old.id
-            async with client_of(server, old.cookie) as client:
-                assert (await client.read(KEY, 0, durable_block=1)).found is Found.UNKNOWN
-            async with client_of(server) as client:
-                assert (await client.read(KEY, 0, durable_block=1)).found is Found.ABSENT
-        with pytest.raises(BadConfig, match="old disk"):
-            async with serving(tmp_path / "old", metadata):
-                pass
-
-    run(test)
+async def test_a_wiped_node_comes_back_as_another(tmp_path: Path, metadata: MemoryMetadata) -> None:
+    async with serving(tmp_path / "old", metadata) as server:
+        old = server.info
+        async with client_of(server) as client:
+            await add(client, KEY, make_block(0))
+    async with serving(tmp_path / "new", metadata) as server:
+        assert server.info.id != old.id
+        async with client_of(server, old.cookie) as client:
+            assert (await client.read(KEY, 0, durable_block=1)).found is Found.UNKNOWN
+        async with client_of(server) as client:
+            assert (await client.read(KEY, 0, durable_block=1)).found is Found.ABSENT
+    with pytest.raises(BadConfig, match="old disk"):
+        async with serving(tmp_path / "old", metadata):
+            pass
 
 
 @pytest.mark.parametrize("part", ["journal", "segments"])
-def test_a_directory_that_was_emptied_makes_another_node(tmp_path: Path, part: str) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        async with serving(tmp_path / "n1", metadata) as server:
-            old = server.info
-            async with client_of(server) as client:
-                await add(client, KEY, make_block(0))
-        for path in (tmp_path / "n1" / part).iterdir():
-            path.unlink()
-        async with serving(tmp_path / "n1", metadata) as server:
-            assert server.info.cookie != old.cookie
-            assert server.identity.past_cookies == (old.cookie,)
-
-    run(test)
+async def test_a_directory_that_was_emptied_makes_another_node(
+    tmp_path: Path, part: str, metadata: MemoryMetadata
+) -> None:
+    async with serving(tmp_path / "n1", metadata) as server:
+        old = server.info
+        async with client_of(server) as client:
+            await add(client, KEY, make_block(0))
+    for path in (tmp_path / "n1" / part).iterdir():
+        path.unlink()
+    async with serving(tmp_path / "n1", metadata) as server:
+        assert server.info.cookie != old.cookie
+        assert server.identity.past_cookies == (old.cookie,)
 
 
-def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        async with serving(tmp_path / "n1", metadata):
-            with pytest.raises(Unavailable, match="another process"):
-                async with serving(tmp_path / "n1", metadata):
-                    pass
-        with pytest.raises(BadConfig, match="belongs to node 'n1'"):
-            async with serving(tmp_path / "n1", metadata, "n2"):
+async def test_a_directory_of_another_node_is_refused(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    async with serving(tmp_path / "n1", metadata):
+        with pytest.raises(Unavailable, match="another process"):
+            async with serving(tmp_path / "n1", metadata):
                 pass
-
-    run(test)
+    with pytest.raises(BadConfig, match="belongs to node 'n1'"):
+        async with serving(tmp_path / "n1", metadata, "n2"):
+            pass
 
 
 # ---- strangers
@@ -289,42 +258,37 @@ async def exchange(server: NodeServer, data: bytes) -> bytes:
             pass
 
 
-def test_strangers_learn_nothing_and_change_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
-            await add(client, KEY, make_block(0))
-            header = struct.Struct("<HBBIIII")
-            fence = n.encode_node_message(n.FenceSegment("main", 0, 9))
-            right, wrong = server.listener.token, "0" * 64
-            for data in (
-                b"\x16\x03\x01\x00\xf8" + bytes(200),
-                b"SSH-2.0-x\r\n" * 20,
-                os.urandom(300),
-                header.pack(0x4B50, 1, 64, 1, 2**31, 0, 0),
-                header.pack(0x4B50, 9, 64, 1, 10, 0, 0) + bytes(10),
-                encode_frame(64, 1, bytes(PREAUTH_FRAME_BYTES_MAX)),
-                hello(server)[:-1] + b"\xff",
-                hello(server, token=wrong),
-                hello(server, token=""),
-                hello(server, token=wrong) + hello(server),
-                hello(server, name="n2"),
-                hello(server, cookie="feedfeedfeedfeed"),
-                encode_frame(n.FenceSegment.KIND, 1, fence) + hello(server),
-                hello(server) + encode_frame(200, 2, b""),
-                hello(server) + encode_frame(n.FenceSegment.KIND, 2, fence[:-1]),
-                hello(server) + encode_frame(n.AddBlock.KIND, 2, b"\xff" * 40),
-            ):
-                answer = await exchange(server, data)
-                assert answer != b"(open)", data[:40]
-                assert right.encode() not in answer
-            assert server.metrics.unauthorized >= 3 and server.metrics.bad_frames >= 8
-            # Nobody was fenced, and the connection from before still works.
-            assert await add(client, KEY, make_block(1)) is None
-
-    run(test)
+async def test_strangers_learn_nothing_and_change_nothing(
+    server: NodeServer, client: NetworkNodeClient
+) -> None:
+    await add(client, KEY, make_block(0))
+    header = struct.Struct("<HBBIIII")
+    fence = n.encode_node_message(n.FenceSegment("main", 0, 9))
+    right, wrong = server.listener.token, "0" * 64
+    for data in (
+        b"\x16\x03\x01\x00\xf8" + bytes(200),
+        b"SSH-2.0-x\r\n" * 20,
+        os.urandom(300),
+        header.pack(0x4B50, 1, 64, 1, 2**31, 0, 0),
+        header.pack(0x4B50, 9, 64, 1, 10, 0, 0) + bytes(10),
+        encode_frame(64, 1, bytes(PREAUTH_FRAME_BYTES_MAX)),
+        hello(server)[:-1] + b"\xff",
+        hello(server, token=wrong),
+        hello(server, token=""),
+        hello(server, token=wrong) + hello(server),
+        hello(server, name="n2"),
+        hello(server, cookie="feedfeedfeedfeed"),
+        encode_frame(n.FenceSegment.KIND, 1, fence) + hello(server),
+        hello(server) + encode_frame(200, 2, b""),
+        hello(server) + encode_frame(n.FenceSegment.KIND, 2, fence[:-1]),
+        hello(server) + encode_frame(n.AddBlock.KIND, 2, b"\xff" * 40),
+    ):
+        answer = await exchange(server, data)
+        assert answer != b"(open)", data[:40]
+        assert right.encode() not in answer
+    assert server.metrics.unauthorized >= 3 and server.metrics.bad_frames >= 8
+    # Nobody was fenced, and the connection from before still works.
+    assert await add(client, KEY, make_block(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -338,52 +302,34 @@ def test_strangers_learn_nothing_and_change_nothing(tmp_path: Path) -> None:
         n.BlockAdded(),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(tmp_path: Path, message: n.NodeMessage) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
+async def test_requests_that_make_no_sense_are_refused(
+    tmp_path: Path, message: n.NodeMessage, server: NodeServer, client: NetworkNodeClient
+) -> None:
+    with pytest.raises(BadRequest):
+        await client._ask(message, n.NodeStatus, 5)
+    names = sorted(path.name for path in (tmp_path / "n1" / "segments").iterdir())
+    assert names == ["identity.json"]
+
+
+async def test_a_connection_without_a_cookie_is_for_the_status_only(server: NodeServer) -> None:
+    async with client_of(server, "") as client:
+        assert (await client.status())["name"] == "n1"
+        assert isinstance(await add(client, KEY, make_block(0)), BadRequest)
+        for call in (client.fence(KEY, 1), client.read(KEY, 0)):
             with pytest.raises(BadRequest):
-                await client._ask(message, n.NodeStatus, 5)
-            names = sorted(path.name for path in (tmp_path / "n1" / "segments").iterdir())
-            assert names == ["identity.json"]
-
-    run(test)
+                await call
 
 
-def test_a_connection_without_a_cookie_is_for_the_status_only(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server, "") as client,
-        ):
-            assert (await client.status())["name"] == "n1"
-            assert isinstance(await add(client, KEY, make_block(0)), BadRequest)
-            for call in (client.fence(KEY, 1), client.read(KEY, 0)):
-                with pytest.raises(BadRequest):
-                    await call
-
-    run(test)
-
-
-def test_metrics_need_the_token(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
-            await add(client, KEY, make_block(0))
-            ask = b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer %s\r\n\r\n"
-            right = await exchange(server, ask % server.listener.token.encode())
-            assert b"200 OK" in right and b"penstock_node_written_records_total 1" in right
-            assert right.endswith(b"# EOF\n")
-            assert b"401" in await exchange(server, ask % b"wrong")
-            assert b"401" in await exchange(server, b"GET /metrics HTTP/1.1\r\n\r\n")
-            elsewhere = ask.replace(b"/metrics", b"/etc") % server.listener.token.encode()
-            assert b"404" in await exchange(server, elsewhere)
-
-    run(test)
+async def test_metrics_need_the_token(server: NodeServer, client: NetworkNodeClient) -> None:
+    await add(client, KEY, make_block(0))
+    ask = b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer %s\r\n\r\n"
+    right = await exchange(server, ask % server.listener.token.encode())
+    assert b"200 OK" in right and b"penstock_node_written_records_total 1" in right
+    assert right.endswith(b"# EOF\n")
+    assert b"401" in await exchange(server, ask % b"wrong")
+    assert b"401" in await exchange(server, b"GET /metrics HTTP/1.1\r\n\r\n")
+    elsewhere = ask.replace(b"/metrics", b"/etc") % server.listener.token.encode()
+    assert b"404" in await exchange(server, elsewhere)
 
 
 def test_listening_beyond_loopback_needs_tls(tmp_path: Path) -> None:
@@ -396,62 +342,51 @@ def test_listening_beyond_loopback_needs_tls(tmp_path: Path) -> None:
 # ---- flushes, damage, giving up
 
 
-def test_blocks_are_flushed_and_journals_dropped(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        settings = {"journal_bytes": SMALL_JOURNAL}
-        journals = tmp_path / "n1" / "journal"
-        async with (
-            serving(tmp_path / "n1", metadata, **settings) as server,
-            client_of(server) as client,
-        ):
-            await add(client, KEY, make_block(0, durable_block=0))
-            assert await client.fence(SegmentKey("fenced", 3), 8)
-            await fill(client, "filler", journals=3)
-            await until(lambda: len(list(journals.glob("journal-*"))) <= 2)
-            assert (tmp_path / "n1" / "segments" / file_name(KEY)).exists()
-            assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
-            filler = SegmentKey("filler", 0)
-            at, size = 0, 0
-            while (read := await client.read(filler, at, durable_block=999)).data:
-                size += len(read.data)
-                at += len(read.data) // len(make_block(0, bytes(512 * KIB)))
-            assert size > 3 * SMALL_JOURNAL
-            assert await add(client, filler, make_block(0)) is not None
-        async with serving(tmp_path / "n1", metadata) as server, client_of(server) as client:
-            assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
-            late = make_block(0, segment=3)
-            assert isinstance(await add(client, SegmentKey("fenced", 3), late, epoch=7), Fenced)
-            assert len(await client.list_blocks(filler, 0, 999)) == 1
-
-    run(test)
+async def test_blocks_are_flushed_and_journals_dropped(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    journals = tmp_path / "n1" / "journal"
+    async with (
+        serving(tmp_path / "n1", metadata, journal_bytes=SMALL_JOURNAL) as server,
+        client_of(server) as client,
+    ):
+        await add(client, KEY, make_block(0, durable_block=0))
+        assert await client.fence(SegmentKey("fenced", 3), 8)
+        await fill(client, "filler", journals=3)
+        await until(lambda: len(list(journals.glob("journal-*"))) <= 2)
+        assert (tmp_path / "n1" / "segments" / file_name(KEY)).exists()
+        assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
+        filler = SegmentKey("filler", 0)
+        at, size = 0, 0
+        while (read := await client.read(filler, at, durable_block=999)).data:
+            size += len(read.data)
+            at += len(read.data) // len(make_block(0, bytes(512 * KIB)))
+        assert size > 3 * SMALL_JOURNAL
+        assert await add(client, filler, make_block(0)) is not None
+    async with serving(tmp_path / "n1", metadata) as server, client_of(server) as client:
+        assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
+        late = make_block(0, segment=3)
+        assert isinstance(await add(client, SegmentKey("fenced", 3), late, epoch=7), Fenced)
+        assert len(await client.list_blocks(filler, 0, 999)) == 1
 
 
-def test_a_flip_in_a_segment_file_is_never_shown_and_never_denied(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata(), **settings) as server,
-            client_of(server) as client,
-        ):
-            for number in range(3):
-                await add(client, KEY, make_block(number))
-            await fill(client, "filler", journals=2)
-            path = tmp_path / "n1" / "segments" / file_name(KEY)
-            await until(lambda: path.exists() and not server.owner.store._parts[KEY].memory)
-            data = bytearray(path.read_bytes())
-            data[len(make_block(0)) + 120] ^= 1
-            path.write_bytes(data)
+async def test_a_flip_in_a_segment_file_is_never_shown_and_never_denied(
+    tmp_path: Path, server: NodeServer, client: NetworkNodeClient
+) -> None:
+    for number in range(3):
+        await add(client, KEY, make_block(number))
+    await fill(client, "filler", journals=2)
+    path = tmp_path / "n1" / "segments" / file_name(KEY)
+    await until(lambda: path.exists() and not server.owner.store._parts[KEY].memory)
+    flip_bit(path, len(make_block(0)) + 120)
 
-            first = await client.read(KEY, 0, durable_block=9)
-            assert bytes(first.data) == make_block(0)
-            assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
-            assert (await client.read(KEY, 7, durable_block=9)).found is Found.UNKNOWN
-            assert server.metrics.damaged_blocks == 1
-            assert await add(client, KEY, make_block(1)) is None  # repaired by somebody
-            assert bytes((await client.read(KEY, 1, durable_block=2)).data) == make_block(1)
-
-    run(test)
+    first = await client.read(KEY, 0, durable_block=9)
+    assert bytes(first.data) == make_block(0)
+    assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
+    assert (await client.read(KEY, 7, durable_block=9)).found is Found.UNKNOWN
+    assert server.metrics.damaged_blocks == 1
+    assert await add(client, KEY, make_block(1)) is None  # repaired by somebody
+    assert bytes((await client.read(KEY, 1, durable_block=2)).data) == make_block(1)
 
 
 def manifest(first_segment: int) -> bytes:
@@ -460,83 +395,72 @@ def manifest(first_segment: int) -> bytes:
     )
 
 
-def test_segments_are_given_up_only_when_a_manifest_says_so(tmp_path: Path) -> None:
+async def test_segments_are_given_up_only_when_a_manifest_says_so(
+    tmp_path: Path, metadata: MemoryMetadata, client: NetworkNodeClient
+) -> None:
     """R40: a missing, unreadable or unreachable manifest means nothing."""
+    store = metadata.session()
+    keys = [SegmentKey(log, segment) for log in "ab" for segment in range(3)]
 
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        store = metadata.session()
-        settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
-        async with (
-            serving(tmp_path / "n1", metadata, **settings) as server,
-            client_of(server) as client,
-        ):
-            keys = [SegmentKey(log, segment) for log in "ab" for segment in range(3)]
-            for key in keys:
-                assert await add(client, key, make_block(0, segment=key.segment)) is None
-            await fill(client, "filler", journals=2)
-            files = tmp_path / "n1" / "segments"
-            await until(lambda: all((files / file_name(key)).exists() for key in keys))
-            await store.create("/logs/a", b"not a manifest")
-            await asyncio.sleep(0.2)
-            assert all((files / file_name(key)).exists() for key in keys)
+    def kept() -> list[SegmentKey]:
+        return [key for key in keys if (tmp_path / "n1" / "segments" / file_name(key)).exists()]
 
-            await store.set("/logs/a", manifest(2), 0)
-            await until(lambda: not any((files / file_name(key)).exists() for key in keys[:2]))
-            left = [key for key in keys if (files / file_name(key)).exists()]
-            assert left == keys[2:]
-            gone = await add(client, keys[0], make_block(1), epoch=99)
-            assert isinstance(gone, Fenced)
-            await store.delete("/logs/a")
-            await asyncio.sleep(0.2)
-            assert all((files / file_name(key)).exists() for key in keys[2:])
-        await store.close()
+    for key in keys:
+        assert await add(client, key, make_block(0, segment=key.segment)) is None
+    await fill(client, "filler", journals=2)
+    await until(lambda: kept() == keys)
+    await store.create("/logs/a", b"not a manifest")
+    await asyncio.sleep(0.2)
+    assert kept() == keys
 
-    run(test)
+    await store.set("/logs/a", manifest(2), 0)
+    await until(lambda: not any(key in kept() for key in keys[:2]))
+    assert kept() == keys[2:]
+    assert isinstance(await add(client, keys[0], make_block(1), epoch=99), Fenced)
+    await store.delete("/logs/a")
+    await asyncio.sleep(0.2)
+    assert kept() == keys[2:]
+    await store.close()
 
 
 # ---- the cluster's metadata
 
 
-def test_a_lost_session_is_followed_by_another_and_serving_goes_on(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        sessions: list[MemorySession] = []
-        async with (
-            serving(tmp_path / "n1", metadata, sessions=sessions, trim_seconds=60.0) as server,
-            client_of(server) as client,
-        ):
-            assert "/nodes/n1" in metadata.paths()
-            sessions[0].expire()
-            assert "/nodes/n1" not in metadata.paths()
-            assert await add(client, KEY, make_block(0)) is None
-            await until(lambda: "/nodes/n1" in metadata.paths())
-            assert len(sessions) == 2
+async def test_a_lost_session_is_followed_by_another_and_serving_goes_on(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    sessions: list[MemorySession] = []
+    async with (
+        serving(tmp_path / "n1", metadata, sessions=sessions, trim_seconds=60.0) as server,
+        client_of(server) as client,
+    ):
+        assert "/nodes/n1" in metadata.paths()
+        sessions[0].expire()
         assert "/nodes/n1" not in metadata.paths()
-        assert all(session.is_ended for session in sessions)
+        assert await add(client, KEY, make_block(0)) is None
+        await until(lambda: "/nodes/n1" in metadata.paths())
+        assert len(sessions) == 2
+    assert "/nodes/n1" not in metadata.paths()
+    assert all(session.is_ended for session in sessions)
 
-    run(test)
 
-
-def test_a_node_registers_over_its_own_former_life_but_waits_for_anothers(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        async with serving(tmp_path / "n1", metadata) as server:
-            info = server.info
-        left = metadata.session()
-        own = encode_node_info(info)
-        await left.create("/nodes/n1", own, ephemeral=True)
-        async with serving(tmp_path / "n1", metadata):
-            assert metadata.paths()["/nodes/n1"].data != own  # another port
-        other = encode_node_info(replace(info, cookie="feedfeedfeedfeed"))
-        await left.create("/nodes/n1", other, ephemeral=True)
-        starting = asyncio.create_task(start_and_stop(tmp_path / "n1", metadata))
-        await asyncio.sleep(0.3)
-        assert metadata.paths()["/nodes/n1"].data == other
-        await left.close()
-        await starting
-
-    run(test)
+async def test_a_node_registers_over_its_own_former_life_but_waits_for_anothers(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    async with serving(tmp_path / "n1", metadata) as server:
+        info = server.info
+    left = metadata.session()
+    own = encode_node_info(info)
+    await left.create("/nodes/n1", own, ephemeral=True)
+    async with serving(tmp_path / "n1", metadata):
+        assert metadata.paths()["/nodes/n1"].data != own  # another port
+    other = encode_node_info(replace(info, cookie="feedfeedfeedfeed"))
+    await left.create("/nodes/n1", other, ephemeral=True)
+    starting = asyncio.create_task(start_and_stop(tmp_path / "n1", metadata))
+    await asyncio.sleep(0.3)
+    assert metadata.paths()["/nodes/n1"].data == other
+    await left.close()
+    await starting
 
 
 async def start_and_stop(data_dir: Path, metadata: MemoryMetadata) -> None:
@@ -544,131 +468,115 @@ async def start_and_stop(data_dir: Path, metadata: MemoryMetadata) -> None:
         assert "/nodes/n1" in metadata.paths()
 
 
-def test_nodes_come_go_and_drain(tmp_path: Path) -> None:
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        session = metadata.session()
-        changes: list[int] = []
-        async with serving(tmp_path / "n1", metadata) as one:
-            nodes = NetworkNodes(session, token=one.listener.token, delay=lambda info: 0.02)
-            nodes.watch(lambda: changes.append(1))
-            await nodes.start()
-            assert list(nodes.alive()) == [one.info.id]
-            client = nodes.client(one.info.id)
-            assert client is not None and client is nodes.client(one.info.id)
-            started = time.monotonic()
-            await client.read(KEY, 0)
-            await client.read(KEY, 0)
-            assert time.monotonic() - started > 0.1  # the connection and two round trips
-            async with serving(tmp_path / "n2", metadata, "n2") as two:
-                await until(lambda: len(nodes.alive()) == 2)
-                await session.create("/draining/n2", b"")
-                await until(lambda: nodes.alive()[two.info.id].draining)
-            await until(lambda: list(nodes.alive()) == [one.info.id])
-            assert nodes.client(two.info.id) is None
-            assert changes
-        await until(lambda: not nodes.alive())
-        assert isinstance(await add(client, KEY, make_block(0)), PenstockError)
-        await nodes.close()
-        await session.close()
-
-    run(test)
+async def test_nodes_come_go_and_drain(tmp_path: Path, metadata: MemoryMetadata) -> None:
+    session = metadata.session()
+    changes: list[int] = []
+    async with serving(tmp_path / "n1", metadata) as one:
+        nodes = NetworkNodes(session, token=one.listener.token, delay=lambda info: 0.02)
+        nodes.watch(lambda: changes.append(1))
+        await nodes.start()
+        assert list(nodes.alive()) == [one.info.id]
+        client = nodes.client(one.info.id)
+        assert client is not None and client is nodes.client(one.info.id)
+        started = time.monotonic()
+        await client.read(KEY, 0)
+        await client.read(KEY, 0)
+        assert time.monotonic() - started > 0.1  # the connection and two round trips
+        async with serving(tmp_path / "n2", metadata, "n2") as two:
+            await until(lambda: len(nodes.alive()) == 2)
+            await session.create("/draining/n2", b"")
+            await until(lambda: nodes.alive()[two.info.id].draining)
+        await until(lambda: list(nodes.alive()) == [one.info.id])
+        assert nodes.client(two.info.id) is None
+        assert changes
+    await until(lambda: not nodes.alive())
+    assert isinstance(await add(client, KEY, make_block(0)), PenstockError)
+    await nodes.close()
+    await session.close()
 
 
 # ---- many logs
 
 
-def test_a_thousand_logs_need_few_descriptors_and_little_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_thousand_logs_need_few_descriptors_and_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: MemoryMetadata
 ) -> None:
     monkeypatch.setattr(segment_store, "FILE_CACHE_COUNT", 32)
     monkeypatch.setattr(segment_store, "PARTS_MAX", 200)
 
-    async def test() -> None:
-        metadata = MemoryMetadata()
-        settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL, "trim_seconds": 60.0}
-        keys = [SegmentKey(f"log_{number}", 0) for number in range(1000)]
-        body = os.urandom(4 * KIB)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        async with serving(tmp_path / "n1", metadata, **settings) as server:
-            descriptors = len(os.listdir("/proc/self/fd"))
-            async with client_of(server) as client:
-                for block in range(4):
-                    blocks = [(key, make_block(block, body)) for key in keys]
-                    assert set(await add_all(client, blocks)) == {None}
-                await until(lambda: len(server.owner.store._parts) <= 400)
-                for key in keys[::7]:
-                    read = await client.read(key, 0, durable_block=4)
-                    assert bytes(read.data) == b"".join(make_block(b, body) for b in range(4))
-                assert len(os.listdir("/proc/self/fd")) < descriptors + 50
-                assert server.owner.store.open_files <= 32
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown * KIB < 150 * MIB
-        async with (
-            serving(tmp_path / "n1", metadata, **settings) as server,
-            client_of(server) as client,
-        ):
-            for key in keys[::50]:
-                assert await client.list_blocks(key, 0, 9) == [(0, 4)]
-                assert await add(client, key, make_block(4, body)) is None
-
-    run(test)
+    settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL, "trim_seconds": 60.0}
+    keys = [SegmentKey(f"log_{number}", 0) for number in range(1000)]
+    body = os.urandom(4 * KIB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with serving(tmp_path / "n1", metadata, **settings) as server:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        async with client_of(server) as client:
+            for block in range(4):
+                blocks = [(key, make_block(block, body)) for key in keys]
+                assert set(await add_all(client, blocks)) == {None}
+            await until(lambda: len(server.owner.store._parts) <= 400)
+            for key in keys[::7]:
+                read = await client.read(key, 0, durable_block=4)
+                assert bytes(read.data) == b"".join(make_block(b, body) for b in range(4))
+            assert len(os.listdir("/proc/self/fd")) < descriptors + 50
+            assert server.owner.store.open_files <= 32
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown * KIB < 150 * MIB
+    async with (
+        serving(tmp_path / "n1", metadata, **settings) as server,
+        client_of(server) as client,
+    ):
+        for key in keys[::50]:
+            assert await client.list_blocks(key, 0, 9) == [(0, 4)]
+            assert await add(client, key, make_block(4, body)) is None
 
 
-def test_a_writer_waits_when_flushes_do_not_keep_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_owner, "UNFLUSHED_JOURNALS_MAX", 1)
 
-    async def test() -> None:
-        settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
-        async with serving(tmp_path / "n1", MemoryMetadata(), **settings) as server:
-            owner = server.owner
-            flush_all = owner.store.flush_all
-            gate = asyncio.Event()
-            loop = asyncio.get_running_loop()
 
-            def slow(work: Any) -> Any:
-                asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(30)
-                return flush_all(work)
+@pytest.mark.usefixtures("one_journal")
+async def test_a_writer_waits_when_flushes_do_not_keep_up(
+    server: NodeServer, client: NetworkNodeClient
+) -> None:
+    owner = server.owner
+    flush_all = owner.store.flush_all
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-            owner.store.flush_all = slow  # type: ignore[method-assign]
-            async with client_of(server) as client:
-                filling = asyncio.create_task(fill(client, "filler", journals=12))
-                try:
-                    await until(lambda: bool(server.full))
-                    await asyncio.sleep(0.1)
-                    assert owner.store.memory_bytes < SMALL_JOURNAL + 12 * MIB
-                    assert not filling.done()
-                finally:
-                    gate.set()
-                await filling
+    def slow(work: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(30)
+        return flush_all(work)
 
-    run(test)
-
-
-def test_a_client_bounds_what_is_unanswered(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with (
-            serving(tmp_path / "n1", MemoryMetadata()) as server,
-            client_of(server) as client,
-        ):
-            for connected in (False, True):
-                block = make_block(0, bytes(4 * MIB))
-                outcomes = await add_all(client, [(KEY, block)] * 12)
-                assert outcomes[0] is None and isinstance(outcomes[-1], Overloaded), connected
-            assert await add(client, KEY, block) is None
-
-    run(test)
+    owner.store.flush_all = slow  # type: ignore[method-assign]
+    filling = asyncio.create_task(fill(client, "filler", journals=12))
+    try:
+        await until(lambda: bool(server.full))
+        await asyncio.sleep(0.1)
+        assert owner.store.memory_bytes < SMALL_JOURNAL + 12 * MIB
+        assert not filling.done()
+    finally:
+        gate.set()
+    await filling
 
 
-def test_a_port_that_is_taken_is_said_clearly(tmp_path: Path) -> None:
-    async def test() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            with pytest.raises(Unavailable, match="cannot listen"):
-                async with serving(tmp_path / "n1", MemoryMetadata(), port=taken.getsockname()[1]):
-                    pass
+async def test_a_client_bounds_what_is_unanswered(
+    server: NodeServer, client: NetworkNodeClient
+) -> None:
+    for connected in (False, True):
+        block = make_block(0, bytes(4 * MIB))
+        outcomes = await add_all(client, [(KEY, block)] * 12)
+        assert outcomes[0] is None and isinstance(outcomes[-1], Overloaded), connected
+    assert await add(client, KEY, block) is None
 
-    run(test)
+
+async def test_a_port_that_is_taken_is_said_clearly(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(Unavailable, match="cannot listen"):
+            async with serving(tmp_path / "n1", metadata, port=taken.getsockname()[1]):
+                pass

@@ -11,6 +11,7 @@ import pytest
 from harness.disk import ALL_LOST, SOME_LOST, SimDisk, SimFile
 from harness.driver import LogDriver
 from harness.faults import CHANGING, FaultyDisk
+from harness.files import flip_bit
 
 from penstock.errors import BadConfig, Damaged, MissingFile, Trimmed
 from penstock.ids import SegmentId
@@ -328,9 +329,7 @@ def test_a_cold_copy_that_is_damaged_is_never_read_as_data(
 ) -> None:
     cold_driver.storage.cool(0)
     path = copies(cold_driver, tmp_path) / segment_name(SegmentId(1))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_bit(path)
 
     with pytest.raises(Damaged):
         cold_driver.read()
@@ -351,9 +350,7 @@ def test_a_damaged_segment_is_not_copied_to_the_cold_store(
 ) -> None:
     driver.close()
     path = tmp_path / "log" / segment_name(SegmentId(1))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_bit(path)
     reopened = LogDriver(driver.disk, sent=driver.sent, limits=LIMITS, cold=cold)
 
     with pytest.raises(Damaged):
