@@ -542,11 +542,17 @@ def test_a_server_that_nobody_uses_stops_and_the_next_program_starts_one(
         assert rows_of(log.stream("rested")) == [1]
 
 
+def impatient(data_dir: Path) -> penstock.Log:
+    """Who waits a second for an answer, of a server that is there: a start may take longer."""
+    with penstock.connect(data_dir):
+        return penstock.connect(data_dir, timeout=1.0)
+
+
 def test_a_server_that_answers_late_leaves_unknown_behind_and_the_log_usable(
     data_dir: Path,
 ) -> None:
     """The outage outlasts the timeout; afterwards the same Log appends again."""
-    with penstock.connect(data_dir, timeout=1.0) as log:
+    with impatient(data_dir) as log:
         stream = log.create_stream("outage", "n long")
         stream.append({"n": 0})
         pid = server_pid(data_dir)
@@ -567,7 +573,7 @@ def test_a_server_that_answers_late_leaves_unknown_behind_and_the_log_usable(
 def test_after_unknown_a_producer_opened_again_sends_at_the_same_seq_and_nothing_is_double(
     data_dir: Path,
 ) -> None:
-    with penstock.connect(data_dir, timeout=1.0) as log:
+    with impatient(data_dir) as log:
         stream = log.create_stream("retried", "n long")
         with stream.producer("p") as producer:
             producer.append({"n": 0})

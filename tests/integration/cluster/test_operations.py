@@ -58,6 +58,8 @@ class Up:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # As at a terminal, even if these tests run under `nohup`, which would be heeded.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
