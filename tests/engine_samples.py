@@ -250,6 +250,15 @@ class Wired:
                 self.take(task)
                 is_news |= self.commit(task) is not None
 
+    def put_through(self, rows: pa.RecordBatch, stream: str = "in") -> Lsn:
+        """Rows come, and nobody has anything more to say about them."""
+        lsn = self.feed(rows, stream)
+        self.settle()
+        return lsn
+
+    def last_marker(self, stage: int = 0, index: int = 0) -> Marker:
+        return self.markers(self.task(stage, index))[-1]
+
     # -- results
 
     def committed(self, stream: str) -> list[Entry]:

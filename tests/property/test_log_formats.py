@@ -74,10 +74,12 @@ def test_a_body_comes_back_as_the_entries_it_was_made_of(
         encode_body(producer=producer, instance=instance, first_seq=seq, entries=entries)
     )
 
-    assert list(body.entries(lsn, time_ms)) == [
+    expected = [
         Entry(Lsn(lsn + i), e.kind, e.tags, producer, instance, seq + i, time_ms, e.rows, e.payload)
         for i, e in enumerate(entries)
     ]
+    for skipped in (0, 1, len(entries)):
+        assert list(body.entries(lsn, time_ms, start=lsn + skipped)) == expected[skipped:]
     assert [body.entry_tags(i) for i in range(body.count)] == [e.tags for e in entries]
     assert [bytes(body.payload(i)) for i in range(body.count)] == [e.payload for e in entries]
 
@@ -108,6 +110,7 @@ def test_a_slice_is_the_group_without_the_other_entries(
     whole = list(body.entries(lsn, 7))
     assert list(sliced.entries(header.first_lsn, 7)) == [whole[i] for i in keep]
     assert [sliced.place(i) for i in range(sliced.count)] == keep
+    assert sorted(sliced.tags) == sorted({tag for i in keep for tag in entries[i].tags})
 
 
 @given(GROUPS, st.data())
@@ -217,7 +220,8 @@ def states(draw: st.DrawFn) -> LogState:
 @given(states(), st.data())
 def test_a_snapshot_comes_back_and_damage_is_typed(state: LogState, data: st.DataObject) -> None:
     snapshot = encode_snapshot(state, log_mark=LOG_MARK)
-    assert decode_snapshot(snapshot, log_mark=LOG_MARK) == state
+    found = decode_snapshot(snapshot, log_mark=LOG_MARK)
+    assert found == found.copy() == state
     other = data.draw(damaged(snapshot))
 
     if other != snapshot:

@@ -41,7 +41,9 @@ ROWS = st.fixed_dictionaries(
     }
 )
 WEIGHTED = st.lists(st.tuples(ROWS, st.sampled_from([1, 1, 2, -1])), max_size=12)
-STEPS = st.lists(WEIGHTED | st.integers(0, 2), max_size=8)
+#: Rows are added, an event time is passed, changes are taken.
+TAKE = "take"
+STEPS = st.lists(WEIGHTED | st.integers(0, 2) | st.just(TAKE), max_size=8)
 
 
 @pytest.fixture(scope="module", params=["the hash", "a hash that many rows share"], autouse=True)
@@ -69,9 +71,8 @@ def total(rows: pa.RecordBatch, weights: Iterable[int]) -> Totals:
     return {row: count for row, count in counts.items() if count}
 
 
-def play(rows: MemoryRowSet, steps: list[object]) -> Totals:
+def play(rows: MemoryRowSet, steps: list[object], expected: Totals) -> Totals:
     """Do the steps, a list adds and a number evicts; returns what should remain."""
-    expected: Totals = {}
     for step in steps:
         if isinstance(step, int):
             rows.evict(step)
@@ -86,74 +87,50 @@ def play(rows: MemoryRowSet, steps: list[object]) -> Totals:
     return expected
 
 
-@given(STEPS)
-def test_what_remains_is_the_sum_of_weights(steps: list[object]) -> None:
-    rows = MemoryRowSet(SCHEMA, (0,), 3, (0,))
+@pytest.mark.parametrize("keys", [(0,), (1, 2)], ids=["by a text", "by a number and a struct"])
+@given(STEPS, st.lists(ROWS, min_size=1, max_size=3), st.integers(-1, 4))
+def test_what_remains_is_the_sum_of_weights_by_key_and_time_and_in_copies(
+    keys: tuple[int, ...], steps: list[object], probes: list[object], bound: int
+) -> None:
+    rows, told, copied = (MemoryRowSet(SCHEMA, keys, 3, keys) for _ in range(3))
+    expected: Totals = {}
+    for step in steps:
+        expected = play(rows, [step], expected)
+        assert total(*rows.rows()) == expected
+        if step == TAKE:
+            for change in rows.take_changes("rows"):
+                told.apply(change)
+            assert total(*told.rows()) == expected
+            assert not list(rows.take_changes("rows"))
+    for change in rows.export("rows"):
+        copied.apply(change)
+    assert total(*copied.rows()) == expected
 
-    expected = play(rows, steps)
+    passed = {row: n for row, n in expected.items() if row[-1] is not None and row[-1] <= bound}
+    assert total(*rows.expired(bound)) == passed
 
-    assert total(*rows.rows()) == expected
-
-
-@given(STEPS)
-def test_fetch_gives_the_rows_of_each_key_and_no_other(steps: list[object]) -> None:
-    rows = MemoryRowSet(SCHEMA, (0,), 3, (0,))
-    keys = ["a", "missing", None, "b", "a"]
-
-    expected = play(rows, steps)
-    probe, found, weights = rows.fetch([pa.array(keys, pa.string())])
-
+    added = [row for step in steps if isinstance(step, list) for row, _ in step]
+    sought = batch_of([*probes, *added])
+    wanted = [sought.column(key) for key in keys]
+    probe, found, weights = rows.fetch(wanted)
     assert (np.diff(probe) >= 0).all()
-    for place, key in enumerate(keys):
+    objects = key_objects(wanted, sought.num_rows)
+    key_of = dict(zip(key_objects(sought.columns, sought.num_rows), objects, strict=True))
+    for place, key in enumerate(objects):
         mine = probe == place
-        of_key = {row: count for row, count in expected.items() if row[0] == key}
+        of_key = {row: count for row, count in expected.items() if key_of[row] == key}
         assert total(found.filter(pa.array(mine)), weights[mine]) == of_key
 
 
-@given(STEPS, st.integers(-1, 4))
-def test_expired_are_the_rows_up_to_the_bound(steps: list[object], bound: int) -> None:
-    rows = MemoryRowSet(SCHEMA, (0,), 3, (0,))
-
-    expected = play(rows, steps)
-    found = total(*rows.expired(bound))
-
-    times = {row: row[-1] for row in expected}
-    passed = {row for row, time in times.items() if time is not None and time <= bound}
-    assert found == {row: count for row, count in expected.items() if row in passed}
-
-
-@given(STEPS)
-def test_a_copy_made_of_changes_or_of_the_export_holds_the_same(steps: list[object]) -> None:
-    rows, told, copied = (MemoryRowSet(SCHEMA, (0,), 3, (0,)) for _ in range(3))
-
-    expected = play(rows, steps)
-    for change in rows.take_changes("rows"):
-        told.apply(change)
-    for change in rows.export("rows"):
-        copied.apply(change)
-
-    assert total(*told.rows()) == expected
-    assert total(*copied.rows()) == expected
-
-
 @given(st.lists(ROWS, max_size=20))
-def test_first_equal_finds_the_first_row_that_is_alike(rows: list[object]) -> None:
-    batch = batch_of(rows)
-    objects = key_objects(batch.columns, len(rows))
-
-    found = first_equal(batch.columns, len(rows))
-
-    assert found.tolist() == [objects.index(row) for row in objects]
-
-
-@given(st.lists(ROWS, max_size=20))
-def test_groups_are_numbered_in_order_of_appearance(rows: list[object]) -> None:
+def test_equal_rows_are_one_group_numbered_in_order_of_appearance(rows: list[object]) -> None:
     batch = batch_of(rows)
     objects = key_objects(batch.columns, len(rows))
     distinct = list(dict.fromkeys(objects))
 
     first, groups = group_rows(batch.columns, len(rows))
 
+    assert first_equal(batch.columns, len(rows)).tolist() == [objects.index(row) for row in objects]
     assert first.tolist() == [objects.index(row) for row in distinct]
     assert groups.tolist() == [distinct.index(row) for row in objects]
 

@@ -83,23 +83,27 @@ def test_an_old_java_does_not_count(machine: Machine, version: str) -> None:
     assert machine.ensure("java").returncode == 1
 
 
-def test_root_installs_java_and_says_so(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("command", "package", "asked"),
+    [
+        ("java", "openjdk-17-jre-headless", ["java"]),
+        ("java", "openjdk-21-jre-headless", ["java"]),
+        ("redis-server", "redis-server", ["redis-server", "redis-server"]),
+    ],
+    ids=["java 17", "java 21 where there is no 17", "a server"],
+)
+def test_root_installs_what_is_missing_and_says_so(
+    machine: Machine, command: str, package: str, asked: list[str]
+) -> None:
     machine.add_user(0)
-    machine.add_apt(installs="java", package="openjdk-17-jre-headless")
+    machine.add_apt(installs=command, package=package)
 
-    done = machine.ensure("java")
+    done = machine.ensure(*asked)
 
     assert done.returncode == 0, done.stderr
-    assert "installing the Debian package openjdk-17-jre-headless" in done.stderr
-    assert [call.split()[1] for call in machine.calls()] == ["update", "install"]
-
-
-def test_a_system_without_java_17_gets_java_21(machine: Machine) -> None:
-    machine.add_user(0)
-    machine.add_apt(installs="java", package="openjdk-21-jre-headless")
-
-    assert machine.ensure("java").returncode == 0
-    assert machine.calls()[-1].endswith("openjdk-21-jre-headless")
+    assert f"installing the Debian package {package}" in done.stderr
+    assert machine.calls()[0].split()[1] == "update" and machine.calls()[-1].endswith(package)
+    assert (machine.place / command).exists()
 
 
 def test_sudo_without_a_password_will_do(machine: Machine) -> None:
@@ -141,14 +145,6 @@ def test_a_java_home_that_is_too_old_is_named(machine: Machine) -> None:
 
     assert done.returncode == 1
     assert "JAVA_HOME is /opt/java-8" in done.stderr
-
-
-def test_a_server_is_installed_the_same_way(machine: Machine) -> None:
-    machine.add_user(0)
-    machine.add_apt(installs="redis-server", package="redis-server")
-
-    assert machine.ensure("redis-server", "redis-server").returncode == 0
-    assert (machine.place / "redis-server").exists()
 
 
 def test_a_server_may_be_named_by_where_it_lies(machine: Machine) -> None:

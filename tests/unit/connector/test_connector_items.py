@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -241,6 +242,16 @@ def test_triggers_take_each_item_once_and_keep_their_limits(
 # ---- the same, by example
 
 
+def plan(log: list[Entry], **how: Any) -> list[Partition]:
+    how = {"partitions": None, "processors": 1, "by_node": False, **how}
+    return plan_items(items_of(log, (A,)), (A,), **how)
+
+
+def plan_span(first: int, end: int, *markers: Entry, **how: Any) -> list[Partition]:
+    how = {"partitions": None, "processors": 1, "by_node": False, **how}
+    return plan_range(Span(first, end), markers, (A,), **how)
+
+
 def test_a_cut_takes_as_much_as_is_allowed() -> None:
     window = window_of(items_of([data(lsn, rows=10, size=100) for lsn in range(10)], (A,)))
     assert window.cut(0, rows_max=None, bytes_max=None) == 10
@@ -267,51 +278,36 @@ def test_an_entry_that_does_not_say_its_rows_counts_as_one() -> None:
 
 
 def test_staged_entries_tell_where_when_and_by_whom_they_were_committed() -> None:
-    log = [staged(0), staged(1), marker(7, [(0, 2)])]
-    (part,) = plan_items(items_of(log, (A,)), (A,), partitions=None, processors=2, by_node=False)
+    (part,) = plan([staged(0), staged(1), marker(7, [(0, 2)])], processors=2)
     for carried in part.carried:
         place = carried.place
         assert (place.lsn, place.time_ms, place.producer) == (7, 1007, "p7")
 
 
 def test_a_small_batch_travels_and_a_large_one_is_read_by_several() -> None:
-    small = items_of([data(lsn, size=1000) for lsn in range(4)], (A,))
-    (part,) = plan_items(small, (A,), partitions=None, processors=4, by_node=False)
+    (part,) = plan([data(lsn, size=1000) for lsn in range(4)], processors=4)
     assert len(part.carried) == 4 and not intervals_of(part)
 
-    large = items_of([data(lsn, size=1 << 20) for lsn in range(8)], (A,))
-    parts = plan_items(large, (A,), partitions=None, processors=4, by_node=False)
-    assert [intervals_of(part) for part in parts] == [
-        [Span(0, 2)],
-        [Span(2, 4)],
-        [Span(4, 6)],
-        [Span(6, 8)],
-    ]
+    parts = plan([data(lsn, size=1 << 20) for lsn in range(8)], processors=4)
+    spans = [Span(first, first + 2) for first in (0, 2, 4, 6)]
+    assert [intervals_of(part) for part in parts] == [[span] for span in spans]
     assert not any(part.carried for part in parts)
 
 
 def test_as_many_parts_as_were_asked_for() -> None:
-    small = items_of([data(lsn) for lsn in range(10)], (A,))
-    parts = plan_items(small, (A,), partitions=3, processors=1, by_node=False)
+    parts = plan([data(lsn) for lsn in range(10)], partitions=3)
     assert sorted(len(part.carried) for part in parts) == [3, 3, 4]
 
 
 def test_a_range_below_the_start_is_read_for_what_is_named_in_it_only() -> None:
     """Between the named entries and the start nothing is read: it may be long."""
-    parts = plan_range(
-        Span(5000, 5010),
-        [marker(5005, [(100, 4)])],
-        (A,),
-        partitions=None,
-        processors=1,
-        by_node=False,
-    )
+    parts = plan_span(5000, 5010, marker(5005, [(100, 4)]))
     assert [intervals_of(part) for part in parts] == [[Span(100, 104), Span(5000, 5010)]]
 
 
 def test_each_lsn_is_read_by_one_part() -> None:
     named = [marker(500 + at, [(100 + 20 * at, 10)]) for at in range(5)]
-    parts = plan_range(Span(400, 600), named, (A,), partitions=4, processors=1, by_node=False)
+    parts = plan_span(400, 600, *named, partitions=4)
     lsns = Counter(
         lsn
         for part in parts
@@ -326,9 +322,7 @@ def test_a_large_range_has_more_parts_than_processors_unless_the_user_says() -> 
     named = [marker(9000 + at, [(100 + 20 * at, 10)]) for at in range(5)]
 
     def sizes(partitions: int | None) -> list[int]:
-        parts = plan_range(
-            Span(5000, 15_001), named, (A,), partitions=partitions, processors=2, by_node=False
-        )
+        parts = plan_span(5000, 15_001, *named, partitions=partitions, processors=2)
         spans = [(*part.data, *part.named) for part in parts]
         return [sum(one.end - one.first for one in found) for found in spans]
 
@@ -347,18 +341,21 @@ def test_near_spans_are_read_at_once_and_far_ones_apart() -> None:
 
 def test_what_two_markers_name_counts_at_both() -> None:
     log = [staged(0, size=2 << 20), marker(1, [(0, 1)]), marker(2, [(0, 1)])]
-    parts = plan_items(items_of(log, (A,)), (A,), partitions=1, processors=1, by_node=False)
+    parts = plan(log, partitions=1)
     assert read([log[0]], parts) == Counter({(0, 1, "a"): 1, (0, 2, "a"): 1})
 
 
-def test_ranges_that_overlap_stay_apart() -> None:
-    ranges = [Range(Lsn(0), 3), Range(Lsn(2), 2), Range(Lsn(2), 2)]
-    assert merge_ranges(ranges) == ranges
-
-
-def test_ranges_side_by_side_are_one() -> None:
-    ranges = [Range(Lsn(5), 2), Range(Lsn(0), 3), Range(Lsn(3), 2), Range(Lsn(9), 1)]
-    assert merge_ranges(ranges) == [Range(Lsn(0), 7), Range(Lsn(9), 1)]
+@pytest.mark.parametrize(
+    ("ranges", "merged"),
+    [
+        ([(0, 3), (2, 2), (2, 2)], [(0, 3), (2, 2), (2, 2)]),
+        ([(5, 2), (0, 3), (3, 2), (9, 1)], [(0, 7), (9, 1)]),
+    ],
+    ids=["those that overlap stay apart", "those side by side are one"],
+)
+def test_ranges_are_merged(ranges: list[tuple[int, int]], merged: list[tuple[int, int]]) -> None:
+    found = merge_ranges([Range(Lsn(first), count) for first, count in ranges])
+    assert [(one.first_lsn, one.count) for one in found] == merged
 
 
 def test_only_what_was_not_shown_is_fetched() -> None:
@@ -406,7 +403,7 @@ def test_many_small_items_weigh_more_than_their_bytes() -> None:
 
 def test_a_node_is_read_by_one_part_through_its_own_tags() -> None:
     log = [data(lsn, "a", lsn % 6, size=1 << 20) for lsn in range(12)]
-    parts = plan_items(items_of(log, (A,)), (A,), partitions=4, processors=1, by_node=True)
+    parts = plan(log, partitions=4, by_node=True)
     assert len(parts) == 4
     for part in parts:
         assert part.nodes is not None and not part.nodes.takes_unkeyed
@@ -418,12 +415,8 @@ def test_a_node_is_read_by_one_part_through_its_own_tags() -> None:
 
 def test_entries_without_a_node_go_to_the_first_part() -> None:
     log = [data(0, "a", 1, size=1 << 20), data(1, "a", size=1 << 20), data(2, "a", 5)]
-    sources = (A,)
-    from_window = plan_items(
-        items_of(log, sources), sources, partitions=2, processors=1, by_node=True
-    )
-    from_range = plan_range(Span(0, 3), [], sources, partitions=2, processors=1, by_node=True)
-    for parts in (from_window, from_range):
+    how = {"partitions": 2, "by_node": True}
+    for parts in (plan(log, **how), plan_span(0, 3, **how)):
         by_part = {part.nodes.index: read(log, [part]) for part in parts if part.nodes}
         assert by_part == {0: {(1, 1, "a"): 1}, 1: {(0, 0, "a"): 1, (2, 2, "a"): 1}}
 
@@ -431,8 +424,7 @@ def test_entries_without_a_node_go_to_the_first_part() -> None:
 def test_an_entry_of_several_nodes_is_refused_and_says_what_to_do() -> None:
     log = [data(0, "a", 1, 2)]
     with pytest.raises(BadRequest, match="partitionBy=size"):
-        plan_items(items_of(log, (A,)), (A,), partitions=2, processors=1, by_node=True)
-    parts = plan_range(Span(0, 1), [], (A,), partitions=2, processors=1, by_node=True)
+        plan(log, partitions=2, by_node=True)
     with pytest.raises(BadRequest, match="partitionBy=size"):
-        read(log, parts)
-    plan_items(items_of(log, (A,)), (A,), partitions=2, processors=1, by_node=False)
+        read(log, plan_span(0, 1, partitions=2, by_node=True))
+    plan(log, partitions=2)

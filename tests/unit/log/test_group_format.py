@@ -6,15 +6,13 @@ Properties over random groups are in tests/property/test_log_formats.py; here ar
 from __future__ import annotations
 
 import struct
-import tracemalloc
-from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
+from damage import peak_bytes
 from sample_groups import claim, group, header_of
 
 from penstock.errors import BadFormat, BadRequest, ChecksumMismatch, Damaged, Refused, TooLarge
-from penstock.ids import Lsn
 from penstock.limits import (
     ENTRY_TAGS_MAX,
     GROUP_BYTES_MAX,
@@ -29,7 +27,6 @@ from penstock.log.group_format import (
     BODY_HEADER_BYTES,
     CLAIM,
     RETIRE,
-    TableView,
     check_new_body,
     decode_body,
     decode_sets,
@@ -44,23 +41,13 @@ from penstock.log.record_format import (
     encode_note,
     slice_record,
 )
-from penstock.log.records import Entry, Kind, NewEntry, SetKey, check_tag
+from penstock.log.records import Kind, NewEntry, SetKey, check_tag
 
 BODY = struct.Struct("<IIIBBHQQIIII")
-FIELDS = [
-    "crc",
-    "table_bytes",
-    "body_bytes",
-    "version",
-    "flags",
-    "producer_bytes",
-    "instance",
-    "first_seq",
-    "count",
-    "tags",
-    "refs",
-    "text_bytes",
-]
+FIELDS = (
+    *("crc", "table_bytes", "body_bytes", "version", "flags", "producer_bytes"),
+    *("instance", "first_seq", "count", "tags", "refs", "text_bytes"),
+)
 
 
 def encoded(*entries: NewEntry, producer: str = "p", flags: int = 0) -> bytes:
@@ -79,32 +66,6 @@ def forged(data: bytes, **changes: int) -> bytes:
     return crc.to_bytes(4, "little") + header[4:] + data[BODY_HEADER_BYTES:]
 
 
-def peak_bytes(action: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        action()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_body_gives_back_its_entries_with_lsns_seqs_and_time() -> None:
-    entries = [
-        NewEntry(b"one", ("a", "b"), Kind.DATA, 3),
-        NewEntry(b"", (), Kind.MARKER),
-        NewEntry(b"three", ("b",), Kind.CHANGE),
-    ]
-
-    body = decode_body(encode_body(producer="p", instance=4, first_seq=10, entries=entries))
-
-    assert list(body.entries(100, 5000)) == [
-        Entry(Lsn(100), Kind.DATA, ("a", "b"), "p", 4, 10, 5000, 3, b"one"),
-        Entry(Lsn(101), Kind.MARKER, (), "p", 4, 11, 5000, 0, b""),
-        Entry(Lsn(102), Kind.CHANGE, ("b",), "p", 4, 12, 5000, 0, b"three"),
-    ]
-    assert [entry.lsn for entry in body.entries(100, 5000, start=102)] == [102]
-
-
 def test_one_entry_in_two_substreams_is_stored_once() -> None:
     """Impeller 3.2: one record with tags A and B appears in both substreams, once in the log."""
     payload = b"only-once"
@@ -112,10 +73,8 @@ def test_one_entry_in_two_substreams_is_stored_once() -> None:
     data = encoded(NewEntry(payload, ("A", "B")))
 
     assert data.count(payload) == 1
-    assert decode_body(data).matching(frozenset("A")) == [0]
-    assert decode_body(data).matching(frozenset("B")) == [0]
-    assert decode_body(data).matching(frozenset(("A", "B"))) == [0]
-    assert decode_body(data).matching(frozenset("C")) == []
+    matching = [decode_body(data).matching(frozenset(tags)) for tags in ("A", "B", "AB", "C")]
+    assert matching == [[0], [0], [0], []]
 
 
 @pytest.mark.parametrize(
@@ -214,27 +173,6 @@ def test_a_header_with_a_hostile_number_and_a_good_crc_allocates_nothing(
     assert peak_bytes(attempt) < 64 * 1024
 
 
-def test_every_cut_and_every_trailing_byte_is_noticed() -> None:
-    data = encoded(NewEntry(b"payload", ("a", "b")), NewEntry(b"more", ("b",)))
-
-    for size in range(len(data)):
-        with pytest.raises(Damaged):
-            decode_body(data[:size])
-    with pytest.raises(Damaged):
-        decode_body(data + b"\x00")
-
-
-def test_every_flipped_bit_is_noticed() -> None:
-    """Law I17: damaged bytes are never returned."""
-    data = encoded(NewEntry(b"payload", ("a", "é")), NewEntry(b"", ("b",), Kind.MARKER, 9))
-
-    for at in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[at // 8] ^= 1 << at % 8
-        with pytest.raises(Damaged):
-            list(decode_body(damaged).entries(0, 0))
-
-
 def test_names_that_are_not_utf8_are_noticed_behind_a_good_crc() -> None:
     data = bytearray(encoded(NewEntry(b"", ("tag",)), producer="name"))
 
@@ -264,17 +202,6 @@ def test_a_table_that_makes_no_sense_is_noticed_behind_a_good_crc(old: bytes, ne
 
     with pytest.raises(BadFormat):
         decode_body(forged(data[:at] + new + data[at + len(old) :]))
-
-
-def test_a_table_can_be_read_before_the_payloads_have_come() -> None:
-    data = encoded(NewEntry(bytes(1000), ("a",)))
-
-    table = TableView(data[:-1000])
-
-    assert table.tag_bytes(0) == b"a"
-    assert table.pick([0]) == [(Kind.DATA, 0, 0, 1000, crc32c(bytes(1000)), (0,))]
-    with pytest.raises(Damaged):
-        decode_body(data[:-1000])
 
 
 def test_a_server_takes_no_slice_no_forged_control_and_no_damaged_payload() -> None:
@@ -316,16 +243,6 @@ def test_a_record_binds_its_header_to_its_body() -> None:
         decode_record(header + second.data)
 
 
-def test_every_flipped_bit_of_a_record_header_is_noticed() -> None:
-    data = encode_header(header_of(group(), 5))
-
-    for at in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[at // 8] ^= 1 << at % 8
-        with pytest.raises(Damaged):
-            decode_header(damaged)
-
-
 @pytest.mark.parametrize("size", [0, RECORD_HEADER_BYTES - 1, 64 + SLICE_BYTES_MAX + 1, 2**32 - 1])
 def test_a_record_length_beyond_the_limits_is_noticed(size: int) -> None:
     fields = struct.pack("<IIQQQQQQ", size, 0, 1, 1, 1, 1, 1, 1)
@@ -342,21 +259,6 @@ def test_a_note_is_a_record_without_a_body() -> None:
     assert decode_header(note).durable_lsn == 9
     with pytest.raises(BadFormat):
         decode_record(note)
-
-
-def test_a_slice_keeps_lsns_seqs_and_only_the_tags_it_needs() -> None:
-    entries = [NewEntry(bytes([i]), (f"t{i}",)) for i in range(4)]
-    body = group(seq=20, entries=entries)
-    header = header_of(body, 100)
-
-    data = slice_record(header, body, [1, 3], [body.payload(1), body.payload(3)])
-
-    found, sliced = decode_record(data)
-    assert [(e.lsn, e.seq, e.tags) for e in sliced.entries(found.first_lsn, 0)] == [
-        (101, 21, ("t1",)),
-        (103, 23, ("t3",)),
-    ]
-    assert sliced.tags == ["t1", "t3"]
 
 
 def test_a_slice_of_a_slice_keeps_the_places_of_the_group() -> None:

@@ -37,89 +37,73 @@ def run_virtually(scenario: Coroutine[Any, Any, None]) -> float:
         return runner.get_loop().time()
 
 
-def test_a_lost_reply_leaves_the_change_made() -> None:
+async def test_a_lost_reply_leaves_the_change_made() -> None:
     """R16: the writer must read again, and finds its own write."""
-
-    async def scenario() -> None:
-        tree = MemoryMetadata()
-        store = tree.session()
-        store.lose_replies(3)
-        with pytest.raises(Unknown):
-            await store.create("/a", b"0")
-        with pytest.raises(Unknown):
-            await store.set("/a", b"mine", 0)
-        assert await store.get("/a") == Versioned(b"mine", 1)
-        with pytest.raises(Unknown):
-            await store.delete("/a")
-        assert await store.get("/a") is None
-        assert await store.create("/a", b"") == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_lost_request_changes_nothing_and_sounds_the_same() -> None:
-    async def scenario() -> None:
-        store = MemoryMetadata().session()
+    tree = MemoryMetadata()
+    store = tree.session()
+    store.lose_replies(3)
+    with pytest.raises(Unknown):
         await store.create("/a", b"0")
-        store.lose_requests()
-        with pytest.raises(Unknown):
-            await store.set("/a", b"1", 0)
-        assert await store.get("/a") == Versioned(b"0", 0)
-        assert await store.set("/a", b"1", 0) == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_refused_change_does_not_use_up_a_lost_reply() -> None:
-    async def scenario() -> None:
-        store = MemoryMetadata().session()
-        await store.create("/a", b"0")
-        store.lose_replies()
-        with pytest.raises(VersionConflict):
-            await store.set("/a", b"1", 7)
-        with pytest.raises(Unknown):
-            await store.set("/a", b"1", 0)
-
-    asyncio.run(scenario())
+    with pytest.raises(Unknown):
+        await store.set("/a", b"mine", 0)
+    assert await store.get("/a") == Versioned(b"mine", 1)
+    with pytest.raises(Unknown):
+        await store.delete("/a")
+    assert await store.get("/a") is None
+    assert await store.create("/a", b"") == 0
 
 
-def test_an_unavailable_store_changes_nothing_and_keeps_its_nodes() -> None:
-    async def scenario() -> None:
-        tree = MemoryMetadata()
-        store, other = tree.session(), tree.session()
-        await store.create("/e", b"", ephemeral=True)
-        store.is_unavailable = True
-        for call in (store.get("/e"), store.delete("/e"), store.create("/x", b"")):
-            with pytest.raises(Unavailable):
-                await call
-        assert await other.children("/") == ["e"]
-        store.is_unavailable = False
-        assert await store.get("/e") == Versioned(b"", 0)
-
-    asyncio.run(scenario())
+async def test_a_lost_request_changes_nothing_and_sounds_the_same() -> None:
+    store = MemoryMetadata().session()
+    await store.create("/a", b"0")
+    store.lose_requests()
+    with pytest.raises(Unknown):
+        await store.set("/a", b"1", 0)
+    assert await store.get("/a") == Versioned(b"0", 0)
+    assert await store.set("/a", b"1", 0) == 1
 
 
-def test_a_session_that_expired_is_told_when_the_simulator_says_so() -> None:
-    async def scenario() -> None:
-        tree = MemoryMetadata()
-        zombie, other = tree.session(), tree.session()
-        told: list[str] = []
-        zombie.on_session_lost(lambda: told.append("zombie"))
-        await zombie.create("/owners/main", b"zombie", ephemeral=True)
+async def test_a_refused_change_does_not_use_up_a_lost_reply() -> None:
+    store = MemoryMetadata().session()
+    await store.create("/a", b"0")
+    store.lose_replies()
+    with pytest.raises(VersionConflict):
+        await store.set("/a", b"1", 7)
+    with pytest.raises(Unknown):
+        await store.set("/a", b"1", 0)
 
-        zombie.expire(told=False)
-        await other.create("/owners/main", b"other", ephemeral=True)
+
+async def test_an_unavailable_store_changes_nothing_and_keeps_its_nodes() -> None:
+    tree = MemoryMetadata()
+    store, other = tree.session(), tree.session()
+    await store.create("/e", b"", ephemeral=True)
+    store.is_unavailable = True
+    for call in (store.get("/e"), store.delete("/e"), store.create("/x", b"")):
         with pytest.raises(Unavailable):
-            await zombie.set("/owners/main", b"zombie again", 0)
-        assert told == []
+            await call
+    assert await other.children("/") == ["e"]
+    store.is_unavailable = False
+    assert await store.get("/e") == Versioned(b"", 0)
 
-        zombie.tell_lost()
-        zombie.tell_lost()
-        await asyncio.sleep(0)
-        assert told == ["zombie"]
-        assert tree.paths()["/owners/main"] == Versioned(b"other", 0)
 
-    asyncio.run(scenario())
+async def test_a_session_that_expired_is_told_when_the_simulator_says_so() -> None:
+    tree = MemoryMetadata()
+    zombie, other = tree.session(), tree.session()
+    told: list[str] = []
+    zombie.on_session_lost(lambda: told.append("zombie"))
+    await zombie.create("/owners/main", b"zombie", ephemeral=True)
+
+    zombie.expire(told=False)
+    await other.create("/owners/main", b"other", ephemeral=True)
+    with pytest.raises(Unavailable):
+        await zombie.set("/owners/main", b"zombie again", 0)
+    assert told == []
+
+    zombie.tell_lost()
+    zombie.tell_lost()
+    await asyncio.sleep(0)
+    assert told == ["zombie"]
+    assert tree.paths()["/owners/main"] == Versioned(b"other", 0)
 
 
 def test_delayed_requests_keep_their_order_in_virtual_time() -> None:

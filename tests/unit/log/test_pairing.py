@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -38,20 +40,31 @@ class Transport:
         return None
 
 
-def play(story: Callable[[Link, Transport, list[PenstockError]], Awaitable[None]]) -> None:
-    async def main() -> None:
+@dataclass
+class Wire:
+    """A connection, its transport, and how it ended."""
+
+    link: Link
+    transport: Transport = field(default_factory=Transport)
+    ends: list[PenstockError] = field(default_factory=list)
+
+
+@pytest.fixture
+def wire() -> AbstractAsyncContextManager[Wire]:
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Wire]:
         ends: list[PenstockError] = []
-        transport = Transport()
         link: Link = PairedConnection(
             n.encode_node_message,
             n.decode_node_message,
             on_end=ends.append,
             ack_kind=n.BlockAdded.KIND,
         )
-        link.connection_made(cast(Any, transport))
-        await story(link, transport, ends)
+        wire = Wire(link, ends=ends)
+        link.connection_made(cast(Any, wire.transport))
+        yield wire
 
-    asyncio.run(main())
+    return connected()
 
 
 def receive(link: Link, request: int, message: n.NodeMessage) -> None:
@@ -64,89 +77,73 @@ def refusal(error: PenstockError) -> Failed:
     return Failed(error_code(error), str(error))
 
 
-def test_answers_find_their_requests_in_any_order() -> None:
-    async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
-        first = asyncio.create_task(link.ask(1, n.GetNodeStatus()))
-        second = asyncio.create_task(link.ask(2, n.GetNodeStatus()))
-        await asyncio.sleep(0)
-        assert link.is_waiting
+async def test_answers_find_their_requests_in_any_order(wire: Wire) -> None:
+    first = asyncio.create_task(wire.link.ask(1, n.GetNodeStatus()))
+    second = asyncio.create_task(wire.link.ask(2, n.GetNodeStatus()))
+    await asyncio.sleep(0)
+    assert wire.link.is_waiting
 
-        receive(link, 2, n.NodeStatus("two"))
-        receive(link, 1, refusal(Fenced("one")))
+    receive(wire.link, 2, n.NodeStatus("two"))
+    receive(wire.link, 1, refusal(Fenced("one")))
 
-        assert (await second)[0] == n.NodeStatus("two")
-        with pytest.raises(Fenced, match="one"):
-            await first
-        assert not link.is_waiting and not ends
-
-    play(story)
+    assert (await second)[0] == n.NodeStatus("two")
+    with pytest.raises(Fenced, match="one"):
+        await first
+    assert not wire.link.is_waiting and not wire.ends
 
 
-def test_an_answer_to_a_request_that_was_given_up_is_dropped() -> None:
-    async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await link.ask(1, n.GetNodeStatus())
+async def test_an_answer_to_a_request_that_was_given_up_is_dropped(wire: Wire) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await wire.link.ask(1, n.GetNodeStatus())
 
-        receive(link, 1, n.NodeStatus("late"))
-        receive(link, 1, refusal(Fenced("late")))
+    receive(wire.link, 1, n.NodeStatus("late"))
+    receive(wire.link, 1, refusal(Fenced("late")))
 
-        assert not link.closed.done() and not ends
-
-    play(story)
+    assert not wire.link.closed.done() and not wire.ends
 
 
-def test_orders_are_acknowledged_refused_and_counted() -> None:
-    async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
-        told: list[PenstockError | None] = []
-        for request, size in ((1, 100), (2, 200)):
-            link.order(request, n.AddBlock.KIND, b"", [b"x"], size - 1, told.append)
-        assert link.inflight_bytes == 300
+async def test_orders_are_acknowledged_refused_and_counted(wire: Wire) -> None:
+    told: list[PenstockError | None] = []
+    for request, size in ((1, 100), (2, 200)):
+        wire.link.order(request, n.AddBlock.KIND, b"", [b"x"], size - 1, told.append)
+    assert wire.link.inflight_bytes == 300
 
-        receive(link, 1, n.BlockAdded())
-        receive(link, 2, refusal(Fenced("no")))
+    receive(wire.link, 1, n.BlockAdded())
+    receive(wire.link, 2, refusal(Fenced("no")))
 
-        assert told[0] is None and isinstance(told[1], Fenced)
-        assert link.inflight_bytes == 0
-
-    play(story)
+    assert told[0] is None and isinstance(told[1], Fenced)
+    assert wire.link.inflight_bytes == 0
 
 
-def test_the_end_is_told_before_all_that_waits_ends_with_it() -> None:
-    async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
-        told: list[tuple[str, int]] = []
-        link.order(1, n.AddBlock.KIND, b"", [], 9, lambda _: told.append(("ack", len(ends))))
-        link.send(2, n.GetNodeStatus(), lambda *_: told.append(("answer", len(ends))))
+async def test_the_end_is_told_before_all_that_waits_ends_with_it(wire: Wire) -> None:
+    told: list[tuple[str, int]] = []
+    wire.link.order(1, n.AddBlock.KIND, b"", [], 9, lambda _: told.append(("ack", len(wire.ends))))
+    wire.link.send(2, n.GetNodeStatus(), lambda *_: told.append(("answer", len(wire.ends))))
 
-        link.connection_lost(None)
-        link.connection_lost(None)
+    wire.link.connection_lost(None)
+    wire.link.connection_lost(None)
 
-        assert told == [("ack", 1), ("answer", 1)]
-        assert link.inflight_bytes == 0 and len(ends) == 1
-        with pytest.raises(Unavailable):
-            await link.ask(3, n.GetNodeStatus())
-
-    play(story)
+    assert told == [("ack", 1), ("answer", 1)]
+    assert wire.link.inflight_bytes == 0 and len(wire.ends) == 1
+    with pytest.raises(Unavailable):
+        await wire.link.ask(3, n.GetNodeStatus())
 
 
-def test_an_order_that_is_answered_with_something_else_ends_the_connection() -> None:
-    async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
-        told: list[PenstockError | None] = []
-        link.order(1, n.AddBlock.KIND, b"", [], 1, told.append)
+async def test_an_order_that_is_answered_with_something_else_ends_the_connection(
+    wire: Wire,
+) -> None:
+    told: list[PenstockError | None] = []
+    wire.link.order(1, n.AddBlock.KIND, b"", [], 1, told.append)
 
-        receive(link, 1, n.NodeStatus("what?"))
+    receive(wire.link, 1, n.NodeStatus("what?"))
 
-        assert isinstance(told[0], Unavailable) and len(told) == 1
-        assert transport.aborted and len(ends) == 1
-
-    play(story)
+    assert isinstance(told[0], Unavailable) and len(told) == 1
+    assert wire.transport.aborted and len(wire.ends) == 1
 
 
-def test_a_failure_under_request_0_ends_the_connection_with_it() -> None:
-    async def story(link: Link, transport: Transport, ends: list[PenstockError]) -> None:
-        receive(link, 0, refusal(Unavailable("go away")))
+async def test_a_failure_under_request_0_ends_the_connection_with_it(wire: Wire) -> None:
+    receive(wire.link, 0, refusal(Unavailable("go away")))
 
-        assert [str(error) for error in ends] == ["go away"]
-        assert transport.aborted
-
-    play(story)
+    assert [str(error) for error in wire.ends] == ["go away"]
+    assert wire.transport.aborted

@@ -236,26 +236,31 @@ def is_split(root: n.Node) -> bool:
     return True
 
 
-def test_totals_and_windows_are_folded_early() -> None:
-    assert is_split(count_by(scan()))
-    assert is_split(count_by(scan("bids", WINDOWED), "window#7"))
+def windows(*keys: str) -> n.Aggregate:
+    return count_by(scan("bids", WINDOWED), "window#7", *keys)
 
 
-def test_other_keys_are_not_folded_early_because_nothing_says_that_there_are_few() -> None:
-    assert not is_split(count_by(scan(), "auction#1"))
-    assert not is_split(count_by(scan("bids", WINDOWED), "window#7", "auction#1"))
+TOTAL = count_by(scan())
+AVERAGED = replace(TOTAL.calls[0], function="Average")
 
 
-def test_no_early_fold_where_rows_may_be_late_because_they_are_counted_and_handed_over() -> None:
-    timed = replace(count_by(scan("bids", WINDOWED), "window#7"), event_time="window#7")
-    assert not is_split(timed)
-
-
-def test_no_early_fold_over_rows_that_are_taken_back() -> None:
-    assert not is_split(count_by(count_by(scan(), "auction#1")))
-
-
-def test_no_early_fold_if_a_function_cannot_be_folded_in_parts() -> None:
-    root = count_by(scan())
-    mixed = replace(root, calls=(*root.calls, replace(root.calls[0], function="Average")))
-    assert not is_split(mixed)
+@pytest.mark.parametrize(
+    ("root", "is_early"),
+    [
+        (TOTAL, True),
+        (windows(), True),
+        # Nothing says that there are few.
+        (count_by(scan(), "auction#1"), False),
+        (windows("auction#1"), False),
+        # Late rows are counted and handed over.
+        (replace(windows(), event_time="window#7"), False),
+        (count_by(count_by(scan(), "auction#1")), False),
+        (replace(TOTAL, calls=(*TOTAL.calls, AVERAGED)), False),
+    ],
+    ids=[
+        *("totals", "windows", "other keys", "other keys beside windows", "rows that may be late"),
+        *("rows that are taken back", "a function that cannot be folded in parts"),
+    ],
+)
+def test_what_is_folded_early(root: n.Aggregate, is_early: bool) -> None:
+    assert is_split(root) is is_early

@@ -31,22 +31,20 @@ def bounded(kind: n.JoinKind, *conditions: Call) -> n.Join:
     return find_time_bounds(plain, list(conditions), *TIMED)
 
 
-def test_a_band_around_the_left_time_bounds_both_sides() -> None:
-    bounds = bounded(
-        "inner",
-        compare("GreaterThanOrEqual", RIGHT, shifted(LEFT, -1)),
-        compare("LessThanOrEqual", RIGHT, shifted(LEFT, 5)),
-    )
-    assert bounds.left_time == n.EventTime("ts#3", 5000, 5000)
-    assert bounds.right_time == n.EventTime("t#13", 1000, 1000)
+#: -1 second to 5 seconds around the left time, seen from either side.
+BAND = (
+    compare("GreaterThanOrEqual", RIGHT, shifted(LEFT, -1)),
+    compare("LessThanOrEqual", RIGHT, shifted(LEFT, 5)),
+)
+SAME_BAND = (
+    compare("LessThanOrEqual", shifted(LEFT, -1), RIGHT),
+    compare("GreaterThanOrEqual", shifted(LEFT, 5), RIGHT),
+)
 
 
-def test_the_same_band_seen_from_the_other_side() -> None:
-    bounds = bounded(
-        "inner",
-        compare("LessThanOrEqual", shifted(LEFT, -1), RIGHT),
-        compare("GreaterThanOrEqual", shifted(LEFT, 5), RIGHT),
-    )
+@pytest.mark.parametrize("band", [BAND, SAME_BAND], ids=["from the right", "from the left"])
+def test_a_band_around_the_left_time_bounds_both_sides(band: tuple[Call, ...]) -> None:
+    bounds = bounded("inner", *band)
     assert bounds.left_time == n.EventTime("ts#3", 5000, 5000)
     assert bounds.right_time == n.EventTime("t#13", 1000, 1000)
 
@@ -59,11 +57,7 @@ def test_half_a_band_bounds_one_side_only() -> None:
 
 @pytest.mark.parametrize("kind", ["left", "right", "full", "semi", "anti"])
 def test_where_absence_matters_a_row_outlives_the_partners_it_decides(kind: n.JoinKind) -> None:
-    bounds = bounded(
-        kind,
-        compare("GreaterThanOrEqual", RIGHT, shifted(LEFT, -1)),
-        compare("LessThanOrEqual", RIGHT, shifted(LEFT, 5)),
-    )
+    bounds = bounded(kind, *BAND)
     assert bounds.left_time == n.EventTime("ts#3", 5000, 6000)
     assert bounds.right_time == n.EventTime("t#13", 1000, 6000)
 

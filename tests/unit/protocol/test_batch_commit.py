@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.errors import BadFormat, BadRequest, Fenced
+from penstock.errors import BadFormat, BadRequest, Fenced, PenstockError
 from penstock.protocol.batch_commit import (
     Batch,
     Committed,
@@ -29,44 +31,46 @@ def batch(
 LAST = Committed(4, "/a", ("s",), 9)
 
 
-def test_a_batch_that_the_log_does_not_have_is_committed() -> None:
-    assert decide(None, batch(0)) is Step.COMMIT
-    assert decide(None, batch(7)) is Step.COMMIT, "its earlier batches went elsewhere"
-    assert decide(LAST, batch(5)) is Step.COMMIT
-    assert decide(LAST, batch(9)) is Step.COMMIT, "a function need not write every batch"
+MOVED: dict[str, Any] = {"checkpoint": "/b", "take_over": True}
 
 
-def test_the_last_batch_again_is_skipped() -> None:
-    assert decide(LAST, batch(4)) is Step.SKIP
-    assert decide(LAST, batch(4, rows=10)) is Step.SKIP, "a query that is not deterministic"
+@pytest.mark.parametrize(
+    ("last", "given", "step"),
+    [
+        (None, batch(0), Step.COMMIT),
+        (None, batch(7), Step.COMMIT),  # its earlier batches went elsewhere
+        (LAST, batch(5), Step.COMMIT),
+        (LAST, batch(9), Step.COMMIT),  # a function need not write every batch
+        (LAST, batch(4), Step.SKIP),
+        (LAST, batch(4, rows=10), Step.SKIP),  # a query that is not deterministic
+        (LAST, batch(5, **MOVED), Step.COMMIT),
+        (LAST, batch(4, **MOVED), Step.SKIP),
+    ],
+    ids=str,
+)
+def test_what_the_log_does_not_have_is_committed_and_the_last_one_skipped(
+    last: Committed | None, given: Batch, step: Step
+) -> None:
+    assert decide(last, given) is step
 
 
-@pytest.mark.parametrize("number", [0, 3])
-def test_a_batch_that_comes_late_is_fenced(number: int) -> None:
-    with pytest.raises(Fenced, match="comes late"):
-        decide(LAST, batch(number))
-
-
-@pytest.mark.parametrize("number", [3, 4, 5])
-@pytest.mark.parametrize("checkpoint", ["/b", None])
-def test_another_directory_is_fenced(number: int, checkpoint: str | None) -> None:
-    with pytest.raises(Fenced, match="takeOver"):
-        decide(LAST, batch(number, checkpoint))
-
-
-def test_a_query_that_moved_goes_on_or_is_told_that_it_is_a_copy_from_before() -> None:
-    assert decide(LAST, batch(5, "/b", take_over=True)) is Step.COMMIT
-    assert decide(LAST, batch(4, "/b", take_over=True)) is Step.SKIP
-    with pytest.raises(Fenced, match="a copy from before that batch"):
-        decide(LAST, batch(4, "/b", take_over=True, rows=10))
-    with pytest.raises(Fenced, match="comes late"):
-        decide(LAST, batch(3, "/b", take_over=True))
-
-
-def test_two_writers_of_one_batch_are_told_apart() -> None:
-    """Or the second of them would be taken for a replay of the first."""
-    with pytest.raises(BadRequest, match="One writer writes all streams"):
-        decide(LAST, batch(4, streams=("t",)))
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        *((batch(number), Fenced, "comes late") for number in (0, 3)),
+        *((batch(n, place), Fenced, "takeOver") for n in (3, 4, 5) for place in ("/b", None)),
+        (batch(4, rows=10, **MOVED), Fenced, "a copy from before that batch"),
+        (batch(3, **MOVED), Fenced, "comes late"),
+        # Or the second of two writers would be taken for a replay of the first.
+        (batch(4, streams=("t",)), BadRequest, "One writer writes all streams"),
+    ],
+    ids=str,
+)
+def test_a_late_batch_another_directory_and_a_second_writer_are_refused(
+    given: Batch, error: type[PenstockError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        decide(LAST, given)
 
 
 def test_what_the_log_keeps_is_what_was_committed() -> None:

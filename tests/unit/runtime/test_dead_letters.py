@@ -88,7 +88,7 @@ def test_bad_rows_are_set_aside_and_the_others_go_on() -> None:
     assert all("DIVIDE_BY_ZERO" in one["message"] for one in found)
     assert all("Traceback" in one["traceback"] for one in found)
     assert wired.core().stats.dead_letters == 2
-    assert wired.markers(wired.task())[-1].rows_in == 3
+    assert wired.last_marker().rows_in == 3
 
 
 def test_a_bad_row_that_was_staged_is_found_where_it_counts() -> None:
@@ -98,7 +98,7 @@ def test_a_bad_row_that_was_staged_is_found_where_it_counts() -> None:
     staged = NewEntry(encode_trusted(pairs((1, 10), (2, 0))), tags, Kind.STAGED, rows=2)
     where = wired.append("@o.1/0/0", 1, [staged])
     wired.settle()
-    assert wired.markers(wired.task())[-1].position > where.first_lsn
+    assert wired.last_marker().position > where.first_lsn
     marker = Marker("o.1/0/0", 1, 0, Lsn(0), 0, ranges=(where,))
     named = [NewEntry(encode_marker(marker), tags, Kind.MARKER)]
     lsn = wired.append("@o.1/0/0", 1, named).first_lsn
@@ -173,8 +173,7 @@ def test_a_row_that_never_was_in_the_state_is_not_taken_back_from_it() -> None:
 def test_an_entry_that_is_no_rows_is_set_aside_as_its_bytes() -> None:
     wired = Wired(spec_of(scan(), mode="append", settings=DEAD))
     wired.append("user", 1, [NewEntry(b"no rows", ("s/in",))])
-    wired.feed(pairs((1, 1)))
-    wired.settle()
+    wired.put_through(pairs((1, 1)))
     assert plain(wired.result()) == [(1, 1)]
     [letter] = letters(wired)
     assert (letter["row"], letter["error"], letter["lsn"]) == ("bm8gcm93cw==", "BadFormat", 0)

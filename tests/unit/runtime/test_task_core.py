@@ -7,12 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from engine_samples import (
-    SOURCE,
-    TIMED,
     Wired,
-    column,
     count_by,
-    join,
     pairs,
     plain,
     scan,
@@ -73,10 +69,9 @@ def test_a_fresh_task_says_at_once_that_it_is_there() -> None:
 
 def test_rows_go_in_and_out_with_their_position() -> None:
     wired = passing()
-    lsn = wired.feed(pairs((1, 10), (2, 20)))
-    wired.settle()
+    lsn = wired.put_through(pairs((1, 10), (2, 20)))
     assert plain(wired.result()) == [(1, 10), (2, 20)]
-    marker = wired.markers(wired.task())[-1]
+    marker = wired.last_marker()
     assert (marker.number, marker.position, marker.rows_in, marker.rows_out) == (1, lsn + 1, 2, 2)
     assert (marker.inline, marker.ranges, marker.origin_ms) == (1, (), 1_000)
 
@@ -124,8 +119,7 @@ def test_rows_of_several_leaves_stay_in_log_order(pushed: list[tuple[int, list[A
 def test_a_stream_that_is_read_twice_feeds_both_leaves() -> None:
     both = n.Union(schema=scan().schema, inputs=(scan(), scan(id=11)))
     wired = Wired(spec_of(both, mode="append"))
-    wired.feed(pairs((1, 1)))
-    wired.settle()
+    wired.put_through(pairs((1, 1)))
     assert plain(wired.result()) == [(1, 1), (1, 1)]
 
 
@@ -146,7 +140,7 @@ def test_every_source_entry_is_taken_in_by_one_task() -> None:
     lsns = [wired.feed(pairs((key, key))) for key in range(60)]
     wired.settle()
     assert plain(wired.result()) == [(key, key) for key in range(60)]
-    shares = [wired.markers(wired.task(0, index))[-1].rows_in for index in range(3)]
+    shares = [wired.last_marker(0, index).rows_in for index in range(3)]
     wanted = [sum(share_of(lsn, 3) == index for lsn in lsns) for index in range(3)]
     assert shares == wanted
     assert min(shares) > 10, "about evenly"
@@ -165,8 +159,7 @@ def test_every_source_begins_where_it_is_told_to() -> None:
 
 def test_an_entry_is_taken_in_once() -> None:
     wired = passing()
-    wired.feed(pairs((1, 1)))
-    wired.settle()
+    wired.put_through(pairs((1, 1)))
     with pytest.raises(AssertionError, match="was taken in before"):
         wired.core().take(wired.log[1], None)
 
@@ -175,7 +168,7 @@ def test_a_request_to_flush_is_answered_by_a_marker_behind_it() -> None:
     wired = passing()
     asked = wired.ask_to_flush(0)
     wired.settle()
-    assert wired.markers(wired.task())[-1].position == asked + 1
+    assert wired.last_marker().position == asked + 1
     before = len(wired.log)
     wired.settle()
     assert len(wired.log) == before
@@ -188,7 +181,7 @@ def test_how_far_a_task_without_input_looked_is_said_when_asked_for() -> None:
     assert not wired.core().has_work
     wired.core().refresh()
     wired.commit(wired.task())
-    assert wired.markers(wired.task())[-1].position == 2
+    assert wired.last_marker().position == 2
     wired.core().refresh()
     assert not wired.core().has_work, "it was said"
 
@@ -199,7 +192,7 @@ def test_what_was_taken_in_is_in_the_commit_even_if_it_was_not_worked_on() -> No
     wired.core().take(wired.log[lsn], wired.log[lsn])
     wired.commit(wired.task())
     assert plain(wired.result()) == [(1, 1)]
-    assert wired.markers(wired.task())[-1].position == lsn + 1
+    assert wired.last_marker().position == lsn + 1
 
 
 # ---- results of another query as a source
@@ -257,10 +250,9 @@ def test_a_marker_of_another_query_tells_no_time() -> None:
     tags = (stream_tag("in"),)
     marker = Marker("other.1/0/0", 1, 0, Lsn(0), 0, watermark_ms=50_000)
     wired.append("@other.1/0/0", 1, [NewEntry(encode_marker(marker), tags, Kind.MARKER)])
-    wired.feed(times(3))
-    wired.settle()
-    assert wired.markers(wired.task())[-1].heard == {}
-    assert wired.markers(wired.task())[-1].watermark_ms == 3_000
+    wired.put_through(times(3))
+    assert wired.last_marker().heard == {}
+    assert wired.last_marker().watermark_ms == 3_000
 
 
 # ---- latency
@@ -270,12 +262,10 @@ def test_a_commit_says_when_its_oldest_source_entry_was_appended() -> None:
     wired = passing()
     wired.feed(pairs((1, 1)))
     wired.now_ms = 2_000
-    wired.feed(pairs((2, 2)))
-    wired.settle()
-    assert wired.markers(wired.task())[-1].origin_ms == 1_000
-    wired.feed(pairs((3, 3)))
-    wired.settle()
-    assert wired.markers(wired.task())[-1].origin_ms == 2_000
+    wired.put_through(pairs((2, 2)))
+    assert wired.last_marker().origin_ms == 1_000
+    wired.put_through(pairs((3, 3)))
+    assert wired.last_marker().origin_ms == 2_000
 
 
 def test_the_age_of_rows_passes_from_stage_to_stage() -> None:
@@ -284,21 +274,20 @@ def test_the_age_of_rows_passes_from_stage_to_stage() -> None:
     wired.feed(pairs((1, 1)))
     wired.now_ms = 1_500
     wired.settle()
-    ages = [wired.markers(wired.task(1, index))[-1].origin_ms for index in range(2)]
+    ages = [wired.last_marker(1, index).origin_ms for index in range(2)]
     assert sorted(ages, key=str) == [1_000, None], "one of them had no rows"
 
 
 def test_rows_are_not_as_old_as_what_others_were_sent_before() -> None:
     wired = Wired(spec_of(count_by(scan(), 0), tasks=(1, 2)))
     wired.settle()
-    wired.feed(pairs((1, 1)))
-    wired.settle()
-    idle = next(task for task in (0, 1) if wired.markers(wired.task(1, task))[-1].rows_in == 0)
+    wired.put_through(pairs((1, 1)))
+    idle = next(task for task in (0, 1) if wired.last_marker(1, task).rows_in == 0)
     wired.now_ms = 9_000
     for key in range(2, 20):
         wired.feed(pairs((key, 1)))
     wired.settle()
-    marker = wired.markers(wired.task(1, idle))[-1]
+    marker = wired.last_marker(1, idle)
     assert marker.rows_in > 0
     assert marker.origin_ms == 9_000
 
@@ -313,8 +302,7 @@ def test_results_over_nothing_are_said_once_in_a_life() -> None:
     wired.start(wired.task(1))
     wired.settle()
     assert plain(wired.result()) == [(0,)], "the next instance does not say it again"
-    wired.feed(pairs((1, 1)))
-    wired.settle()
+    wired.put_through(pairs((1, 1)))
     assert plain(wired.result()) == [(1,)]
 
 
@@ -327,22 +315,12 @@ def test_only_one_of_several_tasks_speaks_over_nothing() -> None:
 def test_changes_of_state_stand_in_the_group_of_their_marker() -> None:
     wired = Wired(spec_of(count_by(scan(), 0)))
     wired.settle()
-    assert not wired.markers(wired.task(1))[-1].has_state
-    wired.feed(pairs((1, 1)))
-    wired.settle()
-    marker = wired.markers(wired.task(1))[-1]
+    assert not wired.last_marker(1).has_state
+    wired.put_through(pairs((1, 1)))
+    marker = wired.last_marker(1)
     kinds = [entry.kind for entry in wired.log if entry.producer == wired.task(1).producer]
     assert kinds[-3:] == [Kind.DATA, Kind.CHANGE, Kind.MARKER]
     assert (marker.has_state, marker.inline) == (True, 2)
-
-
-def test_a_join_of_two_streams_finds_its_pairs() -> None:
-    wired = Wired(spec_of(join(scan("a"), scan("b", id=11)), mode="append", tasks=2))
-    for key in range(6):
-        wired.feed(pairs((key, 1)), "a")
-        wired.feed(pairs((key, 2)), "b")
-    wired.settle()
-    assert plain(wired.result()) == [(key, 1, key, 2) for key in range(6)]
 
 
 def test_a_task_takes_nothing_more_while_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,19 +357,9 @@ def test_a_large_result_is_staged_and_counts_at_its_marker_in_order() -> None:
     assert wired.committed("out") == [], "nothing counts before the marker"
     assert {entry.kind for entry in wired.log[before:]} == {Kind.STAGED}
     wired.append("@q.1/0/0", 1, commit.cut().group(ranges))
-    assert wired.markers(wired.task())[-1].ranges == tuple(ranges)
+    assert wired.last_marker().ranges == tuple(ranges)
     found = wired.result().to_pylist()
     assert [tuple(row.values()) for row in found] == rows
-
-
-@pytest.mark.usefixtures("small_groups")
-def test_what_is_staged_between_stages_reaches_its_readers_once() -> None:
-    wired = Wired(spec_of(count_by(scan(), 0), tasks=2))
-    for _ in range(2):
-        wired.feed(pairs(*[(key, 0) for key in range(300)]))
-        wired.settle()
-    assert wired.markers(wired.task(0))[-1].ranges or wired.markers(wired.task(0, 1))[-1].ranges
-    assert plain(wired.result()) == [(key, 2) for key in range(300)]
 
 
 @pytest.mark.usefixtures("small_groups")
@@ -408,19 +376,6 @@ def test_rows_that_an_instance_staged_before_it_died_never_count() -> None:
     assert plain(wired.result()) == [(key, key) for key in range(300)]
 
 
-@pytest.mark.usefixtures("small_groups")
-def test_changes_that_were_flushed_early_are_restored() -> None:
-    wired = Wired(spec_of(count_by(scan(), 0)))
-    wired.settle()
-    wired.feed(pairs(*[(key, 0) for key in range(300)]))
-    wired.settle()
-    assert wired.markers(wired.task(1))[-1].ranges
-    wired.start(wired.task(1))
-    wired.feed(pairs(*[(key, 0) for key in range(300)]))
-    wired.settle()
-    assert plain(wired.result()) == [(key, 2) for key in range(300)]
-
-
 # ---- faults in what is read
 
 
@@ -429,8 +384,3 @@ def test_a_marker_under_the_tag_of_another_task_is_refused() -> None:
     check_marker(marker, TaskId("q", 1, 0, 0))
     with pytest.raises(BadFormat, match=r"a marker of q.1/0/0 stands under the tag of q.1/0/1"):
         check_marker(marker, TaskId("q", 1, 0, 1))
-
-
-def test_the_samples_are_what_they_seem() -> None:
-    assert column(scan(), 1).name == "v#2"
-    assert len(SOURCE) == len(TIMED) == 2

@@ -24,55 +24,26 @@ def reference(marker_lsn: int, size: int = 10) -> dict[str, object]:
 def test_numbers_and_counters_go_on() -> None:
     wired = Wired(spec_of(count_by(scan(), 0)))
     wired.settle()
-    wired.feed(pairs((1, 1), (2, 1)))
-    wired.settle()
-    before = wired.markers(wired.task(1))[-1]
+    wired.put_through(pairs((1, 1), (2, 1)))
+    before = wired.last_marker(1)
     wired.start(wired.task(1))
     assert not wired.core(1).has_work, "nothing new to say"
     assert wired.core(1).position == before.position
-    wired.feed(pairs((1, 1)))
-    wired.settle()
-    after = wired.markers(wired.task(1))[-1]
+    wired.put_through(pairs((1, 1)))
+    after = wired.last_marker(1)
     assert (after.number, after.instance) == (before.number + 1, before.instance + 1)
     assert (after.rows_in, after.rows_out) == (3, 4), "a count that changes is taken back first"
     assert plain(wired.result()) == [(1, 2), (2, 1)]
 
 
-def test_markers_of_all_instances_are_numbered_without_a_gap() -> None:
-    wired = Wired(spec_of(count_by(scan(), 0), tasks=2))
-    for key in range(8):
-        wired.feed(pairs((key, 0)))
-        wired.settle()
-        for task in wired.spec.task_ids:
-            wired.start(task)
-    for task in wired.spec.task_ids:
-        markers = wired.markers(task)
-        assert [marker.number for marker in markers] == list(range(len(markers)))
-        positions = [marker.position for marker in markers]
-        assert positions == sorted(positions)
-
-
-def test_work_that_was_not_committed_is_done_again() -> None:
-    wired = Wired(spec_of(count_by(scan(), 0)))
-    wired.settle()
-    wired.feed(pairs((1, 1)))
-    wired.take(wired.task(0))
-    wired.core(0).take_commit()  # captured, never appended
-    wired.start(wired.task(0))
-    wired.settle()
-    assert plain(wired.result()) == [(1, 1)]
-
-
 def test_what_was_heard_is_remembered() -> None:
     wired = Wired(spec_of(finals(timed()), mode="append", tasks=(1, 1)))
-    wired.feed(times(10, 12))
-    wired.settle()
-    before = wired.markers(wired.task(1))[-1]
+    wired.put_through(times(10, 12))
+    before = wired.last_marker(1)
     wired.start(wired.task(1))
     wired.core(1).refresh()
-    wired.feed(times(12, 13))
-    wired.settle()
-    after = wired.markers(wired.task(1))[-1]
+    wired.put_through(times(12, 13))
+    after = wired.last_marker(1)
     assert before.heard["q.1/0/0"].watermark_ms == 12_000
     assert after.heard["q.1/0/0"].watermark_ms == 13_000
     assert wired.core(1).stats.rows_late == 1, "what had passed is passed after a restart too"
@@ -81,19 +52,16 @@ def test_what_was_heard_is_remembered() -> None:
 @pytest.mark.parametrize("stage", [0, 1])
 def test_time_does_not_go_back_over_a_restart(stage: int) -> None:
     wired = Wired(spec_of(finals(timed()), mode="append"))
-    wired.feed(times(10))
-    wired.settle()
+    wired.put_through(times(10))
     wired.start(wired.task(stage))
     wired.core(stage).refresh()
-    wired.feed(times(4))
-    wired.settle()
-    assert wired.markers(wired.task(stage))[-1].watermark_ms == 10_000
+    wired.put_through(times(4))
+    assert wired.last_marker(stage).watermark_ms == 10_000
 
 
 def test_restored_changes_are_not_written_again() -> None:
     wired = Wired(spec_of(count_by(scan(), 0)))
-    wired.feed(pairs((1, 1)))
-    wired.settle()
+    wired.put_through(pairs((1, 1)))
     core = wired.start(wired.task(1))
     assert core.state.take_log() == ()
     core.refresh()

@@ -47,6 +47,11 @@ _COLUMNS = {
         pa.decimal128(20, 3),
         st.decimals(min_value=-(10**16), max_value=10**16, places=3),
     ),
+    "time": (pa.timestamp("us", tz="UTC"), st.integers(-(2**62), 2**62)),
+    "window": (
+        pa.struct([("start", pa.timestamp("us")), ("end", pa.timestamp("us"))]),
+        st.fixed_dictionaries({"start": st.none() | st.integers(0, 3), "end": st.integers(0, 3)}),
+    ),
     "list": (pa.list_(pa.int32()), st.lists(st.none() | st.integers(-5, 5), max_size=4)),
     "struct": (
         pa.struct([("a", pa.int32()), ("b", pa.string())]),
@@ -56,9 +61,12 @@ _COLUMNS = {
 
 
 @st.composite
-def columns(draw: st.DrawFn) -> pa.Array:
-    kind, values = _COLUMNS[draw(st.sampled_from(sorted(_COLUMNS)))]
-    return pa.array(draw(st.lists(st.none() | values, min_size=1, max_size=12)), kind)
+def columns(draw: st.DrawFn) -> list[pa.Array]:
+    """One to three columns of keys, as long as each other."""
+    count = draw(st.integers(1, 12))
+    kinds = draw(st.lists(st.sampled_from(sorted(_COLUMNS)), min_size=1, max_size=3))
+    rows = [st.lists(st.none() | _COLUMNS[k][1], min_size=count, max_size=count) for k in kinds]
+    return [pa.array(draw(values), _COLUMNS[k][0]) for k, values in zip(kinds, rows, strict=True)]
 
 
 @pytest.mark.parametrize(("column", "hashed"), GOLDEN)
@@ -67,26 +75,26 @@ def test_the_hash_of_a_value_never_changes(column: pa.Array, hashed: int) -> Non
 
 
 @given(columns(), st.data())
-def test_equal_keys_have_equal_hashes_however_the_column_is_sliced(
-    column: pa.Array, data: st.DataObject
+def test_equal_keys_have_equal_hashes_however_the_columns_are_sliced(
+    keys: list[pa.Array], data: st.DataObject
 ) -> None:
-    start = data.draw(st.integers(0, len(column)))
-    whole = hash_columns([column], len(column))
-    part = column.slice(start)
-    assert hash_columns([part], len(part)).tolist() == whole[start:].tolist()
-    objects = key_objects([column], len(column))
-    assert key_objects([part], len(part)) == objects[start:]
-    for key, hashed in zip(objects, whole.tolist(), strict=True):
-        same = [other for k, other in zip(objects, whole.tolist(), strict=True) if k == key]
-        assert set(same) == {hashed}
+    count = len(keys[0])
+    start = data.draw(st.integers(0, count))
+    end = data.draw(st.integers(start, count))
+    whole, objects = hash_columns(keys, count).tolist(), key_objects(keys, count)
+    part = [column.slice(start, end - start) for column in keys]
+    assert hash_columns(part, end - start).tolist() == whole[start:end]
+    assert key_objects(part, end - start) == objects[start:end]
+    assert len(set(zip(objects, whole, strict=True))) == len(set(objects))
 
 
 @given(columns())
-def test_key_columns_are_rebuilt_from_their_objects(column: pa.Array) -> None:
-    objects = key_objects([column], len(column))
-    (rebuilt,) = key_columns(objects, [column.type])
-    assert rebuilt.type == column.type
-    assert key_objects([rebuilt], len(rebuilt)) == objects
+def test_key_columns_are_rebuilt_from_their_objects(keys: list[pa.Array]) -> None:
+    objects = key_objects(keys, len(keys[0]))
+    rebuilt = key_columns(objects, [column.type for column in keys])
+    assert [column.type for column in rebuilt] == [column.type for column in keys]
+    assert key_objects(rebuilt, len(objects)) == objects
+    assert (hash_columns(rebuilt, len(objects)) == hash_columns(keys, len(objects))).all()
 
 
 def test_zeros_are_one_key_and_so_are_nans() -> None:

@@ -40,54 +40,44 @@ def test_a_slice_encodes_only_its_own_rows() -> None:
     assert len(encode_batch(long.slice(50, 1))) < 2000
 
 
-@pytest.mark.parametrize("cut", [0, 1, 7, 8, 50, 200, -1])
-def test_a_cut_payload_is_damaged(cut: int) -> None:
-    with pytest.raises(BadFormat):
-        decode_batch(encode_batch(BATCH)[:cut], SCHEMA)
-
-
-def test_trailing_bytes_are_damage() -> None:
-    with pytest.raises(BadFormat, match="a message of"):
-        decode_batch(encode_batch(BATCH) + b"12345678", SCHEMA)
-
-
-def test_compressed_buffers_are_refused() -> None:
-    with pytest.raises(BadFormat, match="compressed"):
-        decode_batch(compressed_payload(BATCH), SCHEMA)
-
-
-def test_a_schema_message_is_no_batch() -> None:
-    with pytest.raises(BadFormat, match="but a schema"):
-        decode_batch(SCHEMA.serialize().to_pybytes(), SCHEMA)
-
-
-@pytest.mark.parametrize("ddl", ["a bigint", "a bigint, s string, t string"])
-def test_a_batch_of_another_schema_is_refused(ddl: str) -> None:
-    with pytest.raises(BadFormat, match="but the schema has"):
-        decode_batch(encode_batch(BATCH), parse_ddl(ddl))
-
-
-def test_text_that_is_not_utf8_is_refused() -> None:
-    raw = pa.record_batch({"s": pa.array([b"\xff\xfe"])})
-
-    with pytest.raises(BadFormat, match=r"(?i)utf8"):
-        decode_batch(encode_batch(raw), parse_ddl("s string"))
-
-
-def test_offsets_that_point_outside_are_refused() -> None:
+def lying_payload() -> bytes:
+    """Offsets that point outside."""
     offsets = pa.py_buffer(b"\x00\x00\x00\x00\xff\xff\x00\x00\x02\x00\x00\x00")
     lying = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
-    raw = pa.RecordBatch.from_arrays([lying], names=["s"])
-
-    with pytest.raises(BadFormat):
-        decode_batch(encode_batch(raw), parse_ddl("s string"))
+    return encode_batch(pa.RecordBatch.from_arrays([lying], names=["s"]))
 
 
-def test_a_null_in_a_not_null_column_is_refused_nested_too() -> None:
-    loose = pa.record_batch({"s": pa.array([{"q": 1}, {"q": None}])})
+PAYLOAD = encode_batch(BATCH)
+LOOSE = encode_batch(pa.record_batch({"s": pa.array([{"q": 1}, {"q": None}])}))
+BAD_TEXT = encode_batch(pa.record_batch({"s": pa.array([b"\xff\xfe"])}))
+STRICT = "s struct<q: bigint NOT NULL>"
+OURS = "a bigint, s string"
 
-    with pytest.raises(BadFormat, match=r"row 1, column s\.q: is NOT NULL"):
-        decode_batch(encode_batch(loose), parse_ddl("s struct<q: bigint NOT NULL>"))
+
+@pytest.mark.parametrize(
+    ("payload", "ddl", "words"),
+    [
+        *((PAYLOAD[:cut], OURS, None) for cut in (0, 1, 7, 8, 50, 200, -1)),
+        (PAYLOAD + b"12345678", OURS, "a message of"),
+        (compressed_payload(BATCH), OURS, "compressed"),
+        (SCHEMA.serialize().to_pybytes(), OURS, "but a schema"),
+        (PAYLOAD, "a bigint", "but the schema has"),
+        (PAYLOAD, "a bigint, s string, t string", "but the schema has"),
+        (BAD_TEXT, "s string", "(?i)utf8"),
+        (lying_payload(), "s string", None),
+        (LOOSE, STRICT, r"row 1, column s\.q: is NOT NULL"),
+    ],
+    ids=[
+        *(f"cut at {cut}" for cut in (0, 1, 7, 8, 50, 200, -1)),
+        *("trailing bytes", "compressed", "a schema message", "fewer columns", "more columns"),
+        *("not utf8", "offsets outside", "a null in a not null column"),
+    ],
+)
+def test_what_is_no_batch_of_the_schema_is_refused(
+    payload: bytes, ddl: str, words: str | None
+) -> None:
+    with pytest.raises(BadFormat, match=words):
+        decode_batch(payload, parse_ddl(ddl))
 
 
 MICROS = pa.timestamp("us", tz="UTC")

@@ -47,10 +47,16 @@ class Node:
             answers += self.core.take_answers()
         return answers
 
+    def outcomes(self) -> list[object]:
+        return [answer.outcome for answer in self.settle()]
+
     def ask(self, *calls: Callable[[], None]) -> list[object]:
         for call in calls:
             call()
-        return [answer.outcome for answer in self.settle()]
+        return self.outcomes()
+
+    def finds(self, block: int, *, trusted: bool = True, **read: int) -> Found:
+        return self.look(ReadRequest(KEY, block, **read), trusted=trusted).found
 
     def add(self, block: int, *, key: SegmentKey = KEY, epoch: int = 1, **fields: int) -> None:
         self.core.add(block, key, epoch, make_block(block, segment=key.segment, **fields))
@@ -102,16 +108,12 @@ def test_a_duplicate_is_acknowledged_once_the_first_is_durable(node: Node) -> No
 
 
 def test_another_block_under_the_same_id_is_refused(node: Node) -> None:
-    node.settle()
-    node.add(0)
-    node.core.add("other", KEY, 1, make_block(0, b"something else"))
+    def add_other() -> None:
+        node.core.add("other", KEY, 1, make_block(0, b"something else"))
 
-    answers = node.settle()
+    outcomes = node.ask(lambda: node.add(0), add_other) + node.ask(add_other)
 
-    assert answers[0].outcome is None
-    assert isinstance(answers[1].outcome, BadRequest)
-    late = node.ask(lambda: node.core.add("late", KEY, 1, make_block(0, b"something else")))
-    assert isinstance(late[0], BadRequest)
+    assert [type(outcome) for outcome in outcomes] == [type(None), BadRequest, BadRequest]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_after_a_fence_no_block_of_an_older_epoch_is_taken(node: Node) -> None:
     node.add(1)
     node.add(2, epoch=2)
 
-    outcomes = [answer.outcome for answer in node.settle()]
+    outcomes = node.outcomes()
 
     assert outcomes[0] is None and outcomes[3] is None
     assert outcomes[1] == Fence(BlockId(0), BlockId(1))
@@ -204,7 +206,7 @@ def test_a_recovery_read_fences_before_it_is_answered(node: Node) -> None:
 
     assert node.core.take_answers() == []
     node.add(0)  # the old writer's, on its way since long
-    outcomes = [answer.outcome for answer in node.settle()]
+    outcomes = node.outcomes()
 
     assert isinstance(outcomes[1], Fenced)
     assert outcomes[0] == ReadPlan(Found.ABSENT, BlockId(0), KEY)
@@ -240,20 +242,18 @@ def test_a_reader_sees_nothing_beyond_the_durable_blocks(node: Node) -> None:
     assert node.look(ReadRequest(KEY, 0)) == ReadPlan(
         Found.HERE, BlockId(1), KEY, 0, 1, ReadRequest(KEY, 0).bytes_max
     )
-    assert node.look(ReadRequest(KEY, 1)).found is Found.LATER
-    assert node.look(ReadRequest(KEY, 1, durable_block=2)).found is Found.HERE
+    assert node.finds(1) is Found.LATER
+    assert node.finds(1, durable_block=2) is Found.HERE
 
 
 def test_what_is_not_there_is_absent_only_for_a_caller_that_is_trusted(node: Node) -> None:
     """R05: a node that lost something shows what it has, and denies nothing."""
     node.ask(lambda: node.add(0))
 
-    missing = ReadRequest(KEY, 3, durable_block=9)
-    assert node.look(missing).found is Found.ABSENT
-    assert node.look(missing, trusted=False).found is Found.UNKNOWN
-    recovery = ReadRequest(KEY, 3, fence_epoch=2)
-    assert node.look(recovery, trusted=False).found is Found.UNKNOWN
-    assert node.look(ReadRequest(KEY, 0, fence_epoch=2), trusted=False).found is Found.HERE
+    assert node.finds(3, durable_block=9) is Found.ABSENT
+    assert node.finds(3, durable_block=9, trusted=False) is Found.UNKNOWN
+    assert node.finds(3, fence_epoch=2, trusted=False) is Found.UNKNOWN
+    assert node.finds(0, fence_epoch=2, trusted=False) is Found.HERE
     assert node.ask(lambda: node.add(1)) == [None]  # an untrusted read has fenced nothing
 
 
@@ -261,9 +261,9 @@ def test_a_damaged_part_denies_nothing(node: Node) -> None:
     node.ask(lambda: node.add(0), lambda: node.add(1))
     node.core.lost(KEY, 0)
 
-    assert node.look(ReadRequest(KEY, 0, durable_block=2)).found is Found.UNKNOWN
-    assert node.look(ReadRequest(KEY, 9, fence_epoch=2)).found is Found.UNKNOWN
-    assert node.look(ReadRequest(KEY, 1, durable_block=2)).found is Found.HERE
+    assert node.finds(0, durable_block=2) is Found.UNKNOWN
+    assert node.finds(9, fence_epoch=2) is Found.UNKNOWN
+    assert node.finds(1, durable_block=2) is Found.HERE
     assert node.core.list_blocks(KEY, 0, 10) == [(1, 2)]
 
 
@@ -273,7 +273,7 @@ def test_a_lost_block_may_be_added_again(node: Node) -> None:
     del node.store.blocks[KEY, 0]
 
     assert node.ask(lambda: node.add(0)) == [None]
-    assert node.look(ReadRequest(KEY, 0, durable_block=1)).found is Found.HERE
+    assert node.finds(0, durable_block=1) is Found.HERE
 
 
 def test_a_block_in_flight_is_shown_when_it_is_durable(node: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
@@ -146,11 +146,18 @@ def test_a_power_cut_while_a_start_flushes_loses_nothing() -> None:
 # ---- torn tail or damage (R46)
 
 
-def durable_node(blocks: int = 6) -> SimDisk:
+def filled(blocks: Iterable[int], journal_bytes: int = 600) -> tuple[SimDisk, LocalNode]:
+    """A node that has acknowledged these blocks."""
     disk = SimDisk()
-    node = LocalNode(disk, journal_bytes=10**6)
-    for block in range(blocks):
+    node = LocalNode(disk, journal_bytes=journal_bytes)
+    for block in blocks:
         assert node.add(A, block_of(A, block)) is None
+    return disk, node
+
+
+def durable_disk() -> SimDisk:
+    """After a kill, six blocks in one journal."""
+    disk, _ = filled(range(6), journal_bytes=10**6)
     disk.kill()
     return disk
 
@@ -162,20 +169,24 @@ def changed(disk: SimDisk, name: str, change: Callable[[bytearray], None]) -> Si
     return SimDisk(contents | {name: bytes(data)})
 
 
+def flipped(disk: SimDisk, name: str, position: int, mask: int = 1) -> SimDisk:
+    return changed(disk, name, lambda data: data.__setitem__(position, data[position] ^ mask))
+
+
+def cut(disk: SimDisk, name: str, end: int) -> SimDisk:
+    return changed(disk, name, lambda data: data.__delitem__(slice(end, None)))
+
+
 def used_bytes(disk: SimDisk, name: str) -> int:
     return len(disk.contents()[name].rstrip(b"\0"))
 
 
 def test_a_flip_anywhere_but_in_the_last_write_is_damage() -> None:
-    disk = durable_node()
+    disk = durable_disk()
     name = journal_name(0)
     last = used_bytes(disk, name) - len(block_of(A, 5)) - 48 - len(A.log)
     for position in range(0, last, 5):
-
-        def flip(data: bytearray, position: int = position) -> None:
-            data[position] ^= 0x10
-
-        node = LocalNode(changed(disk, name, flip))
+        node = LocalNode(flipped(disk, name, position, 0x10))
 
         assert node.damage, position
         kept = [block for block in range(6) if isinstance(node.read(A, block), bytes)]
@@ -185,73 +196,48 @@ def test_a_flip_anywhere_but_in_the_last_write_is_damage() -> None:
 
 
 def test_a_flip_in_the_last_write_is_a_torn_tail_until_a_note_vouches_for_it() -> None:
-    disk = durable_node()
+    disk = durable_disk()
     position = used_bytes(disk, journal_name(0)) - 20
 
-    def flip(data: bytearray) -> None:
-        data[position] ^= 1
-
-    torn = LocalNode(changed(disk, journal_name(0), flip))
+    torn = LocalNode(flipped(disk, journal_name(0), position))
     assert not torn.damage and torn.torn_bytes
     assert torn.read(A, 5) is Found.ABSENT and torn.read(A, 4) == block_of(A, 4)
 
-    noted = SimDisk()
-    node = LocalNode(noted, journal_bytes=10**6)
-    for block in range(6):
-        node.add(A, block_of(A, block))
+    noted, node = filled(range(6), journal_bytes=10**6)
     node.note()
-    assert LocalNode(changed(noted, journal_name(0), flip)).damage
+    assert LocalNode(flipped(noted, journal_name(0), position)).damage
 
 
 def test_a_cut_of_any_length_in_the_last_write_is_a_torn_tail() -> None:
-    disk = durable_node()
+    disk = durable_disk()
     end = used_bytes(disk, journal_name(0))
-    for cut in range(1, len(block_of(A, 5)), 9):
-
-        def cut_off(data: bytearray, cut: int = cut) -> None:
-            del data[end - cut :]
-
-        node = LocalNode(changed(disk, journal_name(0), cut_off))
+    for length in range(1, len(block_of(A, 5)), 9):
+        node = LocalNode(cut(disk, journal_name(0), end - length))
         assert not node.damage
         assert node.read(A, 4) == block_of(A, 4) and node.read(A, 5) is Found.ABSENT
 
 
 def test_a_cut_in_a_journal_that_has_a_successor_is_damage() -> None:
-    disk = SimDisk()
-    node = LocalNode(disk, journal_bytes=600)
-    for block in range(9):
-        node.add(A, block_of(A, block))
+    disk, node = filled(range(9))
     assert len(node.journal.numbers) > 2
     first = journal_name(0)
+    last_record = disk.contents()[first].rindex(JOURNAL_MAGIC.to_bytes(4, "little"))
 
-    def cut_off(data: bytearray) -> None:
-        del data[-30:]
-
-    def cut_record(data: bytearray) -> None:
-        del data[used_bytes(disk, first) - 10 :]
-
-    def cut_whole_record(data: bytearray) -> None:
-        del data[data.rindex(JOURNAL_MAGIC.to_bytes(4, "little")) :]
-
-    for change in (cut_off, cut_record, cut_whole_record):
-        assert LocalNode(changed(disk, first, change)).damage
+    for end in (-30, used_bytes(disk, first) - 10, last_record):
+        assert LocalNode(cut(disk, first, end)).damage
 
 
 def test_a_missing_journal_or_state_is_damage() -> None:
-    disk = SimDisk()
-    node = LocalNode(disk, journal_bytes=600)
-    for block in range(9):
-        node.add(A, block_of(A, block))
+    disk, _ = filled(range(9))
     for name in (journal_name(0), journal_name(1), STATE_NAME):
         contents = disk.contents()
         del contents[name]
         assert LocalNode(SimDisk(contents)).damage, name
-    state = changed(disk, STATE_NAME, lambda data: data.__setitem__(12, data[12] ^ 1))
-    assert LocalNode(state).damage
+    assert LocalNode(flipped(disk, STATE_NAME, 12)).damage
 
 
 def test_damage_is_mended_once_and_what_was_intact_stays() -> None:
-    disk = changed(durable_node(), journal_name(0), lambda data: data.__setitem__(500, 0xAA))
+    disk = changed(durable_disk(), journal_name(0), lambda data: data.__setitem__(500, 0xAA))
     node = LocalNode(disk)
     assert node.damage
     kept = [block for block in range(6) if isinstance(node.read(A, block), bytes)]
@@ -265,10 +251,7 @@ def test_damage_is_mended_once_and_what_was_intact_stays() -> None:
 
 def test_damage_in_the_journal_hides_no_block_that_a_file_has() -> None:
     """1. blocks are flushed and their journal dropped; 2. the record that says so is damaged."""
-    disk = SimDisk()
-    node = LocalNode(disk, journal_bytes=700)
-    for block in range(3):
-        node.add(A, block_of(A, block))
+    disk, node = filled(range(3), journal_bytes=700)
     while len(node.journal.numbers) < 2:
         node.add(A, block_of(A, 3 + len(node.core.list_blocks(A, 0, 99))))
     before = node.core.list_blocks(A, 0, 99)
@@ -289,10 +272,7 @@ def test_damage_in_the_journal_hides_no_block_that_a_file_has() -> None:
 
 
 def flushed_node() -> SimDisk:
-    disk = SimDisk()
-    node = LocalNode(disk, journal_bytes=600)
-    for block in range(12):
-        node.add(A, block_of(A, block))
+    disk, node = filled(range(12))
     node.flush()
     node.flush()
     assert disk.exists(file_name(A))
@@ -304,11 +284,7 @@ def test_a_flip_in_a_segment_file_hides_one_block_and_denies_none() -> None:
     disk = flushed_node()
     size = len(disk.contents()[file_name(A)])
     for position in range(0, size, 7):
-
-        def flip(data: bytearray, position: int = position) -> None:
-            data[position] ^= 0x04
-
-        node = LocalNode(changed(disk, file_name(A), flip))
+        node = LocalNode(flipped(disk, file_name(A), position, 0x04))
         found = [node.read(A, block) for block in range(12)]
 
         wrong = [block for block in range(12) if found[block] != block_of(A, block)]
@@ -323,8 +299,7 @@ def test_a_flip_in_a_segment_file_hides_one_block_and_denies_none() -> None:
 
 
 def test_a_segment_file_that_is_cut_denies_nothing() -> None:
-    disk = flushed_node()
-    node = LocalNode(changed(disk, file_name(A), lambda data: data.__delitem__(slice(-9, None))))
+    node = LocalNode(cut(flushed_node(), file_name(A), -9))
 
     found = [node.read(A, block) for block in range(12)]
 
@@ -350,17 +325,12 @@ def test_blocks_out_of_order_and_with_gaps_are_found() -> None:
 
 def test_durable_block_is_known_again_after_a_restart() -> None:
     """R08, BookKeeper #1527: the last control block tells it."""
-    disk = SimDisk()
-    node = LocalNode(disk, journal_bytes=600)
-    for block in range(5):
-        node.add(A, block_of(A, block))
+    disk, node = filled(range(5))
     node.add(A, make_block(5, b"", durable_block=5))
-    for flush in (False, True):
-        if flush:
-            node.flush()
+    for _ in range(2):
         again = LocalNode(SimDisk(disk.contents()))
-        fence = again.fence(A, 3)
-        assert fence == Fence(5, 6)  # type: ignore[arg-type]
+        assert again.fence(A, 3) == Fence(5, 6)  # type: ignore[arg-type]
+        node.flush()
 
 
 def test_a_flush_is_told_only_when_the_names_of_its_files_stay() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
 from penstock.log.proxy.owned_log import trimmed
 from penstock.log.replication.manifest import Ensemble, LogManifest, Segment
@@ -18,37 +20,39 @@ def segment(number: int, base: int, end: int | None) -> Segment:
     )
 
 
-def ids(*segments: Segment, lsn: int, spare: bool) -> list[int]:
-    manifest = LogManifest(b"x" * 16, Epoch(1), "p", Lsn(0), segments[0].id, segments)
+LOG = (segment(1, 0, 50), segment(2, 50, 100), segment(3, 100, None))
+#: The writer of segment 5 died before its snapshot was whole; without 4 the log could not open.
+DIED = (segment(4, 0, 100), segment(5, 100, 100), segment(6, 100, None))
+EMPTY = (segment(1, 0, 0), segment(2, 0, None))
+
+
+@pytest.mark.parametrize(
+    ("log", "lsn", "spare", "kept"),
+    [
+        (LOG, 99, True, [2, 3]),
+        (LOG, 100, True, [3]),
+        (LOG, 100, False, [2, 3]),
+        (DIED, 100, False, [4, 5, 6]),
+        (DIED, 100, True, [6]),
+        (EMPTY, 0, False, [1, 2]),
+    ],
+    ids=[
+        "a segment that is not below the point stays",
+        "whole segments below the point go",
+        "the newest sealed one stays until the open one has its snapshot",
+        "an empty segment does not stand in for the one with the snapshot",
+        "an empty segment goes with the others",
+        "a log of empty segments keeps them",
+    ],
+)
+def test_what_a_trim_keeps(
+    log: tuple[Segment, ...], lsn: int, spare: bool, kept: list[int]
+) -> None:
+    manifest = LogManifest(b"x" * 16, Epoch(1), "p", Lsn(0), log[0].id, log)
+
     found = trimmed(manifest, Lsn(lsn), spare)
+
     found.check()
     assert trimmed(found, Lsn(lsn), spare) == found
     assert (found.trim_point, found.first_segment) == (lsn, found.segments[0].id)
-    return [kept.id for kept in found.segments]
-
-
-def test_whole_segments_below_the_point_go() -> None:
-    log = (segment(1, 0, 50), segment(2, 50, 100), segment(3, 100, None))
-
-    assert ids(*log, lsn=99, spare=True) == [2, 3]
-    assert ids(*log, lsn=100, spare=True) == [3]
-
-
-def test_the_newest_sealed_one_stays_until_the_open_one_has_its_snapshot() -> None:
-    log = (segment(1, 0, 50), segment(2, 50, 100), segment(3, 100, None))
-
-    assert ids(*log, lsn=100, spare=False) == [2, 3]
-
-
-def test_an_empty_segment_does_not_stand_in_for_the_one_with_the_snapshot() -> None:
-    """Its writer died before its snapshot was whole; without segment 4 the log could not open."""
-    log = (segment(4, 0, 100), segment(5, 100, 100), segment(6, 100, None))
-
-    assert ids(*log, lsn=100, spare=False) == [4, 5, 6]
-    assert ids(*log, lsn=100, spare=True) == [6]
-
-
-def test_a_log_of_empty_segments_keeps_them() -> None:
-    log = (segment(1, 0, 0), segment(2, 0, None))
-
-    assert ids(*log, lsn=0, spare=False) == [1, 2]
+    assert [segment.id for segment in found.segments] == kept

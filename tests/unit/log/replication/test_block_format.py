@@ -6,6 +6,7 @@ import struct
 
 import pytest
 from crc32c import crc32c
+from damage import flips
 from hypothesis import given
 from hypothesis import strategies as st
 from node_blocks import make_block
@@ -61,20 +62,6 @@ def test_a_block_comes_back_equal_from_the_middle_of_others(kind: BlockKind) -> 
     assert (header.kind, header.block, bytes(found)) == (kind, 10, body)
 
 
-def test_every_flipped_bit_is_noticed() -> None:
-    """Of the header by itself, before anybody believes its length; and of the body."""
-    data = block()
-
-    for at in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[at // 8] ^= 1 << at % 8
-        if at < BLOCK_HEADER_BYTES * 8:
-            with pytest.raises(Damaged):
-                decode_block_header(damaged)
-        with pytest.raises(Damaged):
-            check_block(damaged)
-
-
 def test_every_cut_is_noticed() -> None:
     data = block()
 
@@ -83,6 +70,12 @@ def test_every_cut_is_noticed() -> None:
             check_block(data[:size])
         with pytest.raises(BadFormat, match="cut"):
             check_block(bytes(7) + data[:size], 7)
+
+
+def test_a_header_is_checked_by_itself_before_anybody_believes_its_length() -> None:
+    for damaged in flips(block()[:BLOCK_HEADER_BYTES]):
+        with pytest.raises(Damaged):
+            decode_block_header(damaged)
 
 
 @pytest.mark.parametrize("size", [0, BLOCK_HEADER_BYTES - 1, BLOCK_BYTES_MAX + 1, 2**32 - 1])

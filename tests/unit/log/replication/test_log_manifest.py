@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from damage import flips
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,9 +48,14 @@ SEGMENTS = (
 SAMPLE = LogManifest(bytes(range(16)), Epoch(3), "proxy-1", Lsn(6), SegmentId(2), SEGMENTS)
 
 
-def fields() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(zlib.decompress(encode_log_manifest(SAMPLE)))
-    return found
+#: One open segment on two nodes.
+SMALL = replace(
+    SAMPLE,
+    first_segment=SegmentId(0),
+    segments=(Segment(SegmentId(0), Epoch(1), Lsn(5), (Ensemble(BlockId(0), NODES[:2]),), 2, 1),),
+)
+DATA = encode_log_manifest(SMALL)
+TEXT = zlib.decompress(DATA)
 
 
 def packed(value: object) -> bytes:
@@ -204,11 +210,9 @@ def test_no_flipped_bit_changes_anything_and_every_cut_is_noticed() -> None:
     data = encode_log_manifest(SAMPLE)
     unnoticed = []
 
-    for at in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[at // 8] ^= 1 << at % 8
+    for at, damaged in enumerate(flips(data)):
         try:
-            found = decode_log_manifest(bytes(damaged))
+            found = decode_log_manifest(damaged)
         except Damaged:
             continue
         assert found == SAMPLE, at
@@ -241,7 +245,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*fields(), "nodes", "x"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*json.loads(TEXT), "nodes", "x"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
@@ -253,45 +257,89 @@ def test_other_json_brings_bad_format(value: object) -> None:
         decode_log_manifest(packed(value))
 
 
-@pytest.mark.parametrize("name", fields())
-def test_a_missing_field_is_noticed(name: str) -> None:
-    found = fields()
-    del found[name]
-
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"segments":['])
+def test_deep_nesting_is_refused(opening: bytes) -> None:
     with pytest.raises(BadFormat):
-        decode_log_manifest(packed(found))
+        decode_log_manifest(zlib.compress(opening * 200_000))
 
 
-@pytest.mark.parametrize("name", ["id", "epoch", "base_lsn", "ensembles", "write_quorum"])
-def test_a_missing_field_of_a_segment_is_noticed(name: str) -> None:
-    found = fields()
-    del found["segments"][0][name]
-
+@pytest.mark.parametrize("tail", [b"x", DATA, bytes(64)])
+def test_what_follows_is_noticed(tail: bytes) -> None:
     with pytest.raises(BadFormat):
-        decode_log_manifest(packed(found))
+        decode_log_manifest(DATA + tail)
+
+
+def test_a_field_that_stands_there_twice_is_refused() -> None:
+    with pytest.raises(BadFormat, match="twice"):
+        decode_log_manifest(zlib.compress(TEXT[:-1] + b',"segments":[]}'))
+
+
+Path = tuple[str | int, ...]
+#: Into the document: to the manifest itself, a segment, an ensemble.
+MANIFEST, SEGMENT, ENSEMBLE = (), ("segments", 0), ("segments", 0, "ensembles", 0)
+
+
+def inside(document: Any, path: Path) -> Any:
+    for step in path:
+        document = document[step]
+    return document
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("path", "name"),
     [
-        {"unknown": 1},
-        {"segments": None},
-        {"segments": 3},
-        {"segments": ["x"]},
-        {"segments": [None]},
-        {"segments": [[]]},
-        {"segments": [{}]},
-        {"log_id": None},
-        {"log_id": 7},
-        {"log_id": "not hex"},
-        {"first_segment": "0"},
-        {"first_segment": None},
+        *((MANIFEST, name) for name in json.loads(TEXT)),
+        *((SEGMENT, name) for name in ("id", "epoch", "base_lsn", "ensembles", "write_quorum")),
     ],
+)
+def test_a_missing_field_is_noticed(path: Path, name: str) -> None:
+    found = json.loads(TEXT)
+    del inside(found, path)[name]
+
+    with pytest.raises(BadFormat):
+        decode_log_manifest(packed(found))
+
+
+#: R40: an empty text or object must not be read as a log without segments.
+NO_SEGMENTS = (None, False, 0, 3, "", "ab", {}, ["x"], [None], [[]], [{}])
+NO_NUMBERS = ("0", "9", -1, 1.5, True, None, [], float("nan"), 2**63)
+WRONG = {
+    MANIFEST: [
+        {"unknown": 1},
+        {"owner": 3},
+        *({"segments": value} for value in NO_SEGMENTS),
+        *({"log_id": value} for value in (None, 7, "not hex", "", "00")),
+        *({n: v} for n in ("epoch", "trim_point", "first_segment") for v in NO_NUMBERS),
+    ],
+    SEGMENT: [
+        *({"sealed": "no"}, {"sealed": 0}, {"cold": None}, {"blocks": -1}, {"base_lsn": 5.0}),
+        *({"write_quorum": 3}, {"write_quorum": 0}, {"ack_quorum": 0}, {"ack_quorum": 3}),
+        *({"sealed": True, "end_lsn": 4}, {"ensembles": {}}, {"ensembles": ""}, {"other": 1}),
+    ],
+    ENSEMBLE: [
+        *({"nodes": "ab"}, {"nodes": []}, {"nodes": [1, 2]}, {"nodes": ["a:1", "a:1", "b:1"]}),
+        *({"first_block": "0"}, {"first_block": False}, {"other": 1}),
+    ],
+}
+
+
+def test_the_small_sample_itself_is_read() -> None:
+    assert decode_log_manifest(packed(json.loads(TEXT))) == SMALL
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [(path, change) for path, changes in WRONG.items() for change in changes],
     ids=str,
 )
-def test_a_field_of_another_type_is_noticed(change: dict[str, object]) -> None:
+def test_a_field_of_another_type_or_out_of_range_is_refused(
+    path: Path, change: dict[str, object]
+) -> None:
+    found = json.loads(TEXT)
+    inside(found, path).update(change)
+
     with pytest.raises(BadFormat):
-        decode_log_manifest(packed(fields() | change))
+        decode_log_manifest(packed(found))
 
 
 # ---- names

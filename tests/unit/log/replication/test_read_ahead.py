@@ -42,6 +42,16 @@ class Reader:
         self.core.answered(request, bytes=size, latency_ms=latency_ms)
         self.core.check()
 
+    def catch_up(self, times: int, latency_ms: float = 5.0) -> list[int]:
+        """Ask, wait and consume; the windows that it had."""
+        windows = []
+        for _ in range(times):
+            self.ask()
+            self.answer(latency_ms)
+            self.consume()
+            windows.append(self.core.window_bytes)
+        return windows
+
     def consume(self, bytes: int | None = None, passed_ms: float = 1.0) -> None:
         self.now_ms += passed_ms
         self.core.consumed(self.core.buffered_bytes if bytes is None else bytes, self.now_ms)
@@ -50,30 +60,12 @@ class Reader:
 
 def test_catching_up_doubles_the_window_up_to_its_bound() -> None:
     reader = Reader()
-    windows = []
 
-    for _ in range(8):
-        reader.ask()
-        reader.answer()
-        reader.consume()
-        windows.append(reader.core.window_bytes)
-
-    assert windows == [200, 400, 800, 1600, 3000, 3000, 3000, 3000]
+    assert reader.catch_up(8) == [200, 400, 800, 1600, 3000, 3000, 3000, 3000]
     assert reader.core.requests_wanted > 1
     assert max(request.bytes for request in reader.under_way) == 1_000
-
-
-def test_a_reader_that_waits_has_several_requests_under_way() -> None:
-    reader = Reader()
-    for _ in range(8):
-        reader.ask()
-        reader.answer()
-        reader.consume()
-
     reader.ask()
-
-    assert reader.core.requests == 3
-    assert reader.core.asked_bytes == 3_000
+    assert (reader.core.requests, reader.core.asked_bytes) == (3, 3_000)
 
 
 def test_a_longer_way_needs_more_requests_at_once() -> None:
@@ -81,10 +73,7 @@ def test_a_longer_way_needs_more_requests_at_once() -> None:
     wanted = []
     for latency_ms in (1.0, 400.0):
         reader = Reader()
-        for _ in range(8):  # to the largest window
-            reader.ask()
-            reader.answer(latency_ms)
-            reader.consume()
+        reader.catch_up(8, latency_ms)  # to the largest window
         reader.ask()
         reader.answer(latency_ms)
         for _ in range(9):
@@ -116,10 +105,7 @@ def test_nothing_is_asked_beside_a_poll_until_it_comes_back() -> None:
 
 def test_whoever_reaches_the_tail_shrinks_and_polls_once_all_is_there() -> None:
     reader = Reader()
-    for _ in range(6):
-        reader.ask()
-        reader.answer()
-        reader.consume()
+    reader.catch_up(6)
     reader.ask()
 
     assert reader.ask(durable=reader.position) == []
@@ -132,10 +118,7 @@ def test_whoever_reaches_the_tail_shrinks_and_polls_once_all_is_there() -> None:
 
 def test_a_slow_consumer_gets_a_smaller_window() -> None:
     reader = Reader()
-    for _ in range(8):
-        reader.ask()
-        reader.answer()
-        reader.consume()
+    reader.catch_up(8)
     assert reader.core.window_bytes == 3_000
 
     for _ in range(200):

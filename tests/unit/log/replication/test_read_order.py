@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import ChecksumMismatch, Unavailable
+from penstock.errors import ChecksumMismatch, PenstockError, Unavailable
 from penstock.ids import NodeId
 from penstock.log.replication.node_api import Found, NodeInfo
 from penstock.log.replication.read_order import (
@@ -176,22 +177,15 @@ def test_the_first_good_answer_wins_and_later_ones_are_ignored() -> None:
     assert one.start(0.0) == [A]
     assert one.on_time(9.0) == []
     assert one.on_time(10.0) == [B]
+    late = deepcopy(one)
+    assert late.on_answer(A, Found.HERE, 11.0) == []
+    assert late.outcome == Answered(A), "a late answer of the first still counts"
     assert one.on_answer(B, Found.HERE, 11.0) == []
     assert one.outcome == Answered(B)
     assert one.due_ms is None
     assert one.on_answer(A, Found.HERE, 12.0) == []
     assert one.on_answer(A, Found.ABSENT, 12.0) == one.on_time(500.0) == []
     assert one.outcome == Answered(B)
-
-
-def test_a_late_answer_of_the_first_still_counts() -> None:
-    one = read()
-    one.start(0.0)
-    one.on_time(10.0)
-
-    one.on_answer(A, Found.HERE, 11.0)
-
-    assert one.outcome == Answered(A)
 
 
 def test_delays_grow_exponentially() -> None:
@@ -226,31 +220,45 @@ def test_whoever_has_it_not_makes_the_next_be_asked_at_once(found: Found) -> Non
     assert one.outcome == Answered(C)
 
 
-def test_not_yet_only_if_somebody_said_so() -> None:
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        (
+            [Found.ABSENT, Found.LATER, Unavailable("gone")],
+            NotYet(((A, "says ABSENT"), (B, "says LATER"), (C, "failed (Unavailable: gone)"))),
+        ),
+        (
+            [Found.ABSENT, Found.UNKNOWN, ChecksumMismatch("bad")],
+            Nobody(
+                ((A, "says ABSENT"), (B, "says UNKNOWN"), (C, "failed (ChecksumMismatch: bad)"))
+            ),
+        ),
+        ([], Nobody(tuple((node, "does not answer") for node in (A, B, C)))),
+    ],
+    ids=["not yet only if somebody said so", "what each said", "silence never becomes not yet"],
+)
+def test_the_outcome_is_what_was_said(
+    answers: list[Found | PenstockError], outcome: NotYet | Nobody
+) -> None:
     one = read()
     one.start(0.0)
-    one.on_answer(A, Found.ABSENT, 1.0)
-    one.on_answer(B, Found.LATER, 2.0)
-    one.on_error(C, Unavailable("gone"), 3.0)
+    for node, answer in zip((A, B, C), answers, strict=False):
+        if isinstance(answer, Found):
+            one.on_answer(node, answer, 1.0)
+        else:
+            one.on_error(node, answer, 1.0)
+    for now_ms in (10.0, 30.0, 1000.0):
+        one.on_time(now_ms)
 
-    assert one.outcome == NotYet(
-        ((A, "says ABSENT"), (B, "says LATER"), (C, "failed (Unavailable: gone)"))
-    )
+    assert one.outcome == outcome
 
 
-def test_nobody_names_what_each_said() -> None:
-    one = read()
-    one.start(0.0)
-    one.on_answer(A, Found.ABSENT, 1.0)
-    one.on_answer(B, Found.UNKNOWN, 2.0)
-    one.on_error(C, ChecksumMismatch("block 3 is damaged"), 3.0)
+def test_nobody_is_an_error_that_names_what_each_said() -> None:
+    error = Nobody(((A, "says ABSENT"), (B, "does not answer"))).error("block 3 of segment 7")
 
-    assert isinstance(one.outcome, Nobody)
-    error = one.outcome.error("block 3 of segment 7")
     assert isinstance(error, Unavailable)
     assert str(error) == (
-        "no node can serve block 3 of segment 7: a:1 says ABSENT, b:1 says UNKNOWN, "
-        "c:1 failed (ChecksumMismatch: block 3 is damaged)"
+        "no node can serve block 3 of segment 7: a:1 says ABSENT, b:1 does not answer"
     )
 
 
@@ -267,15 +275,6 @@ def test_time_is_no_answer() -> None:
     one.on_time(1000.0)
 
     assert one.outcome == Nobody(((A, "says ABSENT"), (B, "says ABSENT"), (C, "does not answer")))
-
-
-def test_silence_never_becomes_not_yet() -> None:
-    one = read()
-    one.start(0.0)
-    for now_ms in (10.0, 30.0, 1000.0):
-        one.on_time(now_ms)
-
-    assert one.outcome == Nobody(tuple((node, "does not answer") for node in (A, B, C)))
 
 
 def test_without_nodes_nobody_can_serve_it() -> None:
