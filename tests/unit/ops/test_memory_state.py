@@ -1,9 +1,8 @@
-"""Laws of the store in memory, against plain dictionaries and counters."""
+"""Laws of the store in memory, against plain dictionaries."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.state.api import RowSet, Table
-from penstock.state.keys import VIRTUAL_NODES, hash_columns, key_columns, key_objects, virtual_nodes
+from penstock.state.api import RowSet, Table, Value
+from penstock.state.keys import VIRTUAL_NODES, hash_columns, key_objects, virtual_nodes
 from penstock.state.memory import MemoryState
 
 _SMALL = st.integers(-3, 3)
@@ -130,30 +129,6 @@ def test_a_table_is_a_dictionary_and_so_are_its_copies(
     assert _contents(_copies(state, shape)) == model
 
 
-@given(rows=_rows(tuple(_KEYS)))
-def test_keys_come_back_as_grouping_sees_them(rows: list[tuple[Any, ...]]) -> None:
-    shape = tuple(_KEYS)
-    arrays = _arrays(shape, rows)
-    objects = key_objects(arrays, len(rows))
-    again = key_columns(objects, [array.type for array in arrays])
-    assert [array.type for array in again] == [array.type for array in arrays]
-    assert key_objects(again, len(rows)) == objects
-    assert (hash_columns(again, len(rows)) == hash_columns(arrays, len(rows))).all()
-
-
-@given(rows=_rows(("text", "float", "struct")))
-def test_equal_keys_have_equal_hashes_wherever_they_stand(rows: list[tuple[Any, ...]]) -> None:
-    shape = ("text", "float", "struct")
-    arrays = _arrays(shape, rows)
-    hashes = hash_columns(arrays, len(rows))
-    by_key: dict[Any, set[int]] = {}
-    for key, hash_of_row in zip(key_objects(arrays, len(rows)), hashes.tolist(), strict=True):
-        by_key.setdefault(key, set()).add(hash_of_row)
-    assert all(len(distinct) == 1 for distinct in by_key.values())
-    alone = [int(hash_columns([a.slice(i, 1) for a in arrays], 1)[0]) for i in range(len(rows))]
-    assert alone == hashes.tolist()
-
-
 def test_a_snapshot_holds_each_key_under_its_virtual_node() -> None:
     state = MemoryState()
     table = _make_table(state, ("int",))
@@ -184,104 +159,27 @@ def test_a_slot_of_a_deleted_row_starts_anew() -> None:
     assert table.read("s", slots).tolist() == [None, "5", None]
 
 
-# -- row sets
+def test_row_sets_and_values_survive_too() -> None:
+    """What rows remain in a row set is in tests/property/test_row_set_laws.py."""
+    schema = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us"))])
+    times = pa.array([5, 6, 7], pa.timestamp("us"))
 
-_ROW = pa.schema(
-    [("k", pa.float64()), ("s", _STRUCT), ("t", pa.timestamp("us", tz="UTC")), ("v", pa.string())]
-)
-_ROW_VALUES = st.tuples(
-    st.none() | _FLOATS,
-    st.none() | _KEYS["struct"][1],
-    st.none() | st.integers(0, 9),
-    st.none() | _TEXTS,
-)
+    def parts(state: MemoryState) -> tuple[RowSet, Value]:
+        return state.within("op").row_set("r", schema, [0], 1), state.value("largest")
 
-
-def _make_row_set(state: MemoryState) -> RowSet:
-    return state.within("op").row_set("r", _ROW, [0, 1], 2)
-
-
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    arrays = [
-        pa.array([row[place] for row in rows], field.type) for place, field in enumerate(_ROW)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ROW)
-
-
-def _count(rows: pa.RecordBatch, weights: Any) -> Counter[Any]:
-    counted: Counter[Any] = Counter()
-    for key, weight in zip(key_objects(rows.columns, rows.num_rows), weights.tolist(), strict=True):
-        counted[key] += weight
-    assert all(weight > 0 for weight in counted.values())
-    return counted
-
-
-def _fetched(rows: RowSet, keys: list[tuple[Any, ...]]) -> list[Counter[Any]]:
-    arrays = [pa.array([key[i] for key in keys], _ROW.field(i).type) for i in range(2)]
-    probe, fetched, weights = rows.fetch(arrays)
-    assert (np.diff(probe) >= 0).all()
-    parts = [probe == place for place in range(len(keys))]
-    return [_count(fetched.filter(pa.array(part)), weights[part]) for part in parts]
-
-
-def _time_of(row: tuple[Any, ...]) -> int | None:
-    return row[2]  # type: ignore[no-any-return]
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_a_row_set_is_a_counter_and_so_are_its_copies(data: st.DataObject) -> None:
-    state, follower = MemoryState(), MemoryState()
-    rows, copy = _make_row_set(state), _make_row_set(follower)
-    model: list[tuple[Any, ...]] = []
-    for _ in range(data.draw(st.integers(1, 8))):
-        if data.draw(st.integers(0, 4)):
-            given_ = data.draw(st.lists(_ROW_VALUES, max_size=6))
-            here = model + given_
-            taken = data.draw(st.lists(st.integers(0, len(here) - 1), unique=True)) if here else []
-            weights = np.array([1] * len(given_) + [-1] * len(taken), np.int64)
-            batch = _batch(given_ + [here[place] for place in taken])
-            rows.insert(batch, None if not taken else weights)
-            model = [row for place, row in enumerate(here) if place not in set(taken)]
-        else:
-            bound = data.draw(st.integers(0, 9))
-            gone = [row for row in model if (_time_of(row) or 99) <= bound or _time_of(row) == 0]
-            assert _count(*rows.expired(bound)) == _model_count(gone)
-            rows.evict(bound)
-            model = [row for row in model if row not in gone]
-        assert _count(*rows.rows()) == _model_count(model)
-        probes = data.draw(st.lists(_ROW_VALUES, min_size=1, max_size=3)) + model[:2]
-        wanted = [_model_count([row for row in model if _key(row) == _key(p)]) for p in probes]
-        assert _fetched(rows, probes) == wanted
-        if data.draw(st.booleans()):
-            for changes in state.take_changes().values():
-                follower.apply(changes)
-            assert _count(*copy.rows()) == _model_count(model)
-            assert not state.take_changes()
-    restored = MemoryState()
-    restored.restore(state.snapshot())
-    assert _count(*_make_row_set(restored).rows()) == _model_count(model)
-
-
-def _model_count(rows: list[tuple[Any, ...]]) -> Counter[Any]:
-    batch = _batch(rows)
-    return Counter(key_objects(batch.columns, batch.num_rows))
-
-
-def _key(row: tuple[Any, ...]) -> Any:
-    batch = _batch([row])
-    return key_objects(batch.columns[:2], 1)[0]
-
-
-def test_a_value_survives(  # the third kind of thing that a store keeps
-) -> None:
-    state, follower = MemoryState(), MemoryState()
-    value, copy = state.value("largest"), follower.value("largest")
+    state, follower, restored = MemoryState(), MemoryState(), MemoryState()
+    rows, value = parts(state)
     assert value.get() is None
+
+    rows.insert(pa.record_batch([pa.array([1, 2, 3]), times], schema=schema), np.array([1, 2, 1]))
+    rows.evict(5)
     value.set(7)
     for changes in state.take_changes().values():
         follower.apply(changes)
-    assert copy.get() == 7
-    restored = MemoryState()
     restored.restore(state.snapshot())
-    assert restored.value("largest").get() == 7
+
+    assert not state.take_changes()
+    for kept, copy in ((rows, value), parts(follower), parts(restored)):
+        found, weights = kept.rows()
+        held = dict(zip(found.column(0).to_pylist(), weights.tolist(), strict=True))
+        assert (held, copy.get()) == ({2: 2, 3: 1}, 7)
