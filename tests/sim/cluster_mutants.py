@@ -7,11 +7,11 @@ show it, and what those worlds are narrowed to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from mutant_hunt import Mutant
 from simulation.cluster.swarm import Fault
 
 from penstock.errors import Fenced, PenstockError, Unknown
@@ -42,19 +42,6 @@ _TAIL = {
     "disk_seconds": 0.005,
     "snapshot_bytes": 8 << 20,
 }
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One mistake: a sentence, how to make it, and which worlds show it."""
-
-    name: str
-    apply: Callable[[pytest.MonkeyPatch], None]
-    protocol: str
-    #: Changes to the drawn swarm.
-    swarm: dict[str, Any] = field(default_factory=dict)
-    #: The first seed that catches it.
-    seed: int = 0
 
 
 # ---- nodes

@@ -8,11 +8,12 @@ they name the `swarm` that their worlds are narrowed to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from harness.disk import Odds
+from mutant_hunt import Mutant
 from simulation.log.swarm import Fault
 
 from penstock.errors import GuardFailed
@@ -31,19 +32,6 @@ from penstock.log.storage import log_storage, manifest, recover
 from penstock.log.storage.disk import Disk
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.segment_file import SegmentEnd, segment_name
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One mistake: a sentence, how to make it, and what its worlds need."""
-
-    name: str
-    apply: Callable[[pytest.MonkeyPatch], None]
-    #: Changes to the drawn swarm.
-    swarm: dict[str, Any] = field(default_factory=dict)
-    #: The first seed that catches it.
-    seed: int = 0
-
 
 # ---- the sequencer
 
@@ -424,7 +412,9 @@ MUTANTS = (
     Mutant("claims of rivals are taken for retries", claims_of_rivals_are_taken_for_retries),
     Mutant("append times follow the clock back", append_times_follow_the_clock_back, seed=6),
     Mutant("reads of metadata do not wait", reads_of_metadata_do_not_wait, seed=13),
-    Mutant("a clock set back holds up writes", a_clock_set_back_holds_up_writes, CLOCK, seed=3),
+    Mutant(
+        "a clock set back holds up writes", a_clock_set_back_holds_up_writes, swarm=CLOCK, seed=3
+    ),
     Mutant("producers are forgotten after a restart", producers_are_forgotten_after_a_restart),
     Mutant("the last seq is forgotten after a restart", the_last_seq_is_forgotten_after_a_restart),
     Mutant("the open segment gets no tag index", the_open_segment_gets_no_tag_index, seed=1),
@@ -435,16 +425,20 @@ MUTANTS = (
     ),
     Mutant("a torn tail is not cut", a_torn_tail_is_not_cut, seed=2),
     Mutant("recovery trusts the page cache", recovery_trusts_the_page_cache, seed=2),
-    Mutant("recovery does not check payloads", recovery_does_not_check_payloads, TORN, seed=4),
-    Mutant("an fsync error is ignored", an_fsync_error_is_ignored, BAD_DISK),
+    Mutant(
+        "recovery does not check payloads", recovery_does_not_check_payloads, swarm=TORN, seed=4
+    ),
+    Mutant("an fsync error is ignored", an_fsync_error_is_ignored, swarm=BAD_DISK),
     Mutant("a rename is not synced", a_rename_is_not_synced),
-    Mutant("a new segment is not synced", a_new_segment_is_not_synced, CRASHES, seed=4),
+    Mutant("a new segment is not synced", a_new_segment_is_not_synced, swarm=CRASHES, seed=4),
     Mutant("a trim removes one segment too many", a_trim_removes_one_segment_too_many, seed=2),
     Mutant("readers are fed before fsync", readers_are_fed_before_fsync, seed=1),
     Mutant(
         "a reader without credit skips an entry", a_reader_without_credit_skips_an_entry, seed=1
     ),
     Mutant("progress is told too early", progress_is_told_too_early),
-    Mutant("dead connections are still heard", dead_connections_are_still_heard, LATE, seed=11),
+    Mutant(
+        "dead connections are still heard", dead_connections_are_still_heard, swarm=LATE, seed=11
+    ),
     Mutant("groups are made anew when sent again", groups_are_made_anew_when_sent_again, seed=5),
 )

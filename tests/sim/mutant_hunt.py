@@ -8,7 +8,9 @@ anew, from seed 0, and says which seed to write down.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,20 @@ SHIPPED = ("penstock", "penstock_bench")
 
 #: Runs the world of a seed; raises what it finds.
 Run = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake: a sentence, how to make it, and which worlds show it."""
+
+    name: str
+    apply: Callable[[pytest.MonkeyPatch], None]
+    #: Whose worlds, if a simulator has several kinds.
+    protocol: Any = ""
+    #: Changes to the drawn swarm.
+    swarm: dict[str, Any] = field(default_factory=dict)
+    #: The first seed that catches it.
+    seed: int = 0
 
 
 def hunt(

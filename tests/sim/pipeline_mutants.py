@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from mutant_hunt import hunt
+from mutant_hunt import Mutant, hunt
 from penstock_bench.protocols.choosing import ProtocolName
 from simulation.pipeline.store import SimFolder
 from simulation.pipeline.swarm import draw_swarm
@@ -28,18 +28,6 @@ from penstock.wire import messages as m
 SEEDS_MAX = 300
 #: The world that runs.
 WORLDS: list[PipelineWorld] = []
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One mistake: a sentence, how to make it, and what its worlds need."""
-
-    name: str
-    apply: Callable[[pytest.MonkeyPatch], None]
-    swarm: dict[str, Any] = field(default_factory=dict)
-    protocol: ProtocolName = "marker"
-    #: The first that catches it.
-    seed: int = 0
 
 
 def world(seed: int, changes: dict[str, Any], protocol: ProtocolName = "marker") -> PipelineWorld:

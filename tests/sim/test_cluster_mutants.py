@@ -11,8 +11,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from cluster_mutants import MUTANTS, Mutant
-from mutant_hunt import hunt
+from cluster_mutants import MUTANTS
+from mutant_hunt import Mutant, hunt
 from simulation.cluster.swarm import draw_for
 from simulation.cluster.world import ClusterWorld
 

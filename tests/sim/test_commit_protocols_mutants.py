@@ -443,7 +443,7 @@ def mutants(
     protocol: ProtocolName, *rows: tuple[Callable[[Patch], None], dict[str, Any], int]
 ) -> list[Mutant]:
     return [
-        Mutant(apply.__name__.replace("_", " "), apply, swarm, protocol, seed)
+        Mutant(apply.__name__.replace("_", " "), apply, protocol, swarm, seed)
         for apply, swarm, seed in rows
     ]
 

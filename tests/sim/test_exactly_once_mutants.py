@@ -373,7 +373,7 @@ def trimming_trusts_the_newest_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    Mutant(apply.__name__.replace("_", " "), apply, swarm, seed=seed)
+    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
     for apply, swarm, seed in (
         (marker_is_appended_by_an_anonymous_producer, DEADLY, 0),
         (instances_are_not_fenced, ZOMBIES, 0),

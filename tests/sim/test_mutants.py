@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from log_mutants import MUTANTS, Mutant
-from mutant_hunt import hunt
+from log_mutants import MUTANTS
+from mutant_hunt import Mutant, hunt
 from simulation.log.swarm import draw_swarm
 from simulation.log.world import World
 
