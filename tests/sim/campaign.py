@@ -104,7 +104,7 @@ class Campaign(Generic[W]):
         with capsys.disabled():
             print(
                 f"\n{self.name}: {self.seeds} seeds from {self.first}, "
-                f"{self.steps} steps, {self.seeds / self.seconds:.1f} seeds/s"
+                f"{self.steps} steps in {self.seconds:.0f} s"
             )
         assert self.seeds > 0
         assert not self.failures, "\n\n".join(self.failures)

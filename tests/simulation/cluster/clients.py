@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import (
     Fenced,
@@ -22,13 +22,14 @@ from penstock.errors import (
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.client.cluster import ClusterRoute, ProxyList
-from penstock.log.group_format import CLAIM, decode_body, meta_entry
+from penstock.log.group_format import CLAIM, decode_body
 from penstock.log.meta.open import ClusterAddress
-from penstock.log.records import Appended, Flush, Guard, Kind, NewEntry, SetKey
+from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
 from penstock.wire import messages as m
 from simulation.cluster.metadata import LOG
 from simulation.cluster.nodes import TOKEN
-from simulation.log.story import AppendOp, BoundsOp, ClaimOp, GetOp, LastOp, Reading, TrimOp
+from simulation.log import operations
+from simulation.log.story import AppendOp, ClaimOp, Reading
 
 if TYPE_CHECKING:
     from simulation.cluster.world import ClusterWorld
@@ -38,6 +39,8 @@ MACHINE = "127.0.3.1"
 RETRY_SECONDS = 0.1
 #: A counter gives up after so many attempts.
 ATTEMPTS_MAX = 30
+#: What a client may be told of a cluster that is broken.
+FORESEEN = (Retryable, Fenced, Unknown)
 T = TypeVar("T", bound=m.Message)
 
 
@@ -110,52 +113,21 @@ class Client:
         raise NotImplementedError
 
     def submit(
-        self,
-        appender: AsyncAppender,
-        entries: Sequence[NewEntry],
-        *,
-        guards: Sequence[Guard] = (),
-        sets: Sequence[SetKey] = (),
-        flush_ms: int = 0,
+        self, appender: AsyncAppender, entries: Sequence[NewEntry], **options: Any
     ) -> asyncio.Future[AppendOp]:
         """Append; the future is the operation, once it has ended."""
         world = self.world
-        op = AppendOp(
-            self.name,
-            world.now_us,
-            world.story.known_lsn,
-            producer=appender.producer,
-            instance=appender.instance,
-            entries=(*entries, meta_entry(sets)) if sets else tuple(entries),
-            guards=tuple(guards),
-            flush_ms=flush_ms,
-        )
-        world.story.appends.append(op)
         ended: asyncio.Future[AppendOp] = world.clients.create_future()
 
-        def settled(future: asyncio.Future[Appended]) -> None:
-            error = future.exception()
-            assert error is None or isinstance(error, PenstockError), repr(error)
-            self._settle(op, future.result() if error is None else error)
+        def settled(op: AppendOp) -> None:
+            if isinstance(op.outcome, Appended):
+                world.count("answer duplicate" if op.outcome.duplicate else "acked")
+            elif "nothing was settled" in str(op.outcome):
+                world.count("gave up")
             ended.set_result(op)
 
-        appender.append_nowait(
-            entries, guards=guards, sets=sets, flush=Flush(flush_ms)
-        ).add_done_callback(settled)
+        operations.append(world, self.name, appender, entries, settled, **options)
         return ended
-
-    def _settle(self, op: AppendOp, outcome: Appended | PenstockError) -> None:
-        world = self.world
-        op.outcome = outcome
-        op.ended_us = world.now_us
-        if isinstance(outcome, Appended):
-            world.story.know(outcome.first_lsn + outcome.count)
-            world.count("answer duplicate" if outcome.duplicate else "acked")
-        else:
-            world.count(f"told {type(outcome).__name__}")
-            if "nothing was settled" in str(outcome):
-                world.count("gave up")
-        world.note(f"{self.name} told {outcome!r}")
 
 
 class Writer(Client):
@@ -174,7 +146,7 @@ class Writer(Client):
         while self._left:
             try:
                 appender = await self.log.appender(self._producer)
-            except PenstockError:
+            except FORESEEN:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             await self._append_some(appender)
@@ -222,7 +194,7 @@ class Counter(Client):
         while self._left and self._attempts < ATTEMPTS_MAX:
             try:
                 appender = await self.log.appender()
-            except PenstockError:
+            except FORESEEN:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             while self._left and appender.core.broken is None and self._attempts < ATTEMPTS_MAX:
@@ -232,16 +204,10 @@ class Counter(Client):
     async def _add_one(self, appender: AsyncAppender) -> None:
         world = self.world
         await asyncio.sleep(world.random.random() * world.swarm.pace_seconds)
-        op = GetOp(self.name, world.now_us, world.story.known_lsn, key=self._key)
         try:
-            value = await self.log.get(self._key)
-        except PenstockError:
+            value = await operations.get(world, self.name, self.log, self._key)
+        except FORESEEN:
             return
-        op.ended_us = world.now_us
-        if value is not None:
-            op.found = value
-            world.story.know(value.lsn + 1)
-        world.story.gets.append(op)
         self._attempts += 1
         now = None if value is None else value.data
         count = 0 if now is None else int(now.split(b"/")[0])
@@ -312,7 +278,7 @@ class Follower(Client):
         while True:
             try:
                 return (await self.log.bounds()).trim_point
-            except PenstockError:
+            except FORESEEN:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
@@ -324,28 +290,14 @@ class Scanner(Client):
         while world.is_broken:
             await asyncio.sleep(world.random.random() * 0.6)
             try:
-                await (self._bounds() if world.random.random() < 0.5 else self._last())
-            except PenstockError:
+                if world.random.random() < 0.5:
+                    await operations.bounds(world, self.name, self.log)
+                else:
+                    await operations.read_last(
+                        world, self.name, self.log, world.random.choice(TAGS)
+                    )
+            except FORESEEN:
                 pass
-
-    async def _bounds(self) -> None:
-        world = self.world
-        op = BoundsOp(self.name, world.now_us, world.story.known_lsn)
-        bounds = await self.log.bounds()
-        op.trim_point, op.tail = bounds.trim_point, bounds.tail
-        op.ended_us = world.now_us
-        world.story.bounds.append(op)
-        world.story.know(op.tail)
-
-    async def _last(self) -> None:
-        world = self.world
-        tag = world.random.choice(TAGS)
-        op = LastOp(self.name, world.now_us, world.story.known_lsn, tag=tag)
-        op.found = await self.log.read_last(tag)
-        op.ended_us = world.now_us
-        if op.found is not None:
-            world.story.know(op.found.lsn + 1)
-        world.story.lasts.append(op)
 
 
 class Trimmer(Client):
@@ -361,11 +313,8 @@ class Trimmer(Client):
             await asyncio.sleep(0.05 + world.random.random() * world.swarm.trim_seconds)
             limit = self._limit()
             lsn = world.random.randint(limit // 2, limit)
-            op = TrimOp(self.name, world.now_us, world.story.known_lsn, lsn=lsn)
-            world.story.trims.append(op)
             try:
-                op.point = await self.log.trim(lsn)
-                op.ended_us = world.now_us
+                await operations.trim(world, self.name, self.log, lsn)
                 world.count("trimmed")
-            except (PenstockError, Unknown):
+            except FORESEEN:
                 pass

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import (
@@ -22,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.log.core.tails import Deliver
 from penstock.log.node import server as node_server
-from penstock.log.node.journal import RecoveredJournal, recover_journal
+from penstock.log.node.journal import RecoveredJournal
 from penstock.log.pairing import PairedConnection
 from penstock.log.proxy.auditor import Auditor
 from penstock.log.proxy.followed_log import FollowedLog
@@ -32,6 +31,7 @@ from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.served_log import Outcome, SequencedLog
 from penstock.log.storage.disk import Disk
 from simulation.kernel import Process
+from simulation.kernel.shipped import Tap, asked, causes_of, overheard, tapped, told
 
 if TYPE_CHECKING:
     from simulation.cluster.world import ClusterWorld
@@ -60,7 +60,7 @@ def observed(world: ClusterWorld) -> Iterator[None]:
     def recovered(journal: RecoveredJournal, disk: Disk) -> None:
         world.journal_recovered(_machine(), journal)
 
-    def told(log: SequencedLog, reply: object, outcome: Outcome) -> None:
+    def answered(log: SequencedLog, reply: object, outcome: Outcome) -> None:
         if isinstance(outcome, Appended):
             world.acknowledged(outcome)
 
@@ -72,68 +72,20 @@ def observed(world: ClusterWorld) -> Iterator[None]:
             if words in str(error):
                 world.count(what)
 
-    places: list[tuple[Any, str, Callable[..., Any]]] = [
-        (NodeCore, "written", _before(NodeCore.written, written)),
-        (node_server, "recover_journal", _after(recover_journal, recovered)),
-        (SequencedLog, "_tell", _before(SequencedLog._tell, told)),
-        (LogRequests, "deliver", _before(LogRequests.deliver, delivered)),
-        (PairedConnection, "abort", _before(PairedConnection.abort, aborted)),
-        (Auditor, "_repair", _before(Auditor._repair, lambda *_: world.count("repair begun"))),
-        (
-            FollowedLog,
-            "start",
-            _before(FollowedLog.start, lambda log: world.count("log followed")),
-        ),
+    taps: list[tuple[Any, str, Tap]] = [
+        (NodeCore, "written", asked(written)),
+        (node_server, "recover_journal", told(recovered)),
+        (SequencedLog, "_tell", asked(answered)),
+        (LogRequests, "deliver", asked(delivered)),
+        (PairedConnection, "abort", asked(aborted)),
+        (Auditor, "_repair", asked(lambda *_: world.count("repair begun"))),
+        (FollowedLog, "start", asked(lambda log: world.count("log followed"))),
     ]
-    before = [getattr(owner, name) for owner, name, _ in places]
-    for owner, name, function in places:
-        setattr(owner, name, function)
-    handler = _Errors(world)
-    logger = logging.getLogger("penstock.log")
-    propagates, level = logger.propagate, logging.root.manager.disable
-    logger.propagate = False
-    logger.addHandler(handler)
-    logging.disable(logging.WARNING)  # of broken nodes there are thousands
-    try:
+    with tapped(taps), overheard(world.scheduler, _is_foreseen):
         yield
-    finally:
-        logging.disable(level)
-        logger.removeHandler(handler)
-        logger.propagate = propagates
-        for (owner, name, _), function in zip(places, before, strict=True):
-            setattr(owner, name, function)
 
 
-def _before(function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
-    @wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        tell(*arguments, **options)
-        return function(*arguments, **options)
-
-    return call
-
-
-def _after(function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
-    """`tell` is told what came of it, too."""
-
-    @wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        outcome = function(*arguments, **options)
-        tell(outcome, *arguments, **options)
-        return outcome
-
-    return call
-
-
-class _Errors(logging.Handler):
-    """Errors that a proxy reports of its logs: what is not foreseen is a bug."""
-
-    def __init__(self, world: ClusterWorld) -> None:
-        super().__init__(logging.ERROR)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = None if record.exc_info is None else record.exc_info[1]
-        is_of_a_log = record.name.endswith((".proxy.server", ".proxy.logs", ".served_log"))
-        if is_of_a_log and not isinstance(error, _FORESEEN):
-            self._world.fail(f"{_machine()}: {record.getMessage()}", error)
+def _is_foreseen(record: logging.LogRecord) -> bool:
+    """Of what is said of logs, all that faults explain; of nodes and their disks, anything."""
+    is_of_a_log = record.name.endswith((".proxy.server", ".proxy.logs", ".served_log"))
+    return not is_of_a_log or any(isinstance(cause, _FORESEEN) for cause in causes_of(record))

@@ -1,14 +1,13 @@
 """What a seed draws before anything happens: faults, quorums, clients, and small limits.
 
-Owns the swarm (Groce et al., ISSTA'12) of the cluster: some worlds have no faults, some one kind,
-most a random subset, each at a rate of its own. `small_limits` shrinks the product's own limits, so
+`small_limits` shrinks the product's own limits, so
 that a few dozen entries roll segments, cut snapshots into pieces and fall out of caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
@@ -34,6 +33,8 @@ from penstock.log.proxy.block_source import BlockSource
 from penstock.log.proxy.open_log import Replication
 from penstock.log.replication.node_core import NodeCore
 from penstock.log.serving import group_commit, served_log
+from simulation.kernel.seeded import draw_kinds, draw_mean
+from simulation.kernel.shipped import Change, changed
 
 
 class Fault(StrEnum):
@@ -189,21 +190,13 @@ def draw_swarm(random: Random) -> ClusterSwarm:
 
 
 def draw_faults(random: Random, kinds: tuple[Fault, ...] = tuple(Fault)) -> dict[Fault, float]:
-    drawn = random.random()
-    if drawn < 0.05:
-        chosen: list[Fault] = []
-    elif drawn < 0.25:
-        chosen = [random.choice(kinds)]
-    else:
-        chosen = [kind for kind in kinds if random.random() < 0.35]
-    low, high = _MEAN_SECONDS
-    return {kind: low * (high / low) ** random.random() for kind in chosen}
+    chosen = draw_kinds(random, kinds, none=0.05, each=0.35)
+    return {kind: draw_mean(random, _MEAN_SECONDS) for kind in chosen}
 
 
-@contextmanager
-def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
+def small_limits(swarm: ClusterSwarm) -> AbstractContextManager[None]:
     """Give the product's modules the world's limits for as long as it runs."""
-    changes: list[tuple[object, str, object]] = [
+    changes: list[Change] = [
         (owned_log, "PIECE_BYTES", swarm.piece_bytes),
         (owned_log, "SNAPSHOT_BYTES", swarm.snapshot_bytes),
         (owned_log, "SNAPSHOT_FACTOR", 1),
@@ -243,14 +236,7 @@ def small_limits(swarm: ClusterSwarm) -> Iterator[None]:
         (proxy_config, "SEGMENT_BYTES_MIN", 1),
         _default(NodeCore.__init__, write_bytes_max=swarm.node_write_bytes),
     ]
-    before = [getattr(module, name) for module, name, _ in changes]
-    for module, name, value in changes:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for (module, name, _), value in zip(changes, before, strict=True):
-            setattr(module, name, value)
+    return changed(changes)
 
 
 def _default(function: Callable[..., None], **values: object) -> tuple[object, str, object]:

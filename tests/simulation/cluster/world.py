@@ -12,7 +12,6 @@ Law (I21): the same seed gives the same trace, bit for bit.
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from collections.abc import Callable
 from contextlib import contextmanager
 from random import Random
@@ -48,12 +47,12 @@ from simulation.kernel import (
     Network,
     NetworkOdds,
     Process,
-    Scheduler,
     Stuck,
     Unforeseen,
     WallClock,
     seeded_secrets,
 )
+from simulation.kernel.seeded import SeededWorld
 from simulation.log.story import FinalLog, Story
 
 if TYPE_CHECKING:
@@ -68,15 +67,12 @@ _JUMPS_MS = (5, 1000, 3_600_000)
 _QUICK_SECONDS = 0.0001
 
 
-class ClusterWorld:
+class ClusterWorld(SeededWorld[Fault]):
     """See the module's docstring. `swarm` overrides what the seed would draw."""
 
     def __init__(self, seed: int, *, swarm: ClusterSwarm | None = None) -> None:
-        self.seed = seed
-        self.random = Random(seed)
+        super().__init__(seed, Random(seed))
         self.swarm = draw_swarm(self.random) if swarm is None else swarm
-        self.counts: Counts[str] = Counts()
-        self.scheduler = Scheduler(self.random)
         most = self.swarm.network_seconds
         odds = NetworkOdds(
             delay_seconds=(0.0, most),
@@ -85,13 +81,10 @@ class ClusterWorld:
             late_seconds_max=4.0,
         )
         self.network = Network(self.scheduler, odds, self.count)
-        #: Faults still strike.
-        self.is_broken = True
         #: Only the log itself is read any more: nothing takes long.
         self._is_over = False
         self.story = Story()
         self._problem: BaseException | None = None
-        self._unique = 0
         self._lost: set[tuple[SegmentKey, int, str]] = set()
         self.metadata = SimMetadata(self, self._manifest_changed)
         self.regions = [f"r{number}" for number in range(self.swarm.regions)]
@@ -117,40 +110,9 @@ class ClusterWorld:
         self._writers: list[Writer | Counter] = []
         self._followers: list[Follower] = []
 
-    # ---- time and trace
-
-    @property
-    def now(self) -> float:
-        return self.scheduler.now
-
-    @property
-    def now_us(self) -> int:
-        return int(self.scheduler.now * 1_000_000)
-
-    @property
-    def steps(self) -> int:
-        return self.scheduler.steps
-
-    @property
-    def trace_hash(self) -> str:
-        return self.scheduler.trace_hash
-
-    def trace_lines(self, last: int) -> list[str]:
-        return self.scheduler.trace_lines(last)
-
     def wall_ms(self, proxy: str) -> int:
         """The clocks of proxies differ, and jump."""
         return self._clocks[proxy].wall_ms()
-
-    def note(self, text: str) -> None:
-        self.scheduler.note(text)
-
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
-
-    def unique(self) -> int:
-        self._unique += 1
-        return self._unique
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         self.scheduler.after(seconds, action)
@@ -243,7 +205,7 @@ class ClusterWorld:
         with self._inside():
             self.begin()
             for kind in self.swarm.mean_seconds:
-                self._fault_later(kind)
+                self.fault_later(kind, self.swarm.mean_seconds[kind])
             for _ in range(self.swarm.rivals):
                 at = self.random.random() * self.swarm.safety_seconds
                 self.after(at, self._rival)
@@ -259,6 +221,7 @@ class ClusterWorld:
         try:
             with small_limits(self.swarm), seeded_secrets(self.random), observed(self):
                 yield
+                self.scheduler.check()
         finally:
             self.scheduler.close()
 
@@ -285,7 +248,9 @@ class ClusterWorld:
                 if scheduler.errors or self._problem is not None:
                     self._give_up()
             if scheduler.now > deadline or scheduler.steps > STEPS_MAX:
-                raise Stuck(f"after {self.now:.1f} s, {self.steps} steps: {self._unfinished()}")
+                raise Stuck(
+                    f"after {self.now:.1f} s, {scheduler.steps} steps: {self._unfinished()}"
+                )
 
     def _give_up(self) -> NoReturn:
         if self._problem is None:
@@ -365,17 +330,7 @@ class ClusterWorld:
 
     # ---- faults
 
-    def _fault_later(self, kind: Fault) -> None:
-        wait = self.random.expovariate(1 / self.swarm.mean_seconds[kind])
-
-        def strike() -> None:
-            if self.is_broken:
-                self.strike(kind)
-                self._fault_later(kind)
-
-        self.after(wait, strike)
-
-    def strike(self, kind: Fault) -> None:
+    def strike(self, kind: Fault) -> bool:
         """One fault, somewhere."""
         random = self.random
         node = random.choice(list(self.nodes.values()))
@@ -425,7 +380,7 @@ class ClusterWorld:
                 happened = self._strike_metadata(kind, random.choice((proxy, proxy, node)).machine)
         if happened:
             self.note(f"fault {kind}: {node.name} {proxy.name}")
-            self.count(f"fault {kind}")
+        return happened
 
     def _break_one(self) -> bool:
         if not self.network.connections:
@@ -526,6 +481,7 @@ class ClusterWorld:
 
     def read_final(self) -> FinalLog:
         """Cut the power of all nodes, take the log over, and read it by every way there is."""
+        self.scheduler.check()
         self.note("final power cut")
         self._is_over = True
         self.network.odds.delay_seconds = self.network.odds.slow_seconds = (0.0, _QUICK_SECONDS)

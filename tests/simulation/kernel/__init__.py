@@ -5,6 +5,9 @@ process.py    the event loop of one simulated process: start, pause, kill; jobs 
 network.py    connections between machines: delays, cuts, resets, silence, late arrival
 transport.py  one end of a connection, as asyncio's transports; listening sockets
 clock.py      wall clocks that jump; secrets and uuids from the seed
+mistakes.py   what no fault explains, and how it is noticed
+seeded.py     what all worlds have: time, counts, faults that strike for a while
+shipped.py    what a world changes in shipped code, and hears of it, while it runs
 
 A world makes a scheduler, a network and processes, and lets them run:
 
@@ -40,7 +43,8 @@ is a matter for `scheduler.after(0.0, ...)`.
 
 Laws. I21: the same seed gives the same trace in every process, whatever PYTHONHASHSEED is; tasks
 and futures are hashed by number, so that sets of them have an order, too. Nothing of a dead process
-happens. An exception that nobody handles ends the world.
+happens. An exception that nobody handles ends the world; so does one that a task holds and nobody
+asks for (`scheduler.check()`), and a mistake (mistakes.py) that shipped code survives.
 """
 
 from simulation.kernel.clock import WallClock, seeded_secrets

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
+from weakref import WeakSet
 
+from simulation.kernel.mistakes import Watched, is_mistake
 from simulation.kernel.scheduler import Scheduler, SimHandle
 from simulation.kernel.transport import SimServer, SimTransport
 
@@ -103,6 +105,7 @@ class Process(asyncio.BaseEventLoop):
         self.paused = False
         self.parked: list[SimHandle] = []
         self._left: list[SimTask[Any]] = []
+        self._tasks: WeakSet[SimTask[Any]] = WeakSet()
         #: How long the next job of an executor takes before it happens.
         self.job_seconds: Callable[[], float] = lambda: scheduler.random.random() * JOB_SECONDS_MAX
 
@@ -152,7 +155,13 @@ class Process(asyncio.BaseEventLoop):
         name: object = None,
         context: Any = None,
     ) -> asyncio.Task[T]:
-        return _make_task(self, coro)
+        task = _make_task(self, Watched(coro, self._task_fails))
+        self._tasks.add(task)
+        return task
+
+    def _task_fails(self, error: BaseException) -> None:
+        if is_mistake(error):
+            self.scheduler.fail(self, error, "in a task")
 
     def spawn(self, coro: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """A task for which nobody waits: if it fails, the world ends."""
@@ -161,9 +170,18 @@ class Process(asyncio.BaseEventLoop):
         return task
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if task.cancelled():
+            if not task.cancelling():
+                self.scheduler.fail(self, None, f"{task} gave up, and nobody had asked it to")
+        elif (error := task.exception()) is not None:
             self.scheduler.fail(self, error, "in a task")
+
+    def check_forgotten(self) -> None:
+        """A task has failed, and nobody has asked how it ended: the world ends. To be called when
+        nothing is ready to happen, or those who wait would not have heard yet."""
+        for task in sorted(self._tasks, key=lambda task: task.serial):
+            if task.done() and not task.cancelled() and task._log_traceback:
+                self.scheduler.fail(self, task.exception(), f"in {task}, which nobody looks at")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.scheduler.fail(self, context.get("exception"), str(context.get("message")))
@@ -205,6 +223,8 @@ class Process(asyncio.BaseEventLoop):
     ) -> None:
         def tell() -> None:
             if told.done():
+                if is_mistake(error):
+                    self.scheduler.fail(self, error, "in a job that nobody waits for")
                 return
             if error is None:
                 told.set_result(outcome)
@@ -267,6 +287,9 @@ class Process(asyncio.BaseEventLoop):
         """
         if self.dead:
             return
+        is_in_a_step = events._get_running_loop() is self
+        if not (self.scheduler.is_busy or is_in_a_step or self.paused):
+            self.check_forgotten()
         tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
         tasks.sort(key=lambda task: task.serial)
         self._left = tasks

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from simulation.kernel.network import Network
@@ -142,6 +142,12 @@ class Scheduler:
             self.errors.append(f"{process.name}: {error!r} {place}")
             self.cause = self.cause or error
 
+    def fail_here(self, error: BaseException | None, place: str) -> None:
+        """As `fail`, in the process that is at work now."""
+        process = events._get_running_loop()
+        if isinstance(process, asyncio.BaseEventLoop):
+            self.fail(cast("Process", process), error, place)
+
     def run_until(
         self, happened: Callable[[], bool], *, seconds: float, steps: int = 1_000_000
     ) -> None:
@@ -153,7 +159,7 @@ class Scheduler:
                 if not step():
                     raise Stuck(f"nothing is left to do at {self.now:.6f} s")
                 if errors:
-                    raise Unforeseen("; ".join(errors)) from self.cause
+                    self._raise_errors()
                 if self.now > deadline or self.steps > steps_max:
                     raise Stuck(f"not after {self.now:.6f} s and {self.steps} steps")
         finally:
@@ -164,6 +170,23 @@ class Scheduler:
         end = self.now + seconds
         self.after(seconds, lambda: None)  # or time would stand still when nothing is to be done
         self.run_until(lambda: self.now >= end, seconds=seconds + 1.0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is to happen at this very moment."""
+        return bool(self._ready)
+
+    def check(self) -> None:
+        """At the end: nobody has failed unnoticed."""
+        self.run_until(lambda: not self._ready, seconds=0.0)
+        for process in self._processes:
+            if not process.dead:
+                process.check_forgotten()
+        self._raise_errors()
+
+    def _raise_errors(self) -> None:
+        if self.errors:
+            raise Unforeseen("; ".join(self.errors)) from self.cause
 
     def close(self) -> None:
         """End all processes; what their tasks held is let go without a word."""

@@ -5,7 +5,8 @@ swarm.py      what a seed draws: which faults there are, how often, and how smal
 story.py      what every client asked, was told and saw: the histories that checkers read
 machine.py    the server's computer: disk operations that fail or kill, cold store
 lives.py      the log server, one process life after the other on that computer
-clients.py    the client as the programs below use it: what it is told goes into the story
+operations.py what programs ask of a log, here and in a cluster: all of it goes into the story
+clients.py    the client as the programs below use it, in a process of its own
 writers.py    programs that append: named, anonymous, zombies
 registers.py  programs that compare and set: counters and locks
 readers.py    programs that follow, scan, ask and trim

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError, Retryable
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Endpoint
-from penstock.log.group_format import meta_entry
-from penstock.log.records import Appended, Flush, Guard, NewEntry, SetKey, Value
+from penstock.log.records import NewEntry, Value
+from simulation.log import operations
 from simulation.log.lives import HOST, PORT, TOKEN
-from simulation.log.story import AppendOp, BoundsOp, ClaimOp, GetOp
+from simulation.log.story import AppendOp, BoundsOp, ClaimOp
 
 if TYPE_CHECKING:
     from simulation.log.world import World
 
 #: Pause before a producer is opened again that could not be opened.
 _OPEN_SECONDS = 0.05
-
-Settled = Callable[[AppendOp], None]
 
 
 async def _resolve() -> Endpoint:
@@ -87,62 +85,16 @@ class Client:
         self,
         appender: AsyncAppender,
         entries: Sequence[NewEntry],
-        settled: Settled,
-        *,
-        guards: Sequence[Guard] = (),
-        sets: Sequence[SetKey] = (),
-        flush_ms: int = 0,
+        settled: Callable[[AppendOp], None],
+        **options: Any,
     ) -> AppendOp:
         """Submit a group; `settled` is called once, when its outcome is known."""
-        world = self.world
-        op = AppendOp(
-            self.name,
-            world.now_us,
-            world.story.known_lsn,
-            producer=appender.producer,
-            instance=appender.instance,
-            entries=(*entries, meta_entry(sets)) if sets else tuple(entries),
-            guards=tuple(guards),
-            flush_ms=flush_ms,
-        )
-        world.story.appends.append(op)
-
-        def done(future: asyncio.Future[Appended]) -> None:
-            error = future.exception()
-            if error is None:
-                op.outcome = future.result()
-                world.story.know(op.outcome.first_lsn + op.outcome.count)
-            else:
-                assert isinstance(error, PenstockError), f"{op}: {error!r}"
-                op.outcome = error
-                self.told(error)
-            op.ended_us = world.now_us
-            world.note(f"{self.name} told {op.outcome!r}")
-            settled(op)
-
-        flush = Flush(flush_ms)
-        future = appender.append_nowait(entries, guards=guards, sets=sets, flush=flush)
-        future.add_done_callback(done)
-        return op
+        return operations.append(self.world, self.name, appender, entries, settled, **options)
 
     # ---- asking
 
     async def get(self, key: str) -> Value | None:
-        world, log = self.world, await self.log()
-        op = GetOp(self.name, world.now_us, world.story.known_lsn, key=key)
-        op.found = await log.get(key)
-        op.ended_us = world.now_us
-        if op.found is not None:
-            world.story.know(op.found.lsn + 1)
-        world.story.gets.append(op)
-        return op.found
+        return await operations.get(self.world, self.name, await self.log(), key)
 
     async def bounds(self) -> BoundsOp:
-        world, log = self.world, await self.log()
-        op = BoundsOp(self.name, world.now_us, world.story.known_lsn)
-        bounds = await log.bounds()
-        op.ended_us = world.now_us
-        op.trim_point, op.tail = bounds.trim_point, bounds.tail
-        world.story.bounds.append(op)
-        world.story.know(op.tail)
-        return op
+        return await operations.bounds(self.world, self.name, await self.log())

@@ -15,6 +15,7 @@ from penstock.errors import Unavailable
 from penstock.log.server.owner import LogOwner
 from penstock.log.server.server import LogServer
 from simulation.kernel import JobPool, JobQueue, Process
+from simulation.kernel.shipped import causes_of
 from simulation.log.machine import CrashPoint, MachineDisk
 
 if TYPE_CHECKING:
@@ -132,9 +133,7 @@ class ServerLives:
 
     # ---- what it reports
 
-    def reported(self, record: logging.LogRecord) -> None:
+    def is_foreseen(self, record: logging.LogRecord) -> bool:
         """Only an injected fault explains an error; anything else is found, not survived."""
-        process, disk = self._process, self.disk
-        if process is not None and not disk.sync_failed and not disk.read_failed:
-            cause = f"an error without a fault: {record.getMessage()}"
-            self._world.scheduler.fail(process, None, cause)
+        has_failed = self.disk.sync_failed or self.disk.read_failed
+        return has_failed and any(isinstance(c, OSError | Unavailable) for c in causes_of(record))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import Retryable, Trimmed
 from penstock.log.client.reader import AsyncReader
+from simulation.log import operations
 from simulation.log.clients import Client
-from simulation.log.story import FindTimeOp, LastOp, Reading, TrimOp
+from simulation.log.story import FindTimeOp, Reading
 
 if TYPE_CHECKING:
     from simulation.log.world import World
@@ -112,12 +113,7 @@ class Scanner:
     async def _last(self) -> None:
         world, log = self._world, await self._client.log()
         tag = world.random.choice(self._tags)
-        op = LastOp(self._client.name, world.now_us, world.story.known_lsn, tag=tag)
-        op.found = await log.read_last(tag)
-        op.ended_us = world.now_us
-        if op.found is not None:
-            world.story.know(op.found.lsn + 1)
-        world.story.lasts.append(op)
+        await operations.read_last(world, self._client.name, log, tag)
 
     async def _time(self) -> None:
         world, log = self._world, await self._client.log()
@@ -142,11 +138,7 @@ class Trimmer:
             await asyncio.sleep(world.random.uniform(0.05, 0.6))
             limit = self._limit()
             lsn = world.random.randint(limit // 2, limit)
-            op = TrimOp(self._client.name, world.now_us, world.story.known_lsn, lsn=lsn)
-            world.story.trims.append(op)
             try:
-                op.point = await log.trim(lsn)
+                await operations.trim(world, self._client.name, log, lsn)
             except Retryable as error:
                 self._client.told(error)
-            else:
-                op.ended_us = world.now_us

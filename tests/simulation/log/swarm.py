@@ -1,21 +1,16 @@
 """What a seed draws before anything happens: the faults of a world, and how small its limits are.
 
-Owns the swarm (Groce et al., ISSTA'12): some worlds have no faults, some one kind, most a random
-subset, each at a rate of its own; what never occurs together in the average world then does in
-some. `small_limits` shrinks the product's own limits, so that a few hundred entries roll, evict,
+`small_limits` shrinks the product's own limits, so that a few hundred entries roll, evict,
 slice and fall behind as gigabytes would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from random import Random
-from types import ModuleType
-from typing import Any
 
 from harness import disk
 
@@ -27,6 +22,8 @@ from penstock.log.core.sequencer import Sequencer
 from penstock.log.server import owner, server
 from penstock.log.serving import group_commit
 from penstock.log.storage import log_storage, reader, recover
+from simulation.kernel.seeded import draw_kinds, draw_mean
+from simulation.kernel.shipped import Change, changed
 
 
 class Fault(StrEnum):
@@ -145,23 +142,14 @@ def draw_swarm(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> dict[Fault, int]:
-    kinds = list(Fault)
-    drawn = random.random()
-    if drawn < 0.06:
-        kinds = []
-    elif drawn < 0.25:
-        kinds = [random.choice(kinds)]
-    else:
-        kinds = [kind for kind in kinds if random.random() < 0.4]
-    low, high = _MEAN_MS
-    return {kind: int(low * (high / low) ** random.random()) for kind in kinds}
+    kinds = draw_kinds(random, list(Fault), none=0.06, each=0.4)
+    return {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds}
 
 
-@contextmanager
-def small_limits(swarm: Swarm) -> Iterator[None]:
+def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
     """Give the product's modules the world's limits for as long as it runs."""
     sequencer = partial(Sequencer, write_bytes_max=swarm.write_bytes_max)
-    changes: list[tuple[ModuleType, str, Any]] = [
+    changes: list[Change] = [
         (config, "SEGMENT_BYTES_MIN", 1),
         (config, "SEGMENT_MS_MAX", 10**9),
         (server, "Sequencer", sequencer),
@@ -182,11 +170,4 @@ def small_limits(swarm: Swarm) -> Iterator[None]:
         (log_storage, "INDEX_CACHE_BYTES", swarm.index_cache_bytes),
         (log_storage, "FILE_CACHE_COUNT", swarm.file_cache_count),
     ]
-    before = [getattr(module, name) for module, name, _ in changes]
-    for module, name, value in changes:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for (module, name, _), value in zip(changes, before, strict=True):
-            setattr(module, name, value)
+    return changed(changes)

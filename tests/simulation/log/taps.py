@@ -1,14 +1,11 @@
 """What the shipped code did, counted for the campaign, and its invariants, checked as it runs.
 
-Owns wrappers around shipped functions: each calls the function, whatever it is at that moment (a
-mutant's, perhaps), and changes nothing; but for a read and an append that fail because the world
-says so. Law: everything is put back when the world ends.
+Nothing is changed by it, but for a read and an append that fail because the world says so.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,65 +25,34 @@ from penstock.log.serving.served_log import SequencedLog
 from penstock.log.storage.log_storage import LogStorage
 from penstock.wire import messages as m
 from penstock.wire.errors import error_from_code
+from simulation.kernel.shipped import Tap, asked, overheard, tapped, told
 from simulation.log.story import TrimOp
 
 if TYPE_CHECKING:
     from simulation.log.world import World
 
-Tap = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 
 @contextmanager
 def taps(world: World) -> Iterator[None]:
-    """Count into the world what happens, for as long as it runs."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in _taps(world)]
-    for owner, name, tap in _taps(world):
-        setattr(owner, name, tap(getattr(owner, name)))
-    try:
-        with _reports(world):
-            yield
-    finally:
-        for owner, name, function in before:
-            setattr(owner, name, function)
-
-
-@contextmanager
-def _reports(world: World) -> Iterator[None]:
-    """Errors that the shipped code logs go to the world, everything else nowhere."""
-
-    class Reporter(logging.Handler):
-        """Hands records on."""
-
-        def emit(self, record: logging.LogRecord) -> None:
-            world.server.reported(record)
-
-    logger, reporter = logging.getLogger("penstock"), Reporter(logging.ERROR)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(reporter)
-    logger.setLevel(logging.ERROR)
-    logger.propagate = False
-    try:
+    """Count into the world what happens, for as long as it runs; it hears of errors, too."""
+    with tapped(_taps(world)), overheard(world.scheduler, world.server.is_foreseen):
         yield
-    finally:
-        logger.removeHandler(reporter)
-        logger.setLevel(level)
-        logger.propagate = propagate
 
 
 def _taps(world: World) -> list[tuple[Any, str, Tap]]:
     count = world.count
     return [
         (m, "decode_message", _messages(world)),
-        (server, "recover", _told(lambda log: log.torn_bytes and count("torn tail cut"))),
-        (SequencedLog, "_answer_old", _asked(lambda *_: count("answer old duplicate"))),
+        (server, "recover", told(lambda log, *_: log.torn_bytes and count("torn tail cut"))),
+        (SequencedLog, "_answer_old", asked(lambda *_: count("answer old duplicate"))),
         (LogRequests, "_append", _appends(world)),
         (served_log, "read_piece", _reads(world)),
         (sequencer_module, "decide_claim", _claims(world)),
-        (ServerConnection, "silence", _asked(lambda _: count("connection silenced"))),
-        (GroupCommit, "_write_inline", _asked(lambda *_: count("inline write"))),
-        (LogStorage, "write", _asked(lambda _, write: write.roll and count("roll"))),
-        (LogStorage, "finish_sealed", _asked(lambda *_: count("segment finished"))),
-        (LogStorage, "cool", _told(lambda cooled: cooled and count("segment cooled"))),
+        (ServerConnection, "silence", asked(lambda _: count("connection silenced"))),
+        (GroupCommit, "_write_inline", asked(lambda *_: count("inline write"))),
+        (LogStorage, "write", asked(lambda _, write: write.roll and count("roll"))),
+        (LogStorage, "finish_sealed", asked(lambda *_: count("segment finished"))),
+        (LogStorage, "cool", told(lambda cooled, *_: cooled and count("segment cooled"))),
         (LogStorage, "trim", _trims(world)),
         (LogStorage, "expired_lsn", _ages(world)),
         (LogService, "after_turn", _turns),
@@ -96,37 +62,10 @@ def _taps(world: World) -> list[tuple[Any, str, Tap]]:
     ]
 
 
-def _asked(tell: Callable[..., object]) -> Tap:
-    """Tell of every call, before it is made."""
-
-    def tap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def tapped(*arguments: Any) -> Any:
-            tell(*arguments)
-            return function(*arguments)
-
-        return tapped
-
-    return tap
-
-
-def _told(tell: Callable[[Any], object]) -> Tap:
-    """Tell what every call returned."""
-
-    def tap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def tapped(*arguments: Any) -> Any:
-            outcome = function(*arguments)
-            tell(outcome)
-            return outcome
-
-        return tapped
-
-    return tap
-
-
 def _messages(world: World) -> Tap:
     """Every message is decoded once, by whom it is for."""
 
-    def tell(message: m.Message) -> None:
+    def tell(message: m.Message, *_: object) -> None:
         world.count(f"message {type(message).__name__}")
         if isinstance(message, m.Failed):
             error = error_from_code(message.code, message.message)
@@ -134,7 +73,7 @@ def _messages(world: World) -> Tap:
         elif isinstance(message, m.AppendDone) and message.duplicate:
             world.count("answer duplicate")
 
-    return _told(tell)
+    return told(tell)
 
 
 def _claims(world: World) -> Tap:
@@ -231,7 +170,7 @@ def _gave_up(world: World) -> Tap:
         if not core.is_idle:
             world.count("gave up")
 
-    return _asked(tell)
+    return asked(tell)
 
 
 def _checked_sends(take_sends: Callable[..., Any]) -> Callable[..., Any]:

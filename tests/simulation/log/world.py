@@ -10,7 +10,6 @@ Law (I21): the same seed gives the same trace, bit for bit.
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -27,7 +26,8 @@ from penstock.log.storage.recover import recover
 from penstock.log.storage.verify import verify_log
 from simulation.checkers import Violation, check_all
 from simulation.checkers.evidence import is_retirement
-from simulation.kernel import Network, NetworkOdds, Scheduler, Stuck, WallClock, seeded_secrets
+from simulation.kernel import Network, NetworkOdds, Stuck, WallClock, seeded_secrets
+from simulation.kernel.seeded import SeededWorld
 from simulation.log.clients import Client
 from simulation.log.lives import ServerLives
 from simulation.log.machine import CrashPoint, MachineDisk, MemoryColdStore
@@ -52,18 +52,13 @@ _OVERLOAD_SECONDS = 0.03
 _SLOW_SECONDS = 0.2
 
 
-class World:
+class World(SeededWorld[Fault]):
     """See the module's docstring. `swarm` overrides what the seed would draw."""
 
     def __init__(self, seed: int, *, swarm: Swarm | None = None) -> None:
-        self.seed = seed
-        self.random = Random(seed)
+        super().__init__(seed, Random(seed))
         self.swarm = draw_swarm(self.random) if swarm is None else swarm
-        self.scheduler = Scheduler(self.random)
-        self.counts: Counts[str] = Counts()
         self.network = Network(self.scheduler, NetworkOdds(late_odds=_LATE_ODDS), self.count)
-        #: Faults still strike.
-        self.is_broken = True
         self.story = Story()
         self.clock = WallClock(self.scheduler)
         self.disk = SimDisk(allocate_bytes=self.swarm.allocate_bytes)
@@ -72,41 +67,11 @@ class World:
         self._overloaded_until = 0.0
         self.slow_until = 0.0
         self.server = ServerLives(self)
-        self._unique = 0
         self._armed_point: CrashPoint | None = None
         self._armed_sync: int | None = None
         self._clients: dict[str, Client] = {}
         self._writers: list[Writer | Counter | Lock] = []
         self._followers: list[Follower] = []
-
-    # ---- time and trace
-
-    @property
-    def now(self) -> float:
-        return self.scheduler.now
-
-    @property
-    def now_us(self) -> int:
-        return int(self.scheduler.now * 1_000_000)
-
-    @property
-    def steps(self) -> int:
-        return self.scheduler.steps
-
-    @property
-    def trace_hash(self) -> str:
-        return self.scheduler.trace_hash
-
-    def note(self, text: str) -> None:
-        """One line of the trace."""
-        self.scheduler.note(text)
-
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
-
-    def unique(self) -> int:
-        self._unique += 1
-        return self._unique
 
     def until(self, happened: Callable[[], bool]) -> None:
         """Go on until something has happened; for scenarios that play without the phases."""
@@ -120,16 +85,16 @@ class World:
         with small_limits(self.swarm), seeded_secrets(self.random), taps(self):
             try:
                 yield
+                self.scheduler.check()
             finally:
                 self.scheduler.close()
 
     def run(self) -> None:
-        """Both phases, then the checkers. Raises on any violation."""
         with self.running():
             self._populate()
             self.server.start()
-            for kind in self.swarm.mean_ms:
-                self._fault_later(kind)
+            for kind, mean_ms in self.swarm.mean_ms.items():
+                self.fault_later(kind, mean_ms / 1000)
             self.scheduler.run_for(self.swarm.safety_ms / 1000)
             self._heal()
             self._finish()
@@ -250,19 +215,8 @@ class World:
 
     # ---- faults
 
-    def _fault_later(self, kind: Fault) -> None:
-        seconds = self.random.expovariate(1000 / self.swarm.mean_ms[kind])
-        self.scheduler.after(seconds, self._fault, kind)
-
-    def _fault(self, kind: Fault) -> None:
-        if self.is_broken:
-            self.note(f"fault {kind}")
-            if self._strike(kind):
-                self.count(f"fault {kind}")
-            self._fault_later(kind)
-
-    def _strike(self, kind: Fault) -> bool:
-        """Let one fault happen; False if there was nothing to break."""
+    def strike(self, kind: Fault) -> bool:
+        self.note(f"fault {kind}")
         server, random = self.server, self.random
         if kind in (Fault.CUT, Fault.LATE):
             return self._cut_one(late=kind is Fault.LATE)

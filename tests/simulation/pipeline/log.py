@@ -7,12 +7,11 @@ still see it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest.mock import patch
 
 from harness.disk import ALL_KEPT, ALL_LOST, SOME_LOST, SimDisk
 from harness.faults import FaultyDisk
@@ -30,6 +29,7 @@ from penstock.log.server.server import LogServer
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.reader import read_piece
 from simulation.kernel import JobPool, JobQueue, Process, Scheduler, WallClock
+from simulation.kernel.shipped import changed
 
 #: The simulated network knows machines by the host that a server listens on.
 _MACHINE = "127.0.0.1"
@@ -71,8 +71,7 @@ class LogRecord:
         if body.flags & CLAIM:
             self.claims.append(Claimed(header.first_lsn, body.producer, body.instance))
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[None]:
         """Of the one log that is open meanwhile, whatever its storage makes durable is kept."""
         init, write, trim = LogStorage.__init__, LogStorage.write, LogStorage.trim
 
@@ -95,10 +94,8 @@ class LogRecord:
             self.trims.append((self.tail, point))
             return point
 
-        with ExitStack() as stack:
-            for name, wrapped in (("__init__", opened), ("write", written), ("trim", trimmed)):
-                stack.enter_context(patch.object(LogStorage, name, wrapped))
-            yield
+        wrapped = {"__init__": opened, "write": written, "trim": trimmed}
+        return changed((LogStorage, name, value) for name, value in wrapped.items())
 
 
 class SimLog(LogRecord):

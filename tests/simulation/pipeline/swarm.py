@@ -1,19 +1,16 @@
 """What a seed draws: the faults of a world of tasks, its query, and how small its limits are.
 
-Owns the draw (Groce et al., ISSTA'12: some worlds have no faults, some one kind, most a random
-subset) and `small_limits`, which shrinks the engine's own limits, so that a few hundred rows flush
+`small_limits` shrinks the engine's own limits, so that a few hundred rows flush
 early, fill up and checkpoint as gigabytes would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from random import Random
-from types import ModuleType
 
 from penstock_bench.protocols import aligned, aligned_conductor
 from penstock_bench.protocols.choosing import ProtocolName
@@ -31,6 +28,8 @@ from penstock.runtime import (
     task_core,
     worker,
 )
+from simulation.kernel.seeded import draw_kinds, draw_mean
+from simulation.kernel.shipped import Change, changed
 
 
 class Fault(StrEnum):
@@ -142,25 +141,16 @@ def _draw(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
-    kinds = list(Fault)
-    drawn = random.random()
-    if drawn < 0.06:
-        kinds = []
-    elif drawn < 0.25:
-        kinds = [random.choice(kinds)]
-    else:
-        kinds = [kind for kind in kinds if random.random() < 0.5]
-    low, high = _MEAN_MS
-    mean_ms = {k: int(low * (high / low) ** random.random()) for k in kinds if k in STRIKES}
+    kinds = draw_kinds(random, list(Fault), none=0.06, each=0.5)
+    mean_ms = {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds if kind in STRIKES}
     odds = {kind: random.choice((0.01, 0.05, 0.2)) for kind in kinds if kind not in STRIKES}
     return mean_ms, odds
 
 
-@contextmanager
-def small_limits(swarm: Swarm) -> Iterator[None]:
+def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
     """Give the engine's modules the world's limits for as long as it runs."""
     pulse = swarm.pulse_us / 1e6
-    changes: list[tuple[ModuleType, str, object]] = [
+    changes: list[Change] = [
         (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
@@ -184,11 +174,4 @@ def small_limits(swarm: Swarm) -> Iterator[None]:
         (group_commit, "INLINE_SECONDS", 1.0 if swarm.fsync_us_max < 500 else -1.0),
         (client, "BACKOFF_SECONDS", (0.001, 0.002, 0.005, 0.01, 0.02)),
     ]
-    before = [getattr(module, name) for module, name, _ in changes]
-    for module, name, value in changes:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for (module, name, _), value in zip(changes, before, strict=True):
-            setattr(module, name, value)
+    return changed(changes)

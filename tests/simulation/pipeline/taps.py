@@ -7,11 +7,10 @@ every call on unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from unittest.mock import patch
 
 from penstock_bench.protocols.alignment import Alignment
 
@@ -25,6 +24,7 @@ from penstock.protocol.resume import ChangeFold
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
+from simulation.kernel.shipped import Tap, tapped
 from simulation.pipeline.story import PipelineStory, Recovery, contents_of
 
 
@@ -49,11 +49,10 @@ class _Resuming:
     replayed: list[Lsn] = field(default_factory=list)
 
 
-@contextmanager
-def taps(world: Tapped) -> Iterator[None]:
+def taps(world: Tapped) -> AbstractContextManager[None]:
     """For as long as a world runs."""
     listener = _Taps(world)
-    wrapped: list[tuple[type, str, Callable[[Any], Any]]] = [
+    wrapped: list[tuple[type, str, Tap]] = [
         (Task, "_load_checkpoint", listener.load_checkpoint),
         (ChangeFold, "step", listener.step),
         (TaskCore, "begin", listener.begin),
@@ -63,10 +62,7 @@ def taps(world: Tapped) -> Iterator[None]:
         (Coordinator, "_claim", listener.claim),
         (Alignment, "hold", listener.hold),
     ]
-    with ExitStack() as stack:
-        for owner, name, wrap in wrapped:
-            stack.enter_context(patch.object(owner, name, wrap(getattr(owner, name))))
-        yield
+    return tapped(wrapped)
 
 
 class _Taps:

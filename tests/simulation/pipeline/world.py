@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -34,10 +33,11 @@ from simulation.kernel import (
     Network,
     NetworkOdds,
     Process,
-    Scheduler,
     Unforeseen,
     seeded_secrets,
 )
+from simulation.kernel.seeded import SeededWorld
+from simulation.kernel.shipped import overheard
 from simulation.pipeline.laws import check_all
 from simulation.pipeline.log import SimLog
 from simulation.pipeline.queries import Inputs, make_entries, make_spec
@@ -58,15 +58,14 @@ _REQUEST_SECONDS = 0.003
 _PATIENCE_SECONDS = 3600.0
 
 
-class PipelineWorld:
+class PipelineWorld(SeededWorld[Fault]):
     """See the module's docstring. `swarm` overrides what the seed would draw."""
 
     def __init__(
         self, seed: int, *, swarm: Swarm | None = None, protocol: ProtocolName = "marker"
     ) -> None:
-        self.seed = seed
-        random = Random(seed)
-        drawn = draw_swarm(random, protocol)
+        super().__init__(seed, Random(seed))
+        drawn = draw_swarm(self.random, protocol)
         self.swarm = drawn if swarm is None else swarm
         settings = Settings(
             commit_interval_ms=self.swarm.commit_interval_ms,
@@ -74,11 +73,8 @@ class PipelineWorld:
             checkpoint_interval_ms=self.swarm.checkpoint_interval_ms,
         )
         self.spec = make_spec(self.swarm.shape, with_protocol(self.swarm.protocol, settings))
-        self.scheduler = Scheduler(random)
-        self.counts: Counter[str] = Counter()
         self.network = Network(self.scheduler, self._network_odds(), self._count_network)
         self.story = PipelineStory()
-        self.is_broken = True
         self.is_stopping = False
         self.drivers: list[SimDriver] = []
         self._processes: list[Process] = []
@@ -106,7 +102,7 @@ class PipelineWorld:
 
     def start_process(self, name: str) -> Process:
         process = self.scheduler.process(name)
-        random, seconds = self.scheduler.random, self.swarm.checkpoint_us_max / 1e6
+        random, seconds = self.random, self.swarm.checkpoint_us_max / 1e6
         process.job_seconds = lambda: random.uniform(0.0001, seconds)
         self._processes.append(process)
         return process
@@ -119,8 +115,8 @@ class PipelineWorld:
         """As kill -9 does: nothing of it runs any more; what it sent is on its way, or lost."""
         if process.dead:
             return
-        self.scheduler.note(f"{process.name} is killed")
-        process.kill(lose=self.is_broken and self.scheduler.random.random() < 0.3)
+        self.note(f"{process.name} is killed")
+        process.kill(lose=self.is_broken and self.random.random() < 0.3)
         then = self._on_death.pop(process, None)
         if then is not None:
             then()
@@ -131,12 +127,9 @@ class PipelineWorld:
 
     # -- for the shells
 
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
-
     def _does_store_fail(self) -> bool:
         odds = self.swarm.odds.get(Fault.STORE, 0.0) if self.is_broken else 0.0
-        fails = odds > 0 and self.scheduler.random.random() < odds
+        fails = odds > 0 and self.random.random() < odds
         if fails:
             self.count(f"fault {Fault.STORE}")
         return fails
@@ -159,14 +152,13 @@ class PipelineWorld:
     # -- the run
 
     def run(self) -> None:
-        """Both phases, then the checkers. Raises on any violation."""
         with self.open():
             self.populate()
             for kind in self.swarm.mean_ms:
-                self._fault_later(kind, self.swarm.mean_ms[kind] / 1000)
+                self.fault_later(kind, self.swarm.mean_ms[kind] / 1000)
             for kind in (Fault.LOST, Fault.LATE):
                 if kind in self.swarm.odds:
-                    self._fault_later(kind, _REQUEST_SECONDS / self.swarm.odds[kind])
+                    self.fault_later(kind, _REQUEST_SECONDS / self.swarm.odds[kind])
             self.run_for(self.swarm.safety_ms / 1000)
             self.heal()
             self.catch_up()
@@ -193,13 +185,16 @@ class PipelineWorld:
         with ExitStack() as stack:
             gc.disable()  # when it lets go of a failed future hangs on no seed
             stack.callback(gc.enable)
-            stack.enter_context(seeded_secrets(self.scheduler.random))
+            stack.enter_context(seeded_secrets(self.random))
             stack.enter_context(small_limits(self.swarm))
             stack.enter_context(taps(self))
+            # Nothing is broken here of what a server or a coordinator could report as an error.
+            stack.enter_context(overheard(self.scheduler, lambda record: False))
             stack.enter_context(self.log.recording())
             stack.callback(self.scheduler.close)
             self.log.start()
             yield
+            self.scheduler.check()
 
     def run_until(self, happened: Callable[[], bool], seconds: float) -> None:
         try:
@@ -210,14 +205,12 @@ class PipelineWorld:
             raise
 
     def run_for(self, seconds: float) -> None:
-        end = self.scheduler.now + seconds
+        end = self.now + seconds
         self.scheduler.after(seconds, lambda: None)
-        self.run_until(lambda: self.scheduler.now >= end, seconds + 1.0)
+        self.run_until(lambda: self.now >= end, seconds + 1.0)
 
     def populate(self) -> None:
-        inputs = make_entries(
-            self.spec, self.scheduler.random, self.swarm.entries, self.swarm.rows_max
-        )
+        inputs = make_entries(self.spec, self.random, self.swarm.entries, self.swarm.rows_max)
         user = self.start_process("user")
         registering = user.spawn(self._register())
         self.run_until(registering.done, 10.0)
@@ -227,7 +220,7 @@ class PipelineWorld:
         follower.spawn(self._follow())
 
     def heal(self) -> None:
-        self.scheduler.note("heal")
+        self.note("heal")
         self.is_broken = False
         self.network.odds = NetworkOdds(slow_odds=0.0)
         self.network.heal()
@@ -238,10 +231,10 @@ class PipelineWorld:
 
     def catch_up(self) -> None:
         """Until every task has committed all input, and the reader was shown all results."""
-        deadline = self.scheduler.now + LIVENESS_SECONDS_MAX
+        deadline = self.now + LIVENESS_SECONDS_MAX
 
         def wait(happened: Callable[[], bool]) -> None:
-            self.run_until(happened, deadline - self.scheduler.now)
+            self.run_until(happened, deadline - self.now)
 
         wait(lambda: self._producing == 0)
         while not self._flush(wait):
@@ -320,7 +313,7 @@ class PipelineWorld:
         pause = self.swarm.safety_ms / 1000 / len(entries)
         for entry in entries:
             await log.append([entry])
-            await asyncio.sleep(self.scheduler.random.uniform(0, 2 * pause))
+            await asyncio.sleep(self.random.uniform(0, 2 * pause))
         self._producing -= 1
         await log.close()
 
@@ -345,21 +338,11 @@ class PipelineWorld:
 
     # -- faults
 
-    def _fault_later(self, kind: Fault, mean_seconds: float) -> None:
-        def strike() -> None:
-            if self.is_broken:
-                if self.strike(kind):
-                    self.count(f"fault {kind}")
-                self._fault_later(kind, mean_seconds)
-
-        self.scheduler.after(self.scheduler.random.expovariate(1 / mean_seconds), strike)
-
     def strike(self, kind: Fault) -> bool:
-        """Let one fault happen; False if there was nothing to break, or it counts by itself."""
-        random = self.scheduler.random
+        random = self.random
         driver = self.drivers[-1]
         workers = [one.process for one in driver.workers.values() if not one.process.dead]
-        self.scheduler.note(f"fault {kind}")
+        self.note(f"fault {kind}")
         match kind:
             case Fault.LOST | Fault.LATE:
                 if self.network.connections:
@@ -390,7 +373,7 @@ class PipelineWorld:
 
     def _pause(self, process: Process) -> None:
         lease_seconds = self.swarm.pulse_us / 1e6 * self.swarm.pulses_missed_max
-        times = self.scheduler.random.choice((0.5, 1.5, 5.0))
+        times = self.random.choice((0.5, 1.5, 5.0))
         process.pause()
         self.scheduler.after(lease_seconds * times, process.resume)
 
