@@ -293,9 +293,8 @@ def test_r16_an_unclear_change_of_the_manifest_is_made_once(fault: str) -> None:
     async def play() -> None:
         tree = MemoryMetadata()
         session = tree.session()
-        register = ManifestRegister(lambda: session, "main", "one")
         getattr(session, fault)(1)
-        await register.take(bytes(16))
+        register = await ManifestRegister.take(lambda: session, "main", "one", bytes(16))
         assert (register.manifest.epoch, register.manifest.owner) == (1, "one")
         getattr(session, fault)(1)
         wanted = replace(SEGMENT, epoch=Epoch(1))
@@ -309,14 +308,13 @@ def test_r16_an_owner_that_lost_changes_nothing_however_often_it_tries() -> None
     async def play() -> None:
         tree = MemoryMetadata()
         session = tree.session()
-        old = ManifestRegister(lambda: session, "main", "old")
-        new = ManifestRegister(lambda: session, "main", "new")
-        await old.take(bytes(16))
-        await new.take(bytes(16))
+        old = await ManifestRegister.take(lambda: session, "main", "old", bytes(16))
+        new = await ManifestRegister.take(lambda: session, "main", "new", bytes(16))
         for _ in range(2):
             with pytest.raises(Fenced):
                 await old.update(lambda known: replace(known, trim_point=Lsn(9)))
-        assert (await new.load()) is not None and new.manifest.trim_point == 0
+        await new.refresh()
+        assert new.manifest.trim_point == 0
 
     asyncio.run(play())
 

@@ -33,47 +33,46 @@ def manifest_path(log: str) -> str:
 
 
 class ManifestRegister:
-    """See the module's docstring. `writer` is unique to this attempt at ownership."""
+    """See the module's docstring. Make one with `take`: it is its owner's, for one epoch."""
 
-    def __init__(self, store: Callable[[], MetadataStore], log: str, writer: str) -> None:
+    def __init__(
+        self, store: Callable[[], MetadataStore], log: str, manifest: LogManifest, version: int
+    ) -> None:
+        """`manifest`: as its owner took it, and which version of it that was."""
         self._store = store
         self._path = manifest_path(log)
         self._log = log
-        self._writer = writer
+        self._writer = manifest.owner
+        self._epoch = manifest.epoch
         self._lock = asyncio.Lock()
-        self._version = -1
-        #: The epoch that was taken; 0 before.
-        self._epoch = Epoch(0)
-        self.manifest: LogManifest
+        self.manifest = manifest
+        self._version = version
 
-    async def load(self) -> LogManifest | None:
-        """The newest manifest; None if the log does not exist."""
-        found = await self._store().get(self._path)
-        if found is None:
-            return None
-        self.manifest, self._version = decode_log_manifest(found.data), found.version
-        return self.manifest
+    @classmethod
+    async def take(
+        cls, store: Callable[[], MetadataStore], log: str, writer: str, new_log_id: bytes
+    ) -> ManifestRegister:
+        """Take the next epoch; the log is made if it does not exist.
 
-    async def take(self, new_log_id: bytes) -> LogManifest:
-        """Take the next epoch; the log is made if it does not exist."""
+        `writer` is unique to this attempt at ownership.
+        """
+        path = manifest_path(log)
         while True:
             try:
-                if await self.load() is None:
-                    first = LogManifest(
-                        new_log_id, Epoch(1), self._writer, Lsn(0), SegmentId(0), ()
-                    )
-                    await self._store().create(self._path, encode_log_manifest(first))
-                elif self.manifest.owner != self._writer:
-                    epoch = Epoch(self.manifest.epoch + 1)
-                    await self._set(replace(self.manifest, epoch=epoch, owner=self._writer))
+                found = await store().get(path)
+                if found is None:
+                    first = LogManifest(new_log_id, Epoch(1), writer, Lsn(0), SegmentId(0), ())
+                    await store().create(path, encode_log_manifest(first))
+                    continue
+                manifest = decode_log_manifest(found.data)
+                if manifest.owner == writer:
+                    return cls(store, log, manifest, found.version)
+                taken = replace(manifest, epoch=Epoch(manifest.epoch + 1), owner=writer)
+                await store().set(path, encode_log_manifest(taken), found.version)
             except (AlreadyExists, VersionConflict):
                 continue
             except Unknown:
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            if await self.load() is not None and self.manifest.owner == self._writer:
-                self._epoch = self.manifest.epoch
-                return self.manifest
 
     async def update(self, change: Change) -> LogManifest:
         """Make a change as the owner; raises Fenced if another took a newer epoch."""

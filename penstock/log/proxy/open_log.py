@@ -197,8 +197,8 @@ class LogOpener:
     async def open(self, log: str, around: Surroundings) -> OwnedLog:
         """Become the owner. Raises Fenced if a rival was faster."""
         self._opened += 1
-        register = ManifestRegister(self._store, log, f"{self._proxy}.{self._opened}")
-        await register.take(self._new_id())
+        writer = f"{self._proxy}.{self._opened}"
+        register = await ManifestRegister.take(self._store, log, writer, self._new_id())
         recovered = await recover_log(self._nodes, self._source, log, register.manifest)
         state = recovered.state
         now_ms = max(around.wall_ms(), state.time_ms)
