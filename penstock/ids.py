@@ -19,9 +19,3 @@ BlockId = NewType("BlockId", int)
 
 #: One life of a storage node, `name:cookie`. A node that lost its disk comes back as another one.
 NodeId = NewType("NodeId", str)
-
-#: Selector of entries; at most TAG_BYTES_MAX bytes of UTF-8.
-Tag = NewType("Tag", str)
-
-#: Name of a producer; what idempotence is counted by.
-ProducerId = NewType("ProducerId", str)

@@ -20,7 +20,7 @@ from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
 from penstock.log.replication.node_core import (
     AddRecord,
-    Answer,
+    NodeAnswer,
     Ranges,
     ReadPlan,
     ReadRequest,
@@ -106,7 +106,7 @@ class LocalNode:
             recovered = mend(disks, self.store, self.core, recovered)
         self.journal = Journal(disk, recovered, bytes_max=journal_bytes)
 
-    def pump(self) -> list[Answer]:
+    def pump(self) -> list[NodeAnswer]:
         """Write everything; the answers that came."""
         answers = self.core.take_answers()
         while (write := self.core.take_write()) is not None:

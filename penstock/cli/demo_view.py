@@ -27,7 +27,7 @@ LINE_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
-class Window:
+class CountedWindow:
     """One second of the result."""
 
     end: datetime
@@ -43,18 +43,18 @@ class Window:
 class Windows:
     """The result so far; its rows come window by window, in any order within one."""
 
-    by_end: dict[datetime, Window] = field(default_factory=dict)
+    by_end: dict[datetime, CountedWindow] = field(default_factory=dict)
 
     def take(self, columns: dict[str, list[Any]], at_ms: float) -> None:
         rows = zip(*(columns[name] for name in ("second", "auction", "bids", "price")), strict=True)
         for end, auction, bids, price in rows:
-            window = self.by_end.setdefault(end, Window(end))
+            window = self.by_end.setdefault(end, CountedWindow(end))
             window.bids += bids
             window.auctions += 1
             window.hottest = max(window.hottest, (bids, auction, price))
             window.visible_ms = at_ms - to_time_ms(end)
 
-    def newest(self, count: int) -> list[Window]:
+    def newest(self, count: int) -> list[CountedWindow]:
         return [self.by_end[end] for end in sorted(self.by_end)[-count:]]
 
     def latencies_ms(self, from_ms: float, to_ms: float) -> list[float]:
@@ -91,7 +91,7 @@ class Follower:
     def count(self) -> int:
         return len(self._windows.by_end)
 
-    def newest(self) -> list[Window]:
+    def newest(self) -> list[CountedWindow]:
         with self._lock:
             return self._windows.newest(WINDOWS_SHOWN)
 
@@ -133,7 +133,7 @@ class View:
             self._live.stop()
             self._live = None
 
-    def show(self, windows: list[Window], progress: dict[str, Any] | None) -> None:
+    def show(self, windows: list[CountedWindow], progress: dict[str, Any] | None) -> None:
         line = "waiting for the workers" if progress is None else progress_line(progress)
         if self._live is not None:
             self._live.update(
@@ -144,7 +144,7 @@ class View:
             self.say(_window_line(windows[-1]))
 
 
-def _table(windows: list[Window]) -> Table:
+def _table(windows: list[CountedWindow]) -> Table:
     table = Table("second", "bids", "auctions", "hottest", "its bids", "highest", "visible after")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -157,7 +157,7 @@ def _table(windows: list[Window]) -> Table:
     return table
 
 
-def _window_line(one: Window) -> str:
+def _window_line(one: CountedWindow) -> str:
     bids, auction, _ = one.hottest
     return (
         f"second {one.end:%H:%M:%S}: {one.bids:,} bids for {one.auctions:,} auctions, most "

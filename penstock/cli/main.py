@@ -30,7 +30,7 @@ from penstock.errors import Defect, PenstockError
 BENCHMARK_COMMANDS = ("bench", "nexmark")
 
 
-class Failed(click.ClickException):
+class CommandFailed(click.ClickException):
     """An error on its way to standard error and the exit code."""
 
     def __init__(self, error: BaseException, *, as_json: bool) -> None:
@@ -65,7 +65,7 @@ class Root(click.Group):
         except click.UsageError as error:
             if not as_json:
                 raise
-            raise Failed(error, as_json=True) from error
+            raise CommandFailed(error, as_json=True) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:
@@ -76,7 +76,7 @@ class Root(click.Group):
         except Exception as error:
             if not isinstance(error, PenstockError | OSError) or isinstance(error, Defect):
                 traceback.print_exc()  # our bug: the report needs to say where
-            raise Failed(error, as_json=as_json) from error
+            raise CommandFailed(error, as_json=as_json) from error
 
 
 def _abandon_stdout() -> None:

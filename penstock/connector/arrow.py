@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.connector.connections import connected
-from penstock.connector.items import Source
+from penstock.connector.items import ItemSource
 from penstock.connector.options import LSN, PRODUCER, STREAM, TIME, ReadOptions
 from penstock.errors import BadRequest, SchemaMismatch
 from penstock.stream.schema import describe_difference
@@ -36,7 +36,7 @@ _METADATA_TYPES: Final[dict[str, pa.DataType]] = {
 class Streams:
     """The streams that are read, as they are registered now."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[ItemSource, ...]
     #: Of all of them.
     schema: pa.Schema
     #: A short text that differs if the schema does.
@@ -60,7 +60,7 @@ def find_streams(log: Log, options: ReadOptions) -> Streams:
                 f"option metadata asks for {name}, but stream {streams[0].name} has a column of "
                 "that name: do not ask for it"
             )
-    sources = tuple(Source(stream.name, stream.start_lsn) for stream in streams)
+    sources = tuple(ItemSource(stream.name, stream.start_lsn) for stream in streams)
     return Streams(sources, schema, schema_hash(schema))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from penstock.connector.items import Item, ItemReader, Source, Window
+from penstock.connector.items import Item, ItemReader, ItemSource, ItemWindow
 from penstock.connector.read_partition import commit_lost, data_lost
 from penstock.errors import Trimmed, Unavailable
 from penstock.limits import MIB
@@ -37,7 +37,7 @@ QUIET_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FollowerLimits:
     """Of a trigger; None: no limit."""
 
     rows_max: int | None
@@ -67,7 +67,7 @@ class SourceFollower:
     def __init__(
         self,
         client: BlockingLog,
-        sources: tuple[Source, ...],
+        sources: tuple[ItemSource, ...],
         start: int,
         *,
         tail_from: int | None = None,
@@ -83,7 +83,7 @@ class SourceFollower:
         self._fail_on_data_loss = fail_on_data_loss
         #: Guards all below; told whenever something changes.
         self._changed = threading.Condition()
-        self._window = Window(start)
+        self._window = ItemWindow(start)
         self._looked_up_to = start if tail_from is None else tail_from
         self._planned = start
         self._error: BaseException | None = None
@@ -110,7 +110,7 @@ class SourceFollower:
         with self._changed:
             return self._window.start <= start <= max(self._looked_up_to, self._window.end)
 
-    def cut(self, start: int, limits: Limits) -> int:
+    def cut(self, start: int, limits: FollowerLimits) -> int:
         """Where a trigger from `start` ends; `start` if there is nothing.
 
         At first, and up to `limits.below`, it waits for what the log has, or as much as is allowed.
@@ -159,7 +159,7 @@ class SourceFollower:
     def _is_full(self) -> bool:
         return self._window.weight(self._planned) >= self._ahead_max
 
-    def _has_enough(self, start: int, until: int, limits: Limits) -> bool:
+    def _has_enough(self, start: int, until: int, limits: FollowerLimits) -> bool:
         if self._looked_up_to >= until or self._is_full() or self._closed:
             return True
         _, rows, size = self._window.amount(start)

@@ -31,7 +31,7 @@ SEVERAL_NODES: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ItemSource:
     """A stream that is read; what counts below `start_lsn` belongs to an earlier life of it."""
 
     name: str
@@ -39,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ItemPlace:
     """Where rows count, and so what the metadata columns say of them: a data entry or a marker."""
 
     lsn: Lsn
@@ -66,7 +66,7 @@ class Piece:
 class Item:
     """What counts at one LSN; it is read whole or not at all."""
 
-    place: Place
+    place: ItemPlace
     #: Whether a marker names the pieces, or the one piece is the data entry itself.
     staged: bool
     #: By LSN; those of each range that the marker names, adjacent ranges as one.
@@ -76,7 +76,7 @@ class Item:
     size: int
 
 
-class Window:
+class ItemWindow:
     """The items of [start, …) in order, and cutting them into triggers."""
 
     def __init__(self, start: int) -> None:
@@ -153,7 +153,7 @@ class ItemReader:
 
     def __init__(
         self,
-        sources: tuple[Source, ...],
+        sources: tuple[ItemSource, ...],
         start: int,
         by_node: bool = False,
         *,
@@ -198,7 +198,7 @@ class ItemReader:
         return piece
 
 
-def _item(place: Place, runs: tuple[tuple[Piece, ...], ...], *, is_staged: bool) -> Item | None:
+def _item(place: ItemPlace, runs: tuple[tuple[Piece, ...], ...], *, is_staged: bool) -> Item | None:
     """None: nothing counts there."""
     if not runs:
         return None
@@ -208,7 +208,7 @@ def _item(place: Place, runs: tuple[tuple[Piece, ...], ...], *, is_staged: bool)
     return Item(place, is_staged, runs, rows, size)
 
 
-def _counted_runs(marked: Marked[Piece], place: Place) -> tuple[tuple[Piece, ...], ...]:
+def _counted_runs(marked: Marked[Piece], place: ItemPlace) -> tuple[tuple[Piece, ...], ...]:
     """By LSN; adjacent ranges as one."""
     streams = set(place.streams)
     runs: list[list[Piece]] = []
@@ -223,22 +223,22 @@ def _counted_runs(marked: Marked[Piece], place: Place) -> tuple[tuple[Piece, ...
     return tuple(tuple(run) for run in runs if run)
 
 
-def place_of(entry: Entry, sources: Iterable[Source]) -> Place | None:
+def place_of(entry: Entry, sources: Iterable[ItemSource]) -> ItemPlace | None:
     """Where the rows of a data entry, or those that a marker names, count; None: nowhere."""
     names = tuple(
         source.name
         for source in sources
         if stream_tag(source.name) in entry.tags and entry.lsn >= source.start_lsn
     )
-    return Place(entry.lsn, entry.time_ms, entry.producer, names) if names else None
+    return ItemPlace(entry.lsn, entry.time_ms, entry.producer, names) if names else None
 
 
-def times_counted(piece: Piece, place: Place) -> int:
+def times_counted(piece: Piece, place: ItemPlace) -> int:
     """How often an entry counts at a place: once in each stream that both are of."""
     return sum(name in piece.streams for name in place.streams)
 
 
-def node_of(tags: Sequence[str], sources: Iterable[Source]) -> int | None:
+def node_of(tags: Sequence[str], sources: Iterable[ItemSource]) -> int | None:
     """The virtual node that an entry's tags name; None: none; SEVERAL_NODES: more than one."""
     nodes: set[int] = set()
     for source in sources:

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from penstock.connector.items import (
     SEVERAL_NODES,
     Item,
+    ItemPlace,
+    ItemSource,
     Piece,
-    Place,
-    Source,
     node_of,
     place_of,
     times_counted,
@@ -61,14 +61,14 @@ class NamedSpan:
 
     first: int
     end: int
-    place: Place
+    place: ItemPlace
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
     """An entry's rows, inside the partition."""
 
-    place: Place
+    place: ItemPlace
     stream: str
     payload: bytes
 
@@ -87,7 +87,7 @@ class NodeShare:
 class Partition:
     """What one Spark task reads."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[ItemSource, ...]
     #: Disjoint, in order.
     data: tuple[Span, ...] = ()
     #: Disjoint, in order.
@@ -154,7 +154,7 @@ class PartitionFilter:
             if stream_tag(name) in entry.tags:
                 yield Carried(place, name, entry.payload)
 
-    def _place(self, entry: Entry) -> Place | None:
+    def _place(self, entry: Entry) -> ItemPlace | None:
         """Where the entry counts; None: not in this partition."""
         if entry.kind is Kind.DATA:
             index = bisect_right(self._data_firsts, entry.lsn) - 1
@@ -177,7 +177,7 @@ def _ends(partition: Partition) -> list[tuple[int, int]]:
 
 def plan_items(
     items: Sequence[Item],
-    sources: tuple[Source, ...],
+    sources: tuple[ItemSource, ...],
     *,
     partitions: int | None,
     processors: int,
@@ -255,7 +255,7 @@ def _carry(chunk: list[_Planned]) -> tuple[Carried, ...]:
 
 
 def _spans(
-    chunk: list[_Planned], sources: tuple[Source, ...], nodes: NodeShare | None
+    chunk: list[_Planned], sources: tuple[ItemSource, ...], nodes: NodeShare | None
 ) -> list[Partition]:
     """A chunk as LSN spans. What counts between the first and last data entry of it is in it, and
     so is what counts between two pieces of one run."""
@@ -273,7 +273,7 @@ def _spans(
 
 
 def _layered(
-    sources: tuple[Source, ...],
+    sources: tuple[ItemSource, ...],
     data: tuple[Span, ...],
     named: Iterable[NamedSpan],
     nodes: NodeShare | None,
@@ -297,7 +297,7 @@ def _layered(
 def plan_range(
     span: Span,
     markers: Iterable[Entry],
-    sources: tuple[Source, ...],
+    sources: tuple[ItemSource, ...],
     *,
     partitions: int | None,
     processors: int,

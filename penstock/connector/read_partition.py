@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.connector.items import Place, Source
+from penstock.connector.items import ItemPlace, ItemSource
 from penstock.connector.options import LSN, PRODUCER, STREAM, TIME
 from penstock.connector.partitions import (
     Carried,
@@ -63,7 +63,7 @@ def read_from_log(
     return _batches(_entries(client, partition, fail_on_data_loss, is_batch), schema, target)
 
 
-def read_markers(client: BlockingLog, sources: Iterable[Source], span: Span) -> Iterator[Entry]:
+def read_markers(client: BlockingLog, sources: Iterable[ItemSource], span: Span) -> Iterator[Entry]:
     """The markers in the span that name staged entries; only a delivery of them is held."""
     tags = [naming_tag(source.name) for source in sources]
     with client.tail(tags, start=span.first, end=span.end) as reader:
@@ -169,7 +169,7 @@ class _Making:
     """The batch in the making."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    places: list[tuple[Place, str]] = field(default_factory=list)
+    places: list[tuple[ItemPlace, str]] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from penstock.connector.arrow import Streams, check_columns, find_streams, target_schema
 from penstock.connector.connections import connected, set_modules_aside
-from penstock.connector.follower import AHEAD_BYTES_MAX, Limits, SourceFollower
+from penstock.connector.follower import AHEAD_BYTES_MAX, FollowerLimits, SourceFollower
 from penstock.connector.options import ReadOptions
 from penstock.connector.partitions import Partition, Span, plan_items, plan_range
 from penstock.connector.read_partition import (
@@ -177,7 +177,7 @@ class _Driver:
         else:
             rows_max = None if everything else options.rows_max
             bytes_max = None if everything else options.bytes_max
-            end = self._cut(follower, first, Limits(rows_max, bytes_max, self._below))
+            end = self._cut(follower, first, FollowerLimits(rows_max, bytes_max, self._below))
         return self._offset(end, self._from) if end > first else start
 
     def reported_offset(self) -> Offset | None:
@@ -216,7 +216,7 @@ class _Driver:
             self._follower.close()
             self._follower = None
 
-    def _cut(self, follower: SourceFollower, first: int, limits: Limits) -> int:
+    def _cut(self, follower: SourceFollower, first: int, limits: FollowerLimits) -> int:
         try:
             return follower.cut(first, limits)
         except BaseException:

@@ -18,7 +18,7 @@ import uvloop
 from penstock.errors import PenstockError
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.worker import Address
+from penstock.runtime.worker import LogAddress
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class CoordinatorThread:
     """One run of one query. `ended` is set when it is over, `error` says why."""
 
     def __init__(
-        self, address: Address, spec: QuerySpec, *, id: str, workers: int, trims: bool
+        self, address: LogAddress, spec: QuerySpec, *, id: str, workers: int, trims: bool
     ) -> None:
         """Returns when the query is claimed; raises if it cannot be."""
         self.ended = threading.Event()

@@ -64,7 +64,7 @@ DRAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class LogAddress:
     """Where the log is, for a process on any machine: names of files, never a secret."""
 
     target: str
@@ -75,7 +75,7 @@ class Address:
         return endpoint(self.target, token_file=self.token_file, tls_ca=self.tls_ca)
 
 
-def run_worker(address: Address, spec: QuerySpec, slot: int, attempt: int) -> None:
+def run_worker(address: LogAddress, spec: QuerySpec, slot: int, attempt: int) -> None:
     """Run in this process until told to stop; called inside a Spark task."""
     gc.collect()
     gc.freeze()  # what is loaded now stays: collections need not look at it, at 10 ms a time

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from penstock.connector.registering import choose_python
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.worker import Address, run_worker
+from penstock.runtime.worker import LogAddress, run_worker
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ WATCH_SECONDS: Final = 0.1
 WATCHES_PER_LOOK: Final = 10
 
 
-def ship_launch(spark: Any, address: Address, spec: QuerySpec) -> Any:
+def ship_launch(spark: Any, address: LogAddress, spec: QuerySpec) -> Any:
     """What workers are started with, as a broadcast; raises if a user's function has no pickle."""
     from pyspark.serializers import CPickleSerializer
 

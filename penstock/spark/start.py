@@ -49,7 +49,7 @@ from penstock.runtime.registry import (
     encode_query,
 )
 from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
-from penstock.runtime.worker import Address
+from penstock.runtime.worker import LogAddress
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
 from penstock.spark.query import StreamingQuery
@@ -185,7 +185,7 @@ def _check_store(place: str | None) -> str | None:
 def _launch(
     spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
 ) -> StreamingQuery:
-    address = Address(log.target, log.token_file, log.tls_ca)
+    address = LogAddress(log.target, log.token_file, log.tls_ca)
     launch = ship_launch(spark, address, spec)
     coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
     jobs = WorkerJobs(

@@ -33,7 +33,7 @@ from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.task import Task
 from penstock.runtime.trim import trim_consumed
-from penstock.runtime.worker import Address, run_worker
+from penstock.runtime.worker import LogAddress, run_worker
 
 _context = multiprocessing.get_context("spawn")
 WORKERS = 2
@@ -43,7 +43,7 @@ class Cluster:
     """Two workers and their coordinator."""
 
     def __init__(self, directory: Path, spec: QuerySpec) -> None:
-        self._address = Address(str(directory))
+        self._address = LogAddress(str(directory))
         self._spec = spec
         self._attempts = [0] * WORKERS
         self.coordinator = CoordinatorThread(

@@ -31,15 +31,15 @@ from penstock.connector import follower as follower_module
 from penstock.connector import partitions as partitions_module
 from penstock.connector import stream_reader as stream_reader_module
 from penstock.connector.arrow import schema_hash
-from penstock.connector.follower import Limits, SourceFollower
-from penstock.connector.items import Source
+from penstock.connector.follower import FollowerLimits, SourceFollower
+from penstock.connector.items import ItemSource
 from penstock.errors import BadFormat, SchemaMismatch, Unavailable
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Range
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 
-NO_LIMITS = Limits(None, None)
+NO_LIMITS = FollowerLimits(None, None)
 
 
 # ---- what counts
@@ -248,7 +248,7 @@ def test_it_does_not_run_ahead_without_bound_nor_stops_before_a_large_commit(
         stream.append(large)
     tail = module_log.bounds().tail
 
-    follower = SourceFollower(module_log.client, (Source(name),), 0, ahead_max=1)
+    follower = SourceFollower(module_log.client, (ItemSource(name),), 0, ahead_max=1)
     at, seen, triggers = 0, 0, 0
     while (end := follower.cut(at, NO_LIMITS)) != at:
         found = follower.items(at, end)
@@ -270,7 +270,7 @@ def test_it_makes_room_for_what_comes_after_a_batch_that_others_planned(
     for n in range(20):
         stream.append(large_row(n))
     tail = module_log.bounds().tail
-    follower = SourceFollower(module_log.client, (Source(name),), 0, ahead_max=1)
+    follower = SourceFollower(module_log.client, (ItemSource(name),), 0, ahead_max=1)
     at = 0
     while (end := follower.cut(at, NO_LIMITS)) != at:
         at = end
@@ -313,7 +313,7 @@ def test_what_it_does_not_know_it_does_not_tell(module_log: penstock.Log, name: 
     first = stream.append(rows(0, 1)).first_lsn
     second = stream.append(rows(1, 1)).first_lsn
     assert first is not None and second is not None
-    follower = SourceFollower(module_log.client, (Source(name),), second)
+    follower = SourceFollower(module_log.client, (ItemSource(name),), second)
     assert follower.cut(second, NO_LIMITS) == second + 1
     assert follower.items(first, second + 1) is None
     assert follower.items(second, second + 1000) is None
@@ -377,7 +377,7 @@ def test_a_server_that_is_gone_is_told(
     monkeypatch.setattr(follower_module, "QUIET_SECONDS", 0.2)
     with penstock.connect(address, token_file=directory / "token", timeout=1.0) as log:
         own_log.close()  # it would start the server again
-        follower = SourceFollower(log.client, (Source("s"),), 0)
+        follower = SourceFollower(log.client, (ItemSource("s"),), 0)
         at = follower.cut(0, NO_LIMITS)
         assert follower.cut(at, NO_LIMITS) == at
         kill_server(directory)
@@ -395,7 +395,7 @@ def test_a_thread_that_was_cancelled_does_not_leave_triggers_waiting(
         raise asyncio.CancelledError
 
     monkeypatch.setattr(module_log.client, "tail", cancelled)
-    follower = SourceFollower(module_log.client, (Source(name),), 0)
+    follower = SourceFollower(module_log.client, (ItemSource(name),), 0)
     wait_until(lambda: not follower._thread.is_alive(), "it did not end")
     assert follower._error is not None
     with pytest.raises(Unavailable, match="Cancelled"):
@@ -406,7 +406,7 @@ def test_it_can_be_closed_while_it_fetches(module_log: penstock.Log, name: str) 
     stream = module_log.create_stream(name, SCHEMA)
     begin = stage(module_log, stream, 0, 1).first_lsn
     marked = mark(module_log, [stream], Range(begin, 1_000_000))  # most of it is not there
-    follower = SourceFollower(module_log.client, (Source(name),), marked.first_lsn)
+    follower = SourceFollower(module_log.client, (ItemSource(name),), marked.first_lsn)
     threading.Event().wait(0.3)
     assert follower._thread.is_alive()
     follower.close()
@@ -416,7 +416,7 @@ def test_it_can_be_closed_while_it_fetches(module_log: penstock.Log, name: str) 
 
 def test_its_thread_ends_when_it_is_closed(module_log: penstock.Log, name: str) -> None:
     module_log.create_stream(name, SCHEMA)
-    follower = SourceFollower(module_log.client, (Source(name),), 0)
+    follower = SourceFollower(module_log.client, (ItemSource(name),), 0)
     follower.close()
     follower.close()
     wait_until(lambda: follower._thread not in threading.enumerate(), "the thread goes on for ever")

@@ -23,7 +23,13 @@ from penstock.errors import (
     Unknown,
 )
 from penstock.ids import Lsn
-from penstock.log.client.appender_core import WINDOW_GROUPS, AppenderCore, Reconnect, Send, Settle
+from penstock.log.client.appender_core import (
+    WINDOW_GROUPS,
+    AppenderCore,
+    Reconnect,
+    SendGroup,
+    Settle,
+)
 from penstock.log.group_format import decode_body
 from penstock.log.records import Appended, Flush, Guard, NewEntry
 
@@ -32,7 +38,7 @@ SETTLED = (Appended, Refused, Fenced, Unknown, DeadlineExceeded)
 FLUSHES = st.sampled_from([0, 0, 5, 40]).map(Flush)
 
 
-def tickets_of(send: Send) -> set[int]:
+def tickets_of(send: SendGroup) -> set[int]:
     return {int(entry.payload.split(b"-")[0]) for entry in decode_body(send.body).entries(0, 0)}
 
 
@@ -46,14 +52,14 @@ class AppenderMachine(RuleBasedStateMachine):
         self.guarded: set[int] = set()
         self.outcomes: dict[int, Appended | PenstockError] = {}
         #: On their way to the server, and answers on their way back.
-        self.to_server: list[Send] = []
+        self.to_server: list[SendGroup] = []
         self.answers: list[tuple[int, Appended | PenstockError]] = []
         #: The server's log: payload of each entry, from LSN 100 on, and the bytes by first seq.
         self.log: list[bytes] = []
         self.groups: dict[int, tuple[int, bytes]] = {}
         self.next_seq = 5
         #: Bytes last sent for a seq that is not known to be free again.
-        self.sent: dict[int, Send] = {}
+        self.sent: dict[int, SendGroup] = {}
         self.fenced = False
 
     @rule(

@@ -26,7 +26,7 @@ from penstock.log.proxy.open_segment import OpenSegment
 from penstock.log.proxy.owned_log import OwnedLog
 from penstock.log.replication.manifest import Ensemble, LogManifest, Segment, decode_log_manifest
 from penstock.log.replication.node_api import Blocks, Found
-from penstock.log.replication.node_core import Answer, NodeCore, ReadPlan, ReadRequest, _Waiting
+from penstock.log.replication.node_core import NodeAnswer, NodeCore, ReadPlan, ReadRequest, _Waiting
 from penstock.log.replication.segment_recovery import AddBack, Effect, SegmentRecovery
 from penstock.log.replication.segment_writer import SegmentWriter
 
@@ -48,15 +48,15 @@ _TAIL = {
 
 
 def answers_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    def take_answers(self: NodeCore) -> list[Answer]:
+    def take_answers(self: NodeCore) -> list[NodeAnswer]:
         while self._answers:
             _, cause, outcome = self._answers.popleft()
             if isinstance(outcome, _Waiting):
                 plan = self._look(outcome.read, outcome.trusted)
                 missing = ReadPlan(Found.ABSENT, BlockId(0), outcome.read.key)
-                self._ready.append(Answer(cause, missing if plan is None else plan))
+                self._ready.append(NodeAnswer(cause, missing if plan is None else plan))
             else:
-                self._ready.append(Answer(cause, outcome))
+                self._ready.append(NodeAnswer(cause, outcome))
         ready, self._ready = self._ready, []
         return ready
 

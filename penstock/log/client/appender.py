@@ -19,7 +19,7 @@ from penstock.limits import MIB
 from penstock.log.client.appender_core import (
     AppenderCore,
     Reconnect,
-    Send,
+    SendGroup,
     Settle,
     check_submission,
     retire_body,
@@ -183,7 +183,7 @@ class AsyncAppender:
                 return
         connection.flush()
 
-    def _answer_to(self, send: Send) -> ClientAnswer:
+    def _answer_to(self, send: SendGroup) -> ClientAnswer:
         connection = self._log.connection
 
         def answer(message: m.Message | PenstockError, _: memoryview) -> None:

@@ -68,7 +68,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendGroup:
     """Send this group; `seq` names it in the answer."""
 
     seq: int
@@ -94,7 +94,7 @@ class Reconnect:
 
 @dataclass(slots=True)
 class _Group:
-    send: Send
+    send: SendGroup
     parts: tuple[Submission, ...]
     sent: bool = False
 
@@ -131,7 +131,7 @@ class AppenderCore:
         self.pending_bytes += size
         return []
 
-    def take_sends(self) -> list[Send]:
+    def take_sends(self) -> list[SendGroup]:
         """Groups to send now, in order."""
         sends = [group.send for group in self._groups.values() if not group.sent]
         for group in self._groups.values():
@@ -174,7 +174,7 @@ class AppenderCore:
             first_seq=self.next_seq,
             entries=entries,
         )
-        send = Send(self.next_seq, body, first.guards, first.flush)
+        send = SendGroup(self.next_seq, body, first.guards, first.flush)
         self.next_seq += count
         return _Group(send, tuple(parts))
 

@@ -24,7 +24,7 @@ from penstock.log.node.metrics import NodeMetrics
 from penstock.log.node.segment_store import Extent, LoadedIndex, SegmentStore
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
-from penstock.log.replication.node_core import NodeCore, ReadPlan, ReadRequest, Write
+from penstock.log.replication.node_core import NodeCore, NodeWrite, ReadPlan, ReadRequest
 from penstock.log.serving.group_commit import (
     INLINE_BYTES,
     NOTE_DELAY_MS,
@@ -70,7 +70,7 @@ class _ReadCause(NamedTuple):
 class _Job(NamedTuple):
     """One write of the journal."""
 
-    write: Write | None
+    write: NodeWrite | None
     buffers: list[Buffer]
     is_new: bool
     #: Told once it is durable.

@@ -36,7 +36,7 @@ def encode_node_info(info: NodeInfo) -> bytes:
     return json.dumps(asdict(info), separators=(",", ":")).encode()
 
 
-class Registration:
+class NodeRegistration:
     """Keeps one node registered. `run` goes on until it is cancelled."""
 
     def __init__(

@@ -39,7 +39,7 @@ from penstock.log.node.journal import (
 )
 from penstock.log.node.metrics import NodeMetrics
 from penstock.log.node.owner import NodeOwner
-from penstock.log.node.registration import RETRY_SECONDS, OpenStore, Registration
+from penstock.log.node.registration import RETRY_SECONDS, NodeRegistration, OpenStore
 from penstock.log.node.requests import UNFLUSHED, NodeRequests
 from penstock.log.node.segment_store import FILE_CACHE_COUNT, SegmentStore
 from penstock.log.replication.node_api import NodeInfo
@@ -131,7 +131,7 @@ def mend(
 class NodeServer:
     """One running node. `run` returns when it was told to stop, or raises what stopped it.
 
-    A `listener.Host`.
+    A `listener.ListenerHost`.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class NodeServer:
         self.identity: Identity
         self.owner: NodeOwner
         self.info: NodeInfo
-        self._registration: Registration
+        self._registration: NodeRegistration
         self._loop: asyncio.AbstractEventLoop
         self.ready = asyncio.Event()
 
@@ -300,7 +300,7 @@ class NodeServer:
                 config.host, config.port, config.tls_cert, config.tls_key
             )
             listening(self._announce(socket))
-            self._registration = Registration(
+            self._registration = NodeRegistration(
                 self.info, self.owner, self._open_store, trim_seconds=config.trim_seconds
             )
             registering = self._loop.create_task(self._registration.run(metadata))
@@ -345,7 +345,7 @@ class NodeServer:
         logger.info("listening node=%s host=%s port=%d tls=%s", self.info.id, host, port, tls)
         return Address(host, port, tls)
 
-    # ---- listener.Host
+    # ---- listener.ListenerHost
 
     def meet(self, connection: ServerConnection) -> NodeRequests:
         return NodeRequests(self, connection)

@@ -3,7 +3,7 @@
     Claiming:   Create ──created──► Held               Returning:   Read ─ not this claim ─► Done
                 ▲ ▲  │ taken                                         │ this claim
                 │ │  ▼                                               ▼
-        nobody's│ └─ Read ── another's ──► Refused                 Delete ─► Done
+        nobody's│ └─ Read ── another's ──► ClaimRefused            Delete ─► Done
                 │    │ our own
                 └── Delete
 
@@ -93,7 +93,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ClaimRefused:
     """Somebody else owns the log."""
 
     address: str
@@ -104,7 +104,7 @@ class Done:
     """Nothing is left to do."""
 
 
-Step = Create | Read | Delete | Held | Refused | Done
+Step = Create | Read | Delete | Held | ClaimRefused | Done
 #: The node as it was read, with its version; None: there is none.
 Standing = tuple[Owner, int] | None
 
@@ -133,7 +133,7 @@ class Claiming:
             return self.begin()  # it has just ended
         owner, version = standing
         if owner.id != self.owner.id:
-            return Refused(owner.address)
+            return ClaimRefused(owner.address)
         # Of our last session, or a create whose answer was lost: this one's must be new.
         return Delete(self._path, version)
 

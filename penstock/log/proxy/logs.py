@@ -27,13 +27,13 @@ from penstock.errors import (
 from penstock.log.proxy.block_source import BlockSource
 from penstock.log.proxy.claims import (
     Claiming,
+    ClaimRefused,
     Claims,
     Create,
     Delete,
     Done,
     Held,
     Read,
-    Refused,
     Returning,
     decode_owner,
     owner_path,
@@ -234,7 +234,7 @@ class ProxyLogs:
                     except (NotFound, VersionConflict, Unknown):
                         pass
                     step = change.deleted()
-                case Refused():
+                case ClaimRefused():
                     raise NotOwner(step.address)
                 case Held() | Done():
                     return

@@ -25,7 +25,7 @@ from penstock.log.block_format import (
 from penstock.log.group_format import Buffer
 from penstock.log.replication.manifest import Segment, SegmentKey
 from penstock.log.replication.node_api import Nodes
-from penstock.log.replication.segment_writer import SegmentWriter, Send
+from penstock.log.replication.segment_writer import SegmentWriter, SendBlock
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class OpenSegment:
         self._send(core.add((encode_block_header(header), *body)))
         return header
 
-    def _send(self, sends: list[Send]) -> None:
+    def _send(self, sends: list[SendBlock]) -> None:
         epoch = self.core.segment.epoch
         for send in sends:
             client = self._nodes.client(send.node)

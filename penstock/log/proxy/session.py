@@ -39,10 +39,6 @@ class MetadataSession:
             raise Unavailable("there is no session with the metadata now")
         return self._store
 
-    def is_open_with(self, store: MetadataStore) -> bool:
-        """Whether that session is still the one."""
-        return self._store is store
-
     async def start(self) -> None:
         """Open the first session; raises what keeps it from being opened."""
         gone = await self._open()

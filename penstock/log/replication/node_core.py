@@ -1,8 +1,8 @@
 """What a storage node decides: which blocks it takes, when it may say so, and what it may deny.
 
 Owns fences, tombstones, the presence of blocks, group commit and waiting reads. Knows no sockets,
-no files, no clock: the shell passes `now_ms`, performs the `Write` that `take_write` returns (write
-all records, fsync once), calls `written`, and gives the answers of `take_answers`.
+no files, no clock: the shell passes `now_ms`, performs the `NodeWrite` that `take_write` returns
+(write all records, fsync once), calls `written`, and gives the answers of `take_answers`.
 
     add, fence, recovery read ──decide──► ordered ──take_write──► in flight ──written──► answered
 
@@ -68,7 +68,7 @@ class TrimRecord(NamedTuple):
 Record = AddRecord | FenceRecord | TrimRecord
 
 
-class Write(NamedTuple):
+class NodeWrite(NamedTuple):
     """Order to the shell: write these records in this order, fsync, then say `written`."""
 
     records: tuple[Record, ...]
@@ -99,7 +99,7 @@ class ReadPlan(NamedTuple):
     bytes_max: int = 0
 
 
-class Answer(NamedTuple):
+class NodeAnswer(NamedTuple):
     """The outcome for `cause`; None: added, or given up as asked."""
 
     cause: Cause
@@ -244,13 +244,13 @@ class NodeCore:
         #: Records that no write has taken yet, and what they cost.
         self._waiting: deque[Record] = deque()
         self._waiting_bytes = 0
-        self._in_flight: Write | None = None
+        self._in_flight: NodeWrite | None = None
         #: How many records were ordered, and how many of them are durable.
         self._ordered = 0
         self._durable = 0
         #: In order, each with how many records must be durable first; a read is looked up then.
         self._answers: deque[tuple[int, Cause, Fence | PenstockError | _Waiting | None]] = deque()
-        self._ready: list[Answer] = []
+        self._ready: list[NodeAnswer] = []
         #: Parts with waiting reads of which something changed.
         self._stirred: dict[SegmentKey, None] = {}
         #: Deadlines of waiting reads; the number keeps equal ones in order.
@@ -323,7 +323,7 @@ class NodeCore:
         """Answered by a `ReadPlan`: at once, after the fence, or when `first` is durable."""
         key = read.key
         if key.segment < self._first_segments.get(key.log, 0) and not read.fence_epoch:
-            self._ready.append(Answer(cause, _gone(read)))
+            self._ready.append(NodeAnswer(cause, _gone(read)))
             return
         if read.fence_epoch and trusted:
             try:
@@ -382,7 +382,7 @@ class NodeCore:
 
     # ---- writes and answers
 
-    def take_write(self) -> Write | None:
+    def take_write(self) -> NodeWrite | None:
         """The next write to perform, if there is one and none is in flight."""
         if self._in_flight is not None or not self._waiting or self.poisoned:
             return None
@@ -400,10 +400,10 @@ class NodeCore:
                 size += len(record.data) if isinstance(record, AddRecord) else 0
             records = tuple(taken)
         self._waiting_bytes -= size
-        self._in_flight = Write(records, size, self._ordered - len(waiting))
+        self._in_flight = NodeWrite(records, size, self._ordered - len(waiting))
         return self._in_flight
 
-    def written(self, write: Write) -> None:
+    def written(self, write: NodeWrite) -> None:
         """The write is durable: its blocks may be shown, and its answers given."""
         assert write is self._in_flight
         self._in_flight = None
@@ -438,7 +438,7 @@ class NodeCore:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def take_answers(self) -> list[Answer]:
+    def take_answers(self) -> list[NodeAnswer]:
         """Answers whose grounds are durable."""
         if self.poisoned:
             return []
@@ -451,7 +451,7 @@ class NodeCore:
             if isinstance(outcome, _Waiting):
                 self._tell(outcome, self._look(outcome.read, outcome.trusted))
             else:
-                ready.append(Answer(cause, outcome))
+                ready.append(NodeAnswer(cause, outcome))
         self._ready = []
         return ready
 
@@ -542,7 +542,7 @@ class NodeCore:
         if plan is None:
             self._answers.append((self._ordered, waiting.cause, waiting))
         else:
-            self._ready.append(Answer(waiting.cause, plan))
+            self._ready.append(NodeAnswer(waiting.cause, plan))
 
     def _release(self) -> None:
         """Waiting reads whose block is durable now."""

@@ -23,7 +23,7 @@ _SLOW_ROUND_TRIPS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadAheadLimits:
     """Bounds of one reader. A request is never below `request_bytes_min`, if there is room."""
 
     request_bytes_min: int = 64 * KIB
@@ -33,7 +33,7 @@ class Limits:
     requests_max: int = 8
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ReadAheadLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Request:
 class ReadAhead:
     """One reader's pace. Call `next_request` after every event until it returns None."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: ReadAheadLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         self.window_bytes = limits.request_bytes_min
         #: Bytes that came and were not consumed.

@@ -1,10 +1,10 @@
 """Write the blocks of one segment to their nodes and acknowledge them in order.
 
 Owns which node gets which block and which blocks count as durable. Knows no sockets and no clock:
-the shell performs each `Send` and reports `added`, `lost`, `back`, and, after a versioned update of
-the manifest, `replaced`.
+the shell performs each `SendBlock` and reports `added`, `lost`, `back`, and, after a versioned
+update of the manifest, `replaced`.
 
-    add ──► Send to the write set ──► acknowledged by ack_quorum of it, and all before it: durable
+    add ──► sent to the write set ──► acknowledged by ack_quorum of it, and all before it: durable
 
 Laws: (I1) a block is durable only when `ack_quorum` nodes of its write set, each in good standing,
 have fsynced it; (I2) blocks become durable in order. A node that was lost takes back its
@@ -28,7 +28,7 @@ from penstock.log.replication.quorum import write_set
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendBlock:
     """Send the block to the node; the buffers never change (R20)."""
 
     node: NodeId
@@ -67,17 +67,15 @@ class SegmentWriter:
         """The newest ensemble."""
         return self.segment.ensembles[-1].nodes
 
-    @property
-    def pending_count(self) -> int:
-        return len(self._pending)
-
-    def add(self, data: Sequence[Buffer]) -> list[Send]:
+    def add(self, data: Sequence[Buffer]) -> list[SendBlock]:
         """The next block, `next_block`, whose header the caller has made."""
         block = self.next_block
         pending = _Pending(block, data, self._write_set(block))
         self.next_block = BlockId(block + 1)
         self._pending.append(pending)
-        return [Send(node, block, data) for node in pending.nodes if node not in self.lost_nodes]
+        return [
+            SendBlock(node, block, data) for node in pending.nodes if node not in self.lost_nodes
+        ]
 
     def added(self, node: NodeId, block: int) -> int:
         """The node has fsynced the block; returns how many blocks became durable by it."""
@@ -100,13 +98,13 @@ class SegmentWriter:
             for pending in self._pending:
                 pending.acks.discard(node)
 
-    def back(self, node: NodeId) -> list[Send]:
+    def back(self, node: NodeId) -> list[SendBlock]:
         """The node, in the same life, can be reached again: it gets all that is not durable."""
         if node not in self.lost_nodes or node == self._leaving:
             return []
         self.lost_nodes.discard(node)
         return [
-            Send(node, pending.block, pending.data)
+            SendBlock(node, pending.block, pending.data)
             for pending in self._pending
             if node in pending.nodes
         ]
@@ -127,7 +125,7 @@ class SegmentWriter:
         kept = tuple(e for e in self.segment.ensembles if e.first_block < first)
         return replace(self.segment, ensembles=(*kept, Ensemble(first, nodes)))
 
-    def replaced(self, segment: Segment) -> list[Send]:
+    def replaced(self, segment: Segment) -> list[SendBlock]:
         """The manifest names these ensembles now. Sends to the new node what is not durable."""
         old, self.segment = set(self.nodes), segment
         self._leaving = None
@@ -137,7 +135,9 @@ class SegmentWriter:
             pending.nodes = self._write_set(pending.block)
             pending.acks &= set(pending.nodes)
             sends += [
-                Send(node, pending.block, pending.data) for node in pending.nodes if node not in old
+                SendBlock(node, pending.block, pending.data)
+                for node in pending.nodes
+                if node not in old
             ]
         return sends
 

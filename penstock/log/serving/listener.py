@@ -21,7 +21,7 @@ from penstock.log.serving.openmetrics import Metrics
 from penstock.log.serving.process import descriptor_limits
 
 
-class Host(Protocol):
+class ListenerHost(Protocol):
     """What is served: the logs of a server or proxy, the blocks of a node."""
 
     @property
@@ -43,7 +43,7 @@ class Host(Protocol):
 class Listener:
     """See the module's docstring."""
 
-    def __init__(self, host: Host, *, files_max: int) -> None:
+    def __init__(self, host: ListenerHost, *, files_max: int) -> None:
         """`files_max`: files that the host may keep open for readers."""
         self.host = host
         self.metrics = host.metrics

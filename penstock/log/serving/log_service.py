@@ -38,7 +38,7 @@ class LogHost(Protocol):
 
 
 class LogService:
-    """See the module's docstring. A `listener.Host`, with the listener that it is the host of."""
+    """See the module's docstring. A `ListenerHost`, with the listener that it is the host of."""
 
     def __init__(self, host: LogHost, wall_ms: Callable[[], int] = wall_ms) -> None:
         self.host = host
@@ -52,7 +52,7 @@ class LogService:
         #: Of everybody who has shown the token.
         self._requests: dict[LogRequests, None] = {}
 
-    # ---- listener.Host
+    # ---- listener.ListenerHost
 
     def meet(self, connection: ServerConnection) -> LogRequests:
         return LogRequests(self, connection)

@@ -66,7 +66,7 @@ _POSIX: Final[dict[str, Ranges]] = {
 }
 
 
-class Refused(ValueError):
+class PatternRefused(ValueError):
     """A pattern that Java takes and we do not, or that is none; the text says why."""
 
 
@@ -104,7 +104,7 @@ def parse(pattern: str) -> JavaPattern:
     try:
         re.compile(part.text)
     except re.error as error:
-        raise Refused(str(error)) from error
+        raise PatternRefused(str(error)) from error
     is_plain = not parser.needs_python and _is_re2(part.text)
     names = tuple(parser.names.items())
     return JavaPattern(
@@ -163,7 +163,7 @@ class _Parser:
             self._set_flags(flags)
         part = self._alternation()
         if self._at < len(self._pattern):
-            raise Refused("unmatched )")
+            raise PatternRefused("unmatched )")
         return part
 
     def _set_flags(self, flags: re.Match[str]) -> None:
@@ -177,7 +177,7 @@ class _Parser:
     def _next(self) -> str:
         letter = self._peek()
         if not letter:
-            raise Refused("ends too early")
+            raise PatternRefused("ends too early")
         self._at += 1
         return letter
 
@@ -218,17 +218,17 @@ class _Parser:
         quantifier = self._take(_QUANTIFIER)
         if quantifier is None:
             if self._peek() == "{":
-                raise Refused("{ that begins no repetition")
+                raise PatternRefused("{ that begins no repetition")
             return part
         if self._peek() and self._peek() in "*+?{":
-            raise Refused("a repetition of a repetition")
+            raise PatternRefused("a repetition of a repetition")
         if not part.can_repeat:
-            raise Refused("a repetition of an assertion")
+            raise PatternRefused("a repetition of an assertion")
         is_once = quantifier[0][0] == "?" or (
             (quantifier[3] or quantifier[1]) in ("0", "1") and quantifier[3] != ""
         )
         if part.is_nullable and (part.captures or not is_once):
-            raise Refused("a repetition of what may be empty")
+            raise PatternRefused("a repetition of what may be empty")
         if quantifier[4] == "+":
             _refuse_captures(part)
             self.needs_python = True
@@ -253,7 +253,7 @@ class _Parser:
             case "\\":
                 return self._escape()
             case "*" | "+" | "?" | "{":
-                raise Refused(f"{letter} after nothing")
+                raise PatternRefused(f"{letter} after nothing")
             case _:
                 return self._literal(letter)
 
@@ -294,13 +294,13 @@ class _Parser:
         flags = self._ignore_case, self._dot_all
         body = self._alternation()
         if self._next() != ")":
-            raise Refused("unmatched (")
+            raise PatternRefused("unmatched (")
         self._ignore_case, self._dot_all = flags
         return body
 
     def _scoped(self, flags: re.Match[str]) -> _Part:
         if flags[3] == ")":
-            raise Refused("flags in the middle")
+            raise PatternRefused("flags in the middle")
         before = self._ignore_case, self._dot_all
         self._set_flags(flags)
         body = self._body()
@@ -312,7 +312,7 @@ class _Parser:
             (o for o in ("=", "!", "<=", ">") if self._pattern.startswith(o, self._at)), None
         )
         if opening is None:
-            raise Refused(f"(?{self._peek()}")
+            raise PatternRefused(f"(?{self._peek()}")
         self._at += len(opening)
         self.needs_python = True
         body = self._body()
@@ -343,7 +343,7 @@ class _Parser:
                 return self._reference(self.names.get(name[1], 0) if name is not None else 0)
             case _ if letter in "123456789":
                 if self._peek().isdigit():
-                    raise Refused("a reference to a group beyond 9")
+                    raise PatternRefused("a reference to a group beyond 9")
                 return self._reference(int(letter))
         self._at -= 1
         return self._literal(self._escaped_character())
@@ -353,14 +353,14 @@ class _Parser:
         text = self._pattern[self._at : end if end >= 0 else None]
         self._at = end + 2 if end >= 0 else len(self._pattern)
         if len(text) != 1 and self._peek() and self._peek() in "*+?{":
-            raise Refused("a repetition of a quotation")
+            raise PatternRefused("a repetition of a quotation")
         parts = [self._literal(letter) for letter in text]
         literal = None if self._ignore_case else text
         return _Part("".join(part.text for part in parts), not text, literal=literal)
 
     def _reference(self, number: int) -> _Part:
         if self._ignore_case or number in self._open or not 1 <= number <= self.groups:
-            raise Refused("a reference to a group that is not complete, or ignoring case")
+            raise PatternRefused("a reference to a group that is not complete, or ignoring case")
         self.needs_python = True
         return _Part(f"(?P=g{number})", True, can_repeat=False)
 
@@ -376,9 +376,9 @@ class _Parser:
         name = self._pattern[self._at + 2 : self._pattern.find("}", self._at)]
         ranges = _POSIX.get(name, ())
         if not ranges or self._pattern[self._at + 1] != "{":
-            raise Refused("a Unicode property")
+            raise PatternRefused("a Unicode property")
         if self._ignore_case and name in ("Lower", "Upper"):
-            raise Refused(f"\\p{{{name}}} ignoring case")
+            raise PatternRefused(f"\\p{{{name}}} ignoring case")
         self._at += len(name) + 3
         return ranges if letter == "p" else _complement(ranges)
 
@@ -394,7 +394,7 @@ class _Parser:
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if letter.isascii() and letter.isalnum():
-            raise Refused(f"\\{letter}")
+            raise PatternRefused(f"\\{letter}")
         return letter
 
     def _class(self) -> str:
@@ -402,7 +402,7 @@ class _Parser:
         is_negated = self._peek() == "^"
         self._at += is_negated
         if self._peek() == "]":
-            raise Refused("] at the beginning of a class")
+            raise PatternRefused("] at the beginning of a class")
         items: list[tuple[int, int]] = []
         while self._peek() != "]":
             items.extend(self._class_item())
@@ -414,13 +414,13 @@ class _Parser:
 
     def _class_item(self) -> Ranges:
         if self._pattern.startswith(("[", "&&"), self._at):
-            raise Refused("a class in a class")
+            raise PatternRefused("a class in a class")
         if self._peek() == "\\":
             self._at += 1
             ranges = self._escaped_ranges()
             if ranges is not None:
                 if self._peek() == "-" and self._pattern[self._at + 1 : self._at + 2] != "]":
-                    raise Refused("a range that begins with a class")
+                    raise PatternRefused("a range that begins with a class")
                 return ranges
             first = self._escaped_character()
         else:
@@ -430,23 +430,23 @@ class _Parser:
         self._at += 1
         last = self._next()
         if last == "[":
-            raise Refused("a class in a class")
+            raise PatternRefused("a class in a class")
         if last == "\\":
             last = self._escaped_character()
         if last < first:
-            raise Refused("a range that ends before it begins")
+            raise PatternRefused("a range that ends before it begins")
         return ((ord(first), ord(last)),)
 
 
 def _refuse_captures(part: _Part) -> None:
     """Where Java does not go back, it leaves groups of attempts that failed as they were."""
     if part.captures:
-        raise Refused("a group in an assertion, an atomic group or a possessive repetition")
+        raise PatternRefused("a group in an assertion, an atomic group or a possessive repetition")
 
 
 def _character(code: int) -> str:
     if 0xD800 <= code <= 0xDFFF or code > _LAST:
-        raise Refused("half of a character")
+        raise PatternRefused("half of a character")
     return chr(code)
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import EvaluationFailed
 from penstock.ops.functions.alignment import on_arrays
 from penstock.ops.functions.failures import fail, fail_where
-from penstock.ops.functions.java_patterns import JavaPattern, Refused, compiled, parse, quote
+from penstock.ops.functions.java_patterns import JavaPattern, PatternRefused, compiled, parse, quote
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
 from penstock.ops.functions.searching import split_by
@@ -123,7 +123,7 @@ def _judge(call: Call) -> str | None:
         return "a regular expression that is not constant"
     try:
         parse(pattern.value.as_py())
-    except Refused as error:
+    except PatternRefused as error:
         return f"the regular expression {pattern.value.as_py()!r}: {error}"
     return None
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.ops.functions.failures import fail
-from penstock.ops.functions.java_patterns import Refused, compiled
+from penstock.ops.functions.java_patterns import PatternRefused, compiled
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
 from penstock.plan.exprs import Call, Literal
@@ -78,7 +78,7 @@ def _judge(call: Call) -> str | None:
             return "parse_url with a part or key that is not constant"
     try:
         _key_pattern(call)
-    except Refused as error:
+    except PatternRefused as error:
         return f"parse_url with a key that is a regular expression: {error}"
     return None
 

@@ -26,7 +26,7 @@ from penstock.log.pairing import PairedConnection
 from penstock.log.proxy.auditor import Auditor
 from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.records import Appended
-from penstock.log.replication.node_core import NodeCore, Write
+from penstock.log.replication.node_core import NodeCore, NodeWrite
 from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.served_log import Outcome, SequencedLog
 from penstock.log.storage.disk import Disk
@@ -54,7 +54,7 @@ def _machine() -> str:
 def observed(world: ClusterWorld) -> Iterator[None]:
     """Tell the world of what becomes durable, is answered and delivered, and of errors in logs."""
 
-    def written(core: NodeCore, write: Write) -> None:
+    def written(core: NodeCore, write: NodeWrite) -> None:
         world.wrote(_machine(), write.records)
 
     def recovered(journal: RecoveredJournal, disk: Disk) -> None:

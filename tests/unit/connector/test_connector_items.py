@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connector import partitions as partitions_module
-from penstock.connector.items import ITEM_OVERHEAD_BYTES, Item, ItemReader, Source, Window
+from penstock.connector.items import ITEM_OVERHEAD_BYTES, Item, ItemReader, ItemSource, ItemWindow
 from penstock.connector.partitions import (
     CARRIED_BYTES_MAX,
     GAP_LSNS_MAX,
@@ -30,7 +30,7 @@ from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 
-A = Source("a")
+A = ItemSource("a")
 #: (entry's LSN, where it counts, stream)
 Counted = Counter[tuple[int, int, str]]
 
@@ -60,7 +60,7 @@ def marker(lsn: int, ranges: Iterable[tuple[int, int]], *streams: str) -> Entry:
     return entry(lsn, Kind.MARKER, tags, rows=0, payload=bytes_)
 
 
-def fetch_from(log: list[Entry], sources: Iterable[Source]):  # type: ignore[no-untyped-def]
+def fetch_from(log: list[Entry], sources: Iterable[ItemSource]):  # type: ignore[no-untyped-def]
     tags = {f"s/{source.name}" for source in sources}
 
     def fetch(named: Range) -> list[Entry]:
@@ -74,7 +74,7 @@ def fetch_from(log: list[Entry], sources: Iterable[Source]):  # type: ignore[no-
 
 
 def items_of(
-    log: list[Entry], sources: tuple[Source, ...], start: int = 0, **options: int
+    log: list[Entry], sources: tuple[ItemSource, ...], start: int = 0, **options: int
 ) -> list[Item]:
     """As a follower makes them that begins at `start`."""
     reader = ItemReader(sources, start, by_node=True, **options)
@@ -85,14 +85,14 @@ def items_of(
     return [item for item in taken if item is not None]
 
 
-def window_of(found: Iterable[Item], start: int = 0) -> Window:
-    window = Window(start)
+def window_of(found: Iterable[Item], start: int = 0) -> ItemWindow:
+    window = ItemWindow(start)
     for item in found:
         window.append(item)
     return window
 
 
-def expected(log: list[Entry], sources: tuple[Source, ...], start: int, end: int) -> Counted:
+def expected(log: list[Entry], sources: tuple[ItemSource, ...], start: int, end: int) -> Counted:
     """From the definition alone (protocol/committed.py)."""
     counted: Counted = Counter()
     for one in log:
@@ -186,7 +186,7 @@ def test_parts_hold_what_counts_and_nothing_else(
 ) -> None:
     log = build(drawn)
     start, end = sorted(bounds)
-    sources = (Source("a", Lsn(starts[0])), Source("b", Lsn(starts[1])))
+    sources = (ItemSource("a", Lsn(starts[0])), ItemSource("b", Lsn(starts[1])))
     counts = expected(log, sources, start, end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partitions_module, "CARRIED_BYTES_MAX", carried_max)

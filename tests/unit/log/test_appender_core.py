@@ -33,7 +33,7 @@ from penstock.log.client.appender_core import (
     WINDOW_GROUPS,
     AppenderCore,
     Reconnect,
-    Send,
+    SendGroup,
     Settle,
     check_submission,
     retire_body,
@@ -90,7 +90,7 @@ def test_appends_that_wait_together_travel_as_one_group_and_are_told_apart() -> 
     [send] = appender.take_sends()
     body = decode_body(send.body)
     assert (body.producer, body.instance, body.first_seq, body.count) == ("p", 3, 10, 6)
-    assert send == Send(10, send.body, (), IMMEDIATE)
+    assert send == SendGroup(10, send.body, (), IMMEDIATE)
     assert answer(appender, 10, Appended(Lsn(50), 6)) == [
         Settle("a", Appended(Lsn(50), 2)),
         Settle("b", Appended(Lsn(52), 1)),

@@ -15,8 +15,8 @@ from penstock.log.block_format import BlockKind
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
 from penstock.log.replication.node_core import (
-    Answer,
     FenceRecord,
+    NodeAnswer,
     NodeCore,
     Ranges,
     ReadPlan,
@@ -38,7 +38,7 @@ class Node:
         assert write is not None
         self.core.written(write)
 
-    def settle(self) -> list[Answer]:
+    def settle(self) -> list[NodeAnswer]:
         """Write all there is, and take the answers."""
         answers = self.core.take_answers()
         while (write := self.core.take_write()) is not None:
@@ -81,7 +81,7 @@ def test_a_block_is_acknowledged_only_after_its_write(node: Node) -> None:
 
     assert node.core.take_answers() == []
     node.write()
-    assert node.core.take_answers() == [Answer(0, None)]
+    assert node.core.take_answers() == [NodeAnswer(0, None)]
 
 
 def test_the_next_group_collects_while_one_is_in_flight(node: Node) -> None:
@@ -102,7 +102,7 @@ def test_a_duplicate_is_acknowledged_once_the_first_is_durable(node: Node) -> No
     node.add(0)
 
     assert node.core.take_answers() == []
-    assert node.settle() == [Answer(0, None), Answer(0, None)]
+    assert node.settle() == [NodeAnswer(0, None), NodeAnswer(0, None)]
     assert node.ask(lambda: node.add(0)) == [None]
     assert len(node.store.blocks) == 1
 

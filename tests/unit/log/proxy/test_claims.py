@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import BadFormat
 from penstock.log.proxy.claims import (
     Claiming,
+    ClaimRefused,
     Claims,
     Create,
     Delete,
@@ -19,7 +20,6 @@ from penstock.log.proxy.claims import (
     Held,
     Owner,
     Read,
-    Refused,
     Returning,
     Step,
     decode_owner,
@@ -44,8 +44,8 @@ def test_a_log_of_another_is_not_fought_for_and_its_address_is_told() -> None:
     claiming = Claims(ME).claim("main")
 
     assert claiming.taken() == Read(PATH)
-    assert claiming.read((OTHER, 3)) == Refused("10.0.0.2:7000")
-    assert claiming.read((replace(OTHER, tls=True), 3)) == Refused("10.0.0.2:7000 tls")
+    assert claiming.read((OTHER, 3)) == ClaimRefused("10.0.0.2:7000")
+    assert claiming.read((replace(OTHER, tls=True), 3)) == ClaimRefused("10.0.0.2:7000 tls")
 
 
 def test_an_owner_that_has_just_gone_leaves_the_log_free() -> None:
@@ -137,7 +137,7 @@ def test_two_proxies_never_hold_one_log_however_their_steps_interleave(
         if isinstance(step, Held) and isinstance(change, Claiming):
             assert claims[proxy].opened(change)
             following = lambda: claims[proxy].let_go("main")  # noqa: B023, E731
-        elif isinstance(step, Done | Refused):
+        elif isinstance(step, Done | ClaimRefused):
             following = lambda: claims[proxy].claim("main")  # noqa: B023, E731
         if following is not None:
             changes[proxy] = following()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.replication.read_ahead import Limits, ReadAhead, Request
+from penstock.log.replication.read_ahead import ReadAhead, ReadAheadLimits, Request
 
-LIMITS = Limits(
+LIMITS = ReadAheadLimits(
     request_bytes_min=100, request_bytes_max=1_000, window_bytes_max=3_000, requests_max=4
 )
 FAR = 1_000_000
@@ -19,7 +19,7 @@ FAR = 1_000_000
 class Reader:
     """A reader of blocks of 50 bytes, with `check()` after each event."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: ReadAheadLimits = LIMITS) -> None:
         self.core = ReadAhead(limits)
         self.under_way: deque[Request] = deque()
         self.position = 0
