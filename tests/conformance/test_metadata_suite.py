@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from metadata_stores import MemoryStores, Stores, ZooKeeperStores, holder
+from refusals import refused
 
 from penstock.errors import (
     AlreadyExists,
@@ -87,10 +88,9 @@ async def test_a_path_that_exists_is_not_made_again_and_keeps_its_value(stores: 
     first, second = await stores.open(), await stores.open()
     await first.create("/a", b"one")
 
-    with pytest.raises(AlreadyExists):
-        await first.create("/a", b"two")
-    with pytest.raises(AlreadyExists):
-        await second.create("/a", b"two", ephemeral=True)
+    await refused(
+        AlreadyExists, first.create("/a", b"two"), second.create("/a", b"two", ephemeral=True)
+    )
 
     assert await second.get("/a") == Versioned(b"one", 0)
 
@@ -101,10 +101,7 @@ async def test_only_who_names_the_version_replaces_or_removes_a_value(stores: St
 
     assert await first.set("/a", b"1", 0) == 1
     assert await second.set("/a", b"2", 1) == 2
-    with pytest.raises(VersionConflict):
-        await first.set("/a", b"lost", 1)
-    with pytest.raises(VersionConflict):
-        await first.delete("/a", 1)
+    await refused(VersionConflict, first.set("/a", b"lost", 1), first.delete("/a", 1))
     assert await first.get("/a") == Versioned(b"2", 2)
 
     await first.delete("/a", 2)
@@ -119,15 +116,14 @@ async def test_what_does_not_exist_is_not_found_and_never_an_empty_list(stores: 
     """R40: a missing listing must not look like an unused one."""
     store = await stores.open()
 
-    for call in (
+    await refused(
+        NotFound,
         store.set("/a/b", b"", 0),
         store.delete("/a/b"),
         store.delete("/a/b", 3),
         store.children("/a"),
         store.children("/a/b"),
-    ):
-        with pytest.raises(NotFound):
-            await call
+    )
 
     await store.create("/a/b", b"")
     await store.delete("/a/b")
@@ -141,12 +137,9 @@ async def test_a_path_with_others_below_it_stays_and_an_ephemeral_one_has_none(
     await store.create("/a/b", b"")
     await store.create("/a/e", b"", ephemeral=True)
 
-    with pytest.raises(BadRequest):
-        await store.delete("/a")
-    with pytest.raises(BadRequest):
-        await store.create("/a/e/c", b"")
-    with pytest.raises(BadRequest):
-        await store.create("/a/e/c/d", b"")
+    await refused(
+        BadRequest, store.delete("/a"), store.create("/a/e/c", b""), store.create("/a/e/c/d", b"")
+    )
 
     assert await store.children("/a") == ["b", "e"]
 
@@ -158,15 +151,14 @@ async def test_a_path_with_others_below_it_stays_and_an_ephemeral_one_has_none(
 async def test_a_path_that_could_lead_elsewhere_is_refused(stores: Stores, path: str) -> None:
     store = await stores.open()
 
-    for call in (
+    await refused(
+        BadRequest,
         store.create(path, b""),
         store.get(path),
         store.set(path, b"", 0),
         store.delete(path),
         store.children(path),
-    ):
-        with pytest.raises(BadRequest):
-            await call
+    )
     with pytest.raises(BadRequest):
         store.watch(path, lambda: None)
 
@@ -174,9 +166,7 @@ async def test_a_path_that_could_lead_elsewhere_is_refused(stores: Stores, path:
 async def test_the_root_is_only_read(stores: Stores) -> None:
     store = await stores.open()
 
-    for call in (store.create("/", b""), store.set("/", b"", 0), store.delete("/")):
-        with pytest.raises(BadRequest):
-            await call
+    await refused(BadRequest, store.create("/", b""), store.set("/", b"", 0), store.delete("/"))
     assert await store.children("/") == []
 
 
@@ -194,15 +184,13 @@ async def test_names_and_values_come_back_as_they_were_given(stores: Stores) -> 
         assert await store.get(f"/p/{name}") == Versioned(name.encode(), 0)
     assert await store.get("/large") == Versioned(large, 0)
     for path in ("/" + "a" * 200, "/a" * 101):
-        with pytest.raises(BadRequest):
-            await store.create(path, b"")
+        await refused(BadRequest, store.create(path, b""))
     assert await store.set("/large", b"", 0) == 1
-    for call in (
+    await refused(
+        TooLarge,
         store.set("/large", bytes(VALUE_BYTES_MAX + 1), 1),
         store.create("/larger", bytes(VALUE_BYTES_MAX + 1)),
-    ):
-        with pytest.raises(TooLarge):
-            await call
+    )
 
 
 async def test_of_two_rivals_exactly_one_wins_every_round(stores: Stores) -> None:
@@ -282,9 +270,9 @@ async def test_a_session_that_is_ended_from_outside_learns_it_once(stores: Store
 
     assert await second.get("/e") is None
     await until(lambda: _is(told == ["first"]))
-    for call in (first.get("/e"), first.create("/e", b"", ephemeral=True), first.children("/")):
-        with pytest.raises(Unavailable):
-            await call
+    await refused(
+        Unavailable, first.get("/e"), first.create("/e", b"", ephemeral=True), first.children("/")
+    )
     # Also for who asks late; and nothing comes twice.
     first.on_session_lost(lambda: told.append("late"))
     first.watch("/e", lambda: told.append("watch of a lost session"))()
@@ -304,8 +292,7 @@ async def test_a_node_that_an_earlier_session_left_is_not_taken_for_ours(stores:
     earlier, later = await stores.open(), await stores.open()
     await earlier.create("/nodes/n1", b"me", ephemeral=True)
 
-    with pytest.raises(AlreadyExists):
-        await later.create("/nodes/n1", b"me", ephemeral=True)
+    await refused(AlreadyExists, later.create("/nodes/n1", b"me", ephemeral=True))
 
     await stores.expire(earlier)
     await until(lambda: _absent(later, "/nodes/n1"))
@@ -353,10 +340,7 @@ async def test_a_closed_session_answers_nothing_and_closes_again(stores: Stores)
 
     other = await stores.open()
     await other.create("/a", b"")
-    with pytest.raises(PenstockError):
-        await store.get("/a")
-    with pytest.raises(PenstockError):
-        await store.set("/a", b"", 0)
+    await refused(PenstockError, store.get("/a"), store.set("/a", b"", 0))
     await asyncio.sleep(0.1)
     assert told == []
 
