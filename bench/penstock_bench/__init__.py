@@ -1,20 +1,21 @@
 """Benchmarks: what we claim, measured.
 
 report.py        one form for every bench: checks, percentiles, commit, machine class; table, JSON
-measure.py       percentiles, raw disk, memory of a process
+measure.py       the clock, percentiles, raw disk, memory of a process
 log.py           the shared log on one machine
+log_load.py      appends and reads, timed, and the server of one machine
 ops.py           the operators on one core, beside batch Spark
 realtime.py      latency in real time beside Spark's micro-batches: variants, phases, bars
 load.py          bids at a fixed rate, from a process of its own
 queries.py       the DataFrames that both engines run, and what their rows must add up to
 arrivals.py      one tail of a result stream: when rows became visible
-spark_driver.py  Penstock's side of it: one query at a time, in a driver process
+child.py         a process of ours that is told what to do
 driver_process.py  a Spark driver in a process of its own; what sessions have in common
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts
 cluster.py       the replicated log beside one machine's: a slow node, tails, many logs, failover
-cluster_load.py  its clients, loads and readers, and what nodes count
+cluster_load.py  its clients and readers, and what nodes count
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

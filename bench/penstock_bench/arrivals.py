@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import NotFound
 from penstock.stream.session import Log
 from penstock.stream.stream import Stream
-from penstock_bench.load import now_us
+from penstock_bench.measure import now_us
 from penstock_bench.queries import BenchQuery
 
 #: A tail without rows for so long looks whether it is still wanted; longer than a window.

@@ -21,31 +21,29 @@ import json
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
-from penstock.limits import KIB
+from penstock.limits import KIB, MIB
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
-from penstock.log.local_cluster import ClusterProcess, LocalCluster
-from penstock_bench.cluster_load import (
-    Clients,
-    Tails,
+from penstock.log.local_cluster import LocalCluster
+from penstock_bench.cluster_load import Clients, Tails
+from penstock_bench.log_load import (
     Times,
     append_at_rate,
     append_one_by_one,
     append_tagged,
     count_entries,
+    server_process,
 )
 from penstock_bench.measure import scratch, summary
-from penstock_bench.report import Check, Report
-
-Say = Callable[[str], None]
+from penstock_bench.report import Check, Report, Say
 
 ONE_MACHINE_BAR: Final = 3.0
 SLOW_NODE_BAR: Final = 1.3
@@ -105,14 +103,7 @@ QUICK: Final = ClusterBenchSizes(
 def run_bench(*, directory: Path | None, plan: ClusterBenchSizes, say: Say) -> Report:
     with scratch("penstock-bench-", directory) as root:
         report = Report("cluster", parameters={"plan": repr(plan), "quick": plan == QUICK})
-        machine = ClusterProcess(
-            "one machine",
-            "penstock.log.server",
-            ["--data-dir", str(root / "one")],
-            root / "one" / "server.json",
-            root / "one.out",
-        )
-        (root / "one").mkdir(mode=0o700)
+        machine = server_process(root / "one")
         with LocalCluster(root / "cluster") as cluster:
             try:
                 say("starting ZooKeeper, 3 nodes, 2 proxies, and the server of one machine")
@@ -154,9 +145,7 @@ class _Bench:
             await self._clients.close()
 
     def _check(self, name: str, value: float, bar: float, detail: str) -> None:
-        check = Check(name, value, bar, "at most", "×", detail)
-        self._report.checks.append(check)
-        self._say(f"{name}: {value:.3g} × (at most {bar:g})")
+        self._report.judge(Check(name, value, bar, "at most", "×", detail), self._say)
 
     async def _at_rate(self, appender: AsyncAppender, seconds: float | None = None) -> Times:
         plan = self._plan
@@ -416,7 +405,8 @@ class _Bench:
         self._say(f"a cold read proxy reads {plan.catch_up_entries:,} entries, and a tag of ten")
         log = await self._clients.connect("catch-up")
         started = time.perf_counter()
-        await append_tagged(log, self._data, plan.catch_up_entries, tags=_TAGS)
+        entries, pending = plan.catch_up_entries, 2 * MIB
+        await append_tagged(log, self._data, entries, tags=_TAGS, pending_bytes=pending)
         seconds = time.perf_counter() - started
         end = (await log.bounds()).tail
         figures: dict[str, Any] = {

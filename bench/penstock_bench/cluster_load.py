@@ -1,45 +1,26 @@
-"""What `penstock bench cluster` does to logs: appends at a rate, tails, reads; what nodes count.
+"""What `penstock bench cluster` has to do with a cluster: clients, tails, and what nodes count.
 
 Owns the clients: one list of proxies for all of them, so that a thousand logs do not mean a
-thousand sessions with the metadata. Law: an append is timed from when it was sent, and a load that
-fell behind its schedule says so (`late_ms`), for then the times are too good.
+thousand sessions with the metadata.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.client.cluster import DEFAULT_REGION, ClusterRoute, ProxyList
 from penstock.log.local_cluster import LocalCluster
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import open_metadata, parse_cluster_address
 from penstock.log.proxy.manifest_register import manifest_path
-from penstock.log.records import Appended, NewEntry
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.serving.directory import read_token
-from penstock_bench.measure import percentile
 
 _READ_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class Times:
-    """Seconds of each append, and how late the schedule was at worst."""
-
-    seconds: list[float]
-    late_ms: float = 0.0
-
-    def p(self, percent: float) -> float:
-        return percentile(self.seconds, percent)
 
 
 class Clients:
@@ -137,71 +118,6 @@ async def scrape(address_file: Path, token_file: Path) -> str:
 def parse_metrics(text: str) -> dict[str, float]:
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
-# ---- appends
-
-
-async def append_one_by_one(appender: AsyncAppender, data: bytes, count: int) -> Times:
-    seconds = []
-    entries = [NewEntry(data, ("bench",))]
-    for _ in range(count):
-        started = time.perf_counter()
-        await appender.append(entries)
-        seconds.append(time.perf_counter() - started)
-    return Times(seconds)
-
-
-async def append_at_rate(
-    appenders: Sequence[AsyncAppender], data: bytes, *, rate: float, seconds: float
-) -> Times:
-    """Open loop: append `i` is due at i / rate, on the appenders in turn, whoever waits."""
-    count = int(rate * seconds)
-    entries = [NewEntry(data, ("bench",))]
-    times = Times([])
-
-    def settled(sent_at: float, _: asyncio.Future[Appended]) -> None:
-        times.seconds.append(time.perf_counter() - sent_at)
-
-    waiting: list[asyncio.Future[Appended]] = []
-    started = time.perf_counter()
-    sent = 0
-    while sent < count:
-        now = time.perf_counter()
-        due = min(count, int((now - started) * rate) + 1)
-        times.late_ms = max(times.late_ms, ((now - started) - sent / rate) * 1000)
-        for number in range(sent, due):
-            sent_at = time.perf_counter()
-            future = appenders[number % len(appenders)].append_nowait(entries)
-            future.add_done_callback(partial(settled, sent_at))
-            waiting.append(future)
-        sent = due
-        await asyncio.sleep(max(0.0, started + sent / rate - time.perf_counter()))
-    await asyncio.gather(*waiting)
-    return times
-
-
-async def append_tagged(log: AsyncLog, data: bytes, count: int, *, tags: int) -> None:
-    """As fast as it goes, in groups of ten; tags take turns."""
-    appender = await log.own_appender()
-    waiting: deque[asyncio.Future[Appended]] = deque()
-    for first in range(0, count, 10):
-        group = [NewEntry(data, (f"t/{number % tags}",)) for number in range(first, first + 10)]
-        waiting.append(appender.append_nowait(group))
-        if len(waiting) >= 200:
-            await waiting.popleft()
-    await appender.drained()
-
-
-# ---- reads
-
-
-async def count_entries(log: AsyncLog, tags: list[str] | None, *, start: int, end: int) -> int:
-    count = 0
-    async with log.tail(tags, start=start, end=end) as reader:
-        async for batch in reader:
-            count += len(batch.entries)
-    return count
 
 
 class Tails:

@@ -22,7 +22,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -44,11 +44,9 @@ from penstock_bench.connector_queries import (
     Triggers,
 )
 from penstock_bench.driver_process import session_builder
-from penstock_bench.load import BIDS, make_bids, next_second, now_us
-from penstock_bench.measure import percentile, scratch
-from penstock_bench.report import Check, Report
-
-Say = Callable[[str], None]
+from penstock_bench.load import BIDS, make_bids
+from penstock_bench.measure import busy_load, next_second, now_us, percentile, scratch
+from penstock_bench.report import Check, Report, Say
 
 TRIGGER_BAR: Final = 2.0
 #: What `rate-micro-batch` gives, so that all queries have the same columns.
@@ -56,7 +54,6 @@ _TICKS: Final = "timestamp timestamp, value long"
 _FILES: Final = 8
 _APPEND_ROWS: Final = 50_000
 _QUERY_SECONDS: Final = 120.0
-_BUSY_LOAD: Final = 0.7
 
 STREAMING: Final = (
     Pair(PENSTOCK, NOOP),
@@ -111,9 +108,7 @@ class ConnectorFigures:
 
 def run_bench(*, directory: Path | None, plan: ConnectorBenchSizes, say: Say) -> Report:
     """About six minutes; needs Java."""
-    busy = os.getloadavg()[0]
-    if busy > _BUSY_LOAD:
-        say(f"the machine is busy (load {busy:.1f}): the figures will say more about that")
+    busy = busy_load(say)
     with (
         scratch("penstock-bench-", directory) as root,
         contextlib.closing(connect(root / "log")) as log,
@@ -121,7 +116,7 @@ def run_bench(*, directory: Path | None, plan: ConnectorBenchSizes, say: Say) ->
     ):
         figures = Bench(Queries(spark, root / "log", root), log, root, plan, say).run()
     report = make_report(figures, plan)
-    report.figures["load_average_before"] = round(busy, 2)
+    report.figures["load_average_before"] = busy
     report.figures["load_average_after"] = round(os.getloadavg()[0], 2)
     return report
 

@@ -1,109 +1,79 @@
 """A Spark driver in a process of its own: one session, told what to do through a pipe.
 
-It ends, and the JVM with it, when the bench closes the pipe or dies.
+A command is a function of the `Session` there. The process ends, and the JVM with it, when the
+bench closes the pipe or dies.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
-from penstock.errors import PenstockError, QueryFailed, Unavailable
+from penstock.errors import PenstockError, QueryFailed
+from penstock.runtime.spec import Settings
 from penstock.stream.session import Log, connect
-
-_START_SECONDS: Final = 120.0
-_DIED: Final = "the Spark driver died; what it said last is above"
-_context = multiprocessing.get_context("spawn")
+from penstock_bench.child import ANSWER_SECONDS, Child
+from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 
 
-class Engine(Protocol):
-    """What is done with a command, inside the driver."""
+@dataclass(slots=True)
+class Session:
+    """What the driver has: Spark, a log, and the query that runs."""
 
-    def __init__(self, spark: Any, log: Log) -> None: ...
+    spark: Any
+    log: Log
+    query: Any = None
 
-    def obey(self, command: object) -> object:
-        """Do it; what is returned or raised goes back to the bench."""
-
-    def close(self) -> None:
-        """End what still runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: PenstockError | str
-
-
-class DriverProcess:
-    """The process, as the bench holds it."""
-
-    def __init__(
-        self, target: Path, engine: type[Engine], name: str, settings: Mapping[str, str] = {}
+    def run(
+        self,
+        frame: Any,
+        protocol: ProtocolName,
+        *,
+        to: str,
+        mode: Any = "append",
+        workers: int = 1,
+        commit_interval_ms: int = 0,
     ) -> None:
-        self._ours, theirs = _context.Pipe()
-        args = (target, engine, name, settings, theirs)
-        self._process = _context.Process(target=_serve, args=args)
-        self._process.start()
-        theirs.close()
-        self._answer(_START_SECONDS)
+        """Start a query of Penstock, under the name of its result."""
+        from penstock.spark.start import start_query
 
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def ask(self, command: object, timeout: float = _START_SECONDS) -> Any:
-        """Have it done; raises what went wrong there."""
-        try:
-            self._ours.send(command)
-        except OSError:
-            raise Unavailable(_DIED) from None
-        return self._answer(timeout)
+        settings = with_protocol(protocol, Settings(commit_interval_ms=commit_interval_ms))
+        self.query = start_query(
+            frame, settings, to=to, name=to, mode=mode, workers=workers, log=self.log
+        )
 
     def check(self) -> None:
-        """Raise if the process has died."""
-        if not self._process.is_alive():
-            raise Unavailable(_DIED)
+        """Raise what the query failed with, if it did."""
+        if (failed := self.query.exception()) is not None:
+            raise failed
 
-    def _answer(self, timeout: float) -> Any:
-        if not self._ours.poll(timeout):
-            raise Unavailable(f"the Spark driver did not answer within {timeout:g} s")
-        try:
-            answer = self._ours.recv()
-        except (EOFError, OSError):
-            raise Unavailable(_DIED) from None
-        if isinstance(answer, _Failed):
-            if isinstance(answer.error, PenstockError):
-                raise answer.error
-            raise QueryFailed(f"the Spark driver failed:\n{answer.error}")
-        return answer
+    def stop(self) -> None:
+        """End the query that runs."""
+        self.check()
+        self.query.stop()
 
     def close(self) -> None:
-        """End the process and its JVM. Idempotent."""
-        self._ours.close()
-        self._process.join(20)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join(10)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        if self.query is not None:
+            with contextlib.suppress(PenstockError):
+                self.query.stop()
 
 
-def _serve(
-    target: Path,
-    engine_type: type[Engine],
-    name: str,
-    settings: Mapping[str, str],
-    commands: Connection,
-) -> None:
+def start_driver(target: Path, name: str, settings: Mapping[str, str] = {}) -> Child:
+    """The driver of a bench whose log is there; it is asked for functions of its `Session`."""
+    # No daemon: it has processes of its own.
+    driver = Child("the Spark driver", _serve, target, name, settings, daemon=False)
+    driver.answer(ANSWER_SECONDS)
+    return driver
+
+
+def _serve(target: Path, name: str, settings: Mapping[str, str], commands: Connection) -> None:
     # An interrupt at the terminal is for the bench, which ends us in order; the JVM would only die.
     os.setpgid(0, 0)
     # What the JVM prints must not mix with the result: it shares our standard output.
@@ -115,24 +85,27 @@ def _serve(
             builder = session_builder(name).config(map=dict(settings))
             spark = builder.config("spark.log.level", "ERROR").getOrCreate()
             stack.callback(spark.stop)
-            engine = engine_type(spark, connect(target))
-            stack.callback(engine.close)
+            session = stack.enter_context(contextlib.closing(Session(spark, connect(target))))
             commands.send(None)
             while True:
-                commands.send(_obey(engine, commands.recv()))
+                commands.send(_obey(session, commands.recv()))
     except (EOFError, OSError):
         pass  # the bench has ended
     except Exception:
-        commands.send(_Failed(traceback.format_exc()))
+        commands.send(_failed())
 
 
-def _obey(engine: Engine, command: object) -> object:
+def _obey(session: Session, command: Callable[[Session], object]) -> object:
     try:
-        return engine.obey(command)
+        return command(session)
     except PenstockError as error:
-        return _Failed(error)
+        return error
     except Exception:
-        return _Failed(traceback.format_exc())
+        return _failed()
+
+
+def _failed() -> QueryFailed:
+    return QueryFailed(f"the Spark driver failed:\n{traceback.format_exc()}")
 
 
 def session_builder(name: str, master: str = "local[2]") -> Any:

@@ -10,10 +10,7 @@ same ones, and what must come out is known (`kept`).
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,12 +20,15 @@ import numpy as np
 import pyarrow as pa
 import uvloop
 
+from penstock.errors import Unavailable
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
+from penstock_bench.child import Child
+from penstock_bench.measure import SECOND_US, next_second, now_us
 
 BIDS: Final = "auction long, bidder long, price long, channel string, ts timestamp"
 AUCTIONS: Final = 1_000
@@ -38,7 +38,6 @@ PRICE_KEPT: Final = 500
 #: No divisor of a second: the ends of windows, at whole seconds, meet all phases of the ticks. With
 #: 5 ms, all windows of a run waited a whole tick, or none did.
 TICK_US: Final = 4_700
-SECOND_US: Final = 1_000_000
 
 _CHANNELS: Final = pa.array(["apple", "google", "baidu", "facebook"])
 #: Fibonacci hashing: neighbours get values that have nothing to do with each other.
@@ -47,7 +46,6 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _BURST_ROWS: Final = 1_000
 _BURST_GROUP: Final = 20
 _BURST_WAITING: Final = 8
-_context = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +90,6 @@ class Sent:
     late_us_max: int
 
 
-def now_us() -> int:
-    """The wall clock: the one clock that all processes and `ts` share."""
-    return time.time_ns() // 1_000
-
-
-def next_second(after_us: int) -> int:
-    return (after_us // SECOND_US + 1) * SECOND_US
-
-
 def make_bids(first: int, count: int, *, start_us: int, rate: int) -> pa.RecordBatch:
     """Events first … first + count - 1 of a load that starts at `start_us`."""
     numbers = np.arange(first, first + count, dtype=np.int64)
@@ -131,63 +120,26 @@ def _prices(drawn: Any) -> Any:
     return (drawn >> np.uint64(33)).astype(np.int64) % PRICE_MAX
 
 
-class Load:
-    """The generator's process, as the bench holds it: one command at a time."""
-
-    def __init__(self, directory: Path) -> None:
-        self._ours, theirs = _context.Pipe()
-        self._process = _context.Process(target=_serve, args=(directory, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def begin(self, command: Live | Burst) -> None:
-        self._ours.send(command)
-
-    def finished(self, timeout: float) -> Sent:
-        """Wait for the end of what was begun."""
-        if not self._ours.poll(timeout):
-            raise RuntimeError(f"the load did not end within {timeout:g} s")
-        answer = self._ours.recv()
-        if not isinstance(answer, Sent):
-            raise RuntimeError(f"the load failed: {answer}")
-        return answer
-
-    def close(self) -> None:
-        """End the process. Idempotent."""
-        self._ours.close()
-        self._process.join(5)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
+def start_load(directory: Path) -> Child:
+    """The generator's process: it is sent a `Live` or a `Burst`, and answers with `Sent`."""
+    return Child("the load", _serve, directory)
 
 
 def _serve(directory: Path, commands: Connection) -> None:
-    """Ends when the other side closes its end of the pipe, or dies."""
-
     async def main() -> None:
         async with await AsyncLog.connect(directory_endpoint(directory)) as log:
             appender = await log.own_appender()
             while True:
-                try:
-                    command = await asyncio.to_thread(commands.recv)
-                except (EOFError, OSError):
-                    return
+                command = await asyncio.to_thread(commands.recv)
                 work = _run_live if isinstance(command, Live) else _run_burst
-                commands.send(await _guarded(work, appender, command))
+                commands.send(await work(appender, command))
 
     try:
         uvloop.run(main())
-    except KeyboardInterrupt:
-        pass  # the whole terminal was interrupted; the bench says so
-
-
-async def _guarded(
-    work: Callable[[AsyncAppender, Any], Awaitable[Sent]], appender: AsyncAppender, command: Any
-) -> Sent | str:
-    try:
-        return await work(appender, command)
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass  # the bench ended, or the whole terminal was interrupted; the bench says so
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        commands.send(Unavailable(f"the load failed: {type(error).__name__}: {error}"))
 
 
 async def _run_live(appender: AsyncAppender, command: Live) -> Sent:

@@ -8,15 +8,15 @@ server is a process of its own, as in use; so is the concurrent tail.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import contextlib
+import json
 import os
 import shutil
 import statistics
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,48 @@ from penstock.limits import KIB, MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.server.server import LogServer, open_storage
-from penstock.log.serving.directory import read_address
+from penstock.log.server.server import open_storage
 from penstock.log.storage.disk import RealDisk
-from penstock_bench.measure import RawDisk, percentile, resident_bytes, summary
-from penstock_bench.report import Check, Report
+from penstock_bench.child import ANSWER_SECONDS, Child
+from penstock_bench.log_load import (
+    append_one_by_one,
+    append_pipelined,
+    append_tagged,
+    count_entries,
+    server_process,
+)
+from penstock_bench.measure import RawDisk, percentile, resident_bytes, scratch, summary
+from penstock_bench.report import Check, Report, Say, Sense
 
-#: What the server may use beyond an empty one, whatever the log's length: see docs/operations.md.
-MEMORY_BOUND_BYTES = 256 * MIB
-
-Say = Callable[[str], None]
-
-_context = multiprocessing.get_context("spawn")
+#: By figure: the bar, its sense and unit, and what is compared with what.
+_BARS: dict[str, tuple[float, Sense, str, str]] = {
+    "append_1kib_p50_over_raw": (
+        *(3.0, "at most", "×"),
+        "durable append, one in flight, over write+fdatasync; median of rounds",
+    ),
+    "delivery_p50_over_ack": (
+        *(1.2, "at most", "×"),
+        "append to arrival at a tail, over append to ack",
+    ),
+    "append_1kib_pipelined": (
+        *(70_000, "at least", "entries/s"),
+        "until the last is acknowledged and the tail has read it",
+    ),
+    "append_128kib_bandwidth_share": (
+        *(0.6, "at least", "of raw"),
+        "of write+fdatasync of the same bytes; median of rounds",
+    ),
+    "selective_read_share": (
+        *(5.0, "at most", "%"),
+        "time to read a tag with 1 % of the entries, over reading all",
+    ),
+    "open_sealed_segments_seconds": (1.0, "at most", "s", ""),
+    # Whatever the log's length: see docs/operations.md.
+    "server_memory_peak": (
+        *(256.0, "at most", "MiB"),
+        "peak resident memory of the server, its own code included",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +99,27 @@ QUICK = LogBenchSizes(
 
 
 class Bench:
-    """One run in a fresh directory, which is removed at the end."""
+    """One run in a fresh directory."""
 
-    def __init__(self, directory: Path | None, plan: LogBenchSizes, say: Say) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=directory))
+    def __init__(self, root: Path, plan: LogBenchSizes, say: Say) -> None:
+        self._root = root
         self._plan = plan
         self._say = say
         self._report = Report("log", parameters={"plan": repr(plan)})
-        self._payload = os.urandom(PAYLOAD_BYTES_OF_LARGEST)
+        self._payload = os.urandom(128 * KIB)  # the largest of any scenario
 
     def run(self) -> Report:
-        try:
-            for scenario in (
-                self._latency,
-                self._small,
-                self._large,
-                self._selective,
-                self._opening,
-                self._memory,
-            ):
-                scenario()
-        finally:
-            shutil.rmtree(self._root, ignore_errors=True)
+        self._latency()
+        self._small()
+        self._large()
+        self._selective()
+        self._opening()
+        self._memory()
         return self._report
 
-    def _check(self, check: Check) -> None:
-        self._report.checks.append(check)
-        self._say(f"{check.name}: {check.value:.3g} {check.unit} ({check.sense} {check.bar:g})")
+    def _check(self, name: str, value: float, detail: str = "") -> None:
+        bar, sense, unit, usual = _BARS[name]
+        self._report.judge(Check(name, value, bar, sense, unit, detail or usual), self._say)
 
     # ---- one append in flight, and its way to a tail
 
@@ -111,10 +135,11 @@ class Bench:
 
         async def measure(log: AsyncLog) -> None:
             appender = await log.own_appender()
-            await _append_one_by_one(appender, data, self._plan.latency_appends // 5)
+            await append_one_by_one(appender, data, self._plan.latency_appends // 5)
             for _ in range(self._plan.rounds):
                 floor = raw.write(data, self._plan.latency_appends)
-                ours = await _append_one_by_one(appender, data, self._plan.latency_appends)
+                times = await append_one_by_one(appender, data, self._plan.latency_appends)
+                ours = times.seconds
                 rounds.append((percentile(floor, 50), percentile(ours, 50)))
                 raw_all.extend(floor)
                 ours_all.extend(ours)
@@ -131,26 +156,8 @@ class Bench:
         self._report.figures["append_ratio_rounds"] = [round(ratio, 2) for ratio in ratios]
         self._report.figures["delivery_us"] = summary(delivered, scale=1e6)
         self._report.figures["acked_us"] = summary(acked, scale=1e6)
-        self._check(
-            Check(
-                "append_1kib_p50_over_raw",
-                statistics.median(ratios),
-                3.0,
-                "at most",
-                "×",
-                "durable append, one in flight, over write+fdatasync; median of rounds",
-            )
-        )
-        self._check(
-            Check(
-                "delivery_p50_over_ack",
-                percentile(delivered, 50) / percentile(acked, 50),
-                1.2,
-                "at most",
-                "×",
-                "append to arrival at a tail, over append to ack",
-            )
-        )
+        self._check("append_1kib_p50_over_raw", statistics.median(ratios))
+        self._check("delivery_p50_over_ack", percentile(delivered, 50) / percentile(acked, 50))
 
     # ---- pipelined, with a concurrent tail
 
@@ -158,16 +165,7 @@ class Bench:
         self._say("1 KiB entries pipelined, with a concurrent tail")
         rates = self._pipelined("small", self._payload[:KIB], self._plan.small_entries)
         self._report.figures["small_entries_per_second_rounds"] = [round(rate) for rate in rates]
-        self._check(
-            Check(
-                "append_1kib_pipelined",
-                statistics.median(rates),
-                70_000,
-                "at least",
-                "entries/s",
-                "until the last is acknowledged and the tail has read it",
-            )
-        )
+        self._check("append_1kib_pipelined", statistics.median(rates))
 
     def _large(self) -> None:
         self._say("128 KiB entries pipelined, with a concurrent tail, beside the raw disk")
@@ -183,16 +181,7 @@ class Bench:
             shares.append(rate * len(data) / floor)
             figures.append({"raw_mb": round(floor / 1e6), "ours_mb": round(rate * len(data) / 1e6)})
         self._report.figures["large_mb_per_second_rounds"] = figures
-        self._check(
-            Check(
-                "append_128kib_bandwidth_share",
-                statistics.median(shares),
-                0.6,
-                "at least",
-                "of raw",
-                "of write+fdatasync of the same bytes; median of rounds",
-            )
-        )
+        self._check("append_128kib_bandwidth_share", statistics.median(shares))
 
     def _pipelined(
         self, name: str, data: bytes, count: int, *, rounds: int | None = None
@@ -201,20 +190,19 @@ class Bench:
         for number in range(rounds or self._plan.rounds):
             directory = self._root / f"{name}-{number}"
             with _server(directory):
-                times = _context.SimpleQueue()
-                tail = _spawn(_tail_until, directory, count, times)
-                times.get()  # it follows
+                tail = Child("the tail", _tail_until, directory, count)
+                tail.answer(ANSWER_SECONDS)  # it follows
                 started: list[float] = []
 
                 async def measure(log: AsyncLog, out: list[float] = started) -> None:
                     await log.own_appender()
                     out.append(time.perf_counter())
-                    await _append_pipelined(log, data, count)
+                    await append_pipelined(log, data, count)
 
                 _run_with_log(directory, measure)
                 # The clock is the system's: both processes read the same.
-                rates.append(count / (times.get() - started[0]))
-                tail.join()
+                rates.append(count / (tail.answer(ANSWER_SECONDS) - started[0]))
+                tail.close()
             shutil.rmtree(directory)
         return rates
 
@@ -227,11 +215,11 @@ class Bench:
         times: dict[str, list[float]] = {"all": [], "one": []}
 
         async def measure(log: AsyncLog) -> None:
-            await _append_tagged(log, self._payload[:KIB], count, tags=100)
+            await append_tagged(log, self._payload[:KIB], count, tags=100)
             for _ in range(self._plan.rounds):
                 for name, tags, expected in (("one", ["t/7"], count // 100), ("all", None, count)):
                     started = time.perf_counter()
-                    read = await _count(log, tags)
+                    read = await count_entries(log, tags)
                     times[name].append(time.perf_counter() - started)
                     if read < expected or (tags and read != expected):
                         raise RuntimeError(f"read {read} entries of {expected}")
@@ -241,16 +229,8 @@ class Bench:
         shutil.rmtree(directory)
         self._report.figures["read_all_seconds"] = [round(t, 3) for t in times["all"]]
         self._report.figures["read_one_percent_seconds"] = [round(t, 4) for t in times["one"]]
-        self._check(
-            Check(
-                "selective_read_share",
-                100 * statistics.median(times["one"]) / statistics.median(times["all"]),
-                5.0,
-                "at most",
-                "%",
-                "time to read a tag with 1 % of the entries, over reading all",
-            )
-        )
+        share = statistics.median(times["one"]) / statistics.median(times["all"])
+        self._check("selective_read_share", 100 * share)
 
     # ---- opening
 
@@ -261,9 +241,9 @@ class Bench:
         config = ServerConfig(directory, port=0, segment_bytes=1 * MIB)
 
         async def measure(log: AsyncLog) -> None:
-            await _append_pipelined(log, self._payload[: 64 * KIB], wanted * 17)
+            await append_pipelined(log, self._payload[: 64 * KIB], wanted * 17)
 
-        with _server(directory, segment_bytes=1 * MIB):
+        with _server(directory, "--segment-bytes", str(1 * MIB)):
             _run_with_log(directory, measure)
         times = []
         for _ in range(5):
@@ -277,16 +257,8 @@ class Bench:
         self._report.figures["open_sealed_segments"] = sealed
         if sealed < wanted:
             raise RuntimeError(f"only {sealed} sealed segments were made")
-        self._check(
-            Check(
-                "open_sealed_segments_seconds",
-                statistics.median(times),
-                1.0,
-                "at most",
-                "s",
-                f"recovery of a log of {sealed} sealed segments",
-            )
-        )
+        detail = f"recovery of a log of {sealed} sealed segments"
+        self._check("open_sealed_segments_seconds", statistics.median(times), detail)
 
     # ---- memory
 
@@ -300,51 +272,27 @@ class Bench:
         peaks: dict[str, int] = {}
 
         async def measure(log: AsyncLog) -> None:
-            pid = int(_status(await log.status(), "pid"))
+            pid = int(json.loads(await log.status())["pid"])
             peaks["start"] = resident_bytes(pid)[1]
             data = self._payload[: 16 * KIB]
             count = plan.memory_bytes // len(data)
-            await _append_tagged(log, data, count, tags=plan.memory_tags)
+            await append_tagged(log, data, count, tags=plan.memory_tags)
             peaks["written"] = resident_bytes(pid)[1]
-            readers = [_count(log, [f"t/{number}"]) for number in range(0, plan.memory_tags, 997)]
-            await asyncio.gather(_count(log, None), *readers)
+            chosen = range(0, plan.memory_tags, 997)
+            readers = [count_entries(log, [f"t/{number}"]) for number in chosen]
+            await asyncio.gather(count_entries(log, None), *readers)
             peaks["read"] = resident_bytes(pid)[1]
 
         with _server(directory):
             _run_with_log(directory, measure)
         shutil.rmtree(directory)
         self._report.figures["memory_peak_mib"] = {k: round(v / MIB) for k, v in peaks.items()}
-        self._check(
-            Check(
-                "server_memory_peak",
-                peaks["read"] / MIB,
-                MEMORY_BOUND_BYTES / MIB,
-                "at most",
-                "MiB",
-                "peak resident memory of the server, its own code included",
-            )
-        )
-
-
-#: The largest payload of any scenario.
-PAYLOAD_BYTES_OF_LARGEST = 128 * KIB
+        self._check("server_memory_peak", peaks["read"] / MIB)
 
 
 def run_bench(*, directory: Path | None, plan: LogBenchSizes, say: Say) -> Report:
-    return Bench(directory, plan, say).run()
-
-
-# ---- load
-
-
-async def _append_one_by_one(appender: Any, data: bytes, count: int) -> list[float]:
-    seconds = []
-    entries = [NewEntry(data, ("bench",))]
-    for _ in range(count):
-        started = time.perf_counter()
-        await appender.append(entries)
-        seconds.append(time.perf_counter() - started)
-    return seconds
+    with scratch("penstock-bench-", directory) as root:
+        return Bench(root, plan, say).run()
 
 
 async def _append_and_tail(
@@ -376,94 +324,28 @@ async def _append_and_tail(
     return acked, delivered
 
 
-async def _append_pipelined(log: AsyncLog, data: bytes, count: int) -> None:
-    """Each entry is an append of its own; up to 8 MiB are on their way."""
-    appender = await log.own_appender()
-    window = max(64, min(4096, 8 * MIB // len(data)))
-    waiting: deque[asyncio.Future[Any]] = deque()
-    entries = [NewEntry(data, ("bench",))]
-    for _ in range(count):
-        waiting.append(appender.append_nowait(entries))
-        if len(waiting) >= window:
-            await waiting.popleft()
-    await appender.drained()
-
-
-async def _append_tagged(log: AsyncLog, data: bytes, count: int, *, tags: int) -> None:
-    """Entries whose tags take turns, in groups of ten: neighbours never share a tag."""
-    appender = await log.own_appender()
-    waiting: deque[asyncio.Future[Any]] = deque()
-    for first in range(0, count, 10):
-        group = [
-            NewEntry(data, (f"t/{number % tags}",))
-            for number in range(first, min(first + 10, count))
-        ]
-        waiting.append(appender.append_nowait(group))
-        if len(waiting) >= max(16, 4 * MIB // (10 * len(data))):
-            await waiting.popleft()
-    await appender.drained()
-
-
-async def _count(log: AsyncLog, tags: list[str] | None) -> int:
-    end = (await log.bounds()).tail
-    count = 0
-    async with log.tail(tags, start=0, end=end) as reader:
-        async for batch in reader:
-            count += len(batch.entries)
-    return count
-
-
-# ---- processes
-
-
-class _server:
+@contextlib.contextmanager
+def _server(directory: Path, *options: str) -> Iterator[None]:
     """A server process for a directory, stopped at the end."""
-
-    def __init__(self, directory: Path, *, segment_bytes: int = 64 * MIB) -> None:
-        self._config = ServerConfig(directory, port=0, segment_bytes=segment_bytes)
-
-    def __enter__(self) -> _server:
-        self._process = _spawn(_serve, self._config)
-        deadline = time.monotonic() + 30
-        while read_address(self._config.data_dir) is None:
-            if time.monotonic() > deadline or not self._process.is_alive():
-                raise RuntimeError("the server did not start")
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.join(30)
-
-
-def _spawn(function: Callable[..., None], *arguments: Any) -> Any:
-    process = _context.Process(target=function, args=arguments)
+    process = server_process(directory, *options)
     process.start()
-    return process
+    try:
+        yield
+    finally:
+        process.stop()
 
 
-def _serve(config: ServerConfig) -> None:
-    import signal
-
-    async def main() -> None:
-        server = LogServer(config)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-        await server.run()
-
-    uvloop.run(main())
-
-
-def _tail_until(directory: Path, count: int, times: Any) -> None:
+def _tail_until(directory: Path, count: int, times: Connection) -> None:
     """Says when it follows, and when it has read `count` entries."""
 
     async def main(log: AsyncLog) -> None:
         read = 0
         async with log.tail(["bench"], start=0) as reader:
-            times.put(time.perf_counter())
+            times.send(time.perf_counter())
             async for batch in reader:
                 read += len(batch.entries)
                 if read >= count:
-                    times.put(time.perf_counter())
+                    times.send(time.perf_counter())
                     return
 
     _run_with_log(directory, main)
@@ -475,9 +357,3 @@ def _run_with_log(directory: Path, work: Callable[[AsyncLog], Any]) -> None:
             await work(log)
 
     uvloop.run(main())
-
-
-def _status(text: str, name: str) -> Any:
-    import json
-
-    return json.loads(text)[name]

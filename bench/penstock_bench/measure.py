@@ -1,4 +1,4 @@
-"""Measuring: percentiles, the raw disk beside us, the memory of a process, a place to work in."""
+"""Measuring: the clock, percentiles, the raw disk beside us, memory of a process, a place."""
 
 from __future__ import annotations
 
@@ -10,23 +10,43 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-_REMOVE_SECONDS = 15.0
+import numpy as np
+
+from penstock_bench.report import Say
+
+SECOND_US = 1_000_000
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+_REMOVE_SECONDS = 15.0
+_BUSY_LOAD = 0.7
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest-rank percentile."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+def now_us() -> int:
+    """The wall clock: the one clock that all processes and all events share."""
+    return time.time_ns() // 1_000
 
 
-def summary(values: Sequence[float], *, scale: float = 1.0) -> dict[str, float]:
+def next_second(after_us: int) -> int:
+    return (after_us // SECOND_US + 1) * SECOND_US
+
+
+def percentiles(values: Any, percents: Sequence[float]) -> list[float]:
+    """By nearest rank, of numbers in any order."""
+    ordered = np.sort(values)
+    places = [max(0, math.ceil(len(ordered) * percent / 100) - 1) for percent in percents]
+    return [float(ordered[place]) for place in places]
+
+
+def percentile(values: Any, percent: float) -> float:
+    return percentiles(values, [percent])[0]
+
+
+def summary(values: Any, *, scale: float = 1.0, digits: int = 1) -> dict[str, float]:
     """p50, p90, p99, p99.9 and max, each times `scale`."""
-    summary = {f"p{percent:g}": percentile(values, percent) * scale for percent in PERCENTILES}
-    return {
-        name: round(value, 1) for name, value in {**summary, "max": max(values) * scale}.items()
-    }
+    names = [*(f"p{percent:g}" for percent in PERCENTILES), "max"]
+    figures = percentiles(values, [*PERCENTILES, 100.0])
+    return {name: round(value * scale, digits) for name, value in zip(names, figures, strict=True)}
 
 
 class RawDisk:
@@ -66,6 +86,14 @@ def scratch(prefix: str, parent: Path | None) -> Iterator[Path]:
             shutil.rmtree(root, ignore_errors=True)
             if root.exists():
                 time.sleep(0.1)
+
+
+def busy_load(say: Say) -> float:
+    """Load of the last minute, told where other programs will be seen in the figures."""
+    busy = os.getloadavg()[0]
+    if busy > _BUSY_LOAD:
+        say(f"the machine is busy (load {busy:.1f}): the figures will say more about that")
+    return round(busy, 2)
 
 
 def resident_bytes(pid: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ are medians over rounds; the spread is printed beside them.
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
 import statistics
 import tempfile
@@ -29,16 +29,16 @@ from penstock.plan.stages import Query
 from penstock.spark.frontend import Planned, plan
 from penstock.spark.session import local_session
 from penstock.state.memory import MemoryState
+from penstock_bench.child import Child
 from penstock_bench.measure import resident_bytes
-from penstock_bench.report import Check, Report
+from penstock_bench.report import Check, Report, Say
 
-Say = Callable[[str], None]
 Frames = Mapping[str, Any]
 BATCH_SIZES = (100, 1_000, 10_000)
 #: The batch size at which the bars are measured.
 BAR_SIZE = 1_000
 _KEYS = 100_000
-_context = multiprocessing.get_context("spawn")
+_FILL_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +314,8 @@ class StageRunner:
 
 def measure_memory(query: Query, keys: int) -> float:
     """Peak memory that a million keys add to a process of its own, in bytes."""
-    parent, child = _context.Pipe(duplex=False)
-    process = _context.Process(target=_fill, args=(query, keys, child))
-    process.start()
-    child.close()
-    used: int = parent.recv()
-    process.join()
+    with contextlib.closing(Child("the operators", _fill, query, keys)) as child:
+        used: int = child.answer(_FILL_SECONDS)
     return used * 1_000_000 / keys
 
 
@@ -335,4 +331,3 @@ def _fill(query: Query, keys: int, answer: Any) -> None:
         runner.run(runner.encode({"events": rows}, size))
     _, peak = resident_bytes(os.getpid())
     answer.send(peak - before)
-    answer.close()

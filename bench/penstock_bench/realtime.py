@@ -21,7 +21,6 @@ latency.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -32,23 +31,22 @@ from typing import Any, Final, Protocol
 from penstock.errors import NotFound
 from penstock.stream.session import Log, connect
 from penstock_bench.arrivals import Arrivals, latencies
-from penstock_bench.load import (
-    BIDS,
+from penstock_bench.child import Child
+from penstock_bench.driver_process import Session, start_driver
+from penstock_bench.load import BIDS, Burst, Live, Sent, start_load
+from penstock_bench.measure import (
     SECOND_US,
-    Burst,
-    Live,
-    Load,
-    Sent,
+    busy_load,
     next_second,
     now_us,
+    percentile,
+    scratch,
+    summary,
 )
-from penstock_bench.measure import percentile, scratch, summary
 from penstock_bench.nexmark.peers import Peer, find_peer
+from penstock_bench.protocols.choosing import ProtocolName
 from penstock_bench.queries import QUERIES, BenchQuery
-from penstock_bench.report import Check, Report
-from penstock_bench.spark_driver import Driver, Start
-
-Say = Callable[[str], None]
+from penstock_bench.report import Check, Report, Say
 
 PENSTOCK: Final = "penstock"
 UNSAFE: Final = "penstock_unsafe"
@@ -69,8 +67,6 @@ _TRAIL_SECONDS: Final = 1
 #: How far a variant may be behind at the end of the load.
 _BEHIND_SECONDS: Final = 60.0
 _SATURATION_SECONDS: Final = 120.0
-#: Load of the last minute above which other programs will be seen in the latencies.
-_BUSY_LOAD: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +133,18 @@ class VariantFigures:
         return {**figures, **self.engine}
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run a query from a stream of bids into a result stream."""
+
+    query: str
+    source: str
+    result: str
+    exactly_once: bool = True
+    #: Tasks that read each batch of a peer; None: what has the lowest latency.
+    readers: int | None = None
+
+
 class Engine(Protocol):
     """What starts and stops a query of a variant, in a process of its own."""
 
@@ -149,6 +157,28 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+class RealTime:
+    """Penstock, with one worker."""
+
+    def __init__(self, directory: Path) -> None:
+        self._driver = start_driver(directory, "bench-realtime")
+        self.check = self._driver.check
+        self.close = self._driver.close
+
+    def start(self, command: Start) -> None:
+        self._driver.ask(partial(_start, command=command))
+
+    def stop(self) -> dict[str, Any]:
+        self._driver.ask(Session.stop)
+        return {}
+
+
+def _start(session: Session, command: Start) -> None:
+    bids = session.log.stream(command.source).df(session.spark)
+    protocol: ProtocolName = "marker" if command.exactly_once else "unsafe"
+    session.run(QUERIES[command.query].build(bids), protocol, to=command.result)
+
+
 class MicroBatches:
     """The peer, in one of its variants."""
 
@@ -156,19 +186,18 @@ class MicroBatches:
         self._directory = str(directory)
         self._variant = variant
         self._peer = Peer(find_peer(_PEER))
+        self.check = self._peer.check
+        self.close = self._peer.close
 
     def start(self, command: Start) -> None:
+        log = {"log": self._directory}
         self._peer.ask(
             "start",
             _PEER_SECONDS,
             query=command.query,
             variant=_PEER_VARIANTS[self._variant],
-            source={"log": self._directory, "stream": command.source},
-            result={
-                "log": self._directory,
-                "stream": command.result,
-                "directory": self._directory,
-            },
+            source={**log, "stream": command.source},
+            result={**log, "stream": command.result, "directory": self._directory},
             readers=command.readers,
         )
 
@@ -176,29 +205,21 @@ class MicroBatches:
         answer = self._peer.ask("stop", _PEER_SECONDS)
         return {name: value for name, value in answer.items() if name != "ok"}
 
-    def check(self) -> None:
-        self._peer.check()
-
-    def close(self) -> None:
-        self._peer.close()
-
 
 #: By query, then variant.
 Results = dict[str, dict[str, VariantFigures]]
 
 
 def run_bench(*, directory: Path | None, plan: RealtimeBenchSizes, say: Say) -> Report:
-    busy = os.getloadavg()[0]
-    if busy > _BUSY_LOAD:
-        say(f"the machine is busy (load {busy:.1f}): latencies will say more about that")
+    busy = busy_load(say)
     with (
         scratch("penstock-bench-", directory) as root,
         contextlib.closing(connect(root / "log")) as log,
-        contextlib.closing(Load(root / "log")) as load,
+        contextlib.closing(start_load(root / "log")) as load,
     ):
         results = Bench(root / "log", log, load, plan, say).run()
     report = make_report(results, plan)
-    report.figures["load_average_before"] = round(busy, 2)
+    report.figures["load_average_before"] = busy
     return report
 
 
@@ -206,7 +227,7 @@ class Bench:
     """One run over one log."""
 
     def __init__(
-        self, directory: Path, log: Log, load: Load, plan: RealtimeBenchSizes, say: Say
+        self, directory: Path, log: Log, load: Child, plan: RealtimeBenchSizes, say: Say
     ) -> None:
         self._directory = directory
         self._log = log
@@ -250,7 +271,7 @@ class Bench:
         variants = [v for v in (PENSTOCK, UNSAFE) if v in self._plan.variants]
         if not rounds or not variants:
             return
-        with self._engine(PENSTOCK, lambda: Driver(self._directory)) as driver:
+        with self._engine(PENSTOCK, partial(RealTime, self._directory)) as driver:
             for number in rounds:
                 for query in self._plan.queries:
                     for variant in variants:
@@ -334,8 +355,8 @@ class Bench:
         # A little ahead, so that the generator knows of it in time.
         start_us = next_second(now_us() + SECOND_US // 4)
         live = Live(source, start_us, self._plan.rate, seconds * self._plan.rate)
-        self._load.begin(live)
-        return live, self._load.finished(seconds + 30)
+        self._load.send(live)
+        return live, self._load.answer(seconds + 30)
 
     def _saturate(self, driver: Engine, variant: str, query: BenchQuery) -> None:
         count = self._plan.backlog
@@ -351,8 +372,8 @@ class Bench:
 
     def _drain(self, driver: Engine, burst: Burst, arrivals: Arrivals, expected: int) -> float:
         """Events a second, until the results add up to what is expected."""
-        self._load.begin(burst)
-        sent = self._load.finished(_SATURATION_SECONDS)
+        self._load.send(burst)
+        sent: Sent = self._load.answer(_SATURATION_SECONDS)
         visible_us = _wait(driver, arrivals, expected, _SATURATION_SECONDS)
         if visible_us is None:
             raise RuntimeError(f"{burst.count:,} events took over {_SATURATION_SECONDS:g} s")

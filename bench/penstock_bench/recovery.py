@@ -51,9 +51,7 @@ from penstock_bench.driver_process import session_builder
 from penstock_bench.measure import scratch
 from penstock_bench.nexmark import model
 from penstock_bench.nexmark.generator import Generator, Parameters
-from penstock_bench.report import Check, Report
-
-Say = Callable[[str], None]
+from penstock_bench.report import Check, Report, Say
 
 RATIO_BAR: Final = 10.0
 WORKER_SECONDS_BAR: Final = 2.0
@@ -154,15 +152,7 @@ def measure_resume(
 
 def make_report(measured: RecoveryFigures, plan: RecoveryBenchSizes) -> Report:
     """The verdict."""
-    with_s = statistics.median(measured.with_checkpoints)
-    without_s = statistics.median(measured.without)
-    checks = [
-        Check(
-            "resume with checkpoints, times faster", without_s / with_s, RATIO_BAR, "at least", "x",
-            f"medians of {len(measured.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
-        ),
-        Check("difference in rows of state", measured.rows_differ, 0, "at most", "rows"),
-    ]  # fmt: skip
+    checks = resume_checks(measured)
     for name, seconds, bar in (
         ("killed worker, new input visible", measured.worker_killed, WORKER_SECONDS_BAR),
         ("killed executor, new input visible", measured.executor_killed, EXECUTOR_SECONDS_BAR),
@@ -174,6 +164,18 @@ def make_report(measured: RecoveryFigures, plan: RecoveryBenchSizes) -> Report:
         for name, value in asdict(measured).items()
     }
     return Report("recovery", checks, figures, asdict(plan))
+
+
+def resume_checks(measured: RecoveryFigures, name: str = "") -> list[Check]:
+    """How much faster checkpoints are, and whether the states are the same."""
+    with_s = statistics.median(measured.with_checkpoints)
+    without_s = statistics.median(measured.without)
+    detail = f"medians of {len(measured.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s"
+    faster, differ = "resume with checkpoints, times faster", "difference in rows of state"
+    return [
+        Check(f"{name}{faster}", without_s / with_s, RATIO_BAR, "at least", "x", detail),
+        Check(f"{name}{differ}", measured.rows_differ, 0, "at most", "rows"),
+    ]
 
 
 def _measure(directory: Path, plan: RecoveryBenchSizes, figures: RecoveryFigures, say: Say) -> None:

@@ -9,9 +9,14 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+Sense = Literal["at most", "at least"]
+#: What is told while a benchmark runs.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,7 @@ class Check:
     name: str
     value: float
     bar: float
-    sense: Literal["at most", "at least"]
+    sense: Sense
     unit: str
     #: What was compared with what.
     detail: str = ""
@@ -47,6 +52,11 @@ class Report:
     @property
     def ok(self) -> bool:
         return all(check.ok for check in self.checks)
+
+    def judge(self, check: Check, say: Say) -> None:
+        """Add it, and say how it stands."""
+        self.checks.append(check)
+        say(f"{check.name}: {check.value:.3g} {check.unit} ({check.sense} {check.bar:g})")
 
     def as_json(self) -> dict[str, Any]:
         return {

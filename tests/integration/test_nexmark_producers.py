@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner
 from harness.server_process import ServerProcess
 from penstock_bench.cli.nexmark_generate import generate
+from penstock_bench.measure import now_us
 from penstock_bench.nexmark import model
 from penstock_bench.nexmark.generator import Generator
-from penstock_bench.nexmark.producers import Producers, now_us
+from penstock_bench.nexmark.producers import Producers
 
 import penstock
 from penstock.errors import DeadlineExceeded, Unavailable
@@ -98,7 +99,7 @@ def test_what_does_not_end_in_time_or_at_all_says_so(server: ServerProcess) -> N
         with pytest.raises(DeadlineExceeded, match="generator 0 did not answer"):
             producers.finished(0.05)
 
-        producers._processes[0].kill()
+        producers._children[0].process.kill()
         with pytest.raises(Unavailable, match="the process of generator 0 ended"):
             producers.finished(10)
 

@@ -54,7 +54,6 @@ class Flink:
 
     def __init__(self) -> None:
         self._variant: str | None = None
-        self._env: Any = None
         self._gateway: Any = None
         self._job: Any = None
         self._feeder: subprocess.Popen[str] | None = None
@@ -117,8 +116,7 @@ class Flink:
         tables.create_temporary_view("events", events)
         for name in VIEWS:
             tables.execute_sql(view(name))
-        for name in ("newest", "time_of_max"):
-            java_class = {"newest": "peer.Newest", "time_of_max": "peer.TimeOfMax"}[name]
+        for name, java_class in (("newest", "peer.Newest"), ("time_of_max", "peer.TimeOfMax")):
             tables.create_java_temporary_system_function(name, java_class)
         table = tables.sql_query(QUERIES[query])
         self._columns = table.get_schema().get_field_names()

@@ -26,6 +26,7 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 
 from formulations import WITH_PROCESSORS, make_frame  # noqa: E402
 from log_streams import read_stream, write_stream  # noqa: E402
+from penstock_bench.driver_process import session_builder  # noqa: E402
 from penstock_bench.queries import QUERIES as BENCH_QUERIES  # noqa: E402
 from pyspark.errors import AnalysisException  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
@@ -125,17 +126,8 @@ class StructuredStreaming:
             return self._spark
         self._variant = command["variant"]
         self._settings = {**VARIANTS[self._variant], **command.get("settings", {})}
-        builder = (
-            SparkSession.builder.master("local[2]")
-            .appName("structured-streaming")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.session.timeZone", "UTC")
-        )
-        for name, value in self._settings.items():
-            builder = builder.config(name, value)
-        self._spark = builder.getOrCreate()
+        builder = session_builder("structured-streaming").config("spark.log.level", "ERROR")
+        self._spark = builder.config(map=self._settings).getOrCreate()
         return self._spark
 
     def check(self, command: Command) -> Figures:

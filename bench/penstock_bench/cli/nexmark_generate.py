@@ -7,12 +7,9 @@ sent, and 99 of 100 events were in the log within pace.held_ms of their schedule
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -123,8 +120,9 @@ def _send(
     variant: str,
     state_scale: int,
 ) -> Sent:
+    from penstock_bench.measure import now_us
     from penstock_bench.nexmark.generator import Parameters, rhino_parameters
-    from penstock_bench.nexmark.producers import Producers, now_us
+    from penstock_bench.nexmark.producers import Producers
 
     parameters = Parameters(seed=seed)
     if variant == "rhino":
@@ -153,16 +151,7 @@ def _target(given: str | None) -> Iterator[str]:
     if given is not None:
         yield given
         return
-    root = Path(tempfile.mkdtemp(prefix="penstock-nexmark-"))
-    try:
+    from penstock_bench.measure import scratch
+
+    with scratch("penstock-nexmark-", None) as root:
         yield str(root / "log")
-    finally:
-        _remove(root)
-
-
-def _remove(root: Path) -> None:
-    """The server of the log ends soon after its last client, and may still write."""
-    deadline = time.monotonic() + 15
-    while root.exists() and time.monotonic() < deadline:
-        shutil.rmtree(root, ignore_errors=True)
-        time.sleep(0.1)

@@ -22,9 +22,9 @@ from penstock_bench.cli.output import (
     results_option,
     say,
     seed_option,
+    show_checks,
     show_report,
     shown,
-    verdict,
 )
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def list_peers(as_json: bool) -> None:
     """
     from penstock_bench.nexmark.peers import find_peers
 
-    specs = list(find_peers().values())
-    listed = [
+    listed: list[dict[str, Any]] = [
         {
             "name": spec.name,
             "is_ready": spec.missing is None,
@@ -63,15 +62,15 @@ def list_peers(as_json: bool) -> None:
             "summary": spec.summary,
             "variants": list(spec.variants),
         }
-        for spec in specs
+        for spec in find_peers().values()
     ]
     if as_json:
         show_json(listed)
         return
-    rows = [
-        (spec.name, spec.missing or "ready", ", ".join(spec.variants), spec.summary)
-        for spec in specs
-    ]
+    rows = (
+        (peer["name"], peer["missing"] or "ready", ", ".join(peer["variants"]), peer["summary"])
+        for peer in listed
+    )
     show_table(["name", "state", "variants", "what it is"], rows)
 
 
@@ -150,11 +149,7 @@ def _show_comparison(report: Report) -> None:
     for run in report.figures["skipped"]:
         name = " ".join(run[part] for part in ("system", "variant", "query") if run[part])
         click.echo(f"skipped: {name}: {run['reason']}")
-    click.echo()
-    for check in report.checks:
-        bar = f"{check.sense} {check.bar:,g} {check.unit}".rstrip()
-        line = f"{verdict(check.ok)} {check.name}: {check.value:,.2f}, {bar}"
-        click.echo(f"{line}  {check.detail}".rstrip())
+    show_checks(report.as_json()["checks"])
 
 
 def _rows(report: Report) -> Iterator[tuple[object, ...]]:
@@ -162,22 +157,13 @@ def _rows(report: Report) -> Iterator[tuple[object, ...]]:
 
     order = {query: place for place, query in enumerate(report.parameters["queries"])}
     for result in sorted(report.figures["results"], key=lambda row: order[row["query"]]):
-        latency = result["latency_ms"] or {}
-        emitted = result["emitted_latency_ms"] or {}
+        visible, emitted = result["latency_ms"] or {}, result["emitted_latency_ms"] or {}
+        times = [*(visible.get(name) for name in ("p50", "p99", "max")), emitted.get("p50")]
         yield (
-            result["query"],
-            result["system"],
-            result["variant"],
-            _ms(latency, "p50"),
-            _ms(latency, "p99"),
-            _ms(latency, "max"),
-            _ms(emitted, "p50"),
+            *(result[name] for name in ("query", "system", "variant")),
+            *(NOTHING if ms is None else f"{ms:,.1f}" for ms in times),
             result["rows"],
             f"{result['cpu_s_per_million_events']['total']:,.0f}",
             holds_rate(result),
             result["oracle"],
         )
-
-
-def _ms(latency: dict[str, float], name: str) -> str:
-    return f"{latency[name]:,.1f}" if name in latency else NOTHING

@@ -18,9 +18,9 @@ from penstock_bench.cli.output import (
     number,
     results_option,
     say,
+    show_checks,
     show_origin,
     show_report,
-    verdict,
 )
 from penstock_bench.report import Report
 
@@ -115,10 +115,7 @@ def recovery(
 
     def show(figures: Report) -> None:
         show_table(*make_table(figures.as_json()))
-        click.echo()
-        for check in figures.checks:
-            value = f"{check.value:,.2f} {check.unit} ({check.sense} {check.bar:,g})"
-            click.echo(f"{verdict(check.ok)} {check.name}: {value}")
+        show_checks(figures.as_json()["checks"])
         show_origin(figures)
 
     show_report(figures, show, as_json=as_json)

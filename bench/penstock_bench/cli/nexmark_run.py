@@ -21,9 +21,9 @@ from penstock_bench.cli.output import (
     oracle_option,
     results_option,
     seed_option,
+    show_checks,
     show_result,
     shown,
-    verdict,
 )
 from penstock_bench.protocols.choosing import PROTOCOLS
 
@@ -175,10 +175,7 @@ def _show_run(result: dict[str, Any]) -> None:
             ("oracle", f"{result['oracle']}: {result['oracle_reason']}"),
         ]
     )
-    click.echo()
-    for check in result["checks"]:
-        bar = f"{check['sense']} {check['bar']:,g} {check['unit']}"
-        click.echo(f"{verdict(check['ok'])} {check['name']}: {check['value']:,.2f}, {bar}".rstrip())
+    show_checks(result["checks"])
 
 
 def _number(value: float | None) -> str:
@@ -194,15 +191,8 @@ def _show_saturation(saturation: dict[str, Any]) -> None:
     for step in saturation["steps"]:
         latency = step["latency_ms"] or {}
         missed = [check["name"] for check in step["checks"] if not check["ok"]]
-        rows.append(
-            (
-                f"{step['rate']:.0f}",
-                latency.get("p50"),
-                latency.get("p99"),
-                step["lag_events"]["slope_per_s"],
-                ", ".join(missed) or "held",
-            )
-        )
+        growth, said = step["lag_events"]["slope_per_s"], ", ".join(missed) or "held"
+        rows.append((f"{step['rate']:.0f}", latency.get("p50"), latency.get("p99"), growth, said))
     show_table(["events/s", "p50 ms", "p99 ms", "lag per s", "verdict"], rows)
     click.echo()
     best = saturation["saturation_events_per_s"]

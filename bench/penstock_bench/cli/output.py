@@ -9,15 +9,14 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from penstock_bench.report import Report
+from penstock_bench.report import Report, Say
 
-Say = Callable[[str], None]
 Show = Callable[[float, str], None]
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -128,6 +127,15 @@ def _show_table(report: Report) -> None:
     for name, figure in report.figures.items():
         click.echo(f"{name}: {figure}")
     show_origin(report)
+
+
+def show_checks(checks: Iterable[dict[str, Any]]) -> None:
+    """A line for each, after an empty one."""
+    click.echo()
+    for check in checks:
+        bar = f"{check['sense']} {check['bar']:,g} {check['unit']}".rstrip()
+        line = f"{verdict(check['ok'])} {check['name']}: {check['value']:,.2f}, {bar}"
+        click.echo(f"{line}  {check['detail']}".rstrip())
 
 
 def show_origin(report: Report) -> None:

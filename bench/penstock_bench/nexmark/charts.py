@@ -24,7 +24,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from penstock_bench.nexmark.report_runs import (
     RATIO_BARS,
     Curve,
-    CurvePanel,
     Held,
     Line,
     Panel,
@@ -120,18 +119,17 @@ def css_name(series: Series) -> str:
 
 
 def draw_rates(panels: Sequence[Panel]) -> Picture:
-    """Latency against rate, a panel per query."""
-    return _draw_lines("latency-rate", panels, "input rate, events/s", _short)
+    return draw_lines("latency-rate", panels, "input rate, events/s", _short)
 
 
 def draw_intervals(panels: Sequence[Panel]) -> Picture:
-    """Latency against commit interval, a panel per query."""
-    return _draw_lines("latency-commit-interval", panels, "commit interval, ms", "{:g}".format)
+    return draw_lines("latency-commit-interval", panels, "commit interval, ms", "{:g}".format)
 
 
-def _draw_lines(
+def draw_lines(
     name: str, panels: Sequence[Panel], x_title: str, x_form: Callable[[float], str]
 ) -> Picture:
+    """Latency against rate or commit interval, a panel per query."""
     with mpl.rc_context(_STYLE):
         figure, all_axes = _grid(len(panels))
         for axes, panel in zip(all_axes, panels, strict=True):
@@ -165,7 +163,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
             )  # fmt: skip
 
 
-def draw_curves(panels: Sequence[CurvePanel]) -> Picture:
+def draw_curves(panels: Sequence[Panel]) -> Picture:
     """How latencies are distributed, a panel per query."""
     with mpl.rc_context(_STYLE):
         figure, all_axes = _grid(len(panels))
@@ -308,7 +306,7 @@ def _say_empty(axes: Axes, panel: Panel) -> None:
     axes.text(0, 0.9, "no result rows were measured", color=MUTED[0], transform=axes.transAxes)
 
 
-def _titles(axes: Axes, panel: Panel | CurvePanel, x_title: str, y_title: str) -> None:
+def _titles(axes: Axes, panel: Panel, x_title: str, y_title: str) -> None:
     axes.set_title(f"{panel.query}  {panel.note}".strip(), pad=6)
     axes.set_xlabel(x_title)
     axes.set_ylabel(y_title)
@@ -323,13 +321,8 @@ def _log_axis(
     if high / low < _SPAN_MIN:
         middle = (low * high) ** 0.5
         low, high = middle / _SPAN_MIN**0.5, middle * _SPAN_MIN**0.5
+    axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
     axis = axes.xaxis if which == "x" else axes.yaxis
-    if which == "x":
-        axes.set_xscale("log")
-        axes.set_xlim(low, high)
-    else:
-        axes.set_yscale("log")
-        axes.set_ylim(low, high)
     steps = (1.0,) if high / low > 100 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=steps))
     write = form or "{:,g}".format
@@ -382,15 +375,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, float]]) -> None
             [x, 1.02], [y, shown_y], transform=axes.transAxes, color=colour, linewidth=0.6,
             alpha=0.55, clip_on=False,
         )  # fmt: skip
-        axes.text(
-            1.03,
-            shown_y,
-            series.label,
-            transform=axes.transAxes,
-            va="center",
-            color=colour,
-            fontsize=8,
-        )
+        _name(axes, 1.03, shown_y, series)
 
 
 def _label_curves(axes: Axes, curves: Sequence[Curve]) -> None:
@@ -402,10 +387,12 @@ def _label_curves(axes: Axes, curves: Sequence[Curve]) -> None:
             [1.04], [y], transform=axes.transAxes, marker=look.mark, color=look.light, markersize=5,
             clip_on=False, linestyle="none",
         )  # fmt: skip
-        axes.text(
-            1.065, y, curve.series.label, transform=axes.transAxes, va="center", color=look.light,
-            fontsize=8,
-        )  # fmt: skip
+        _name(axes, 1.065, y, curve.series)
+
+
+def _name(axes: Axes, x: float, y: float, series: Series) -> None:
+    place, colour = axes.transAxes, look_of(series).light
+    axes.text(x, y, series.label, transform=place, va="center", color=colour, fontsize=8)
 
 
 def _median(steps: Sequence[tuple[float, float]]) -> float:
@@ -456,21 +443,14 @@ def _finish(name: str, figure: Figure) -> Picture:
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 width="100%"', svg)
     # Names within the page must not meet those of other charts.
     svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    for colour, variable in css_colours().items():
-        svg = svg.replace(colour, f"var({variable})")
+    for variable, (light, _) in css_variables().items():
+        svg = svg.replace(light, f"var({variable})")
     return Picture(name, picture.getvalue(), svg)
 
 
-def css_colours() -> dict[str, str]:
-    """The variable that stands for each colour of light."""
-    names = {INK[0]: "--ink", MUTED[0]: "--muted", GRID[0]: "--grid", PAPER[0]: "--paper"}
-    names |= {look.light: css_name(series) for series, look in PALETTE.items()}
-    return names | {look.light: f"--s-other-{n}" for n, look in enumerate(_OTHERS)}
-
-
-def css_values(*, dark: bool) -> dict[str, str]:
-    """What the variables are, in a light page or a dark one."""
-    names = css_colours()
-    pairs = [INK, MUTED, GRID, PAPER, *((look.light, look.dark) for look in PALETTE.values())]
-    pairs += [(look.light, look.dark) for look in _OTHERS]
-    return {names[light]: night if dark else light for light, night in pairs}
+def css_variables() -> dict[str, tuple[str, str]]:
+    """The variables of the page, each with its colour in a light page and in a dark one."""
+    looks = {css_name(series): look for series, look in PALETTE.items()}
+    looks |= {f"--s-other-{n}": look for n, look in enumerate(_OTHERS)}
+    plain = {"--ink": INK, "--muted": MUTED, "--grid": GRID, "--paper": PAPER}
+    return plain | {name: (look.light, look.dark) for name, look in looks.items()}

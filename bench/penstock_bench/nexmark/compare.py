@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from penstock.errors import NotFound, PenstockError, Unsupported
 from penstock.stream.session import connect
-from penstock_bench.driver_process import DriverProcess
+from penstock_bench.child import Child
 from penstock_bench.measure import scratch
-from penstock_bench.nexmark.driver import start_driver
+from penstock_bench.nexmark.driver import start_nexmark_driver
 from penstock_bench.nexmark.oracle import Verdict, ask_oracle
 from penstock_bench.nexmark.peer_run import KEYS, PeerBench, PeerRun, last_by_key
 from penstock_bench.nexmark.peers import Peer, PeerRefused, PeerSpec, find_peers
+from penstock_bench.nexmark.result import judged
 from penstock_bench.nexmark.run import Bench, Run
 from penstock_bench.nexmark.timed import APPEND
-from penstock_bench.report import Check, Report
+from penstock_bench.report import Check, Report, Say
 
-Say = Callable[[str], None]
 Show = Callable[[float, str], None]
 Result = dict[str, Any]
 
@@ -206,11 +206,11 @@ class _Comparison:
             yield from (run.result for run in runs)
             return
         self._say("asking batch Spark about the peers' results")
-        with contextlib.closing(start_driver(self._root / "peers")) as driver:
+        with contextlib.closing(start_nexmark_driver(self._root / "peers")) as driver:
             for run in runs:
-                yield run.judged(self._ask(driver, run))
+                yield judged(run.result, self._ask(driver, run))
 
-    def _ask(self, driver: DriverProcess, run: PeerRun) -> Verdict:
+    def _ask(self, driver: Child, run: PeerRun) -> Verdict:
         query, rows = run.result["query"], run.rows
         if not run.is_settled:
             return Verdict("skipped", "not all results were visible in time")

@@ -6,7 +6,6 @@ figure without a sample is None, never a number made up.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock_bench import measure
+from penstock_bench.measure import SECOND_US
 from penstock_bench.nexmark.timed import STATELESS
 from penstock_bench.report import Check
 
 Floats = npt.NDArray[np.float64]
 
-SECOND_US: Final = 1_000_000
-PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
 #: Dense where latencies are of interest: at the end.
 CURVE: Final = (
     *(float(percent) for percent in range(5, 95, 5)),
@@ -68,27 +67,17 @@ def limit_ms(query: str) -> float:
     return LIMIT_MS if query in STATELESS else LIMIT_STATEFUL_MS
 
 
-def percentile(ordered: Floats, percent: float) -> float:
-    """Nearest rank, of values in order."""
-    return float(ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)])
-
-
 def summary(values: Floats) -> dict[str, float] | None:
     """p50, p90, p99, p99.9 and max; None of nothing."""
-    if not len(values):
-        return None
-    ordered = np.sort(values)
-    summary = {f"p{percent:g}": percentile(ordered, percent) for percent in PERCENTILES}
-    summary["max"] = float(ordered[-1])
-    return {name: round(value, 2) for name, value in summary.items()}
+    return measure.summary(values, digits=2) if len(values) else None
 
 
 def curve(values: Floats) -> list[list[float]]:
     """Pairs of percent and value, for a plot."""
     if not len(values):
         return []
-    ordered = np.sort(values)
-    return [[percent, round(percentile(ordered, percent), 2)] for percent in CURVE]
+    heights = measure.percentiles(values, CURVE)
+    return [[percent, round(ms, 2)] for percent, ms in zip(CURVE, heights, strict=True)]
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
@@ -210,6 +199,12 @@ def schedule_of(
     return {"delay_ms": delay_ms, "is_held": is_held, "is_prompt": is_prompt, "note": note}
 
 
+def limit_check(query: str, latency: dict[str, float] | None) -> Check:
+    if latency is None:
+        return Check("rows in the measured span", 0.0, 1.0, "at least", "rows")
+    return Check("p99 latency", latency["p99"], limit_ms(query), "at most", "ms")
+
+
 def judge(
     query: str,
     latency: dict[str, float] | None,
@@ -231,6 +226,4 @@ def judge(
     else:
         bar = rate * SLOPE_SHARE
         checks.append(Check("growth of the lag", slope_per_s, bar, "at most", "events/s"))
-    if latency is None:
-        return [Check("rows in the measured span", 0.0, 1.0, "at least", "rows"), *checks]
-    return [Check("p99 latency", latency["p99"], limit_ms(query), "at most", "ms"), *checks]
+    return [limit_check(query, latency), *checks]

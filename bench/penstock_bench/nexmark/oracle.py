@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from penstock_bench.driver_process import DriverProcess
+from penstock_bench.child import Child
 from penstock_bench.nexmark import model
-from penstock_bench.nexmark.driver import RunBatch
+from penstock_bench.nexmark.driver import run_batch
 from penstock_bench.nexmark.generator import Generator, Parameters
 from penstock_bench.nexmark.multiset import difference
 from penstock_bench.nexmark.visible import Rows
@@ -48,7 +49,7 @@ def write_events(parameters: Parameters, count: int, directory: Path) -> None:
 
 
 def ask_oracle(
-    driver: DriverProcess,
+    driver: Child,
     query: str,
     parameters: Parameters,
     count: int,
@@ -59,7 +60,8 @@ def ask_oracle(
     events, result = directory / "events", directory / "expected"
     try:
         write_events(parameters, count, events)
-        driver.ask(RunBatch(query, events, result), _BATCH_SECONDS)
+        batch = partial(run_batch, query=query, events=events, result=result)
+        driver.ask(batch, _BATCH_SECONDS)
         expected = pq.read_table(result, partitioning=None)
         differences = difference(rows.table, expected, rows.weights)
     finally:

@@ -10,20 +10,19 @@ log that stalls shows as delay and never as events that were not sent (no coordi
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock_bench.measure import PERCENTILES, SECOND_US
 from penstock_bench.nexmark.draws import Ints
 
-SECOND_US: Final = 1_000_000
 #: What the benchmark asks of a generator that flushes every 5 ms: 99 of 100 events in the log so
 #: soon after they were due.
 HELD_MS: Final = 10.0
-PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
 
 #: Delays are counted in buckets that grow by a hundredth: from 1 us to ten hours.
 _GROWTH: Final = 1.01
@@ -186,6 +185,4 @@ def growth_ms(means: Sequence[float]) -> float:
     quarter = len(means) // 4
     if not quarter:
         return 0.0
-    first: npt.NDArray[np.float64] = np.asarray(means[:quarter])
-    last: npt.NDArray[np.float64] = np.asarray(means[-quarter:])
-    return float(last.mean() - first.mean())
+    return statistics.fmean(means[-quarter:]) - statistics.fmean(means[:quarter])

@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.stream.session import Log
+from penstock_bench.measure import SECOND_US, next_second, now_us
 from penstock_bench.nexmark import figures, model
-from penstock_bench.nexmark.figures import SECOND_US, Usage
+from penstock_bench.nexmark.figures import Usage
 from penstock_bench.nexmark.generator import Parameters
-from penstock_bench.nexmark.oracle import Verdict
 from penstock_bench.nexmark.peers import Peer
-from penstock_bench.nexmark.processes import descendants, usage
+from penstock_bench.nexmark.processes import kinds_of, usage
 from penstock_bench.nexmark.producers import Producers
+from penstock_bench.nexmark.result import make_object
 from penstock_bench.nexmark.run import Run, closing_events
-from penstock_bench.nexmark.timed import latency_from
 from penstock_bench.nexmark.visible import Rows, Visible, decode
-from penstock_bench.report import Check, commit, machine_class
+from penstock_bench.report import Check
 
 Show = Callable[[float, str], None]
 
@@ -75,16 +75,6 @@ class PeerRun:
     parameters: Parameters
     events: int
     is_settled: bool
-
-    def judged(self, verdict: Verdict) -> dict[str, Any]:
-        """The result object with what the oracle said."""
-        checks = list(self.result["checks"])
-        if verdict.oracle != "skipped":
-            equal = float(verdict.oracle == "equal")
-            check = Check("equal to batch Spark", equal, 1.0, "at least", "", verdict.reason)
-            checks.append(check.as_json())
-        said = {"oracle": verdict.oracle, "oracle_reason": verdict.reason, "checks": checks}
-        return {**self.result, **said}
 
 
 @dataclass(slots=True)
@@ -210,11 +200,11 @@ class PeerBench:
         """Until the load is over; what processes used is taken at both ends of the span."""
         bytes_before = 0
         for until_us in (load.from_us, load.to_us):
-            while (now := _now_us()) < until_us:
+            while (now := now_us()) < until_us:
                 peer.check()
                 done = max(0.0, (now - load.start_us) / (load.to_us - load.start_us))
                 self._show(done, f"{peer.spec.name} {run.query}")
-                time.sleep(max(0.0, min(_LOOK_SECONDS, (until_us - _now_us()) / SECOND_US)))
+                time.sleep(max(0.0, min(_LOOK_SECONDS, (until_us - now_us()) / SECOND_US)))
             status = self._log.status()
             used = usage(_kinds(peer, generators, int(status["pid"])))
             if until_us == load.from_us:
@@ -239,7 +229,7 @@ def _figures(answer: dict[str, Any]) -> dict[str, Any]:
 
 def _begin(run: Run, ahead_us: int) -> _Load:
     """From a whole second on: windows then end at the same event numbers in every run."""
-    start_us = (_now_us() + ahead_us) // SECOND_US * SECOND_US + SECOND_US
+    start_us = next_second(now_us() + ahead_us)
     from_us = start_us + round(run.warm_seconds * SECOND_US)
     return _Load(start_us, from_us, from_us + round(run.seconds * SECOND_US))
 
@@ -248,23 +238,10 @@ def _end_ms(run: Run, load: _Load) -> int:
     return load.start_us // 1_000 + round(run.events / run.rate * 1_000)
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1_000
-
-
 def _kinds(peer: Peer, generators: list[int], log: int) -> dict[str, list[int]]:
-    below = descendants(peer.pids[0])
-    jvm = [pid for pid, name in below.items() if name == "java"]
-    others = [pid for pid in below if pid not in jvm]
-    reads_log = peer.spec.events == "log"
-    return {
-        "workers": others if reads_log else [],
-        "log": [log] if reads_log else [],
-        "generators": generators,
-        "jvm": jvm,
-        "driver": [peer.pids[0]],
-        "harness": [os.getpid()],
-    }
+    driver = peer.pids[0]
+    kinds = kinds_of(log=log, generators=generators, driver=driver, harness=os.getpid())
+    return kinds if peer.spec.events == "log" else {**kinds, "workers": [], "log": []}
 
 
 def read_rows(path: Path) -> Rows:
@@ -316,69 +293,35 @@ def _schedule(query: str, told: dict[str, Any]) -> dict[str, Any]:
     return figures.schedule_of(query, delay_ms, note, is_prompt=is_prompt, share=share)
 
 
-def _limit(query: str, latency: dict[str, float] | None) -> Check:
-    if latency is None:
-        return Check("rows in the measured span", 0.0, 1.0, "at least", "rows")
-    return Check("p99 latency", latency["p99"], figures.limit_ms(query), "at most", "ms")
-
-
 def make_result(system: str, variant: str, run: Run, load: _Load, rows: Rows) -> dict[str, Any]:
-    """The result object; what a peer does not tell is None."""
-    since_us, visible, emitted = rows.latencies_ms(load.from_us, load.to_us)
-    latency = figures.summary(visible)
-    growth = figures.growth_ms_per_s(since_us, visible)
+    """The result object of a peer."""
+    latencies = rows.latencies_ms(load.from_us, load.to_us)
+    growth = figures.growth_ms_per_s(latencies.since_us, latencies.visible)
     schedule = _schedule(run.query, load.schedule)
     keeping_up = [
         figures.growth_check(growth),
         Check("schedule held", float(schedule["is_held"]), 1.0, "at least", ""),
         Check("all results visible", float(load.is_settled), 1.0, "at least", ""),
     ]
-    limit = _limit(run.query, latency)
+    limit = figures.limit_check(run.query, figures.summary(latencies.visible))
     events = run.rate * run.seconds
     cpu = figures.used_between(load.before, load.after, events)
     if (generators := load.engine.pop("generator_cpu_s", None)) is not None:
         # Its processes come and go within the span: of all events instead.
         cpu["generators"] = round(generators * 1e6 / run.events, 3)
         cpu["total"] = round(cpu["total"] + cpu["generators"], 3)
-    keeps_up = latency is not None and all(check.ok for check in keeping_up)
+    keeps_up = len(latencies.visible) > 0 and all(check.ok for check in keeping_up)
     appended = load.bytes_appended
-    return {
-        "bench": "nexmark",
-        "system": system,
-        "variant": variant,
-        "query": run.query,
-        "mode": run.output_mode,
-        "rate": run.rate,
-        "seconds": run.seconds,
-        "warm_seconds": run.warm_seconds,
-        "seed": run.seed,
-        "generators": run.generators,
-        "workers": None,
-        "commit_interval_ms": None,
-        "flush_ms": run.flush_ms,
-        "watermark_ms": None,
-        "latency_ms": latency,
-        "latency_from": latency_from(run.query, run.output_mode),
-        "rows": len(visible),
-        "percentiles": figures.curve(visible),
-        "emitted_latency_ms": figures.summary(emitted),
-        "throughput_events_per_s": None,
-        "events": run.events,
-        "results_per_s": round(len(visible) / run.seconds, 1),
-        "lag_events": None,
-        "latency_growth_ms_per_s": round(growth, 2),
-        "keeps_up": keeps_up,
-        "is_sustained": keeps_up and limit.ok,
-        "cpu_s_per_million_events": cpu,
-        "memory_mib": figures.memory_mib(load.after),
-        "markers_per_s": None,
-        "bytes_appended": appended,
-        "bytes_appended_per_event": None if appended is None else round(appended / events, 1),
-        "schedule": schedule,
-        "oracle": "skipped",
-        "oracle_reason": "not asked for",
-        "checks": [check.as_json() for check in [limit, *keeping_up]],
-        "engine": load.engine,
-        "commit": commit(),
-        "machine": machine_class(),
-    }
+    return make_object(
+        *(system, variant, run, latencies, [limit, *keeping_up]),
+        events=run.events,
+        latency_growth_ms_per_s=round(growth, 2),
+        keeps_up=keeps_up,
+        is_sustained=keeps_up and limit.ok,
+        cpu_s_per_million_events=cpu,
+        memory_mib=figures.memory_mib(load.after),
+        bytes_appended=appended,
+        bytes_appended_per_event=None if appended is None else round(appended / events, 1),
+        schedule=schedule,
+        engine=load.engine,
+    )

@@ -20,7 +20,7 @@ import sys
 import threading
 import tomllib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -321,10 +321,3 @@ class Peer:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass  # the group is empty
-
-
-def absent_lines(specs: dict[str, PeerSpec]) -> Iterator[str]:
-    """One line for each peer that cannot run here."""
-    for spec in specs.values():
-        if (missing := spec.missing) is not None:
-            yield f"{spec.name} is skipped, {missing}"

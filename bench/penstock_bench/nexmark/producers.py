@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import os
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 import uvloop
 
-from penstock.errors import DeadlineExceeded, Unavailable
+from penstock.errors import Unavailable
 from penstock.limits import MIB, PAYLOAD_BYTES_MAX
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -34,10 +33,12 @@ from penstock.log.records import Appended, NewEntry
 from penstock.stream.batches import encode_trusted, split_batch
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import connect
+from penstock_bench.child import Child, context
+from penstock_bench.measure import SECOND_US, now_us
 from penstock_bench.nexmark import model
 from penstock_bench.nexmark.draws import Ints
 from penstock_bench.nexmark.generator import Generator, Parameters
-from penstock_bench.nexmark.pace import HELD_MS, SECOND_US, Delays, Schedule, held_ms, judge
+from penstock_bench.nexmark.pace import HELD_MS, Delays, Schedule, held_ms, judge
 
 #: How far ahead of its time a batch may be made: bridges pauses of the machine.
 _AHEAD_US: Final = 60_000
@@ -47,7 +48,6 @@ _MAKE_ROWS: Final = 2_000
 #: Unacknowledged bytes at which a generator waits for the log.
 _PENDING_BYTES_MAX: Final = 256 * MIB
 _START_SECONDS: Final = 60.0
-_context = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,6 @@ class _Part:
     own: Delays = field(default_factory=Delays)
 
 
-def now_us() -> int:
-    """The wall clock: the one clock that all processes and all events share."""
-    return time.time_ns() // 1_000
-
-
 class Producers:
     """Generator processes of one stream, as a harness holds them: one command at a time.
 
@@ -126,22 +121,15 @@ class Producers:
         with connect(target, token_file=token_file, tls_ca=tls_ca) as log:
             log.create_stream(stream, model.EVENT)
             where = _Target(log.target, stream, log.token_file, log.tls_ca)
-        self._counters = [_context.RawValue("q", 0) for _ in range(generators)]
-        self._pipes: list[Connection] = []
-        self._processes = []
+        self._counters = [context.RawValue("q", 0) for _ in range(generators)]
         self._running = False
         self._bar_ms = HELD_MS
-        for counter in self._counters:
-            ours, theirs = _context.Pipe()
-            process = _context.Process(
-                target=_serve, args=(where, self._parameters.seed, theirs, counter), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        self._children = [
+            Child(f"generator {number}", _serve, where, self._parameters.seed, counter)
+            for number, counter in enumerate(self._counters)
+        ]
         try:
-            self._collect(str, _START_SECONDS)
+            self._collect(_START_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -149,7 +137,7 @@ class Producers:
     @property
     def pids(self) -> list[int]:
         """The processes, for whoever measures them."""
-        return [process.pid for process in self._processes if process.pid is not None]
+        return [child.pid for child in self._children]
 
     def parameters(self, *, rate: float, base_ms: int) -> Parameters:
         """The parameters of the events that `begin` sends: what the stream must then hold."""
@@ -177,11 +165,11 @@ class Producers:
         for counter in self._counters:
             counter.value = 0
         parameters = self.parameters(rate=rate, base_ms=base_ms)
-        for generator, pipe in enumerate(self._pipes):
+        for generator, child in enumerate(self._children):
             schedule = Schedule(
-                start_us, rate, count, first, generator, len(self._pipes), flush_us=flush_us
+                start_us, rate, count, first, generator, len(self._children), flush_us=flush_us
             )
-            pipe.send(_Command(schedule, parameters))
+            child.send(_Command(schedule, parameters))
 
     def sent(self) -> int:
         """Events acknowledged since `begin`. Cheap, at any time."""
@@ -192,7 +180,7 @@ class Producers:
 
         Raises DeadlineExceeded if it takes longer, Unavailable if a generator failed.
         """
-        parts: list[_Part] = self._collect(_Part, timeout)
+        parts: list[_Part] = self._collect(timeout)
         self._running = False
         delays, own = Delays(), Delays()
         for part in parts:
@@ -211,31 +199,15 @@ class Producers:
             note=note,
         )
 
-    def _collect(self, kind: type, timeout: float) -> list[Any]:
+    def _collect(self, timeout: float) -> list[Any]:
         """One answer of each process."""
         deadline = time.monotonic() + timeout
-        answers = []
-        for number, pipe in enumerate(self._pipes):
-            try:
-                if not pipe.poll(max(0.0, deadline - time.monotonic())):
-                    raise DeadlineExceeded(f"generator {number} did not answer in {timeout:g} s")
-                answer = pipe.recv()
-            except (EOFError, OSError) as error:
-                raise Unavailable(f"the process of generator {number} ended") from error
-            if isinstance(answer, Exception) or not isinstance(answer, kind):
-                raise Unavailable(f"generator {number} failed: {answer}")
-            answers.append(answer)
-        return answers
+        return [child.answer(deadline - time.monotonic()) for child in self._children]
 
     def close(self) -> None:
         """End the processes, sent or not. Idempotent."""
-        for pipe in self._pipes:
-            pipe.close()
-        for process in self._processes:
-            process.join(2)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+        for child in self._children:
+            child.close(2.0)
 
     def __enter__(self) -> Producers:
         return self
@@ -244,9 +216,7 @@ class Producers:
         self.close()
 
 
-def _serve(where: _Target, seed: int, commands: Connection, counter: Any) -> None:
-    """Ends when the other side closes its end of the pipe, or dies."""
-
+def _serve(where: _Target, seed: int, counter: Any, commands: Connection) -> None:
     async def main() -> None:
         resolve = endpoint(where.target, token_file=where.token_file, tls_ca=where.tls_ca)
         async with await AsyncLog.connect(resolve) as log:
@@ -262,7 +232,11 @@ def _serve(where: _Target, seed: int, commands: Connection, counter: Any) -> Non
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass  # the harness ended, or the whole terminal was interrupted; the harness says so
     except Exception as error:
-        commands.send(Unavailable(f"{type(error).__name__}: {error}"))
+        commands.send(_failed(error))
+
+
+def _failed(error: Exception) -> Unavailable:
+    return Unavailable(f"a generator failed: {type(error).__name__}: {error}")
 
 
 def _warm(seed: int) -> None:
@@ -314,7 +288,7 @@ class _Run:
             if self._error is not None:
                 raise self._error
         except Exception as error:
-            return Unavailable(f"{type(error).__name__}: {error}")
+            return _failed(error)
         finally:
             gc.enable()
         self._part.cpu_s = time.process_time() - started

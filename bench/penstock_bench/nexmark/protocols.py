@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from penstock_bench.nexmark.run import Bench, Run, Say
+from penstock_bench.nexmark.run import Bench, Run
 from penstock_bench.protocols.choosing import PROTOCOLS, ProtocolName
-from penstock_bench.report import Check, Report
+from penstock_bench.report import Check, Report, Say
 
 #: Events a second: each well within what all protocols hold on two cores.
 RATES: Final[Mapping[str, float]] = {"q1": 20_000, "q4": 2_000, "q5": 4_000, "q8": 20_000}

@@ -12,15 +12,18 @@ equally many rows of state, or the check says by how many they differ.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from penstock_bench.recovery import RATIO_BAR, RecoveryBenchSizes, RecoveryFigures, measure_resume
-from penstock_bench.report import Check, Report
-
-Say = Callable[[str], None]
+from penstock_bench.recovery import (
+    RecoveryBenchSizes,
+    RecoveryFigures,
+    measure_resume,
+    resume_checks,
+)
+from penstock_bench.report import Report, Say
 
 BENCH: Final = "nexmark_recovery"
 RATES: Final = (10_000, 20_000, 40_000)
@@ -48,17 +51,7 @@ def make_report(per_rate: Mapping[int, RecoveryFigures], *, seconds: int, rounds
     """The verdict, and one object per rate."""
     checks = []
     for rate, own in per_rate.items():
-        with_s = statistics.median(own.with_checkpoints)
-        without_s = statistics.median(own.without)
-        checks.append(
-            Check(
-                f"{rate:,} events/s: resume with checkpoints, times faster",
-                without_s / with_s, RATIO_BAR, "at least", "x",
-                f"medians of {len(own.without)} rounds: {without_s:.3f} s without, {with_s:.3f} s",
-            )
-        )  # fmt: skip
-        differ = f"{rate:,} events/s: difference in rows of state"
-        checks.append(Check(differ, own.rows_differ, 0, "at most", "rows"))
+        checks += resume_checks(own, f"{rate:,} events/s: ")
     figures = {"rates": [_figures(rate, own) for rate, own in per_rate.items()]}
     parameters = {"query": "q8", "seconds": seconds, "rounds": rounds, "rates": list(per_rate)}
     return Report(BENCH, checks, figures, parameters)

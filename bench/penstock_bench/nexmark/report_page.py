@@ -399,12 +399,11 @@ def _number(value: Any) -> str:
 
 
 def _css() -> str:
-    def values(*, dark: bool) -> str:
-        return "".join(f"{name}:{value};" for name, value in charts.css_values(dark=dark).items())
-
+    pairs = charts.css_variables().items()
+    light, dark = ("".join(f"{name}:{pair[n]};" for name, pair in pairs) for n in (0, 1))
     return (
-        f":root{{color-scheme:light dark;{values(dark=False)}}}"
-        f"@media(prefers-color-scheme:dark){{:root{{{values(dark=True)}}}}}{_RULES}"
+        f":root{{color-scheme:light dark;{light}}}"
+        f"@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{_RULES}"
     )
 
 

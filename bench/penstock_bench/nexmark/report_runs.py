@@ -109,35 +109,26 @@ class Point(NamedTuple):
     is_kept_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     series: Series
     points: tuple[Point, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One query."""
-
-    query: str
-    #: What it is about beyond the query: a rate, an interval.
-    note: str
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """A distribution: (percent, milliseconds), rising."""
 
     series: Series
     steps: tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePanel:
+class Panel(NamedTuple):
+    """One query: its lines, or its distributions."""
+
     query: str
+    #: What it is about beyond the query: a rate, an interval.
     note: str
-    curves: tuple[Curve, ...]
+    lines: tuple[Line, ...] = ()
+    curves: tuple[Curve, ...] = ()
 
 
 class Ratio(NamedTuple):
@@ -208,11 +199,8 @@ def load(directory: Path) -> Loaded:
             except (KeyError, TypeError, ValueError) as error:
                 skipped.append(f"{name}: a run that cannot be read ({error!r})")
     if not runs and recovery is None:
-        raise NotFound(
-            f"no results in {directory} ({len(skipped)} other files); {remedy}"
-            if skipped
-            else f"no results in {directory}; {remedy}"
-        )
+        others = f" ({len(skipped)} other files)" if skipped else ""
+        raise NotFound(f"no results in {directory}{others}; {remedy}")
     return Loaded(tell_apart(runs), recovery, tuple(skipped), tuple(refused))
 
 
@@ -315,6 +303,10 @@ def all_series(runs: Iterable[Run]) -> list[Series]:
     return sorted(series, key=lambda own: (own != OURS, own.system != "penstock", own))
 
 
+def _select(runs: Iterable[Run], query: str, series: Series) -> list[Run]:
+    return [run for run in runs if (run.query, run.series) == (query, series)]
+
+
 def _most(
     runs: Iterable[Run], group: Callable[[Run], float], member: Callable[[Run], Hashable]
 ) -> float | None:
@@ -395,7 +387,7 @@ def _point(x: float, runs: Sequence[Run]) -> Point:
     )
 
 
-def curve_panels(runs: Sequence[Run]) -> list[CurvePanel]:
+def curve_panels(runs: Sequence[Run]) -> list[Panel]:
     """Distributions at the rate that most series were measured at; of repeats the middle one."""
     usual = [run for run in usual_runs(runs) if run.latency_ms and len(run.percentiles) > 1]
     panels = []
@@ -405,12 +397,10 @@ def curve_panels(runs: Sequence[Run]) -> list[CurvePanel]:
         at_rate = [run for run in own if run.rate == rate]
         curves = []
         for series in all_series(at_rate):
-            repeats = sorted(
-                (run for run in at_rate if run.series == series),
-                key=lambda run: run.latency_ms["p50"],
-            )
+            repeats = _select(at_rate, query, series)
+            repeats.sort(key=lambda run: run.latency_ms["p50"])
             curves.append(Curve(series, repeats[len(repeats) // 2].percentiles))
-        panels.append(CurvePanel(query, f"{rate:,.0f} events/s", tuple(curves)))
+        panels.append(Panel(query, f"{rate:,.0f} events/s", curves=tuple(curves)))
     return panels
 
 
@@ -434,7 +424,7 @@ def ratios(runs: Sequence[Run]) -> list[Ratio]:
 
 def _medians(runs: Sequence[Run], query: str, series: Series) -> dict[float, float]:
     """The median of p50 by rate."""
-    own = [run for run in runs if run.query == query and run.series == series]
+    own = _select(runs, query, series)
     return {
         rate: statistics.median(run.latency_ms["p50"] for run in own if run.rate == rate)
         for rate in {run.rate for run in own}
@@ -447,7 +437,7 @@ def saturation(runs: Sequence[Run]) -> list[Held]:
     rates_held = []
     for query in all_queries(usual):
         for series in all_series(usual):
-            own = [run for run in usual if run.query == query and run.series == series]
+            own = _select(usual, query, series)
             if len({run.rate for run in own}) > 1:
                 rates_held.append(_held(query, series, own))
     return rates_held

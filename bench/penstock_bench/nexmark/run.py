@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,10 +23,11 @@ import pyarrow as pa
 
 from penstock.errors import BadRequest
 from penstock.stream.session import Log, connect
-from penstock_bench.driver_process import DriverProcess
-from penstock_bench.measure import scratch
+from penstock_bench.child import Child
+from penstock_bench.driver_process import Session
+from penstock_bench.measure import SECOND_US, next_second, now_us, scratch
 from penstock_bench.nexmark import model
-from penstock_bench.nexmark.driver import Look, Settle, StartQuery, StopQuery, start_driver
+from penstock_bench.nexmark.driver import look, settle, start_nexmark_driver, start_timed
 from penstock_bench.nexmark.figures import Appended, Position, Usage
 from penstock_bench.nexmark.generator import Parameters, rhino_parameters
 from penstock_bench.nexmark.oracle import Verdict, ask_oracle
@@ -36,12 +38,11 @@ from penstock_bench.nexmark.result import Measured, make_result
 from penstock_bench.nexmark.timed import APPEND, MODES, WINDOWED
 from penstock_bench.nexmark.visible import Rows, Visible, decode
 from penstock_bench.protocols.choosing import ProtocolName
+from penstock_bench.report import Say
 
-Say = Callable[[str], None]
 #: How much of a run is over, from 0 to 1, and how it stands.
 Show = Callable[[float, str], None]
 
-SECOND_US: Final = 1_000_000
 #: Looks at the log, and at the query.
 _TAIL_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 0.5
@@ -142,7 +143,8 @@ class Bench:
             self._root = stack.enter_context(scratch("penstock-nexmark-", self._parent))
             self._log: Log = stack.enter_context(contextlib.closing(connect(self._root / "log")))
             self._say("starting Spark")
-            self._driver = stack.enter_context(contextlib.closing(start_driver(self._root / "log")))
+            driver = start_nexmark_driver(self._root / "log")
+            self._driver = stack.enter_context(contextlib.closing(driver))
             self._held = stack.pop_all()
         return self
 
@@ -195,22 +197,28 @@ class Bench:
         with Producers(
             target, stream=source, generators=run.generators, parameters=run.parameters
         ) as producers:
-            self._driver.ask(
-                StartQuery(
-                    run.query, run.output_mode, source, result, run.workers, run.protocol,
-                    run.commit_interval_ms, run.lateness_ms,
-                )
-            )  # fmt: skip
+            start = partial(
+                start_timed,
+                query=run.query,
+                mode=run.output_mode,
+                source=source,
+                result=result,
+                workers=run.workers,
+                protocol=run.protocol,
+                commit_interval_ms=run.commit_interval_ms,
+                watermark_ms=run.lateness_ms,
+            )
+            self._driver.ask(start)
             visible = Visible(self._log, result)
             phase = Phase(self._log, self._driver, producers, visible, source, self._show)
             try:
                 yield phase
             except Exception:
                 # If the query failed, its error is the better one.
-                self._driver.ask(StopQuery())
+                self._driver.ask(Session.stop)
                 raise
             # Not after an interrupt: the driver was interrupted, too.
-            self._driver.ask(StopQuery())
+            self._driver.ask(Session.stop)
 
 
 class Phase:
@@ -219,7 +227,7 @@ class Phase:
     def __init__(
         self,
         log: Log,
-        driver: DriverProcess,
+        driver: Child,
         producers: Producers,
         visible: Visible,
         source: str,
@@ -240,7 +248,7 @@ class Phase:
     def measure(self, run: Run) -> tuple[Measured, Rows]:
         """The paced load, and what came of it."""
         # From a whole second on: windows then end at the same event numbers in every run.
-        start_us = (_now_us() + _AHEAD_US) // SECOND_US * SECOND_US + SECOND_US
+        start_us = next_second(now_us() + _AHEAD_US)
         from_us = start_us + round(run.warm_seconds * SECOND_US)
         to_us = from_us + round(run.seconds * SECOND_US)
         self.base_ms = start_us // 1_000
@@ -267,7 +275,7 @@ class Phase:
 
     def hurry(self, run: Run, count: int) -> tuple[bool, Rows]:
         """All events at once: their times are as far apart as ever, and all are due."""
-        now = _now_us()
+        now = now_us()
         self.base_ms = now // 1_000
         self._begin(run, now - round(count / run.rate * SECOND_US), count)
         self.producers.finished(_SETTLE_SECONDS + count / 10_000)
@@ -284,18 +292,18 @@ class Phase:
 
     def _watch(self, run: Run, start_us: int, until_us: int, to_us: int) -> None:
         """Look at the log and the query again and again, until then."""
-        while (now := _now_us()) < until_us:
+        while (now := now_us()) < until_us:
             self._look()
             done = max(0.0, (now - start_us) / (to_us - start_us))
             self._show(done, f"{run.query}: {self._appended[-1].events:,} events")
-            time.sleep(max(0.0, min(_TAIL_SECONDS, (until_us - _now_us()) / SECOND_US)))
+            time.sleep(max(0.0, min(_TAIL_SECONDS, (until_us - now_us()) / SECOND_US)))
 
     def _look(self) -> None:
         events = self.producers.sent()
-        self._appended.append(Appended(_now_us(), int(self._log.bounds().tail), events))
+        self._appended.append(Appended(now_us(), int(self._log.bounds().tail), events))
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._looked = time.monotonic()
-            position = self._driver.ask(Look())
+            position = self._driver.ask(look)
             if position is not None:
                 self._positions.append(position)
 
@@ -318,13 +326,9 @@ class Phase:
             end_ms = self.base_ms + round(count / run.rate * 1_000)
             self._log.stream(self._source).append(closing_events(end_ms + _SILENCE_MS))
         self._show(1.0, f"{run.query}: waiting for the last results")
-        is_settled = self._driver.ask(Settle(_SETTLE_SECONDS), 2 * _SETTLE_SECONDS)
+        is_settled = self._driver.ask(partial(settle, seconds=_SETTLE_SECONDS))
         self._visible.wait(_SETTLE_SECONDS)
         return is_settled, decode(self._visible.stop(), self._visible.schema)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def closing_events(time_ms: int) -> pa.RecordBatch:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock_bench.nexmark.run import Bench, Run, Say
+from penstock_bench.nexmark.run import Bench, Run
 from penstock_bench.nexmark.timed import STATELESS
-from penstock_bench.report import commit, machine_class
+from penstock_bench.report import Say, commit, machine_class
 
 FACTOR: Final = 2.0
 #: The gap at which the search ends.

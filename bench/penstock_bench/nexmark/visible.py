@@ -7,7 +7,6 @@ entries fetched. What the bytes say is looked at after the load has ended, not b
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -22,6 +21,7 @@ from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log
 from penstock.stream.tail import CommittedTail
 from penstock_bench.arrivals import appeared
+from penstock_bench.measure import now_us
 from penstock_bench.nexmark.figures import Floats
 from penstock_bench.nexmark.timed import LAT_TS
 
@@ -101,7 +101,7 @@ class Visible:
 
     def _look(self, tail: CommittedTail) -> None:
         counted = tail.next(_LOOK_SECONDS) or []
-        now = time.time_ns() // 1_000
+        now = now_us()
         with self._changed:
             for _, entries in counted:
                 self._seen += [Seen(now, entry.time_ms, entry.payload) for entry in entries]

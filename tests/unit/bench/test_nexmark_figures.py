@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from penstock_bench.measure import SECOND_US
 from penstock_bench.measure import percentile as plain_percentile
 from penstock_bench.nexmark.figures import (
-    SECOND_US,
     Appended,
     Lags,
     Position,

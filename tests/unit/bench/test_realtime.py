@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from penstock_bench.arrivals import Arrival, latencies
-from penstock_bench.load import PRICE_KEPT, SECOND_US, kept, make_bids, next_second
+from penstock_bench.load import PRICE_KEPT, kept, make_bids
+from penstock_bench.measure import SECOND_US, next_second
 from penstock_bench.queries import QUERIES
 from penstock_bench.realtime import (
     MICRO_BATCH_BEST,

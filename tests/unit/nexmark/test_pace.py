@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock_bench.nexmark.pace import SECOND_US, Delays, Schedule, growth_ms, held_ms, judge
+from penstock_bench.measure import SECOND_US
+from penstock_bench.nexmark.pace import Delays, Schedule, growth_ms, held_ms, judge
 
 START_US = 1_700_000_000_000_000
 
