@@ -22,7 +22,7 @@ import os
 import statistics
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,68 +110,64 @@ def run_bench(*, directory: Path | None, plan: ClusterBenchSizes, say: Say) -> R
                 machine.launch()
                 cluster.start(proxies=1, read_proxies=1)
                 machine.wait_ready()
-                uvloop.run(_Bench(root, cluster, plan, report, say).run())
+                bench = _Bench(root, cluster, Clients(cluster), plan, report, say)
+                uvloop.run(bench.run())
             finally:
                 machine.stop()
     return report
 
 
+@dataclass(slots=True)
 class _Bench:
     """All scenarios, on a cluster that runs."""
 
-    def __init__(
-        self, root: Path, cluster: LocalCluster, plan: ClusterBenchSizes, report: Report, say: Say
-    ) -> None:
-        self._root = root
-        self._cluster = cluster
-        self._plan = plan
-        self._report = report
-        self._say = say
-        self._data = os.urandom(KIB)
-        self._clients = Clients(cluster)
+    root: Path
+    cluster: LocalCluster
+    clients: Clients
+    plan: ClusterBenchSizes
+    report: Report
+    say: Say
+    data: bytes = field(default_factory=lambda: os.urandom(KIB))
 
     async def run(self) -> None:
         try:
-            for scenario in (
-                self._appends,
-                self._tails,
-                self._catch_up,
-                self._slow_node,
-                self._many_logs,
-                self._failover,
-            ):
-                await scenario()
+            await self._appends()
+            await self._tails()
+            await self._catch_up()
+            await self._slow_node()
+            await self._many_logs()
+            await self._failover()
         finally:
-            await self._clients.close()
+            await self.clients.close()
 
     def _check(self, name: str, value: float, bar: float, detail: str) -> None:
-        self._report.judge(Check(name, value, bar, "at most", "×", detail), self._say)
+        self.report.judge(Check(name, value, bar, "at most", "×", detail), self.say)
 
     async def _at_rate(self, appender: AsyncAppender, seconds: float | None = None) -> Times:
-        plan = self._plan
+        plan = self.plan
         duration = plan.rate_seconds if seconds is None else seconds
-        return await append_at_rate([appender], self._data, rate=plan.rate, seconds=duration)
+        return await append_at_rate([appender], self.data, rate=plan.rate, seconds=duration)
 
     # ---- appends, beside one machine
 
     async def _appends(self) -> None:
-        plan = self._plan
-        self._say(f"1 KiB appends, one in flight and {plan.rate:,}/s, beside one machine")
+        plan = self.plan
+        self.say(f"1 KiB appends, one in flight and {plan.rate:,}/s, beside one machine")
         times: dict[str, list[tuple[Times, Times]]] = {"one": [], "cluster": []}
         async with await AsyncLog.connect(
-            directory_endpoint(self._root / "one", start=False)
+            directory_endpoint(self.root / "one", start=False)
         ) as machine:
-            cluster = await self._clients.connect("main")
+            cluster = await self.clients.connect("main")
             appenders = {
                 "one": await machine.own_appender(),
                 "cluster": await cluster.own_appender(),
             }
             for appender in appenders.values():
-                await append_one_by_one(appender, self._data, plan.latency_appends // 3)
+                await append_one_by_one(appender, self.data, plan.latency_appends // 3)
                 await self._at_rate(appender, plan.rate_seconds / 3)
             for _ in range(plan.rounds):
                 for name, appender in appenders.items():
-                    single = await append_one_by_one(appender, self._data, plan.latency_appends)
+                    single = await append_one_by_one(appender, self.data, plan.latency_appends)
                     times[name].append((single, await self._at_rate(appender)))
         for place, load in enumerate(("one_in_flight", "at_rate")):
             figures: dict[str, Any] = {}
@@ -183,7 +179,7 @@ class _Bench:
                 50,
             )
             figures["p50_ratio_rounds"] = _rounded(ratios)
-            self._report.figures[f"append_us_{load}"] = figures
+            self.report.figures[f"append_us_{load}"] = figures
             self._check(
                 f"append_p50_over_one_machine_{load}",
                 statistics.median(ratios),
@@ -194,21 +190,21 @@ class _Bench:
     # ---- one slow node
 
     async def _slow_node(self) -> None:
-        plan = self._plan
-        self._say(f"one of three nodes with fsyncs slower by {SLOW_MS:g} ms, {plan.rate:,}/s")
-        process = self._cluster.add_node(_SLOW_NODE, {"fsync-delay-ms": SLOW_MS})
+        plan = self.plan
+        self.say(f"one of three nodes with fsyncs slower by {SLOW_MS:g} ms, {plan.rate:,}/s")
+        process = self.cluster.add_node(_SLOW_NODE, {"fsync-delay-ms": SLOW_MS})
         await asyncio.to_thread(process.wait_ready)
         healthy, slow = await self._two_ensembles()
         appenders = {"healthy": await healthy.own_appender(), "slow": await slow.own_appender()}
         times: dict[str, list[Times]] = {"healthy": [], "slow": []}
         for appender in appenders.values():
             await self._at_rate(appender, plan.slow_seconds)
-        before = await self._clients.node_counters(_SLOW_NODE)
+        before = await self.clients.node_counters(_SLOW_NODE)
         for _ in range(plan.slow_rounds):
             for name, appender in appenders.items():
                 times[name].append(await self._at_rate(appender, plan.slow_seconds))
                 await self._until_quiet()
-        after = await self._clients.node_counters(_SLOW_NODE)
+        after = await self.clients.node_counters(_SLOW_NODE)
         written = "penstock_node_written_records_total"
         blocks = int(after[written] - before[written])
         if blocks == 0:
@@ -217,7 +213,7 @@ class _Bench:
         fsyncs = after[f"{fsync}_count"] - before[f"{fsync}_count"]
         spent = after[f"{fsync}_sum"] - before[f"{fsync}_sum"]
         ratios = _ratios(times["slow"], times["healthy"], 99)
-        self._report.figures["slow_node_us"] = {
+        self.report.figures["slow_node_us"] = {
             **{name: _pooled(rounds) for name, rounds in times.items()},
             "p50_ratio_rounds": _rounded(_ratios(times["slow"], times["healthy"], 50)),
             "p99_ratio_rounds": _rounded(ratios),
@@ -230,19 +226,19 @@ class _Bench:
             SLOW_NODE_BAR,
             f"with one of three fsyncs slower by {SLOW_MS:g} ms; median of rounds",
         )
-        await self._clients.close([healthy, slow])
+        await self.clients.close([healthy, slow])
         await asyncio.to_thread(process.stop)
-        del self._cluster.nodes[_SLOW_NODE]
+        del self.cluster.nodes[_SLOW_NODE]
 
     async def _two_ensembles(self) -> tuple[AsyncLog, AsyncLog]:
         """A log without the slow node, and one with it: where a log lies depends on its name."""
         logs: dict[bool, AsyncLog] = {}
         for number in range(_NAMES_MAX):
             name = f"slow-{number}"
-            log = await self._clients.connect(name)
-            is_slow = _SLOW_NODE in await self._clients.nodes_of(name)
+            log = await self.clients.connect(name)
+            is_slow = _SLOW_NODE in await self.clients.nodes_of(name)
             if is_slow in logs:
-                await self._clients.close([log])
+                await self.clients.close([log])
             logs.setdefault(is_slow, log)
             if len(logs) == 2:
                 return logs[False], logs[True]
@@ -253,7 +249,7 @@ class _Bench:
         written, last = "penstock_node_written_records_total", -1.0
         for _ in range(50):
             await asyncio.sleep(0.15)
-            counters = [await self._clients.node_counters(name) for name in self._cluster.nodes]
+            counters = [await self.clients.node_counters(name) for name in self.cluster.nodes]
             now = sum(of_node[written] for of_node in counters)
             if now == last:
                 return
@@ -262,9 +258,9 @@ class _Bench:
     # ---- tails
 
     async def _tails(self) -> None:
-        plan = self._plan
-        self._say(f"{TAILS} tails of one log through one read proxy, beside a single one")
-        log = await self._clients.connect("tails")
+        plan = self.plan
+        self.say(f"{TAILS} tails of one log through one read proxy, beside a single one")
+        log = await self.clients.connect("tails")
         appender = await log.own_appender()
         per_count: dict[int, list[int]] = {1: [], TAILS: []}
         for number in range(plan.tail_rounds + 1):
@@ -272,8 +268,8 @@ class _Bench:
                 size = await self._tail_once(log, appender, count)
                 if number:  # the first round only warms up
                     per_count[count].append(size)
-        appended = plan.tail_entries * len(self._data)
-        self._report.figures["tails_node_bytes_over_appended"] = {
+        appended = plan.tail_entries * len(self.data)
+        self.report.figures["tails_node_bytes_over_appended"] = {
             f"{count} tails": _rounded([size / appended for size in sizes])
             for count, sizes in per_count.items()
         }
@@ -283,36 +279,36 @@ class _Bench:
             TAILS_BAR,
             "bytes that all nodes sent to readers while the same data was appended",
         )
-        await self._clients.close([log])
+        await self.clients.close([log])
 
     async def _tail_once(self, log: AsyncLog, appender: AsyncAppender, count: int) -> int:
         """Bytes that nodes sent while some tails followed an append load."""
-        plan = self._plan
-        readers = await self._clients.connect_all(["tails"] * count)
+        plan = self.plan
+        readers = await self.clients.connect_all(["tails"] * count)
         start = (await log.bounds()).tail
         tails = Tails(readers, start)
         try:
-            await append_one_by_one(appender, self._data, 5)
+            await append_one_by_one(appender, self.data, 5)
             await tails.reach((await log.bounds()).tail)
-            before = await self._clients.read_bytes()
-            fetched = await self._clients.fetched_bytes(_READER)
+            before = await self.clients.read_bytes()
+            fetched = await self.clients.fetched_bytes(_READER)
             rate = plan.rate
             seconds = plan.tail_entries / rate
-            await append_at_rate([appender], self._data, rate=rate, seconds=seconds)
+            await append_at_rate([appender], self.data, rate=rate, seconds=seconds)
             await tails.reach((await log.bounds()).tail)
-            appended = int(rate * seconds) * len(self._data)
-            if await self._clients.fetched_bytes(_READER) - fetched < appended:
+            appended = int(rate * seconds) * len(self.data)
+            if await self.clients.fetched_bytes(_READER) - fetched < appended:
                 raise RuntimeError("another proxy has served the tails: nothing was measured")
-            return await self._clients.read_bytes() - before
+            return await self.clients.read_bytes() - before
         finally:
             await tails.stop()
-            await self._clients.close(readers)
+            await self.clients.close(readers)
 
     # ---- many logs
 
     async def _many_logs(self) -> None:
-        plan = self._plan
-        self._say(f"{plan.logs_rate:,} appends/s over {plan.logs} logs of one proxy")
+        plan = self.plan
+        self.say(f"{plan.logs_rate:,} appends/s over {plan.logs} logs of one proxy")
         figures: dict[str, Any] = {}
         logs: list[AsyncLog] = []
         appenders: list[AsyncAppender] = []
@@ -320,35 +316,35 @@ class _Bench:
         for count in plan.logs:
             names = [f"many-{number}" for number in range(len(logs), count)]
             started = time.perf_counter()
-            logs += await self._clients.connect_all(names)
+            logs += await self.clients.connect_all(names)
             seconds += time.perf_counter() - started
             for log in logs[len(appenders) :]:
                 appenders.append(await log.own_appender())
-            await append_at_rate(appenders, self._data, rate=plan.logs_rate, seconds=1.0)
+            await append_at_rate(appenders, self.data, rate=plan.logs_rate, seconds=1.0)
             times = await append_at_rate(
-                appenders, self._data, rate=plan.logs_rate, seconds=plan.logs_seconds
+                appenders, self.data, rate=plan.logs_rate, seconds=plan.logs_seconds
             )
             figures[f"{count} logs"] = _pooled([times])
-            self._say(f"{count} logs: {figures[f'{count} logs']}")
+            self.say(f"{count} logs: {figures[f'{count} logs']}")
         figures["seconds_to_open_all"] = round(seconds, 2)
-        self._report.figures["many_logs_us"] = figures
-        await self._clients.close(logs)
+        self.report.figures["many_logs_us"] = figures
+        await self.clients.close(logs)
 
     # ---- failover
 
     async def _failover(self) -> None:
-        plan = self._plan
-        self._say("kill -9 of the owner, until the next acknowledged append")
-        other = self._cluster.add_proxy("p1")
+        plan = self.plan
+        self.say("kill -9 of the owner, until the next acknowledged append")
+        other = self.cluster.add_proxy("p1")
         await asyncio.to_thread(other.wait_ready)
-        log = await self._clients.connect("failover")
+        log = await self.clients.connect("failover")
         appender = await log.own_appender()
         rounds = []
         for _ in range(plan.failovers):
-            await append_one_by_one(appender, self._data, 20)
+            await append_one_by_one(appender, self.data, 20)
             rounds.append(await self._fail_over_once(appender))
-        await self._clients.close([log])
-        self._report.figures["failover_seconds"] = {
+        await self.clients.close([log])
+        self.report.figures["failover_seconds"] = {
             "kill_to_next_ack": [round(total, 3) for total, _ in rounds],
             "session_end_to_next_ack": [round(rest, 3) for _, rest in rounds],
         }
@@ -358,13 +354,12 @@ class _Bench:
         async with self._watched_owner("failover") as (port, gone):
             owner = next(
                 process
-                for name, process in self._cluster.proxies.items()
-                if json.loads((self._cluster.directory / f"{name}.json").read_text())["port"]
-                == port
+                for name, process in self.cluster.proxies.items()
+                if json.loads((self.cluster.directory / f"{name}.json").read_text())["port"] == port
             )
             killed_at = time.perf_counter()
             owner.kill()
-            await append_one_by_one(appender, self._data, 1)
+            await append_one_by_one(appender, self.data, 1)
             acked_at = time.perf_counter()
             gone_at = await gone
         await asyncio.to_thread(owner.start)
@@ -373,7 +368,7 @@ class _Bench:
     @contextlib.asynccontextmanager
     async def _watched_owner(self, log: str) -> AsyncIterator[tuple[int, asyncio.Future[float]]]:
         """Port of the log's owner, and when it was gone from the metadata."""
-        store = await self._clients.open_store()
+        store = await self.clients.open_store()
         try:
             path = f"/owners/{log}"
             value = await store.get(path)
@@ -401,12 +396,12 @@ class _Bench:
     # ---- catching up
 
     async def _catch_up(self) -> None:
-        plan = self._plan
-        self._say(f"a cold read proxy reads {plan.catch_up_entries:,} entries, and a tag of ten")
-        log = await self._clients.connect("catch-up")
+        plan = self.plan
+        self.say(f"a cold read proxy reads {plan.catch_up_entries:,} entries, and a tag of ten")
+        log = await self.clients.connect("catch-up")
         started = time.perf_counter()
         entries, pending = plan.catch_up_entries, 2 * MIB
-        await append_tagged(log, self._data, entries, tags=_TAGS, pending_bytes=pending)
+        await append_tagged(log, self.data, entries, tags=_TAGS, pending_bytes=pending)
         seconds = time.perf_counter() - started
         end = (await log.bounds()).tail
         figures: dict[str, Any] = {
@@ -420,23 +415,23 @@ class _Bench:
                 if count < plan.catch_up_entries // share:
                     raise RuntimeError(f"read {count} entries of {plan.catch_up_entries // share}")
                 figures[f"{name}_mb_per_second"].append(round(_megabytes(count) / seconds, 1))
-        self._report.figures["catch_up"] = figures
-        await self._clients.close([log])
+        self.report.figures["catch_up"] = figures
+        await self.clients.close([log])
 
     async def _read_cold(self, tags: list[str] | None, end: int) -> tuple[int, float]:
         """Entries, and seconds until all were read, through a read proxy that has nothing yet."""
-        proxy = self._cluster.proxies[_READER]
+        proxy = self.cluster.proxies[_READER]
         await asyncio.to_thread(proxy.stop)
         await asyncio.to_thread(proxy.start)
-        self._clients.look_again()
-        reader = await self._clients.connect("catch-up")
+        self.clients.look_again()
+        reader = await self.clients.connect("catch-up")
         await count_entries(reader, ["nothing"], start=end - 1, end=end)  # it is connected
         started = time.perf_counter()
         count = await count_entries(reader, tags, start=0, end=end)
         seconds = time.perf_counter() - started
-        if await self._clients.fetched_bytes(_READER) < self._plan.catch_up_entries * KIB:
+        if await self.clients.fetched_bytes(_READER) < self.plan.catch_up_entries * KIB:
             raise RuntimeError("another proxy has served the reader: nothing was measured")
-        await self._clients.close([reader])
+        await self.clients.close([reader])
         return count, seconds
 
 

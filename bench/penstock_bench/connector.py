@@ -114,49 +114,47 @@ def run_bench(*, directory: Path | None, plan: ConnectorBenchSizes, say: Say) ->
         contextlib.closing(connect(root / "log")) as log,
         _session() as spark,
     ):
-        figures = Bench(Queries(spark, root / "log", root), log, root, plan, say).run()
+        figures = Bench(Queries(spark, root / "log", root), log, root / "bids", plan, say).run()
     report = make_report(figures, plan)
     report.figures["load_average_before"] = busy
     report.figures["load_average_after"] = round(os.getloadavg()[0], 2)
     return report
 
 
+@dataclass(slots=True)
 class Bench:
-    """One run over one log."""
+    """One run over one log, and over files in a directory that is not there yet."""
 
-    def __init__(
-        self, queries: Queries, log: Log, root: Path, plan: ConnectorBenchSizes, say: Say
-    ) -> None:
-        self._queries = queries
-        self._log = log
-        self._files = root / "bids"
-        self._plan = plan
-        self._say = say
-        self._figures = ConnectorFigures()
-        self._made = 0
+    queries: Queries
+    log: Log
+    files: Path
+    plan: ConnectorBenchSizes
+    say: Say
+    figures: ConnectorFigures = field(default_factory=ConnectorFigures)
+    made: int = 0
 
     def run(self) -> ConnectorFigures:
         self._triggers()
         self._throughput()
-        return self._figures
+        return self.figures
 
     # ---- triggers
 
     def _triggers(self) -> None:
-        plan = self._plan
-        with _feeding(self._log.create_stream("ticks", _TICKS), plan):
+        plan = self.plan
+        with _feeding(self.log.create_stream("ticks", _TICKS), plan):
             for number in range(0 if plan.warm_round else 1, plan.rounds + 1):
                 for pair in SMALL:
                     triggers = self._run_small(pair)
                     if number:
-                        self._figures.small.setdefault(pair, []).append(triggers)
+                        self.figures.small.setdefault(pair, []).append(triggers)
                 self._say_round(number)
 
     def _run_small(self, pair: Pair) -> Triggers:
-        plan = self._plan
-        result = self._result(_TICKS) if pair.sink == PENSTOCK else ""
-        triggers = self._queries.run_some(
-            self._queries.read_small(pair.source, "ticks", plan.trigger_rows),
+        plan = self.plan
+        result = self._result(pair, _TICKS)
+        triggers = self.queries.run_some(
+            self.queries.read_small(pair.source, "ticks", plan.trigger_rows),
             pair.sink,
             result,
             warm=plan.warm_triggers,
@@ -164,13 +162,13 @@ class Bench:
             seconds=_QUERY_SECONDS,
         )
         if result:
-            self._figures.rows_off += count_rows_off(self._log.stream(result).read()["value"])
+            self.figures.rows_off += count_rows_off(self.log.stream(result).read()["value"])
         return triggers
 
     def _say_round(self, number: int) -> None:
         if number:
-            both, base = self._figures.small[BOTH][-1], self._figures.small[BASE][-1]
-            self._say(
+            both, base = self.figures.small[BOTH][-1], self.figures.small[BASE][-1]
+            self.say(
                 f"triggers, round {number}: p50 {_p50(both):.0f} ms for {BOTH},"
                 f" {_p50(base):.0f} ms for {BASE}"
             )
@@ -178,68 +176,71 @@ class Bench:
     # ---- throughput
 
     def _throughput(self) -> None:
-        plan = self._plan
+        plan = self.plan
         schema = self._fill()
-        cached = self._queries.load(PARQUET, str(self._files)).cache()
+        cached = self.queries.load(PARQUET, str(self.files)).cache()
         cached.count()
         for number in range(0 if plan.warm_round else 1, plan.rounds + 1):
             for pair in STREAMING:
                 rate = self._run_streaming(pair, schema)
                 if number:
-                    self._figures.streaming.setdefault(pair, []).append(rate)
+                    self.figures.streaming.setdefault(pair, []).append(rate)
             for pair in BATCH if plan.with_batches else ():
                 rate = self._run_batch(pair, cached)
                 if number:
-                    self._figures.batch.setdefault(pair, []).append(rate)
-            self._say(f"throughput, round {number} of {plan.rounds}")
+                    self.figures.batch.setdefault(pair, []).append(rate)
+            self.say(f"throughput, round {number} of {plan.rounds}")
         cached.unpersist()
 
     def _fill(self) -> Any:
         """The same rows in a stream and in files; the schema of the files, as Spark has it."""
-        rows = self._plan.rows
+        rows = self.plan.rows
         bids = make_bids(0, rows, start_us=next_second(now_us()), rate=100_000)
-        self._figures.row_bytes = bids.nbytes / rows
-        stream = self._log.create_stream("bids", BIDS)
+        self.figures.row_bytes = bids.nbytes / rows
+        stream = self.log.create_stream("bids", BIDS)
         table = pa.Table.from_batches([bids]).cast(stream.schema)
         for first in range(0, rows, _APPEND_ROWS):
             stream.append(table.slice(first, _APPEND_ROWS))
-        self._files.mkdir()
+        self.files.mkdir()
         share = -(-rows // _FILES)
         for number in range(_FILES):
             part = table.slice(number * share, share)
-            pq.write_table(part, self._files / f"{number}.parquet")
-        return self._queries.load(PARQUET, str(self._files)).schema
+            pq.write_table(part, self.files / f"{number}.parquet")
+        return self.queries.load(PARQUET, str(self.files)).schema
 
     def _run_streaming(self, pair: Pair, schema: Any) -> float:
         """Rows a second, by the time of the triggers that had rows."""
-        plan = self._plan
-        place = str(self._files) if pair.source == PARQUET else "bids"
-        frame = self._queries.read_all(pair.source, place, schema, plan.rows)
+        plan = self.plan
+        place = str(self.files) if pair.source == PARQUET else "bids"
+        frame = self.queries.read_all(pair.source, place, schema, plan.rows)
         if pair.source == RATE:  # it has no end
-            triggers = self._queries.run_some(
+            triggers = self.queries.run_some(
                 frame, pair.sink, "", warm=1, triggers=2, seconds=_QUERY_SECONDS
             )
             return triggers.rows_per_s
-        result = self._result(BIDS) if pair.sink == PENSTOCK else ""
-        triggers = self._queries.run_all(frame, pair.sink, result, _QUERY_SECONDS)
-        self._figures.rows_off += abs(triggers.rows - plan.rows)
+        result = self._result(pair, BIDS)
+        triggers = self.queries.run_all(frame, pair.sink, result, _QUERY_SECONDS)
+        self.figures.rows_off += abs(triggers.rows - plan.rows)
         if result:
-            self._figures.rows_off += abs(self._log.stream(result).read().num_rows - plan.rows)
+            self.figures.rows_off += abs(self.log.stream(result).read().num_rows - plan.rows)
         return triggers.rows_per_s
 
     def _run_batch(self, pair: Pair, cached: Any) -> float:
-        place = str(self._files) if pair.source == PARQUET else "bids"
-        frame = cached if pair.source == _CACHED else self._queries.load(pair.source, place)
-        result = self._result(BIDS) if pair.sink == PENSTOCK else ""
-        seconds = self._queries.save(frame, pair.sink, result)
+        place = str(self.files) if pair.source == PARQUET else "bids"
+        frame = cached if pair.source == _CACHED else self.queries.load(pair.source, place)
+        result = self._result(pair, BIDS)
+        seconds = self.queries.save(frame, pair.sink, result)
         if result:
-            written = self._log.stream(result).read().num_rows
-            self._figures.rows_off += abs(written - self._plan.rows)
-        return self._plan.rows / seconds
+            written = self.log.stream(result).read().num_rows
+            self.figures.rows_off += abs(written - self.plan.rows)
+        return self.plan.rows / seconds
 
-    def _result(self, ddl: str) -> str:
-        self._made += 1
-        return self._log.create_stream(f"result-{self._made}", ddl).name
+    def _result(self, pair: Pair, ddl: str) -> str:
+        """A new stream, if the pair writes to one."""
+        if pair.sink != PENSTOCK:
+            return ""
+        self.made += 1
+        return self.log.create_stream(f"result-{self.made}", ddl).name
 
 
 @contextlib.contextmanager

@@ -20,12 +20,7 @@ RATE_MICRO_BATCH: Final = "rate-micro-batch"
 NOOP: Final = "noop"
 #: Parts of a trigger, as Spark names them.
 PARTS: Final = (
-    "latestOffset",
-    "getBatch",
-    "queryPlanning",
-    "walCommit",
-    "addBatch",
-    "commitOffsets",
+    *("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets"),
 )
 TRIGGER: Final = "triggerExecution"
 _POLL_SECONDS: Final = 0.05
@@ -81,7 +76,7 @@ class Queries:
         """All rows of a stream or a directory as a streaming frame; `rate`: so many a second."""
         reader = self._spark.readStream.format(source)
         if source == PENSTOCK:
-            return reader.option("log", self._log).option("stream", place).load()
+            return reader.options(log=self._log, stream=place).load()
         if source == PARQUET:
             return reader.schema(schema).load(place)
         return reader.option("rowsPerSecond", rows).load().selectExpr(*_BIDS_OF_RATE)
@@ -90,10 +85,9 @@ class Queries:
         """Triggers of so many rows, one task each."""
         reader = self._spark.readStream.format(source)
         if source == PENSTOCK:
-            reader = reader.option("log", self._log).option("stream", stream)
-            reader = reader.option("startingPosition", "latest").option("partitions", 1)
-            return reader.option("maxRowsPerTrigger", rows).load()
-        return reader.option("rowsPerBatch", rows).option("numPartitions", 1).load()
+            latest = {"startingPosition": "latest", "partitions": 1, "maxRowsPerTrigger": rows}
+            return reader.options(log=self._log, stream=stream, **latest).load()
+        return reader.options(rowsPerBatch=rows, numPartitions=1).load()
 
     def run_all(self, frame: Any, sink: str, place: str, seconds: float) -> Triggers:
         """Until all that is there was processed."""
@@ -123,7 +117,7 @@ class Queries:
     def _write(self, frame: Any, sink: str, place: str, own: str) -> Any:
         writer = frame.writeStream.format(sink).option("checkpointLocation", f"{own}/checkpoint")
         if sink == PENSTOCK:
-            return writer.option("log", self._log).option("stream", place)
+            return writer.options(log=self._log, stream=place)
         return writer.option("path", f"{own}/files") if sink == PARQUET else writer
 
     # ---- batches
@@ -131,7 +125,7 @@ class Queries:
     def load(self, source: str, place: str) -> Any:
         reader = self._spark.read.format(source)
         if source == PENSTOCK:
-            return reader.option("log", self._log).option("stream", place).load()
+            return reader.options(log=self._log, stream=place).load()
         return reader.load(place)
 
     def save(self, frame: Any, sink: str, place: str) -> float:
@@ -139,7 +133,7 @@ class Queries:
         files = tempfile.mkdtemp(dir=self._scratch)
         writer = frame.write.format(sink).mode("append")
         if sink == PENSTOCK:
-            writer = writer.option("log", self._log).option("stream", place)
+            writer = writer.options(log=self._log, stream=place)
         started = time.perf_counter()
         writer.save(files) if sink == PARQUET else writer.save()
         took = time.perf_counter() - started

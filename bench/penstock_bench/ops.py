@@ -20,6 +20,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.ops.api import Delta
 from penstock.ops.payloads import decode_delta, encode_delta
@@ -76,42 +79,28 @@ def _project_filter(frames: Frames) -> Any:
 
 
 def _count_max(frames: Frames) -> Any:
-    from pyspark.sql import functions as F
-
     return frames["events"].groupBy("key").agg(F.count("*"), F.max("value"))
 
 
 def _tumbling(frames: Frames) -> Any:
-    from pyspark.sql import functions as F
-
     events = frames["events"].withWatermark("ts", "1 second")
     return events.groupBy(F.window("ts", "1 second"), (F.col("key") % 100).alias("k")).count()
 
 
 def _sliding(frames: Frames) -> Any:
-    from pyspark.sql import functions as F
-
     events = frames["events"].withWatermark("ts", "1 second")
     window = F.window("ts", "10 seconds", "2 seconds")
     return events.groupBy(window, (F.col("key") % 100).alias("k")).count()
 
 
-def _windowed(frame: Any, time_column: str, value: str) -> Any:
-    from pyspark.sql import functions as F
-
-    marked = frame.withWatermark(time_column, "1 second")
-    return marked.select("key", value, F.window(time_column, "1 second").alias("window"))
-
-
 def _window_join(frames: Frames) -> Any:
-    left = _windowed(frames["events"], "ts", "value")
-    right = _windowed(frames["others"], "ts", "price")
+    window = F.window("ts", "1 second").alias("window")
+    left = frames["events"].withWatermark("ts", "1 second").select("key", "value", window)
+    right = frames["others"].withWatermark("ts", "1 second").select("key", "price", window)
     return left.join(right, ["key", "window"])
 
 
 def _interval_join(frames: Frames) -> Any:
-    from pyspark.sql import functions as F
-
     left = frames["events"].withWatermark("ts", "1 second").select("key", "value", "ts")
     right = frames["others"].withWatermark("ts", "1 second")
     right = right.selectExpr("key AS key2", "price", "ts AS ts2")
@@ -124,9 +113,6 @@ def _distinct(frames: Frames) -> Any:
 
 
 def _top_n(frames: Frames) -> Any:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     order = Window.partitionBy("k").orderBy(F.desc("price"), "ts")
     events = frames["events"].selectExpr("key % 1000 AS k", "price", "ts")
     return events.withColumn("rank", F.row_number().over(order)).where("rank <= 3")
@@ -195,8 +181,6 @@ def _cached(spark: Any, table: pa.Table) -> Any:
 def _plan(
     spark: Any, scenario: Scenario, tables: Mapping[str, pa.Table], directory: Path
 ) -> Planned:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     frames = {}
     for name in scenario.streams:
         path = directory / name

@@ -217,71 +217,66 @@ def run_bench(*, directory: Path | None, plan: RealtimeBenchSizes, say: Say) -> 
         contextlib.closing(connect(root / "log")) as log,
         contextlib.closing(start_load(root / "log")) as load,
     ):
-        results = Bench(root / "log", log, load, plan, say).run()
+        results = {q: {v: VariantFigures() for v in plan.variants} for q in plan.queries}
+        Bench(root / "log", log, load, plan, say, results).run()
     report = make_report(results, plan)
     report.figures["load_average_before"] = busy
     return report
 
 
+@dataclass(slots=True)
 class Bench:
     """One run over one log."""
 
-    def __init__(
-        self, directory: Path, log: Log, load: Child, plan: RealtimeBenchSizes, say: Say
-    ) -> None:
-        self._directory = directory
-        self._log = log
-        self._load = load
-        self._plan = plan
-        self._say = say
-        self._phases = 0
-        self._results: Results = {
-            query: {variant: VariantFigures() for variant in plan.variants}
-            for query in plan.queries
-        }
+    directory: Path
+    log: Log
+    load: Child
+    plan: RealtimeBenchSizes
+    say: Say
+    results: Results
+    phases: int = 0
 
-    def run(self) -> Results:
-        first = (self._plan.rounds + 1) // 2
+    def run(self) -> None:
+        first = (self.plan.rounds + 1) // 2
         self._real_time(range(first))
         for variant in self._peers():
-            with self._engine(variant, partial(MicroBatches, self._directory, variant)) as driver:
-                for query in self._plan.queries:
+            with self._engine(variant, partial(MicroBatches, self.directory, variant)) as driver:
+                for query in self.plan.queries:
                     self._phase(driver, variant, QUERIES[query])
                     if variant == MICRO_BATCH_DEFAULTS:
                         self._saturate(driver, variant, QUERIES[query])
-        self._real_time(range(first, self._plan.rounds))
-        return self._results
+        self._real_time(range(first, self.plan.rounds))
 
     def _peers(self) -> list[str]:
         """The peer's variants that can run; those that cannot are not measured."""
-        wanted = [variant for variant in _PEER_VARIANTS if variant in self._plan.variants]
+        wanted = [variant for variant in _PEER_VARIANTS if variant in self.plan.variants]
         try:
             missing = find_peer(_PEER).missing if wanted else None
         except NotFound as error:
             missing = str(error)
         if missing is None:
             return wanted
-        self._say(f"micro-batches are skipped, {missing}")
-        for variants in self._results.values():
+        self.say(f"micro-batches are skipped, {missing}")
+        for variants in self.results.values():
             for variant in wanted:
                 del variants[variant]
         return []
 
     def _real_time(self, rounds: range) -> None:
-        variants = [v for v in (PENSTOCK, UNSAFE) if v in self._plan.variants]
+        variants = [v for v in (PENSTOCK, UNSAFE) if v in self.plan.variants]
         if not rounds or not variants:
             return
-        with self._engine(PENSTOCK, partial(RealTime, self._directory)) as driver:
+        with self._engine(PENSTOCK, partial(RealTime, self.directory)) as driver:
             for number in rounds:
-                for query in self._plan.queries:
+                for query in self.plan.queries:
                     for variant in variants:
                         self._phase(driver, variant, QUERIES[query])
-                    if number == self._plan.rounds - 1 and PENSTOCK in variants:
+                    if number == self.plan.rounds - 1 and PENSTOCK in variants:
                         self._saturate(driver, PENSTOCK, QUERIES[query])
 
     @contextlib.contextmanager
     def _engine(self, name: str, make: Callable[[], Engine]) -> Iterator[Engine]:
-        self._say(f"starting Spark for {name}")
+        self.say(f"starting Spark for {name}")
         with contextlib.closing(make()) as engine:
             yield engine
 
@@ -290,24 +285,24 @@ class Bench:
         self, driver: Engine, variant: str, query: BenchQuery, *, readers: int | None = None
     ) -> Iterator[tuple[str, Arrivals]]:
         """The query runs over a fresh stream, whose name is given, and its result is followed."""
-        self._phases += 1
-        source, result = f"bids-{self._phases}", f"result-{self._phases}"
-        self._log.create_stream(source, BIDS)
+        self.phases += 1
+        source, result = f"bids-{self.phases}", f"result-{self.phases}"
+        self.log.create_stream(source, BIDS)
         driver.start(Start(query.name, source, result, variant != UNSAFE, readers))
-        arrivals = Arrivals(self._log, result, query)
+        arrivals = Arrivals(self.log, result, query)
         try:
             yield source, arrivals
         finally:
             arrivals.stop()
             # Also after a failure of ours: if the query failed, its error is the better one.
-            self._results[query.name][variant].engine.update(driver.stop())
+            self.results[query.name][variant].engine.update(driver.stop())
 
     def _phase(self, driver: Engine, variant: str, query: BenchQuery) -> None:
-        plan = self._plan
+        plan = self.plan
         is_peer = variant not in (PENSTOCK, UNSAFE)
         warm = plan.peer_warm_seconds if is_peer else plan.warm_seconds
         seconds = plan.peer_seconds if is_peer else plan.seconds
-        figures = self._results[query.name][variant]
+        figures = self.results[query.name][variant]
         with self._running(driver, variant, query) as (source, arrivals):
             self._put(source, warm)
             if warm > 1:
@@ -319,7 +314,7 @@ class Bench:
             warmed_up = query.expected(0, warm * plan.rate)
             self._measure(driver, source, arrivals, query, figures, seconds, warmed_up)
         values = figures.rounds[-1]
-        self._say(
+        self.say(
             f"{query.name}, {variant}: p50 {percentile(values, 50):,.1f} ms,"
             f" p99 {percentile(values, 99):,.1f} ms, {len(values):,} rows"
         )
@@ -335,7 +330,7 @@ class Bench:
         warmed_up: int,
     ) -> None:
         """Put the load on a warm query, and take the latencies."""
-        rate = self._plan.rate
+        rate = self.plan.rate
         live, sent = self._put(source, _LEAD_SECONDS + seconds + _TRAIL_SECONDS)
         from_us = live.start_us + _LEAD_SECONDS * SECOND_US
         to_us = from_us + seconds * SECOND_US
@@ -354,26 +349,26 @@ class Bench:
         """The load, for so long, from a whole second on."""
         # A little ahead, so that the generator knows of it in time.
         start_us = next_second(now_us() + SECOND_US // 4)
-        live = Live(source, start_us, self._plan.rate, seconds * self._plan.rate)
-        self._load.send(live)
-        return live, self._load.answer(seconds + 30)
+        live = Live(source, start_us, self.plan.rate, seconds * self.plan.rate)
+        self.load.send(live)
+        return live, self.load.answer(seconds + 30)
 
     def _saturate(self, driver: Engine, variant: str, query: BenchQuery) -> None:
-        count = self._plan.backlog
-        rates = self._results[query.name][variant].saturation
+        count = self.plan.backlog
+        rates = self.results[query.name][variant].saturation
         with self._running(driver, variant, query, readers=2) as (source, arrivals):
-            burst = Burst(source, next_second(now_us()), self._plan.rate, count)
+            burst = Burst(source, next_second(now_us()), self.plan.rate, count)
             done = 0
-            for _ in range(self._plan.backlogs):
+            for _ in range(self.plan.backlogs):
                 rates.append(self._drain(driver, burst, arrivals, done + query.expected(0, count)))
                 done += query.expected(0, count) + query.expected(burst.closing, 1)
                 burst = replace(burst, start_us=burst.after_us)
-        self._say(f"{query.name}, {variant}: {max(rates):,.0f} events/s at most")
+        self.say(f"{query.name}, {variant}: {max(rates):,.0f} events/s at most")
 
     def _drain(self, driver: Engine, burst: Burst, arrivals: Arrivals, expected: int) -> float:
         """Events a second, until the results add up to what is expected."""
-        self._load.send(burst)
-        sent: Sent = self._load.answer(_SATURATION_SECONDS)
+        self.load.send(burst)
+        sent: Sent = self.load.answer(_SATURATION_SECONDS)
         visible_us = _wait(driver, arrivals, expected, _SATURATION_SECONDS)
         if visible_us is None:
             raise RuntimeError(f"{burst.count:,} events took over {_SATURATION_SECONDS:g} s")

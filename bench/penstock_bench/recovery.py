@@ -31,6 +31,7 @@ from typing import Any, Final
 
 import numpy as np
 import uvloop
+from pyspark.sql import SparkSession
 
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
@@ -43,6 +44,8 @@ from penstock.runtime.control import Hello, decode_message
 from penstock.runtime.outputs import result_schema
 from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
 from penstock.runtime.task import Task
+from penstock.spark.frontend import plan as plan_frame
+from penstock.spark.start import start
 from penstock.state.changelog import decode_changes
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
@@ -51,6 +54,7 @@ from penstock_bench.driver_process import session_builder
 from penstock_bench.measure import scratch
 from penstock_bench.nexmark import model
 from penstock_bench.nexmark.generator import Generator, Parameters
+from penstock_bench.nexmark.queries.windows import q8
 from penstock_bench.report import Check, Report, Say
 
 RATIO_BAR: Final = 10.0
@@ -192,8 +196,6 @@ def _measure(directory: Path, plan: RecoveryBenchSizes, figures: RecoveryFigures
 
 def _make_frame(spark: Any, log: Log) -> Any:
     """q8 in real time: windows that have passed are forgotten."""
-    from penstock_bench.nexmark.queries.windows import q8
-
     person = log.create_stream("person", model.PERSON).df(spark)
     auction = log.create_stream("auction", model.AUCTION).df(spark)
     timed = [frame.withWatermark("dateTime", "2 seconds") for frame in (person, auction)]
@@ -202,8 +204,6 @@ def _make_frame(spark: Any, log: Log) -> Any:
 
 def _make_spec(log: Log, frame: Any, plan: RecoveryBenchSizes, directory: Path) -> QuerySpec:
     """As `penstock.start` would register it for the first time: it goes on with this state."""
-    from penstock.spark.frontend import plan as plan_frame
-
     query: Query = plan_frame(frame, mode="append").query
     schema = result_schema(query.schema, changing=query.stages[-1].changing)
     return QuerySpec(
@@ -351,8 +351,6 @@ async def _resume(log: AsyncLog, spec: QuerySpec) -> tuple[float, list[int]]:
 def _run_on_spark(
     frame: Any, log: Log, plan: RecoveryBenchSizes, figures: RecoveryFigures, say: Say
 ) -> None:
-    from penstock.spark.start import start
-
     checkpoints = str(Path(log.target) / "checkpoints")
     feed = _Feed(log, plan.event_seconds * 1000, plan.events_per_s)
     # The first run also starts Spark's Python processes, which stay: it is not counted.
@@ -382,17 +380,17 @@ def _longest_resume(query: Any) -> float:
     return max((float(task.get("resume_ms", 0.0)) for task in tasks), default=0.0)
 
 
+@dataclass(slots=True)
 class _Feed:
     """New input, one step of event time after the other."""
 
-    def __init__(self, log: Log, first_ms: int, events_per_s: int) -> None:
-        self._log = log
-        self._next_ms = first_ms
-        self._events_per_s = events_per_s
+    log: Log
+    next_ms: int
+    events_per_s: int
 
     def __call__(self) -> None:
-        self._log.client.append(_make_entries(self._next_ms, self._events_per_s))
-        self._next_ms += _STEP_MS
+        self.log.client.append(_make_entries(self.next_ms, self.events_per_s))
+        self.next_ms += _STEP_MS
 
 
 def _kill(query: Any, log: Log, feed: Callable[[], None], kills: int, above: int) -> list[float]:
@@ -430,8 +428,6 @@ def _with_parents(pid: int, above: int) -> list[int]:
 
 
 def _kill_on_cluster(spark: Any, directory: Path, plan: RecoveryBenchSizes) -> list[float]:
-    from penstock.spark.start import start
-
     with connect(directory) as log:
         numbers = log.create_stream("numbers", "n long")
         frame = numbers.df(spark).selectExpr("n % 10 AS k").groupBy("k").count()
@@ -452,8 +448,6 @@ def _kill_on_cluster(spark: Any, directory: Path, plan: RecoveryBenchSizes) -> l
 @contextlib.contextmanager
 def _session(master: str) -> Iterator[Any]:
     """The session that is there, or one of our own."""
-    from pyspark.sql import SparkSession
-
     existing = SparkSession.getActiveSession()
     # What is killed here is killed on purpose, and may not complain.
     quiet = session_builder("bench-recovery", master).config("spark.log.level", "OFF")

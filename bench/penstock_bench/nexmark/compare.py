@@ -62,14 +62,7 @@ class PeerComparison:
 
     def run(self, query: str, *, is_peer: bool) -> Run:
         warm = self.peer_warm_seconds if is_peer else self.warm_seconds
-        return Run(
-            query,
-            rate=self.rate,
-            seconds=self.seconds,
-            warm_seconds=warm,
-            seed=self.seed,
-            oracle=self.oracle,
-        )
+        return Run(query, self.rate, self.seconds, warm, seed=self.seed, oracle=self.oracle)
 
 
 @dataclass(slots=True)
@@ -139,74 +132,67 @@ def _chosen(
     return chosen
 
 
+@dataclass(frozen=True, slots=True)
 class _Comparison:
     """The runs of one comparison, into one `ComparisonResults`."""
 
-    def __init__(
-        self,
-        plan: PeerComparison,
-        results: ComparisonResults,
-        root: Path,
-        say: Say,
-        show: Show | None,
-    ) -> None:
-        self._plan = plan
-        self._results = results
-        self._root = root
-        self._say = say
-        self._show = show
+    plan: PeerComparison
+    results: ComparisonResults
+    root: Path
+    say: Say
+    show: Show | None
 
     def penstock(self, rounds: int) -> None:
         if rounds <= 0:
             return
-        with Bench(self._say, show=self._show, directory=self._root) as bench:
+        with Bench(self.say, show=self.show, directory=self.root) as bench:
             for _ in range(rounds):
-                for query in self._plan.queries:
+                for query in self.plan.queries:
                     try:
-                        self._results.add(bench.run(self._plan.run(query, is_peer=False)))
+                        self.results.add(bench.run(self.plan.run(query, is_peer=False)))
                     except Unsupported as refused:
-                        self._say(self._results.skip(PENSTOCK, None, query, str(refused)))
+                        self.say(self.results.skip(PENSTOCK, None, query, str(refused)))
 
     def peers(self, specs: list[PeerSpec]) -> None:
-        with contextlib.closing(connect(self._root / "peers")) as log:
-            bench = PeerBench(log, self._root, self._show)
+        with contextlib.closing(connect(self.root / "peers")) as log:
+            bench = PeerBench(log, self.root, self.show)
             runs = [
                 run
                 for spec in specs
                 for variant in spec.variants
-                if not self._plan.variants or variant in self._plan.variants
+                if not self.plan.variants or variant in self.plan.variants
                 for run in self._peer(bench, spec, variant)
             ]
             for result in self._judged(runs):
-                self._results.add(result)
+                self.results.add(result)
 
     def _peer(self, bench: PeerBench, spec: PeerSpec, variant: str) -> Iterator[PeerRun]:
         """All queries in one process; after a failure the next ones get a new one."""
-        waiting = list(self._plan.queries)
+        waiting = list(self.plan.queries)
         while waiting:
-            self._say(f"starting {spec.name} {variant}")
+            self.say(f"starting {spec.name} {variant}")
             with contextlib.closing(Peer(spec)) as peer:
                 while waiting:
                     query = waiting.pop(0)
                     try:
-                        run = bench.run(peer, variant, self._plan.run(query, is_peer=True))
+                        run = bench.run(peer, variant, self.plan.run(query, is_peer=True))
                     except PeerRefused as refused:
-                        self._say(self._results.skip(spec.name, variant, query, str(refused)))
+                        self.say(self.results.skip(spec.name, variant, query, str(refused)))
                         continue
                     except PenstockError as error:
                         reason = f"{FAILED}{error}"
-                        self._say(self._results.skip(spec.name, variant, query, reason))
+                        self.say(self.results.skip(spec.name, variant, query, reason))
                         break
-                    self._say(tell(run.result))
+                    self.say(tell(run.result))
                     yield run
 
     def _judged(self, runs: list[PeerRun]) -> Iterator[Result]:
         """What batch Spark says of the peers' rows: after all have run, in a JVM of its own."""
-        if not self._plan.oracle or not runs:
+        if not self.plan.oracle or not runs:
             yield from (run.result for run in runs)
             return
-        self._say("asking batch Spark about the peers' results")
-        with contextlib.closing(start_nexmark_driver(self._root / "peers")) as driver:
+        self.say("asking batch Spark about the peers' results")
+        with contextlib.closing(start_nexmark_driver(self.root / "peers")) as driver:
             for run in runs:
                 yield judged(run.result, self._ask(driver, run))
 
@@ -218,7 +204,7 @@ class _Comparison:
             if query not in KEYS:
                 return Verdict("skipped", "its rows do not say which ones they replace")
             rows = last_by_key(rows, KEYS[query])
-        return ask_oracle(driver, query, run.parameters, run.events, rows, self._root)
+        return ask_oracle(driver, query, run.parameters, run.events, rows, self.root)
 
 
 def tell(result: Result) -> str:

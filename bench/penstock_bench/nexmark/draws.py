@@ -16,29 +16,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _U = np.uint64
 
-HOT_PERSON = 0
-COLD_PERSON = 1
-HOT_AUCTION = 2
-COLD_AUCTION = 3
-CATEGORY = 4
-PRICE = 5
-RESERVE = 6
-LENGTH = 7
-STATE = 8
-CITY = 9
-FIRST_NAME = 10
-LAST_NAME = 11
+HOT_PERSON, COLD_PERSON, HOT_AUCTION, COLD_AUCTION, CATEGORY, PRICE = range(6)
+RESERVE, LENGTH, STATE, CITY, FIRST_NAME, LAST_NAME = range(6, 12)
 #: Four slots, one per group of digits.
 CARD = 12
-ITEM_NAME = 16
-DESCRIPTION = 17
-EMAIL = 18
-EXTRA_LENGTH = 19
-EXTRA_OFFSET = 20
-IS_HOT_CHANNEL = 21
-HOT_CHANNEL = 22
-COLD_CHANNEL = 23
-POOLS = 24
+ITEM_NAME, DESCRIPTION, EMAIL, EXTRA_LENGTH, EXTRA_OFFSET = range(16, 21)
+IS_HOT_CHANNEL, HOT_CHANNEL, COLD_CHANNEL, POOLS = range(21, 25)
 
 
 #: Events whose draws are made in one go: few enough that all of their slots stay in the cache.

@@ -20,6 +20,7 @@ from penstock_bench.driver_process import Session, start_driver
 from penstock_bench.measure import now_us
 from penstock_bench.nexmark.figures import Position
 from penstock_bench.nexmark.model import KINDS, side_input
+from penstock_bench.nexmark.queries import QUERIES, split_events
 from penstock_bench.nexmark.timed import APPEND, LAT_TS, timed
 from penstock_bench.protocols.choosing import ProtocolName
 
@@ -60,8 +61,6 @@ def start_timed(
     watermark_ms: int,
 ) -> None:
     """Run a timed query from a stream of events into a result stream."""
-    from penstock_bench.nexmark.queries import split_events
-
     events = session.log.stream(source).df(session.spark)
     frames = dict(zip(KINDS, split_events(events), strict=True))
     if mode == APPEND:
@@ -78,8 +77,6 @@ def start_timed(
 
 
 def _side(session: Session, query: str) -> list[Any]:
-    from penstock_bench.nexmark.queries import QUERIES
-
     is_wanted = QUERIES[query].takes_side_input
     return [session.spark.createDataFrame(side_input())] if is_wanted else []
 
@@ -126,8 +123,6 @@ def settle(session: Session, seconds: float) -> bool:
 
 def run_batch(session: Session, query: str, events: Path, result: Path) -> None:
     """Run a plain query by batch Spark, from parquet files by kind, into parquet files."""
-    from penstock_bench.nexmark.queries import QUERIES
-
     frames = [session.spark.read.parquet(str(events / kind)) for kind in KINDS]
     rows = QUERIES[query].build(*frames, *_side(session, query))
     assert LAT_TS not in rows.columns

@@ -12,6 +12,7 @@ generators gives the same rows; the position of a source is simply n.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -107,8 +108,7 @@ def rhino_parameters(*, seed: int = 42, state_scale: int = 1) -> Parameters:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Events:
+class _Events(NamedTuple):
     """Some ids, and what is newest at each of them, counted from 0."""
 
     n: Ints
@@ -119,14 +119,8 @@ class _Events:
     last_auction: Ints
     time_ms: Ints
 
-    def __getitem__(self, chosen: npt.NDArray[np.bool_]) -> _Events:
-        return _Events(
-            self.n[chosen],
-            self.place[chosen],
-            self.last_person[chosen],
-            self.last_auction[chosen],
-            self.time_ms[chosen],
-        )
+    def only(self, chosen: npt.NDArray[np.bool_]) -> _Events:
+        return _Events(*(column[chosen] for column in self))
 
 
 class Generator:
@@ -148,7 +142,7 @@ class Generator:
         columns: list[pa.Array] = [pa.array(kinds.astype(np.int32))]
         for kind, (make, schema) in enumerate(zip(makers, model.KINDS.values(), strict=True)):
             mask = kinds == kind
-            columns.append(with_gaps(make(events[mask]), schema, mask))
+            columns.append(with_gaps(make(events.only(mask)), schema, mask))
         return pa.RecordBatch.from_arrays(columns, schema=model.EVENT)
 
     def persons(self, ids: Ints) -> pa.RecordBatch:

@@ -71,16 +71,6 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """Which log and stream, in a form that another process can use."""
-
-    target: str | None
-    stream: str
-    token_file: str | None
-    tls_ca: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Command:
     schedule: Schedule
     parameters: Parameters
@@ -112,20 +102,17 @@ class Producers:
         *,
         stream: str = "events",
         generators: int = 1,
-        seed: int = 42,
         parameters: Parameters | None = None,
-        token_file: str | os.PathLike[str] | None = None,
-        tls_ca: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._parameters = parameters or Parameters(seed=seed)
-        with connect(target, token_file=token_file, tls_ca=tls_ca) as log:
+        self._parameters = parameters or Parameters()
+        with connect(target) as log:
             log.create_stream(stream, model.EVENT)
-            where = _Target(log.target, stream, log.token_file, log.tls_ca)
+            where = (log.target, stream, log.token_file, log.tls_ca)
         self._counters = [context.RawValue("q", 0) for _ in range(generators)]
         self._running = False
         self._bar_ms = HELD_MS
         self._children = [
-            Child(f"generator {number}", _serve, where, self._parameters.seed, counter)
+            Child(f"generator {number}", _serve, *where, self._parameters.seed, counter)
             for number, counter in enumerate(self._counters)
         ]
         try:
@@ -216,16 +203,24 @@ class Producers:
         self.close()
 
 
-def _serve(where: _Target, seed: int, counter: Any, commands: Connection) -> None:
+def _serve(
+    target: str | None,
+    stream: str,
+    token_file: str | None,
+    tls_ca: str | None,
+    seed: int,
+    counter: Any,
+    commands: Connection,
+) -> None:
     async def main() -> None:
-        resolve = endpoint(where.target, token_file=where.token_file, tls_ca=where.tls_ca)
+        resolve = endpoint(target, token_file=token_file, tls_ca=tls_ca)
         async with await AsyncLog.connect(resolve) as log:
             appender = await log.own_appender()
             _warm(seed)
             commands.send("ready")
             while True:
                 command = await asyncio.to_thread(commands.recv)
-                commands.send(await _Run(appender, where.stream, command, counter).run())
+                commands.send(await _Run(appender, stream, command, counter).run())
 
     try:
         uvloop.run(main())

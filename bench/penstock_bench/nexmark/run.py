@@ -14,7 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -221,29 +221,21 @@ class Bench:
             self._driver.ask(Session.stop)
 
 
+@dataclass(slots=True)
 class Phase:
     """One query that runs over one stream, and the load on it."""
 
-    def __init__(
-        self,
-        log: Log,
-        driver: Child,
-        producers: Producers,
-        visible: Visible,
-        source: str,
-        show: Show,
-    ) -> None:
-        self._log = log
-        self._driver = driver
-        self.producers = producers
-        self._visible = visible
-        self._source = source
-        self._show = show
-        self._appended: list[Appended] = []
-        self._positions: list[Position] = []
-        self._looked = 0.0
-        #: Event time of event 0.
-        self.base_ms = 0
+    log: Log
+    driver: Child
+    producers: Producers
+    visible: Visible
+    source: str
+    show: Show
+    appended: list[Appended] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    looked: float = 0.0
+    #: Event time of event 0.
+    base_ms: int = 0
 
     def measure(self, run: Run) -> tuple[Measured, Rows]:
         """The paced load, and what came of it."""
@@ -264,8 +256,8 @@ class Phase:
             from_us=from_us,
             to_us=to_us,
             sent=sent,
-            appended=self._appended,
-            positions=self._positions,
+            appended=self.appended,
+            positions=self.positions,
             before=before[0],
             after=after[0],
             bytes_appended=after[1] - before[1],
@@ -295,25 +287,25 @@ class Phase:
         while (now := now_us()) < until_us:
             self._look()
             done = max(0.0, (now - start_us) / (to_us - start_us))
-            self._show(done, f"{run.query}: {self._appended[-1].events:,} events")
+            self.show(done, f"{run.query}: {self.appended[-1].events:,} events")
             time.sleep(max(0.0, min(_TAIL_SECONDS, (until_us - now_us()) / SECOND_US)))
 
     def _look(self) -> None:
         events = self.producers.sent()
-        self._appended.append(Appended(now_us(), int(self._log.bounds().tail), events))
-        if time.monotonic() - self._looked >= _LOOK_SECONDS:
-            self._looked = time.monotonic()
-            position = self._driver.ask(look)
+        self.appended.append(Appended(now_us(), int(self.log.bounds().tail), events))
+        if time.monotonic() - self.looked >= _LOOK_SECONDS:
+            self.looked = time.monotonic()
+            position = self.driver.ask(look)
             if position is not None:
-                self._positions.append(position)
+                self.positions.append(position)
 
     def _use(self, *, forgetting: bool = False) -> tuple[Usage, int]:
         """What all processes have used, and bytes in the log; peaks begin anew if told so."""
-        status = self._log.status()
+        status = self.log.status()
         kinds = kinds_of(
             log=status["pid"],
             generators=self.producers.pids,
-            driver=self._driver.pid,
+            driver=self.driver.pid,
             harness=os.getpid(),
         )
         if forgetting:
@@ -324,11 +316,11 @@ class Phase:
         """Everything that was sent is visible, or does not come in time."""
         if run.is_windowed:
             end_ms = self.base_ms + round(count / run.rate * 1_000)
-            self._log.stream(self._source).append(closing_events(end_ms + _SILENCE_MS))
-        self._show(1.0, f"{run.query}: waiting for the last results")
-        is_settled = self._driver.ask(partial(settle, seconds=_SETTLE_SECONDS))
-        self._visible.wait(_SETTLE_SECONDS)
-        return is_settled, decode(self._visible.stop(), self._visible.schema)
+            self.log.stream(self.source).append(closing_events(end_ms + _SILENCE_MS))
+        self.show(1.0, f"{run.query}: waiting for the last results")
+        is_settled = self.driver.ask(partial(settle, seconds=_SETTLE_SECONDS))
+        self.visible.wait(_SETTLE_SECONDS)
+        return is_settled, decode(self.visible.stop(), self.visible.schema)
 
 
 def closing_events(time_ms: int) -> pa.RecordBatch:

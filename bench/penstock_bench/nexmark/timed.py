@@ -10,6 +10,7 @@ second bid at the same highest price, and an average that changes by less than a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, GroupedData, Window
@@ -56,33 +57,33 @@ def latency_from(query: str, mode: str) -> str:
     return "window end" if query in WINDOWED and mode == APPEND else "event"
 
 
+@dataclass(frozen=True)
 class _Carrying:
     """Bids whose `select` also takes their time, so that a query runs as it is written."""
 
-    def __init__(self, frame: DataFrame) -> None:
-        self._frame = frame
+    frame: DataFrame
 
     def where(self, condition: Any) -> _Carrying:
-        return _Carrying(self._frame.where(condition))
+        return _Carrying(self.frame.where(condition))
 
     def join(self, other: DataFrame, on: Any) -> _Carrying:
-        return _Carrying(self._frame.join(other, on))
+        return _Carrying(self.frame.join(other, on))
 
     def select(self, *columns: Any) -> DataFrame:
-        return self._frame.select(*columns, _as(F.col("dateTime")))
+        return self.frame.select(*columns, _as(F.col("dateTime")))
 
     def groupBy(self, *keys: Any) -> _CarryingGroups:  # Spark's name
-        return _CarryingGroups(self._frame.groupBy(*keys))
+        return _CarryingGroups(self.frame.groupBy(*keys))
 
 
+@dataclass(frozen=True)
 class _CarryingGroups:
     """Groups whose `agg` also takes the time of the newest bid; every bid counts in its group."""
 
-    def __init__(self, groups: GroupedData) -> None:
-        self._groups = groups
+    groups: GroupedData
 
     def agg(self, *columns: Column) -> DataFrame:
-        return self._groups.agg(*columns, _as(F.max("dateTime")))
+        return self.groups.agg(*columns, _as(F.max("dateTime")))
 
 
 def _as(column: Column) -> Column:

@@ -34,11 +34,13 @@ def test_percentiles_are_by_nearest_rank_as_in_all_benches() -> None:
     assert percentiles["p99"] == plain_percentile(values.tolist(), 99)
 
 
-def test_a_single_row_is_every_percentile() -> None:
-    percentiles = summary(np.array([7.0]))
-
-    assert percentiles is not None
-    assert set(percentiles.values()) == {7.0}
+@pytest.mark.parametrize(
+    ("values", "heights"),
+    [([7.0], [7.0] * 5), ([500.0, 8_000.0], [500.0] + [8_000.0] * 4)],
+    ids=["a single row is every percentile", "of two rows the median is no maximum"],
+)
+def test_few_rows_have_percentiles(values: list[float], heights: list[float]) -> None:
+    assert summary(np.array(values)) == dict(zip(LATENCY, heights, strict=True))
 
 
 def test_no_rows_have_no_percentiles() -> None:
@@ -108,12 +110,6 @@ def test_a_lag_of_which_too_little_is_known_is_not_held() -> None:
     assert [check.name for check in checks if not check.ok] == ["samples of the lag"]
 
 
-def test_of_two_rows_the_median_is_no_maximum() -> None:
-    percentiles = summary(np.array([500.0, 8_000.0]))
-    assert percentiles is not None
-    assert (percentiles["p50"], percentiles["p99"]) == (500.0, 8_000.0)
-
-
 def test_a_latency_that_grows_by_a_fiftieth_of_the_time_is_a_backlog() -> None:
     """Of whatever stage: three per cent too slow is 30 ms more each second."""
     since = np.arange(0, 20 * SECOND_US, SECOND_US // 100)
@@ -121,6 +117,8 @@ def test_a_latency_that_grows_by_a_fiftieth_of_the_time_is_a_backlog() -> None:
     assert growth == pytest.approx(30)
     assert not growth_check(growth).ok
     assert growth_check(growth_ms_per_s(since, 50.0 + (since % 7919) / 100)).ok
+    bursts = np.where(np.arange(200) % 7 == 0, 500.0, 100.0)
+    assert growth_ms_per_s(since[::10], bursts) == pytest.approx(0, abs=1)
     assert growth_ms_per_s(since[:0], np.array([])) == 0.0
 
 

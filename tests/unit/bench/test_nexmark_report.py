@@ -21,13 +21,7 @@ from penstock_bench.cli.nexmark_report import recovery as recovery_command
 from penstock_bench.cli.nexmark_report import report as report_command
 from penstock_bench.nexmark import report_runs
 from penstock_bench.nexmark.recovery import make_report, make_table, run_recovery
-from penstock_bench.nexmark.report_page import (
-    GAP,
-    Section,
-    make_page,
-    make_sections,
-    write_report,
-)
+from penstock_bench.nexmark.report_page import GAP, Section, make_page, make_sections, write_report
 from penstock_bench.nexmark.report_runs import OURS, Held, Run, Series, parse
 from penstock_bench.recovery import RecoveryFigures, Replay
 
@@ -87,11 +81,7 @@ def test_repeats_are_one_point_with_the_median_of_them() -> None:
 
 
 def test_a_line_over_rates_has_one_commit_interval() -> None:
-    measured = runs(
-        result(),
-        result(rate=20_000),
-        result(commit_interval_ms=10, p50=99.0),
-    )
+    measured = runs(result(), result(rate=20_000), result(commit_interval_ms=10, p50=99.0))
 
     [panel] = report_runs.rate_panels(measured)
 
@@ -188,12 +178,7 @@ def test_a_protocol_of_ours_is_no_peer() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        {"p99": 1000.1},
-        {"is_sustained": False},
-        {"schedule": {"is_held": False}},
-        {"rows": 0},
-    ],
+    [{"p99": 1000.1}, {"is_sustained": False}, {"schedule": {"is_held": False}}, {"rows": 0}],
 )
 def test_a_rate_is_held_only_if_nothing_is_wrong_with_it(fault: dict[str, Any]) -> None:
     measured = runs(result(rate=1000), result(rate=2000, p99=999.0), result(rate=4000, **fault))

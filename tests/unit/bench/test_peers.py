@@ -26,7 +26,6 @@ from penstock_bench.nexmark.compare import (
     make_report,
     worst,
 )
-from penstock_bench.nexmark.figures import growth_ms_per_s
 from penstock_bench.nexmark.peer_run import last_by_key, read_rows
 from penstock_bench.nexmark.peers import (
     Peer,
@@ -355,15 +354,6 @@ def test_of_rows_that_replace_each_other_the_last_counts() -> None:
         {"category": 2, "final": 20},
         {"category": 1, "final": 40},
     ]
-
-
-def test_latency_that_grows_by_50_ms_a_second_is_a_backlog_and_noise_is_none() -> None:
-    lat_us = np.arange(0, 20_000_000, 100_000)
-    growing = lat_us / 1_000_000 * 50
-    noisy = np.where(np.arange(len(lat_us)) % 7 == 0, 500.0, 100.0)
-
-    assert growth_ms_per_s(lat_us, growing) == pytest.approx(50)
-    assert growth_ms_per_s(lat_us, noisy) == pytest.approx(0, abs=1)
 
 
 def _result(system: str, variant: str, p50: float | None, **more: Any) -> dict[str, Any]:
