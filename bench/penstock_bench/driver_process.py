@@ -69,7 +69,11 @@ def start_driver(target: Path, name: str, settings: Mapping[str, str] = {}) -> C
     """The driver of a bench whose log is there; it is asked for functions of its `Session`."""
     # No daemon: it has processes of its own.
     driver = Child("the Spark driver", _serve, target, name, settings, daemon=False)
-    driver.answer(ANSWER_SECONDS)
+    try:
+        driver.answer(ANSWER_SECONDS)
+    except BaseException:
+        driver.close()
+        raise
     return driver
 
 
