@@ -259,7 +259,7 @@ MUTANTS = (
         _TAIL,
         seed=25,
     ),
-    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=2),
+    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=8),
     Mutant("the producer table is not recovered", the_producer_table_is_lost, "P6"),
     Mutant(
         "sealed before all of it is durable", sealed_before_all_is_durable, "P3", _ROLLS, seed=3

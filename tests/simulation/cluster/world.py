@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 from random import Random
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from penstock.errors import Trimmed
 from penstock.log.client.reader import decode_records
@@ -48,7 +48,6 @@ from simulation.kernel import (
     NetworkOdds,
     Process,
     Stuck,
-    Unforeseen,
     WallClock,
     seeded_secrets,
 )
@@ -84,7 +83,6 @@ class ClusterWorld(SeededWorld[Fault]):
         #: Only the log itself is read any more: nothing takes long.
         self._is_over = False
         self.story = Story()
-        self._problem: BaseException | None = None
         self._lost: set[tuple[SegmentKey, int, str]] = set()
         self.metadata = SimMetadata(self, self._manifest_changed)
         self.regions = [f"r{number}" for number in range(self.swarm.regions)]
@@ -119,13 +117,8 @@ class ClusterWorld(SeededWorld[Fault]):
 
     def fail(self, what: str, error: BaseException | None = None) -> None:
         """The world is broken in a way that nothing explains."""
-        if self._problem is None:
-            self.note(f"failed: {what}")
-            if isinstance(error, Violation):
-                self._problem = error
-            else:
-                self._problem = Unforeseen(what)
-                self._problem.__cause__ = error
+        self.note(f"failed: {what}")
+        self.scheduler.fail_all(what, error)
 
     def disk_delay(self, node: SimNode) -> float:
         if self._is_over:
@@ -135,16 +128,22 @@ class ClusterWorld(SeededWorld[Fault]):
 
     # ---- what the parts tell
 
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """A broken law ends the world; the code that broke it goes on, and cannot hide it."""
+        try:
+            yield
+        except Violation as error:
+            self.fail(str(error), error)
+
     def wrote(self, machine: str, records: tuple[Record, ...]) -> None:
         name = self._node_names[machine]
         self.note(f"{name} wrote {len(records)}")
         for record in records:
             if isinstance(record, AddRecord):
                 self._lost.discard((record.key, record.block, name))
-        try:
+        with self._judged():
             self.ledger.wrote(name, records)
-        except Violation as error:
-            self.fail(str(error), error)
 
     def acknowledged(self, outcome: Appended) -> None:
         self._told(outcome.first_lsn + outcome.count, "acknowledged")
@@ -153,10 +152,8 @@ class ClusterWorld(SeededWorld[Fault]):
         self._told(what.looked_up_to, "delivered")
 
     def _told(self, end_lsn: int, what: str) -> None:
-        try:
+        with self._judged():
             self.ledger.told(end_lsn, what)
-        except Violation as error:
-            self.fail(str(error), error)
 
     def _manifest_changed(self, data: bytes) -> None:
         manifest = decode_log_manifest(data)
@@ -164,10 +161,8 @@ class ClusterWorld(SeededWorld[Fault]):
             self.count("log opened")
         opens = [segment.id for segment in manifest.open_segments]
         self.note(f"manifest of {manifest.owner}, epoch {manifest.epoch}, open {opens}")
-        try:
+        with self._judged():
             self.ledger.manifest_is(manifest)
-        except Violation as error:
-            self.fail(str(error), error)
 
     # ---- nodes come and go
 
@@ -239,24 +234,11 @@ class ClusterWorld(SeededWorld[Fault]):
 
     def run_until(self, happened: Callable[[], bool], *, seconds: float = 1e9) -> None:
         """Go on until something has happened; it is looked for now and then."""
-        deadline = self.now + seconds
-        scheduler, step = self.scheduler, self.scheduler.step
-        while not happened():
-            for _ in range(_STEPS_AT_ONCE):
-                if not step():
-                    raise Stuck("nothing is left to do")
-                if scheduler.errors or self._problem is not None:
-                    self._give_up()
-            if scheduler.now > deadline or scheduler.steps > STEPS_MAX:
-                raise Stuck(
-                    f"after {self.now:.1f} s, {scheduler.steps} steps: {self._unfinished()}"
-                )
-
-    def _give_up(self) -> NoReturn:
-        if self._problem is None:
-            self.fail("; ".join(self.scheduler.errors), self.scheduler.cause)
-        assert self._problem is not None
-        raise self._problem
+        left = STEPS_MAX - self.scheduler.steps
+        try:
+            self.scheduler.run_until(happened, seconds=seconds, steps=left, at_once=_STEPS_AT_ONCE)
+        except Stuck as error:
+            raise Stuck(f"{error}: {self._unfinished()}") from None
 
     def heal(self) -> None:
         self.note("heal")

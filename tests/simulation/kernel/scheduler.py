@@ -139,27 +139,40 @@ class Scheduler:
     def fail(self, process: Process, error: BaseException | None, place: str) -> None:
         """Something that nobody foresaw has happened to a process."""
         if not process.dead:
-            self.errors.append(f"{process.name}: {error!r} {place}")
-            self.cause = self.cause or error
+            self.fail_all(f"{process.name}: {error!r} {place}", error)
+
+    def fail_all(self, what: str, error: BaseException | None) -> None:
+        """The world is broken in a way that nothing explains, whoever did it."""
+        self.errors.append(what)
+        self.cause = self.cause or error
 
     def fail_here(self, error: BaseException | None, place: str) -> None:
         """As `fail`, in the process that is at work now."""
         process = events._get_running_loop()
-        if isinstance(process, asyncio.BaseEventLoop):
+        if process is None:
+            self.fail_all(f"{error!r} {place}", error)
+        else:
             self.fail(cast("Process", process), error, place)
 
     def run_until(
-        self, happened: Callable[[], bool], *, seconds: float, steps: int = 1_000_000
+        self,
+        happened: Callable[[], bool],
+        *,
+        seconds: float,
+        steps: int = 1_000_000,
+        at_once: int = 1,
     ) -> None:
-        """Go on until something has happened; Stuck if it does not within the time or steps."""
+        """Go on until something has happened; Stuck if it does not within the time or steps. It is
+        looked for after so many steps at once."""
         deadline, steps_max = self.now + seconds, self.steps + steps
         step, errors = self.step, self.errors
         try:
             while not happened():
-                if not step():
-                    raise Stuck(f"nothing is left to do at {self.now:.6f} s")
-                if errors:
-                    self._raise_errors()
+                for _ in range(at_once):
+                    if not step():
+                        raise Stuck(f"nothing is left to do at {self.now:.6f} s")
+                    if errors:
+                        self._raise_errors()
                 if self.now > deadline or self.steps > steps_max:
                     raise Stuck(f"not after {self.now:.6f} s and {self.steps} steps")
         finally:

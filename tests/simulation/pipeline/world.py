@@ -33,7 +33,6 @@ from simulation.kernel import (
     Network,
     NetworkOdds,
     Process,
-    Unforeseen,
     seeded_secrets,
 )
 from simulation.kernel.seeded import SeededWorld
@@ -197,12 +196,7 @@ class PipelineWorld(SeededWorld[Fault]):
             self.scheduler.check()
 
     def run_until(self, happened: Callable[[], bool], seconds: float) -> None:
-        try:
-            self.scheduler.run_until(happened, seconds=seconds, steps=STEPS_MAX)
-        except Unforeseen as error:
-            if isinstance(error.__cause__, Exception):
-                raise error.__cause__ from None
-            raise
+        self.scheduler.run_until(happened, seconds=seconds, steps=STEPS_MAX)
 
     def run_for(self, seconds: float) -> None:
         end = self.now + seconds
