@@ -367,15 +367,15 @@ def forget(writer: str | None, target: Target, as_json: bool) -> None:
       penstock log forget 9f1c2d3e4b5a69788796a5b4c3d2e1f0.0
     """
     with target.open() as opened:
-        notes = opened.client.list_metadata(STAGING_PREFIX)
-        names = {key.removeprefix(STAGING_PREFIX): value for key, value in notes.items()}
+        reservations = opened.client.list_metadata(STAGING_PREFIX)
+        names = {key.removeprefix(STAGING_PREFIX): value for key, value in reservations.items()}
         if writer is not None:
             if writer not in names:
                 raise NotFound(
                     f"no writer {writer} has staged rows: {', '.join(names) or 'nobody'}"
                 )
-            note = names[writer]
-            opened.client.compare_and_set(STAGING_PREFIX + writer, expected=note.data, value=None)
+            key, reserved = STAGING_PREFIX + writer, names[writer].data
+            opened.client.compare_and_set(key, expected=reserved, value=None)
     if as_json:
         show_json({"forgotten": writer, "writers": {name: names[name].lsn for name in names}})
     elif writer is not None:

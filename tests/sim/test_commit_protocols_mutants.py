@@ -452,7 +452,7 @@ MUTANTS = [
     *mutants(
         "transaction",
         (settle_does_nothing, DYING, 1),
-        (settle_writes_all_records_again, DYING, 1),
+        (settle_writes_all_records_again, DYING, 2),
         (settle_takes_one_record_for_all, DYING, 1),
         (instance_settles_after_it_has_resumed, DYING, 2),
         (commit_records_come_before_prepared, {}, 10),
@@ -463,11 +463,11 @@ MUTANTS = [
         (a_node_is_in_the_substream_of_another_reader, {}, 0),
         (a_record_names_only_the_first_group_of_a_stream, GROUPS, 0),
         (evicted_entries_are_forgotten_silently, FORGETFUL, 0),
-        (entries_before_the_reader_began_are_not_fetched, DEADLY, 2),
+        (entries_before_the_reader_began_are_not_fetched, DEADLY, 0),
     ),
     *mutants(
         "aligned",
-        (nothing_is_held_behind_barriers, {}, 6),
+        (nothing_is_held_behind_barriers, {}, 1),
         (entries_of_older_instances_are_taken, DEADLY, 0),
         (only_the_lost_tasks_start_anew, DEADLY, 1),
         (checkpoint_is_completed_beside_a_claim, RACING, 2),
