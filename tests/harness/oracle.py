@@ -2,7 +2,8 @@
 
 `assert_same` runs it over the same rows by both, ours in random chunks, by some number of tasks,
 stopped and resumed (penstock/testing/oracle.py). `assert_expressions` and `assert_fails` do it for
-many expressions of one table, row by row. Where Spark fails, we must fail with the same condition.
+many expressions of one table, row by row. Where Spark fails, we must fail with the same condition;
+`assert_refused` is for what cannot give what Spark gives.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from operator import methodcaller
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from harness.answers import ANSWERS
+from penstock.errors import Unsupported
 from penstock.plan.nodes import Mode
 from penstock.testing.oracle import (
     Build,
@@ -30,6 +33,17 @@ from penstock.testing.oracle import (
     show,
     streaming_frames,
 )
+
+
+def sql(query: str) -> Build:
+    """A query over views of the frames' names."""
+
+    def build(frames: Frames) -> Any:
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        return next(iter(frames.values())).sparkSession.sql(query)
+
+    return build
 
 
 def ask_spark(
@@ -117,6 +131,14 @@ def assert_fails(
         assert expected == Failed(condition), f"Spark: {expected}"
         actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(0))
         assert actual == expected, f"{expression}: {show(actual)} instead of {expected}"
+
+
+def assert_refused(
+    spark: Any, build: Build, tables: Mapping[str, pa.Table], reason: str, mode: Mode = "update"
+) -> None:
+    """The plan is refused before anything is run, for a reason like this one."""
+    with pytest.raises(Unsupported, match=reason):
+        plan_streaming(spark, build, tables, mode)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_expressions, assert_fails, session_setting
 
-from penstock.errors import Unsupported
 from penstock.testing.oracle import Failed, plan_streaming, run_ours
 
 _TEXTS = {
@@ -211,12 +210,7 @@ def test_numbers_are_cast_as_spark_casts_them(spark: Any, columns: str) -> None:
 def test_casts_that_cannot_fail_need_no_mode(spark: Any) -> None:
     expressions = ["cast(b as int)", "cast(i as bigint)", "cast(l as double)", "cast(i as float)"]
     expressions += ["cast(f as double)", "cast(d as float)", "cast(i as decimal(10,0))"]
-    expressions += [
-        "cast(p as decimal(20,4))",
-        "cast(o as int)",
-        "cast(l as string)",
-        "i + d",
-    ]
+    expressions += ["cast(p as decimal(20,4))", "cast(o as int)", "cast(l as string)", "i + d"]
     assert_expressions(spark, expressions, _numbers())
 
 
@@ -367,22 +361,6 @@ _BAD = pa.table(
 )
 def test_casts_fail_where_spark_fails(spark: Any, expression: str, condition: str) -> None:
     assert_fails(spark, expression, _BAD, condition)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "cast(make_ym_interval(1, cast(l as int)) as string)",
-        "cast(cast(ts as date) - date'2020-01-01' as string)",
-        "cast(l as interval day)",
-        "cast(t as interval hour to second)",
-    ],
-)
-def test_casts_of_intervals_without_all_their_fields_are_refused(
-    spark: Any, expression: str
-) -> None:
-    with pytest.raises(Unsupported):
-        plan_streaming(spark, lambda frames: frames["t"].selectExpr(expression), {"t": _BAD})
 
 
 def test_a_time_without_a_date_fails_because_it_means_today(spark: Any) -> None:

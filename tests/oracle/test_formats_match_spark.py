@@ -10,9 +10,6 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_expressions, assert_fails, session_setting
 
-from penstock.errors import Unsupported
-from penstock.testing.oracle import plan_streaming
-
 PRINTED = [
     "yyyy-MM-dd",
     "HH:mm",
@@ -197,19 +194,3 @@ def test_what_does_not_parse_fails_in_ansi_mode(spark: Any) -> None:
         assert_fails(spark, call, texts(), "CANNOT_PARSE_TIMESTAMP")
     right = pa.table({"s": pa.array(["2021-03-28", None, "2000-02-29"])})
     assert_expressions(spark, ["to_timestamp(s, 'yyyy-MM-dd')"], right)
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        ("date_format(t, 'yyyy G')", "the letters G"),
-        ("date_format(t, 'z')", "the letters z"),
-        ("date_format(t, concat(k, ''))", "not a literal|no function"),
-        ("to_timestamp(date_format(t, 'yyyy'), 'yyyy D dd')", "day of the year beside"),
-        ("to_timestamp(date_format(t, 'yyyy'), 'yyyy[yyyy]')", "more than one of the letters y"),
-        ("to_timestamp(date_format(t, 'yyyy'), 'HH a')", "half of the day beside"),
-    ],
-)
-def test_patterns_that_are_not_understood_are_refused(spark: Any, call: str, reason: str) -> None:
-    with pytest.raises(Unsupported, match=reason):
-        plan_streaming(spark, lambda frames: frames["t"].selectExpr(call), {"t": moments(2)})

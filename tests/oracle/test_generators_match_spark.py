@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_same
+from harness.oracle import assert_refused, assert_same, sql
 
-from penstock.errors import Unsupported
 from penstock.plan.nodes import Mode
-from penstock.testing.oracle import Frames, plan_streaming
+from penstock.testing.oracle import Frames
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -85,11 +84,7 @@ QUERIES = [
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_generators_match_spark(spark: Any, query: str) -> None:
-    def build(frames: Frames) -> Any:
-        frames["t"].createOrReplaceTempView("t")
-        return spark.sql(query)
-
-    assert_same(spark, build, {"t": TABLE}, seed=len(query))
+    assert_same(spark, sql(query), {"t": TABLE}, seed=len(query))
 
 
 def make_bids(rows: int, seed: int) -> pa.Table:
@@ -106,47 +101,36 @@ def make_bids(rows: int, seed: int) -> pa.Table:
     )
 
 
+#: All auctions with the most bids in a window, ties included, in one chain.
+HOT_ITEMS = """
+    SELECT e.auction, e.num, w.start AS starttime, w.end AS endtime FROM (
+      SELECT w, max(num) AS maxn, collect_list(struct(auction, num)) AS all FROM (
+        SELECT auction, count(*) AS num, window AS w FROM bid
+        GROUP BY auction, window(dateTime, '10 seconds', '2 seconds')) GROUP BY w)
+    LATERAL VIEW explode(filter(all, x -> x.num = maxn)) AS e
+"""
+#: The ten highest bids of an auction, in order.
+TOP_BIDS = """
+    SELECT auction, pos + 1 AS rank_number, col.* FROM (
+      SELECT auction, posexplode(max_by(struct(bidder, price, dateTime), price, 10))
+      FROM bid GROUP BY auction)
+"""
+
+
 @pytest.mark.parametrize("mode", ["append", "update"])
-def test_the_hot_items_of_a_window_are_exploded_out_of_a_filtered_list(
+def test_the_hot_items_of_nexmarks_q5_are_exploded_out_of_a_filtered_list(
     spark: Any, mode: Mode
 ) -> None:
-    """NEXMark's q5 in one chain: all auctions with the most bids, ties included."""
-
     def build(frames: Frames) -> Any:
-        frames["bid"].withWatermark("dateTime", "4 seconds").createOrReplaceTempView("bid")
-        return spark.sql(
-            """
-            SELECT e.auction, e.num, w.start AS starttime, w.end AS endtime FROM (
-              SELECT w, max(num) AS maxn, collect_list(struct(auction, num)) AS all FROM (
-                SELECT auction, count(*) AS num, window AS w FROM bid
-                GROUP BY auction, window(dateTime, '10 seconds', '2 seconds')) GROUP BY w)
-            LATERAL VIEW explode(filter(all, x -> x.num = maxn)) AS e
-            """
-        )
+        return sql(HOT_ITEMS)({"bid": frames["bid"].withWatermark("dateTime", "4 seconds")})
 
     assert_same(spark, build, {"bid": make_bids(400, 1)}, seed=4, mode=mode)
 
 
-def test_the_top_bids_of_an_auction_are_exploded_with_their_rank(spark: Any) -> None:
-    """NEXMark's q19: the ten highest, in order."""
-
-    def build(frames: Frames) -> Any:
-        frames["bid"].createOrReplaceTempView("bid")
-        return spark.sql(
-            """
-            SELECT auction, pos + 1 AS rank_number, col.* FROM (
-              SELECT auction, posexplode(max_by(struct(bidder, price, dateTime), price, 10))
-              FROM bid GROUP BY auction)
-            """
-        )
-
-    assert_same(spark, build, {"bid": make_bids(300, 2)}, seed=5)
+def test_the_top_bids_of_nexmarks_q19_are_exploded_with_their_rank(spark: Any) -> None:
+    assert_same(spark, sql(TOP_BIDS), {"bid": make_bids(300, 2)}, seed=5)
 
 
 def test_an_unknown_generator_is_refused(spark: Any) -> None:
-    def build(frames: Frames) -> Any:
-        frames["t"].createOrReplaceTempView("t")
-        return spark.sql("SELECT json_tuple(w, 'a') FROM t")
-
-    with pytest.raises(Unsupported, match="no generator for JsonTuple"):
-        plan_streaming(spark, build, {"t": TABLE})
+    build = sql("SELECT json_tuple(w, 'a') FROM t")
+    assert_refused(spark, build, {"t": TABLE}, "no generator for JsonTuple")

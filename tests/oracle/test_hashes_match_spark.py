@@ -11,9 +11,6 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_expressions
 
-from penstock.errors import Unsupported
-from penstock.testing.oracle import plan_streaming
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -123,12 +120,3 @@ def test_digests_match(spark: SparkSession, ansi: bool) -> None:
 def test_hashes_take_empty_batches(spark: SparkSession) -> None:
     expressions = [f"hash({name})" for name in _COLUMNS] + ["xxhash64(s, w, a)", "md5(s)"]
     assert_expressions(spark, expressions, _table(1).slice(0, 0))
-
-
-def test_the_hash_of_a_calendar_interval_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(Unsupported, match="hash of a value"):
-        plan_streaming(
-            spark,
-            lambda frames: frames["t"].selectExpr("hash(make_interval(0, i))"),
-            {"t": _table(1)},
-        )

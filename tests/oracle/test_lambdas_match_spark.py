@@ -10,9 +10,6 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_expressions, assert_fails
 
-from penstock.errors import Unsupported
-from penstock.testing.oracle import Frames, plan_streaming
-
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 
 
@@ -181,11 +178,3 @@ def test_elements_that_spark_does_not_look_at_cannot_fail(spark: Any) -> None:
         ],
         table,
     )
-
-
-def test_a_comparator_is_refused(spark: Any) -> None:
-    def build(frames: Frames) -> Any:
-        return frames["t"].selectExpr("array_sort(n, (x, y) -> case when x < y then 1 else -1 end)")
-
-    with pytest.raises(Unsupported, match="array_sort with a comparator"):
-        plan_streaming(spark, build, {"t": TABLE})

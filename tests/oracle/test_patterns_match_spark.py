@@ -9,9 +9,6 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_expressions, assert_fails
 
-from penstock.errors import Unsupported
-from penstock.testing.oracle import plan_streaming
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -159,25 +156,3 @@ def test_a_missing_group_matters_only_where_the_pattern_matches(spark: SparkSess
     table = pa.table({"s": ["x", None, "y"]})
     expressions = ["regexp_extract(s, 'a(b)', 2)", "regexp_replace(s, 'a', '$1')"]
     assert_expressions(spark, expressions, table)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        r"s rlike r'\bfoo\b'",
-        "s rlike '(?m)^a'",
-        "s rlike '(a*)*'",
-        "s rlike '[a-z&&[^b]]'",
-        r"s rlike r'\p{L}'",
-        "s rlike '(?<!a)b'",
-        "s rlike '('",
-        "s rlike p",
-        "regexp_replace(s, 'x*', '-')",
-        "regexp_replace(s, p, 'a')",
-        "split(s, 'a?')",
-        "regexp_extract(s, 'a', length(p))",
-    ],
-)
-def test_patterns_whose_meaning_differs_are_refused(spark: SparkSession, expression: str) -> None:
-    with pytest.raises(Unsupported, match=r"regular expression|regexp_replace"):
-        plan_streaming(spark, lambda frames: frames["t"].selectExpr(expression), {"t": _table(1)})

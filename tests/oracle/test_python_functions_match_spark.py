@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from harness.oracle import assert_same
+from harness.oracle import assert_refused, assert_same
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
@@ -483,8 +483,7 @@ def _dice(value: object) -> int:
 def test_what_cannot_bear_retractions_is_refused(
     spark: Any, build: Callable[[Any], Any], reason: str
 ) -> None:
-    with pytest.raises(Unsupported, match=reason):
-        plan_streaming(spark, lambda frames: build(frames["t"]), {"t": TABLE})
+    assert_refused(spark, lambda frames: build(frames["t"]), {"t": TABLE}, reason)
 
 
 def test_what_is_not_deterministic_is_accepted_over_rows_that_stay(spark: Any) -> None:

@@ -13,12 +13,7 @@ from hypothesis import given, seed, settings
 from plan_strategies import Case, cases
 
 from penstock.plan.explain import explain
-from penstock.testing.oracle import (
-    Failed,
-    assert_equal,
-    plan_streaming,
-    run_ours,
-)
+from penstock.testing.oracle import Failed, assert_equal, plan_streaming, run_ours
 
 #: The bar; a few examples more are drawn, because some come out alike.
 PLANS_MIN = 500

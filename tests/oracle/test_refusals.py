@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from harness.oracle import assert_refused, sql
 
 import penstock
 from penstock.errors import BadRequest, Unsupported
@@ -29,8 +30,7 @@ def reasons(spark: Any, sql: str, mode: Any = "update") -> list[str]:
 
 def test_all_reasons_come_at_once(spark: Any) -> None:
     problems = reasons(
-        spark,
-        "SELECT k, rand() AS r, uuid() AS u, current_timestamp() AS now FROM {t} LIMIT 5",
+        spark, "SELECT k, rand() AS r, uuid() AS u, current_timestamp() AS now FROM {t} LIMIT 5"
     )
     assert len(problems) == 4
     assert any("current_timestamp()" in problem for problem in problems)
@@ -60,9 +60,65 @@ def test_each_is_told_by_name(spark: Any, sql: str, expected: str) -> None:
     assert any(expected in problem for problem in reasons(spark, sql)), reasons(spark, sql)
 
 
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("s", "u", "p")),
+        *(("i", pa.int32()), ("l", pa.int64()), ("d", pa.float64()), ("m", pa.decimal128(12, 2))),
+        *(("ts", pa.timestamp("us", "UTC")), ("n", pa.list_(pa.int32()))),
+    ]
+)
+TEXT = "date_format(ts, 'yyyy')"
+#: What has another meaning here and there, or would need what we do not have.
+EXPRESSIONS = {
+    "hash(make_interval(0, i))": "hash of a value",
+    "from_utc_timestamp(ts, 'Nowhere')": "unknown time zone Nowhere",
+    "array_sort(n, (x, y) -> case when x < y then 1 else -1 end)": "array_sort with a comparator",
+    # texts
+    "format_string('%e', d)": "%e",
+    "format_string('%s', m)": "%s of decimal",
+    "format_string(s, i)": "not constant",
+    "format_number(d, '0.0E0')": "pattern",
+    "encode(s, u)": "not constant",
+    "parse_url(s, u)": "not constant",
+    "parse_url(s, 'QUERY', '[')": "regular expression",
+    "levenshtein(s, u, i)": "threshold",
+    # patterns of dates and times
+    "date_format(ts, 'yyyy G')": "the letters G",
+    "date_format(ts, 'z')": "the letters z",
+    "date_format(ts, concat(l, ''))": "not a literal|no function",
+    f"to_timestamp({TEXT}, 'yyyy D dd')": "day of the year beside",
+    f"to_timestamp({TEXT}, 'yyyy[yyyy]')": "more than one of the letters y",
+    f"to_timestamp({TEXT}, 'HH a')": "half of the day beside",
+    # intervals without all their fields
+    "cast(make_ym_interval(1, cast(l as int)) as string)": "",
+    "cast(cast(ts as date) - date'2020-01-01' as string)": "",
+    "cast(l as interval day)": "",
+    "cast(s as interval hour to second)": "",
+    # regular expressions
+    r"s rlike r'\bfoo\b'": "regular expression",
+    "s rlike '(?m)^a'": "regular expression",
+    "s rlike '(a*)*'": "regular expression",
+    "s rlike '[a-z&&[^b]]'": "regular expression",
+    r"s rlike r'\p{L}'": "regular expression",
+    "s rlike '(?<!a)b'": "regular expression",
+    "s rlike '('": "regular expression",
+    "s rlike p": "regular expression",
+    "regexp_replace(s, 'x*', '-')": "regular expression|regexp_replace",
+    "regexp_replace(s, p, 'a')": "regular expression|regexp_replace",
+    "split(s, 'a?')": "regular expression",
+    "regexp_extract(s, 'a', length(p))": "regular expression",
+}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_that_cannot_be_exact_is_refused(spark: Any, expression: str) -> None:
+    tables = {"t": SCHEMA.empty_table()}
+    build = sql(f"SELECT {expression} FROM t")
+    assert_refused(spark, build, tables, EXPRESSIONS[expression])
+
+
 def test_a_query_without_a_stream_is_refused(spark: Any) -> None:
-    with pytest.raises(Unsupported, match="reads no stream"):
-        plan_streaming(spark, lambda frames: spark.range(3), {})
+    assert_refused(spark, lambda frames: spark.range(3), {}, "reads no stream")
 
 
 def test_append_mode_wants_a_watermark(spark: Any) -> None:

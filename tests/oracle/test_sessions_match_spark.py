@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_same
+from harness.oracle import assert_refused, assert_same
 from pyspark.sql import functions as F
 
-from penstock.errors import Unsupported
 from penstock.ops.api import Delta
 from penstock.ops.driver import Driver
 from penstock.plan.nodes import Mode
@@ -135,11 +134,9 @@ def test_no_rows_give_no_sessions(spark: Any) -> None:
 
 def test_sessions_that_cannot_close_are_refused_in_append_mode(spark: Any) -> None:
     tables = {"t": _table(1, 0)}
-    with pytest.raises(Unsupported, match="with a watermark"):
-        plan_streaming(spark, _sessions(_CALLS, "k"), tables, "append")
+    assert_refused(spark, _sessions(_CALLS, "k"), tables, "with a watermark", "append")
     two = _sessions(["count(DISTINCT v)", "count(DISTINCT s)"], "k", late="1 second")
-    with pytest.raises(Unsupported, match="close at different times"):
-        plan_streaming(spark, two, tables, "append")
+    assert_refused(spark, two, tables, "close at different times", "append")
 
 
 def test_rows_of_a_time_that_has_passed_are_late(spark: Any) -> None:

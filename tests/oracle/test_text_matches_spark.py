@@ -10,9 +10,6 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_expressions, assert_fails
 
-from penstock.errors import Unsupported
-from penstock.testing.oracle import plan_streaming
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -219,26 +216,6 @@ def test_text_functions_fail_as_spark_does(
 ) -> None:
     table = pa.table({"s": ["é%zz"], "n": pa.array([3], pa.int32())})
     assert_fails(spark, expression, table, condition)
-
-
-@pytest.mark.parametrize(
-    ("expression", "reason"),
-    [
-        ("format_string('%e', d)", "%e"),
-        ("format_string('%s', m)", "%s of decimal"),
-        ("format_string(s, i)", "not constant"),
-        ("format_number(d, '0.0E0')", "pattern"),
-        ("encode(s, u)", "not constant"),
-        ("parse_url(s, u)", "not constant"),
-        ("parse_url(s, 'QUERY', '[')", "regular expression"),
-        ("levenshtein(s, u, i)", "threshold"),
-    ],
-)
-def test_text_functions_that_cannot_be_exact_are_refused(
-    spark: SparkSession, expression: str, reason: str
-) -> None:
-    with pytest.raises(Unsupported, match=reason):
-        plan_streaming(spark, lambda frames: frames["t"].selectExpr(expression), {"t": _table(1)})
 
 
 def test_upper_lower_and_initcap_know_all_of_unicode(spark: SparkSession) -> None:

@@ -131,12 +131,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
         _everywhere,
         LAZY,
     ),
-    "an overflow passes": (
-        FUNCTIONS,
-        "Add",
-        _unchecked,
-        OVERFLOW,
-    ),
+    "an overflow passes": (FUNCTIONS, "Add", _unchecked, OVERFLOW),
     "an end closes no window": (Driver, "finish", lambda self: None, WINDOWS),
 }
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_same
+from harness.oracle import assert_refused, assert_same, sql
 
-from penstock.errors import Unsupported
 from penstock.ops.driver import Driver
 from penstock.plan import nodes as n
 from penstock.testing.oracle import chunks, plan_streaming, run_ours, run_spark
@@ -33,17 +32,8 @@ def _table(rows: int, seed: int, keys: int = 5) -> pa.Table:
     )
 
 
-def _sql(query: str) -> Any:
-    def build(frames: Any) -> Any:
-        for name, frame in frames.items():
-            frame.createOrReplaceTempView(name)
-        return next(iter(frames.values())).sparkSession.sql(query)
-
-    return build
-
-
 def _top(ranks: str, condition: str, source: str = "t") -> Any:
-    return _sql(f"SELECT * FROM (SELECT *, {ranks} FROM {source}) WHERE {condition}")
+    return sql(f"SELECT * FROM (SELECT *, {ranks} FROM {source}) WHERE {condition}")
 
 
 _NEWEST = "OVER (PARTITION BY k ORDER BY id DESC)"
@@ -127,8 +117,8 @@ SORTED = {
 @pytest.mark.parametrize("name", SORTED)
 def test_a_sorted_result_equals_spark_row_by_row(spark: Any, name: str) -> None:
     tables = {"t": _table(60, 7)}
-    expected = run_spark(spark, _sql(SORTED[name]), tables)
-    planned = plan_streaming(spark, _sql(SORTED[name]), tables, "complete")
+    expected = run_spark(spark, sql(SORTED[name]), tables)
+    planned = plan_streaming(spark, sql(SORTED[name]), tables, "complete")
 
     actual = run_ours(planned, tables, random.Random(7))
 
@@ -138,7 +128,7 @@ def test_a_sorted_result_equals_spark_row_by_row(spark: Any, name: str) -> None:
 
 def test_a_limit_without_an_order_gives_the_same_rows_however_they_came(spark: Any) -> None:
     tables = {"t": _table(60, 8)}
-    planned = plan_streaming(spark, _sql("SELECT id, s FROM t LIMIT 9"), tables, "complete")
+    planned = plan_streaming(spark, sql("SELECT id, s FROM t LIMIT 9"), tables, "complete")
 
     results = [run_ours(planned, tables, random.Random(seed)) for seed in range(4)]
 
@@ -151,11 +141,11 @@ def test_a_limit_without_an_order_gives_the_same_rows_however_they_came(spark: A
 def test_sorts_and_limits_are_refused_outside_complete_mode(
     spark: Any, mode: Any, tail: str
 ) -> None:
-    with pytest.raises(Unsupported, match="use mode='complete'"):
-        plan_streaming(spark, _sql(f"SELECT * FROM t {tail}"), {"t": _table(1, 9)}, mode)
+    query = sql(f"SELECT * FROM t {tail}")
+    assert_refused(spark, query, {"t": _table(1, 9)}, "use mode='complete'", mode)
 
 
 def test_a_limit_below_state_is_refused(spark: Any) -> None:
     query = "SELECT k, count(*) FROM (SELECT * FROM t ORDER BY id LIMIT 5) GROUP BY k"
-    with pytest.raises(Unsupported, match="below an operator that keeps state"):
-        plan_streaming(spark, _sql(query), {"t": _table(1, 10)}, "complete")
+    reason = "below an operator that keeps state"
+    assert_refused(spark, sql(query), {"t": _table(1, 10)}, reason, "complete")

@@ -212,10 +212,7 @@ def test_frames_and_state_are_the_same(spark: Any) -> None:
             frames["t"]
             .groupBy("k")
             .transformWithStateInPandas(
-                Summed(),
-                "k string, n bigint, x double, seen string, t timestamp",
-                "Update",
-                "None",
+                Summed(), "k string, n bigint, x double, seen string, t timestamp", "Update", "None"
             )
         )
 
