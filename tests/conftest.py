@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import uvloop
 from balance import configure, sort_by_duration
+from harness.async_tests import run_async_test
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -72,24 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine has a loop of its own, and a minute.
-
-    A fixture of it that is an asynchronous context manager is entered there.
-    """
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-
-    async def main() -> None:
-        async with asyncio.timeout(60), AsyncExitStack() as stack:
-            for name, value in given.items():
-                if isinstance(value, AbstractAsyncContextManager):
-                    given[name] = await stack.enter_async_context(value)
-            await test(**given)
-
-    uvloop.run(main())
-    return True
+    return run_async_test(pyfuncitem)
 
 
 @pytest.fixture(scope="session")

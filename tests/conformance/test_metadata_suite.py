@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any
 
 import pytest
+from harness.waiting import until
 from metadata_stores import MemoryStores, Stores, ZooKeeperStores, holder
 from refusals import refused
 
@@ -61,13 +62,6 @@ def stores(request: pytest.FixtureRequest) -> Iterator[AbstractAsyncContextManag
     before = threading.active_count()
     yield opened(made)
     assert threading.active_count() == before
-
-
-async def until(happened: Callable[[], Awaitable[bool]]) -> None:
-    """Poll for what another session, or another process, does."""
-    async with asyncio.timeout(20):
-        while not await happened():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_new_value_has_version_zero_and_its_parents_exist(stores: Stores) -> None:

@@ -1,7 +1,8 @@
 """Tests and fixtures that are `async def`, on the event loop that ships.
 
 Owns the loop of such a test. Law: its asynchronous fixtures are made in the task that runs it, in
-the order in which they need each other, and left in the opposite order, whatever became of it.
+the order in which they need each other, and left in the opposite order, whatever became of it. A
+plain fixture may give an asynchronous context manager, which is entered there, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,16 +53,14 @@ async def _run(test: Any, given: dict[str, Any]) -> None:
     async with asyncio.timeout(SECONDS_MAX), AsyncExitStack() as stack:
         made: dict[_Unmade, Any] = {}
 
-        async def resolve(values: dict[str, Any]) -> dict[str, Any]:
-            return {
-                name: await enter(value) if isinstance(value, _Unmade) else value
-                for name, value in values.items()
-            }
+        async def resolve(value: Any) -> Any:
+            if isinstance(value, AbstractAsyncContextManager):
+                return await stack.enter_async_context(value)
+            if not isinstance(value, _Unmade):
+                return value
+            if value not in made:
+                given = {name: await resolve(each) for name, each in value.given.items()}
+                made[value] = await resolve(asynccontextmanager(value.make)(**given))
+            return made[value]
 
-        async def enter(fixture: _Unmade) -> Any:
-            if fixture not in made:
-                manager = asynccontextmanager(fixture.make)(**await resolve(fixture.given))
-                made[fixture] = await stack.enter_async_context(manager)
-            return made[fixture]
-
-        await test(**await resolve(given))
+        await test(**{name: await resolve(value) for name, value in given.items()})

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 from embedded_server import stop_server
-from harness.async_tests import run_async_test
 
 import penstock
 from penstock.log.meta.zookeeper_server import ZooKeeperServer
 
 _namespaces = itertools.count()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    return run_async_test(pyfuncitem)
 
 
 @pytest.fixture(scope="module")
