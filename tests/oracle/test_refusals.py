@@ -90,10 +90,10 @@ EXPRESSIONS = {
     f"to_timestamp({TEXT}, 'yyyy[yyyy]')": "more than one of the letters y",
     f"to_timestamp({TEXT}, 'HH a')": "half of the day beside",
     # intervals without all their fields
-    "cast(make_ym_interval(1, cast(l as int)) as string)": "",
-    "cast(cast(ts as date) - date'2020-01-01' as string)": "",
-    "cast(l as interval day)": "",
-    "cast(s as interval hour to second)": "",
+    "cast(make_ym_interval(1, cast(l as int)) as string)": "interval",
+    "cast(cast(ts as date) - date'2020-01-01' as string)": "interval",
+    "cast(l as interval day)": "interval",
+    "cast(s as interval hour to second)": "interval",
     # regular expressions
     r"s rlike r'\bfoo\b'": "regular expression",
     "s rlike '(?m)^a'": "regular expression",
