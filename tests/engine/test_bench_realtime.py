@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 from penstock_bench.nexmark.peers import find_peer
-from penstock_bench.realtime import (
-    MICRO_BATCH_DEFAULTS,
-    PENSTOCK,
-    RealtimeBenchSizes,
-    run_bench,
-)
+from penstock_bench.realtime import MICRO_BATCH_DEFAULTS, PENSTOCK, RealtimeBenchSizes, run_bench
 
 import penstock
 from penstock.errors import GuardFailed
@@ -57,10 +52,7 @@ def test_a_tiny_run_measures_both_engines_and_loses_nothing(tmp_path: Path) -> N
     report = run_bench(directory=tmp_path, plan=PLAN, say=said.append)
 
     checks = {check.name: check for check in report.checks}
-    assert set(checks) == {
-        "windowed_p50_micro_batch_defaults_over_penstock",
-        "events_off_balance",
-    }
+    assert set(checks) == {"windowed_p50_micro_batch_defaults_over_penstock", "events_off_balance"}
     assert checks["events_off_balance"].ok
     for variant in PLAN.variants:
         figures = report.figures[f"windowed, {variant}"]

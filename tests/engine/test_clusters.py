@@ -6,7 +6,6 @@ Each runs in a process of its own, since a process has one Spark: a script as a 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from embedded_server import is_dead, stop_server, wait_until
+from embedded_server import is_dead, stop_server
+from harness.server_process import free_port
+from harness.waiting import wait_until
 
 #: Two stages, two workers; prints what came out, and the processes that the workers ran in.
 SCRIPT = """
@@ -134,10 +135,3 @@ def wait_for_worker(page: int) -> None:
             pass
         time.sleep(0.1)
     pytest.fail("the standalone cluster did not start")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

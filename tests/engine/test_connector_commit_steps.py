@@ -298,18 +298,14 @@ def check_whole_race(places: Places, choose: Callable[[int], int]) -> None:
     assert None in outcomes
 
 
-def test_two_drivers_of_one_directory_write_each_batch_once_in_many_orders(
-    places: Places,
-) -> None:
+def test_two_drivers_of_one_directory_write_each_batch_once_in_many_orders(places: Places) -> None:
     rng = random.Random(2)
     for _ in range(200):
         check_whole_race(places, lambda alive: rng.randrange(alive))
 
 
 @pytest.mark.soak
-def test_two_drivers_of_one_directory_write_each_batch_once_in_more_orders(
-    places: Places,
-) -> None:
+def test_two_drivers_of_one_directory_write_each_batch_once_in_more_orders(places: Places) -> None:
     rng = random.Random(random.SystemRandom().randrange(2**32))
     for _ in range(20_000):
         check_whole_race(places, lambda alive: rng.randrange(alive))
@@ -428,9 +424,7 @@ def test_two_tasks_that_begin_together_stage_their_rows_in_any_order(places: Pla
 # ---- batch writes
 
 
-def test_a_batch_write_with_a_fault_at_any_call_counts_whole_or_not_at_all(
-    places: Places,
-) -> None:
+def test_a_batch_write_with_a_fault_at_any_call_counts_whole_or_not_at_all(places: Places) -> None:
     """If it says that it is done, it counts; if it says that nothing happened, it does not."""
     place, process = places(), Process()
     assert act(place, process, BatchWrite(place).run) is None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.files import token_file
 
 import penstock
 from penstock.stream.registration import (
@@ -68,9 +69,7 @@ def rows(own_log: penstock.Log) -> penstock.Stream:
 
 
 def test_a_missing_server_is_told(spark: Any, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("5" * 64)
+    token = token_file(tmp_path / "token", "5" * 64)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and not listened to
         log = f"penstock://127.0.0.1:{unused.getsockname()[1]}"
@@ -85,9 +84,7 @@ def test_a_missing_server_is_told(spark: Any, tmp_path: Path) -> None:
 def test_a_wrong_token_is_told(spark: Any, own_log: penstock.Log, tmp_path: Path) -> None:
     own_log.create_stream("rows", "n long")
     at = json.loads(Path(own_log.target, "server.json").read_text())
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("f" * 64)
+    token = token_file(tmp_path / "token", "f" * 64)
     where = {"log": f"penstock://{at['host']}:{at['port']}", "tokenFile": str(token)}
 
     said = told(spark.read.format("penstock").options(stream="rows", **where).load)

@@ -16,12 +16,7 @@ import pytest
 from small_queries import BIDS, append_bids, by_batch, running
 
 import penstock
-from penstock.connector.tuned import (
-    FILE_MANAGER,
-    RAW_FILES,
-    SHUFFLE_PARTITIONS,
-    UNIX_SOCKETS,
-)
+from penstock.connector.tuned import FILE_MANAGER, RAW_FILES, SHUFFLE_PARTITIONS, UNIX_SOCKETS
 from penstock.testing.oracle import assert_equal
 
 pytestmark = pytest.mark.usefixtures("interpreted")

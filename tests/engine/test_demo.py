@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from embedded_server import kill_server, stop_server, wait_until
+from embedded_server import kill_server, stop_server
+from harness.waiting import wait_until
 
 import penstock
 from penstock.cli.demo_bids import BIDS, LiveBids

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from embedded_server import kill_server, wait_until
+from embedded_server import kill_server
+from harness.waiting import wait_until
 from small_queries import BIDS, T0, append_bids, bids, by_batch, check, running
 
 import penstock

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from harness.waiting import wait_until
 
 import penstock
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WORDS = ["the", "log", "is", "the", "truth", "the", "rest", "is", "a", "cache"]
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
 
 
 def owner_of(cluster: LocalCluster, log: penstock.Log) -> ClusterProcess:
@@ -59,13 +52,13 @@ def test_a_query_on_a_cluster_survives_its_owner_and_a_node(
                 return {row["word"]: row["count"] for row in rows} == appended
 
             append(20)
-            wait_until(is_counted)
+            wait_until(is_counted, seconds=60)
             owner_of(cluster, log).kill()
             append(20)
-            wait_until(is_counted)
+            wait_until(is_counted, seconds=60)
             cluster.nodes["n1"].kill()
             append(20)
-            wait_until(is_counted)
+            wait_until(is_counted, seconds=60)
             query.stop()
 
             batch = (

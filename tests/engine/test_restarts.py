@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from embedded_server import wait_until
+from harness.files import flip_bit
+from harness.waiting import wait_until
 from small_queries import BIDS, append_bids, by_batch, check, running
 
 import penstock
@@ -231,9 +232,7 @@ def test_a_restart_uses_the_checkpoint_and_survives_damaged_ones(
 
     restart()
     for file in files:
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
+        flip_bit(file)
         restart()
 
 
