@@ -174,6 +174,12 @@ def test_only_what_no_longer_fits_in_memory_is_read_from_storage(bench: Bench) -
 # ---- credit: a slow reader costs nobody
 
 
+def test_an_empty_range_is_done_at_once(bench: Bench) -> None:
+    assert delivered(bench.subscribe("r", None, 0, end=0)) == [("r", [], 0, True)]
+    assert delivered(bench.subscribe("s", None, 7, end=7)) == [("s", [], 7, True)]
+    assert bench.core.count == 0
+
+
 def test_credit_lets_a_stopped_reader_go_on_where_it_was(bench: Bench) -> None:
     bench.subscribe("r", None, 0, credit=1)
     one = tagged(0, "a")
