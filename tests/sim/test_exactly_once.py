@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 from campaign import Campaign, absent, check_world_traces, fixed_seeds, only_with, time_for
+from simulation.pipeline.laws import check_all
 from simulation.pipeline.queries import SHAPES
-from simulation.pipeline.swarm import Fault
+from simulation.pipeline.swarm import Fault, Swarm
 from simulation.pipeline.world import PipelineWorld
 
 SEEDS = fixed_seeds(80)
@@ -72,6 +73,23 @@ def test_tasks_had_several_instances_where_workers_and_drivers_died(
 
 def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     check_world_traces(PipelineWorld, 4)
+
+
+@pytest.mark.parametrize("ms", [0.5, 2.0, 4.0])
+def test_another_driver_may_come_while_the_query_catches_up(ms: float) -> None:
+    """Seeds 135 and 163 with transactions: what a driver was asked for when it was replaced is
+    asked of the next one."""
+    world = PipelineWorld(1, swarm=Swarm(entries=8, safety_ms=200))
+    with world.open():
+        world.populate()
+        world.run_for(0.3)
+        world.heal()
+        world.scheduler.after(ms / 1000, world.start_driver)
+        world.catch_up()
+        world.stop()
+
+    assert world.counts["driver fenced"] == 1
+    check_all(world)
 
 
 @pytest.mark.soak

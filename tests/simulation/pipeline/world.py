@@ -18,6 +18,7 @@ from random import Random
 
 from penstock_bench.protocols.choosing import ProtocolName, with_protocol
 
+from penstock.errors import Unavailable
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Kind, NewEntry
@@ -238,22 +239,28 @@ class PipelineWorld(SeededWorld[Fault]):
 
     def _flush(self, wait: Callable[[Callable[[], bool]], None]) -> bool:
         """All input is committed, by a run in which every slot serves; False if the run is over."""
-        driver = self.running_driver()
-        wait(lambda: driver.is_started or driver.is_over)
-        if driver.is_over:
-            return False
+        driver = self._started_driver(wait)
         flushing = driver.process.create_task(driver.coordinator.flush())
+        flushing.add_done_callback(asyncio.Future.exception)  # it is looked at below, or over
         wait(lambda: flushing.done() or driver.is_over)
+        if driver.is_over or isinstance(flushing.exception(), Unavailable):
+            wait(lambda: driver.is_over)  # its log was closed before it could say so
+            return False
+        flushing.result()
         members = driver.coordinator.core.members
         wait(lambda: len(members) == self.swarm.workers or driver.is_over)
-        if flushing.done():
-            flushing.result()
-        return flushing.done() and not driver.is_over
+        return not driver.is_over
+
+    def _started_driver(self, wait: Callable[[Callable[[], bool]], None]) -> SimDriver:
+        """One that has claimed the query; whoever slept before may come after it."""
+        driver = self.running_driver()
+        wait(lambda: driver.is_started or driver.is_over)
+        return self._started_driver(wait) if driver.is_over else driver
 
     def stop(self) -> None:
         """The query is told to stop, and all that belongs to it ends by itself."""
+        driver = self._started_driver(lambda it: self.run_until(it, LIVENESS_SECONDS_MAX))
         self.is_stopping = True
-        driver = self.running_driver()
         driver.process.spawn(driver.coordinator.finish())
         processes = [driver.process, *(one.process for one in driver.workers.values())]
         self.run_until(lambda: all(process.dead for process in processes), STOP_SECONDS_MAX)
