@@ -167,7 +167,11 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
             self._unasked(message, frame.body)
 
     def _refuse(self, frame: Frame, ack: Ack) -> None:
-        message = self._decode(frame.kind, frame.head)
+        try:
+            message = self._decode(frame.kind, frame.head)
+        except PenstockError as error:
+            ack(Unavailable(f"an answer that cannot be read: {error}"))
+            raise
         if isinstance(message, Failed):
             ack(error_from_code(message.code, message.message))
         else:

@@ -34,7 +34,7 @@ from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.server import owner as owner_module
 from penstock.log.server.server import LogServer
-from penstock.log.serving import served_log
+from penstock.log.serving import group_commit, served_log
 from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.log_metrics import LogMetrics
 from penstock.log.serving.log_requests import LogRequests
@@ -149,6 +149,29 @@ async def test_notes_do_not_wait_for_slow_housekeeping(
     await log.append([NewEntry(b"1")])
     noted.clear()
     assert await asyncio.to_thread(noted.wait, 10)
+
+
+async def test_an_append_that_comes_while_a_note_is_written_is_answered_after_it(
+    monkeypatch: pytest.MonkeyPatch, server: LogServer, log: AsyncLog
+) -> None:
+    """Written on the event loop, as on a fast disk, and no reader whose progress sends answers."""
+    monkeypatch.setattr(group_commit, "INLINE_SECONDS", 60.0)
+    begun, goes_on, note = threading.Event(), threading.Event(), LogStorage.note
+
+    def slowly(self: LogStorage) -> None:
+        begun.set()
+        assert goes_on.wait(10)
+        note(self)
+
+    await log.append([NewEntry(b"1")])
+    monkeypatch.setattr(LogStorage, "note", slowly)
+    assert await asyncio.to_thread(begun.wait, 10)
+    appending = asyncio.ensure_future(log.append([NewEntry(b"2")]))
+    while server.owner.sequencer.is_idle:
+        await asyncio.sleep(0.001)
+    goes_on.set()
+    async with asyncio.timeout(10):
+        await appending
 
 
 async def test_hidden_tags_cannot_be_read(log: AsyncLog) -> None:

@@ -58,13 +58,18 @@ class MetadataSession:
             logger.warning("the session with the metadata was lost")
             self._lost()
             await self._close()
-            while self._store is None or gone.is_set():
-                try:
-                    gone = await self._open()
-                except (PenstockError, OSError, TimeoutError) as error:
-                    logger.warning("the metadata cannot be used, trying again cause=%r", error)
-                    await self._close()
-                    await asyncio.sleep(RETRY_SECONDS)
+            gone = await self._open_again()
+
+    async def _open_again(self) -> asyncio.Event:
+        while True:
+            try:
+                return await self._open()
+            except (PenstockError, OSError, TimeoutError) as error:
+                logger.warning("the metadata cannot be used, trying again cause=%r", error)
+                if self._store is not None:
+                    self._lost()  # it could be used for a moment
+                await self._close()
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _close(self) -> None:
         store, self._store = self._store, None

@@ -144,7 +144,8 @@ class LogOwner(SequencedLog):
         self, write: Write | None, groups: list[DurableGroup], seconds: float, inline: bool
     ) -> None:
         if write is None:
-            self.pump()
+            self.pump()  # what arrived meanwhile
+            self.around.after_pump()
             return
         metrics = self.metrics
         metrics.fsync_duration.observe(seconds)

@@ -131,7 +131,18 @@ class ServerLives:
         self._process.kill(lose=lose)
         self._process = self._server = None
 
-    # ---- what it reports
+    # ---- what it says
+
+    def check_sent_soon(self) -> None:
+        """What follows from a write leaves the server by itself: nobody's answer waits until
+        somebody else asks for something (I16)."""
+        assert self._process is not None
+        self._process.call_soon(self._check_sent)
+
+    def _check_sent(self) -> None:
+        assert self._server is not None
+        listener = self._server.listener
+        assert not listener.dirty or listener._turn_due, "answers wait, and nothing will send them"
 
     def is_foreseen(self, record: logging.LogRecord) -> bool:
         """Only an injected fault explains an error; anything else is found, not survived."""

@@ -49,6 +49,7 @@ def _taps(world: World) -> list[tuple[Any, str, Tap]]:
         (served_log, "read_piece", _reads(world)),
         (sequencer_module, "decide_claim", _claims(world)),
         (ServerConnection, "silence", asked(lambda _: count("connection silenced"))),
+        (GroupCommit, "_take_in", told(lambda *_: world.server.check_sent_soon())),
         (GroupCommit, "_write_inline", asked(lambda *_: count("inline write"))),
         (LogStorage, "write", asked(lambda _, write: write.roll and count("roll"))),
         (LogStorage, "finish_sealed", asked(lambda *_: count("segment finished"))),

@@ -142,6 +142,19 @@ async def test_an_order_that_is_answered_with_something_else_ends_the_connection
     assert wire.transport.aborted and len(wire.ends) == 1
 
 
+async def test_an_order_whose_answer_cannot_be_read_ends_with_the_connection(wire: Wire) -> None:
+    told: list[PenstockError | None] = []
+    for request in (1, 2):
+        wire.link.order(request, n.AddBlock.KIND, b"", [], 1, told.append)
+
+    frame = bytes(encode_frame(n.BlocksRead.KIND, 1, b""))
+    wire.link.get_buffer(-1)[: len(frame)] = frame
+    wire.link.buffer_updated(len(frame))
+
+    assert [type(error) for error in told] == [Unavailable, Unavailable]
+    assert wire.transport.aborted and len(wire.ends) == 1
+
+
 async def test_a_failure_under_request_0_ends_the_connection_with_it(wire: Wire) -> None:
     receive(wire.link, 0, refusal(Unavailable("go away")))
 
