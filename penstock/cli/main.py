@@ -28,6 +28,8 @@ from penstock.errors import Defect, PenstockError
 
 #: Commands of the benchmark package, which is not installed with Penstock.
 BENCHMARK_COMMANDS = ("bench", "nexmark")
+#: Where packages beside this one name their commands (bench/pyproject.toml).
+COMMANDS_BESIDE = "penstock.commands"
 
 
 class CommandFailed(click.ClickException):
@@ -43,20 +45,33 @@ class CommandFailed(click.ClickException):
 
 
 class Root(click.Group):
-    """The group `penstock`: errors of all commands end here."""
+    """The group `penstock`: errors of all commands end here.
+
+    Commands of packages beside this one are loaded when they are asked for, so that no other
+    command waits for them, or fails with them.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["as_json"] = "--json" in args
         return super().parse_args(ctx, args)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        beside = entry_points(group=COMMANDS_BESIDE).names
+        return sorted({*super().list_commands(ctx), *beside})
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         command = super().get_command(ctx, name)
-        if command is None and name in BENCHMARK_COMMANDS:
+        if command is not None:
+            return command
+        for entry in entry_points(group=COMMANDS_BESIDE, name=name):
+            loaded: click.Command = entry.load()
+            return loaded
+        if name in BENCHMARK_COMMANDS:
             raise click.UsageError(
                 f"`penstock {name}` is in the package penstock-bench, which is not installed here. "
-                "In a checkout of Penstock, run `pip install ./bench` (or `make install`)."
+                "In a checkout of Penstock, run `pip install -e ./bench` (or `make install`)."
             )
-        return command
+        return None
 
     def invoke(self, ctx: click.Context) -> Any:
         as_json: bool = ctx.meta["as_json"]
@@ -112,8 +127,6 @@ def cli() -> None:
 
 for command in (log, cluster, stream, query, plan, explain, demo):
     cli.add_command(command)
-for _entry in entry_points(group="penstock.commands"):  # of packages beside this one: benchmarks
-    cli.add_command(_entry.load(), _entry.name)
 
 
 def main() -> None:

@@ -6,12 +6,14 @@ import inspect
 import pydoc
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import penstock
+from penstock.cli import main
 from penstock.cli.main import BENCHMARK_COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
@@ -63,12 +65,31 @@ def test_a_bare_checkout_imports_without_any_installed_package() -> None:
 def test_a_benchmark_command_without_its_package_says_what_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(cli.commands, name, raising=False)
+    monkeypatch.setattr(main, "entry_points", lambda **_: EntryPoints())
 
     result = CliRunner().invoke(cli, [name, "log"])
 
     assert result.exit_code == 2
-    assert "penstock-bench" in result.output and "pip install ./bench" in result.output
+    assert "penstock-bench" in result.output and "pip install -e ./bench" in result.output
+    assert f"  {name}" not in CliRunner().invoke(cli, ["--help"]).output
+
+
+@pytest.mark.parametrize("name", BENCHMARK_COMMANDS)
+def test_a_benchmark_command_is_there_with_its_package(name: str) -> None:
+    assert f"  {name}" in CliRunner().invoke(cli, ["--help"]).output
+    assert (
+        f"penstock {name}" in CliRunner().invoke(cli, [name, "--help"], prog_name="penstock").output
+    )
+
+
+def test_a_package_beside_that_does_not_load_breaks_no_other_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = EntryPoints([EntryPoint("bench", "no_such_package:bench", main.COMMANDS_BESIDE)])
+    monkeypatch.setattr(main, "entry_points", lambda **names: broken.select(**names))
+
+    assert CliRunner().invoke(cli, ["log", "--help"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["bench", "--help"]).exit_code == 1
 
 
 def test_the_version_of_the_command_is_that_of_the_package() -> None:
