@@ -357,9 +357,9 @@ def _lsn_before(opened: Log, text: str) -> int:
 def forget(writer: str | None, target: Target, as_json: bool) -> None:
     """Give up what WRITER staged and did not commit; without WRITER, list who has such rows.
 
-    A micro-batch query or batch write of Spark that died inside a batch keeps trimming at that
-    place until it comes back. Whoever is forgotten and comes back all the same writes its batch
-    again.
+    What a micro-batch query or batch write of Spark has staged is not trimmed, so a writer that
+    died inside a batch stops trimming at that place until it comes back. A writer that is forgotten
+    and comes back all the same writes its batch again.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ RESULTS = Path("nexmark-results")
 def report(results: Path, out: Path | None, as_json: bool) -> None:
     """One HTML page and PNGs of all results: latency against rate, peers, protocols, saturation.
 
-    The page needs no network and no other file. Needs Matplotlib: pip install 'penstock[report]'.
+    The page needs no network and no other file.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ def report(results: Path, out: Path | None, as_json: bool) -> None:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise NotFound(
-            "the report needs Matplotlib, which is not installed: pip install 'penstock[report]'"
+            "the report needs Matplotlib, which is not installed: pip install matplotlib"
         ) from error
 
     written = write_report(results, out or results / "report")

@@ -92,8 +92,8 @@ def peers_directory() -> Path:
     directory = _SOURCE_TREE / "bench" / "peers"
     if not directory.is_dir():
         raise NotFound(
-            f"no peers: {directory} does not exist; they come with the source tree, not with the "
-            "installed package: run penstock from a checkout"
+            f"no peers: {directory} does not exist; they are not part of the installed package: "
+            "run `pip install -e ./bench` in a checkout of Penstock"
         )
     return directory
 

@@ -354,7 +354,7 @@ def test_the_report_runs_without_matplotlib_as_far_as_saying_so(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
     assert "NotFound" in done.stderr
-    assert "pip install 'penstock[report]'" in done.stderr
+    assert "pip install matplotlib" in done.stderr
 
 
 # -- recovery

@@ -233,7 +233,7 @@ def test_a_package_without_its_source_tree_says_where_peers_are(
 ) -> None:
     monkeypatch.setattr(peers_module, "_SOURCE_TREE", tmp_path)
 
-    with pytest.raises(NotFound, match="run penstock from a checkout"):
+    with pytest.raises(NotFound, match=r"pip install -e \./bench"):
         find_peers()
 
 
