@@ -45,11 +45,11 @@ class CoordinatorThread:
             await coordinator.run()
 
         def run() -> None:
-            try:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                try:
                     runner.run(coordinate())
-            finally:
-                self.ended.set()
+                finally:
+                    self.ended.set()  # before the loop is closed: nobody submits to it any more
 
         threading.Thread(target=run, name=f"penstock-{spec.name}", daemon=True).start()
         self._coordinator, self._loop = opened.result()

@@ -1,0 +1,51 @@
+"""The thread of a query's coordinator, against a real log server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from embedded_server import stop_server
+from engine_samples import SOURCE, count_by, scan, spec_of
+
+import penstock
+from penstock.runtime.coordinator_thread import CoordinatorThread
+from penstock.runtime.worker import LogAddress
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[CoordinatorThread]:
+    """Of a query that has no workers."""
+    with penstock.connect(tmp_path) as log:
+        log.create_stream("in", SOURCE)
+        address = LogAddress(str(tmp_path))
+        spec = spec_of(count_by(scan(), 0))
+        yield CoordinatorThread(address, spec, id="id", workers=1, trims=False)
+    stop_server(tmp_path)
+
+
+def test_a_driver_that_stops_a_query_as_it_ends_is_not_sent_to_a_closed_loop(
+    coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, errors = asyncio.Runner.close, list[Exception]()
+
+    def close_and_stop(runner: asyncio.Runner) -> None:
+        close(runner)
+        try:
+            coordinator.finish()
+            coordinator.fail("too late")
+            coordinator.job_lost(0)
+        except Exception as error:
+            errors.append(error)
+
+    monkeypatch.setattr(asyncio.Runner, "close", close_and_stop)
+
+    (thread,) = (each for each in threading.enumerate() if each.name.startswith("penstock-q"))
+    coordinator.finish()
+    assert coordinator.ended.wait(30)
+    thread.join(10)
+
+    assert errors == [] and coordinator.error is None
