@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    see it work: a query on Spark in real time, two kills, the result checked"
-	@echo "make test    everything that CI checks"
-	@echo "make docs    the documentation as a site, in site/"
-	@echo "make soak    longer runs with fresh seeds (SOAK_SECONDS=600 each)"
-	@echo "make bench   all of penstock bench, about 20 minutes"
+	@echo "make demo     see it work: a query on Spark in real time, two kills, the result checked"
+	@echo "make test     everything that CI checks"
+	@echo "make docs     the documentation as a site, in site/"
+	@echo "make install  only the set-up: .venv with Penstock, its tools and its benchmarks"
+	@echo "make soak     longer runs with fresh seeds (SOAK_SECONDS=600 each)"
+	@echo "make bench    all of penstock bench, about 20 minutes"
 	@echo "make nexmark  all figures of docs/benchmarks.md and a page of them, about two hours"
 
 $(BIN)/.installed: pyproject.toml bench/pyproject.toml

@@ -1,7 +1,7 @@
 """Sessions per user: clicks that follow each other within thirty seconds belong together.
 
-A session is final once the watermark is past its last click and the gap. The last sessions of each
-user are still open when the program ends, so they are not written yet.
+A session is final once the watermark has passed its last click plus the gap. Ann's last session is
+still open when the program ends, so it is not written yet.
 
     python examples/user_sessions.py
 """

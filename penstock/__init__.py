@@ -1,5 +1,7 @@
 """Exactly-once stream processing for PySpark over one shared log.
 
+    from datetime import UTC, datetime
+
     import penstock
 
     log = penstock.connect()
