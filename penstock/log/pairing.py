@@ -169,8 +169,8 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
     def _refuse(self, frame: Frame, ack: Ack) -> None:
         try:
             message = self._decode(frame.kind, frame.head)
-        except PenstockError as error:
-            ack(Unavailable(f"an answer that cannot be read: {error}"))
+        except PenstockError as unreadable:
+            ack(Unavailable(f"an answer that cannot be read: {unreadable}"))
             raise
         if isinstance(message, Failed):
             ack(error_from_code(message.code, message.message))
