@@ -314,6 +314,22 @@ def test_what_never_happens_is_stuck() -> None:
         stage.scheduler.run_until(lambda: False, seconds=1.0)
 
 
+def test_the_check_at_the_end_takes_no_time_whatever_was_called_off() -> None:
+    scheduler = Scheduler(Random(0))
+    process, paused = scheduler.process("a"), scheduler.process("b")
+    process.call_soon(print).cancel()
+    paused.call_soon(print)
+    paused.pause()
+    process.call_later(5.0, print)
+
+    scheduler.check()
+
+    assert scheduler.now == 0.0 and scheduler.steps == 0
+    paused.resume()
+    scheduler.check()
+    assert scheduler.now == 0.0 and scheduler.steps == 1
+
+
 def test_wall_clocks_jump_and_virtual_time_does_not() -> None:
     scheduler = Scheduler()
     clock = WallClock(scheduler, start_ms=1000)

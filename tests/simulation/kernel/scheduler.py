@@ -191,11 +191,23 @@ class Scheduler:
 
     def check(self) -> None:
         """At the end: nobody has failed unnoticed."""
-        self.run_until(lambda: not self._ready, seconds=0.0)
+        self.run_until(lambda: not self._is_due(), seconds=0.0)
         for process in self._processes:
             if not process.dead:
                 process.check_forgotten()
         self._raise_errors()
+
+    def _is_due(self) -> bool:
+        """Something is to happen now, and is not called off."""
+        ready = self._ready
+        while ready:
+            process = ready[0].process
+            if process.paused and not ready[0]._cancelled:
+                process.parked.append(ready[0])
+            elif not (ready[0]._cancelled or process.dead):
+                return True
+            ready.popleft()
+        return False
 
     def _raise_errors(self) -> None:
         if self.errors:
