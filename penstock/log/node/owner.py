@@ -219,6 +219,7 @@ class NodeOwner:
 
         self.core.trim(reply, log, first_segment)
         self.pump()
+        self._after_event()  # who waits for a block of them is told
         return future
 
     def _when_loaded(

@@ -43,6 +43,7 @@ from penstock.log.node.segment_store import file_name
 from penstock.log.node.server import NodeServer
 from penstock.log.replication.manifest import LogManifest, SegmentKey, encode_log_manifest
 from penstock.log.replication.node_api import Fence, Found
+from penstock.log.serving import group_commit
 from penstock.wire import node_messages as n
 from penstock.wire.frames import encode_frame
 
@@ -119,6 +120,23 @@ async def test_a_long_poll_ends_with_the_next_block_or_with_its_time(
     await add(client, KEY, make_block(1, durable_block=1))
     read = await poll
     assert (read.found, bytes(read.data)) == (Found.HERE, make_block(0))
+
+
+async def test_a_long_poll_ends_when_its_segment_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, server: NodeServer, client: NetworkNodeClient
+) -> None:
+    """The node hears of it by itself: no request comes that would send the answer, only a note."""
+    monkeypatch.setattr(group_commit, "INLINE_SECONDS", 60.0)
+    await add(client, KEY, make_block(0))
+    poll = asyncio.create_task(client.read(KEY, 0, wait_ms=20_000))
+    await until(lambda: server.owner.core.due_ms() is not None)
+
+    trimming = server.owner.trim(KEY.log, KEY.segment + 1)
+    assert server.listener._turn_due
+
+    async with asyncio.timeout(10):
+        await trimming
+        assert (await poll).found is not Found.LATER
 
 
 async def test_a_request_without_an_answer_ends_in_time(
