@@ -22,10 +22,15 @@ from simulation.kernel import Process, Scheduler, Unforeseen
 from simulation.log.world import World
 from simulation.pipeline.world import PipelineWorld
 
+from penstock.log.client.appender_core import AppenderCore
 from penstock.log.client.client import AsyncLog
+from penstock.log.core.sequencer import Sequencer
+from penstock.log.core.tails import Tails
 from penstock.log.pairing import PairedConnection
+from penstock.log.proxy.claims import Claims
 from penstock.log.storage.log_storage import LogStorage
 from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.task import Task
 from penstock.runtime.worker import Worker
 
@@ -79,6 +84,13 @@ MISTAKES: list[tuple[Callable[[int], Any], int, Any, str, int]] = [
     (PipelineWorld, 1, Task, "_fetch", 1),
     (PipelineWorld, 1, Coordinator, "_hear", 9),
     (PipelineWorld, 1, Worker, "_report", 9),
+    # What the cores say of themselves is asked for.
+    (World, 5, Sequencer, "check", 9),
+    (World, 5, Tails, "check", 9),
+    (World, 1, AppenderCore, "check", 9),
+    (cluster, 1, AppenderCore, "check", 9),
+    (cluster, 1, Claims, "check", 1),
+    (PipelineWorld, 1, CoordinatorCore, "check", 9),
 ]
 
 

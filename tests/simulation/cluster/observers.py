@@ -19,11 +19,13 @@ from penstock.errors import (
     Unavailable,
     Unknown,
 )
+from penstock.log.client.appender_core import AppenderCore
 from penstock.log.core.tails import Deliver
 from penstock.log.node import server as node_server
 from penstock.log.node.journal import RecoveredJournal
 from penstock.log.pairing import PairedConnection
 from penstock.log.proxy.auditor import Auditor
+from penstock.log.proxy.claims import Claims
 from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.records import Appended
 from penstock.log.replication.node_core import NodeCore, NodeWrite
@@ -78,6 +80,8 @@ def observed(world: ClusterWorld) -> Iterator[None]:
         (SequencedLog, "_tell", asked(answered)),
         (LogRequests, "deliver", asked(delivered)),
         (PairedConnection, "abort", asked(aborted)),
+        (AppenderCore, "take_sends", told(lambda _, core: core.check())),
+        (Claims, "opened", told(lambda _, claims, *values: claims.check())),
         (Auditor, "_repair", asked(lambda *_: world.count("repair begun"))),
         (FollowedLog, "start", asked(lambda log: world.count("log followed"))),
     ]

@@ -22,9 +22,10 @@ from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
-from simulation.kernel.shipped import Tap, tapped
+from simulation.kernel.shipped import Tap, tapped, told
 from simulation.pipeline.story import PipelineStory, Recovery, contents_of
 
 
@@ -60,6 +61,8 @@ def taps(world: Tapped) -> AbstractContextManager[None]:
         (Task, "run", listener.run),
         (Task, "_fetch", listener.fetch),
         (Coordinator, "_claim", listener.claim),
+        (CoordinatorCore, "on_message", told(lambda _, core, *values: core.check())),
+        (CoordinatorCore, "on_pulse", told(lambda _, core: core.check())),
         (Alignment, "hold", listener.hold),
     ]
     return tapped(wrapped)
