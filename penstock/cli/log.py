@@ -372,7 +372,7 @@ def forget(writer: str | None, target: Target, as_json: bool) -> None:
         if writer is not None:
             if writer not in names:
                 raise NotFound(
-                    f"no writer {writer} has staged rows: {', '.join(names) or 'nobody'}"
+                    f"no writer {writer} has staged rows; who has: {', '.join(names) or 'nobody'}"
                 )
             key, reserved = STAGING_PREFIX + writer, names[writer].data
             opened.client.compare_and_set(key, expected=reserved, value=None)
@@ -381,4 +381,4 @@ def forget(writer: str | None, target: Target, as_json: bool) -> None:
     elif writer is not None:
         click.echo(f"forgot {writer}")
     else:
-        show_table(["writer", "noted at"], [[name, names[name].lsn] for name in names])
+        show_table(["writer", "reserved at"], [[name, names[name].lsn] for name in names])

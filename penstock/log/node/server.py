@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +56,7 @@ from penstock.log.serving.directory import (
 )
 from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.listener import Listener
-from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.storage.disk import Disk, RealDisk
 
 logger = logging.getLogger(__name__)
@@ -379,7 +378,7 @@ class NodeServer:
                 "connections": len(self.listener.connections),
                 "written_records": self.metrics.written_records,
                 "damaged_blocks": self.metrics.damaged_blocks,
-                "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "memory_peak_bytes": memory_peak_bytes(),
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "pid": os.getpid(),
                 "config": self.config.lines(),

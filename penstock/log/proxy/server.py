@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import secrets
 import ssl
 import time
@@ -42,7 +41,7 @@ from penstock.log.replication.routing import ProxyInfo
 from penstock.log.serving.directory import read_token
 from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.openmetrics import Gauges
-from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.serving.served_log import ServedLog, wall_ms
 from penstock.log.serving.task_set import TaskSet
 from penstock.wire import messages as m
@@ -242,7 +241,7 @@ class ProxyServer:
                 **({} if log is None else log.status()),
                 "proxy": asdict(self.info),
                 "pid": os.getpid(),
-                "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "memory_peak_bytes": memory_peak_bytes(),
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "connections": len(self.listener.connections),
                 **work.logs.status(),

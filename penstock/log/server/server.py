@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import time
 import uuid
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from penstock.log.serving.directory import (
 )
 from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.log_service import LogService, Opened
-from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.serving.served_log import ServedLog, wall_ms
 from penstock.log.storage.disk import Disk, RealDisk
 from penstock.log.storage.log_storage import LogStorage
@@ -227,7 +226,7 @@ class LogServer:
                 **self.owner.status(),
                 "connections": len(self.listener.connections),
                 "appended_entries": self.service.metrics.appended_entries,
-                "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "memory_peak_bytes": memory_peak_bytes(),
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "pid": os.getpid(),
                 "data_dir": str(self.config.data_dir),

@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import PenstockError
@@ -55,6 +56,18 @@ def set_modules_aside() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+
+
+def memory_peak_bytes() -> int:
+    """Most memory that this process had at once.
+
+    `ru_maxrss` is only a bound: a process begins with that of the one that started it.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # no descriptor is left
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def exit_code(run: Callable[[], None]) -> int:
