@@ -34,7 +34,7 @@ _REFRESH_SECONDS: Final = 0.2
     "--generators",
     click.IntRange(1, 64),
     1,
-    "Processes that share the rate; the stream is then ordered only about.",
+    "Processes that share the rate; the stream is then only roughly in order.",
 )
 @seed_option
 @number(
