@@ -21,6 +21,7 @@ from simulation.kernel import (
     WallClock,
     seeded_secrets,
 )
+from simulation.kernel.shipped import changed
 
 
 class Recorder(asyncio.Protocol):
@@ -328,6 +329,22 @@ def test_the_check_at_the_end_takes_no_time_whatever_was_called_off() -> None:
     paused.resume()
     scheduler.check()
     assert scheduler.now == 0.0 and scheduler.steps == 1
+
+
+def test_a_world_leaves_classes_as_they_were() -> None:
+    class Opened:
+        @classmethod
+        def open(cls) -> str:
+            return cls.__name__
+
+    class Other(Opened):
+        pass
+
+    with changed([(Opened, "open", lambda: "tapped"), (Other, "open", lambda: "too")]):
+        assert (Opened.open(), Other.open()) == ("tapped", "too")
+
+    assert (Opened.open(), Other.open()) == ("Opened", "Other")
+    assert "open" not in vars(Other)
 
 
 def test_wall_clocks_jump_and_virtual_time_does_not() -> None:

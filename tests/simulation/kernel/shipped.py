@@ -19,6 +19,7 @@ Change = tuple[Any, str, Any]
 #: Takes a function, whatever it is at that moment (a mutant's, perhaps), and returns what is called
 #: instead.
 Tap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_INHERITED = object()
 
 
 @contextmanager
@@ -27,12 +28,18 @@ def changed(changes: Iterable[Change]) -> Iterator[None]:
     before: list[Change] = []
     try:
         for place, name, value in changes:
-            before.append((place, name, getattr(place, name)))
+            is_class = isinstance(place, type)
+            # As it stands there, not as `getattr` finds it: a class method would be bound for good.
+            old = vars(place).get(name, _INHERITED) if is_class else getattr(place, name)
+            before.append((place, name, old))
             setattr(place, name, value)
         yield
     finally:
         for place, name, value in reversed(before):
-            setattr(place, name, value)
+            if value is _INHERITED:
+                delattr(place, name)
+            else:
+                setattr(place, name, value)
 
 
 def tapped(taps: Iterable[tuple[Any, str, Tap]]) -> AbstractContextManager[None]:
