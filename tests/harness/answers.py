@@ -27,7 +27,11 @@ from penstock.testing.oracle import Failed, assert_equal
 #: Code of a user, and rows that are no input, are not part of a plan's text.
 _UNTOLD = re.compile(r"PythonUD|InPandas|InArrow|TransformWithState|LogicalRDD|LocalRelation")
 #: Numbers that Spark counts up in a session, and directories of the process.
-_PASSING = re.compile(r'#\d+L?|"id":\d+|"jvmId":"[^"]*"|penstock-testing-\w+|lambda \w+_\d+')
+_PASSING = re.compile(
+    r'#\d+L?|"id":\d+|"jvmId":"[^"]*"|[\w./-]*penstock-testing-\w+|lambda \w+_\d+'
+)
+#: A directory of the checkout, where no test has tables.
+_WAREHOUSE = "spark.sql.warehouse.dir"
 #: The same for every archive, so that the same answers are the same bytes.
 _DATE = (2026, 1, 1, 0, 0, 0)
 _FAILED = b"failed: "
@@ -98,7 +102,9 @@ def _key(spark: Any, frame: Any, tables: Mapping[str, pa.Table], test: str) -> s
     if _UNTOLD.search(plan):
         return None
     settings = sorted(
-        (name, value) for name, value in spark.conf.getAll.items() if name.startswith("spark.sql.")
+        (name, value)
+        for name, value in spark.conf.getAll.items()
+        if name.startswith("spark.sql.") and name != _WAREHOUSE
     )
     digest = hashlib.blake2b(digest_size=16)
     for text in (spark.version, test, repr(settings), _lasting(plan)):
