@@ -28,7 +28,7 @@ from penstock.testing.oracle import Failed, assert_equal
 _UNTOLD = re.compile(r"PythonUD|InPandas|InArrow|TransformWithState|LogicalRDD|LocalRelation")
 #: Numbers that Spark counts up in a session, and directories of the process.
 _PASSING = re.compile(
-    r'#\d+L?|"id":\d+|"jvmId":"[^"]*"|[\w./-]*penstock-testing-\w+|lambda \w+_\d+'
+    r'#\d+L?|"id":\d+|"jvmId":"[^"]*"|"createTime":\d+|[\w./-]*penstock-testing-\w+|lambda \w+_\d+'
 )
 #: A directory of the checkout, where no test has tables.
 _WAREHOUSE = "spark.sql.warehouse.dir"
