@@ -14,7 +14,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
-from penstock.errors import Damaged
+from penstock.errors import Damaged, StaleInstance
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -207,6 +207,9 @@ class Task:
                         self.core.restored(decode_changes(change.payload), len(change.payload))
                     if is_first and fold.marker is not None and base is None:
                         self._check_first(fold.marker)
+        if fold.marker is None and base is None:
+            # Even the last marker was trimmed since we read it: a later instance has gone on.
+            raise StaleInstance(f"instance {self.instance} of task {self.task} has a successor")
 
     def _check_first(self, marker: Marker) -> None:
         if marker.number != 0 and marker.has_state:

@@ -20,6 +20,7 @@ from engine_samples import SOURCE, count_by, scan, spec_of
 from harness.waiting import until
 
 import penstock
+from penstock.errors import StaleInstance
 from penstock.log.client import packing
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
@@ -159,6 +160,29 @@ async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
         await until(lambda: all(one._is_running for one in again) or running[-1].done())
         assert not [one.exception() for one in running if one.done()]
     assert sum(len(delta) for delta in result_deltas(log, spec)) == 3, "no row was trimmed"
+    log.close()
+
+
+async def test_a_task_whose_successor_has_trimmed_does_not_resume_with_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read its last marker and slept; meanwhile all up to that marker was given up."""
+    log, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (_, tasks, _):
+        await asyncio.to_thread(source.append, keys(0, 3))
+        await until(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+    async with await AsyncLog.connect(endpoint(directory), timeout=30) as client:
+        bounds = client.bounds
+
+        async def trim_first() -> Any:
+            await client.trim((await bounds()).tail)
+            return await bounds()
+
+        last = spec.task_ids[-1]
+        late = await Task.open(client, spec, last, await client.claim(last.producer))
+        monkeypatch.setattr(client, "bounds", trim_first)
+        with pytest.raises(StaleInstance, match="has a successor"):
+            await late.run()
     log.close()
 
 
