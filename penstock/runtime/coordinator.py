@@ -317,6 +317,8 @@ class Coordinator:
                 await self._perform(self.core.finish())
         except TimeoutError:
             logger.warning("query=%s ends without a word: the log is away", self.spec.name)
+        except Fenced:
+            logger.info("query=%s ends here: a later run has its workers", self.spec.name)
         self._over.set()
 
     async def fail(self, message: str) -> None:

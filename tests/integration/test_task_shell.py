@@ -29,6 +29,7 @@ from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 from penstock.protocol.names import query_key
 from penstock.runtime import task as shell
+from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
 from penstock.runtime.lag import measure_lag
 from penstock.runtime.progress import Lag
@@ -183,6 +184,20 @@ async def test_a_task_whose_successor_has_trimmed_does_not_resume_with_nothing(
         monkeypatch.setattr(client, "bounds", trim_first)
         with pytest.raises(StaleInstance, match="has a successor"):
             await late.run()
+    log.close()
+
+
+async def test_a_run_that_was_replaced_ends_when_it_is_told_to(directory: Path) -> None:
+    log, _, spec = make(directory, Settings())
+    options: dict[str, Any] = {"id": "a", "workers": 1, "trims": False}
+    first = await Coordinator.open(endpoint(directory), spec, **options)
+    second = await Coordinator.open(endpoint(directory), spec, **options)
+    for run in (first, second):
+        await run.finish()
+        async with asyncio.timeout(10):
+            await run.run()
+    assert "was started by another driver" in str(first.error)
+    assert second.error is None
     log.close()
 
 
