@@ -269,6 +269,9 @@ async def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_pat
         await store.create("/a", b"")
         large = bytes(200_000)
         gaps: list[float] = []
+        #: Of a thread beside the loop: what a busy machine does to both.
+        gaps_beside: list[float] = []
+        over = threading.Event()
 
         async def turn() -> None:
             last = time.monotonic()
@@ -277,7 +280,15 @@ async def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_pat
                 gaps.append(time.monotonic() - last)
                 last = time.monotonic()
 
+        def turn_beside() -> None:
+            last = time.monotonic()
+            while not over.wait(0.005):
+                gaps_beside.append(time.monotonic() - last)
+                last = time.monotonic()
+
         turning = asyncio.ensure_future(turn())
+        beside = threading.Thread(target=turn_beside)
+        beside.start()
         server.signal(signal.SIGSTOP)
         try:
             results = await asyncio.gather(
@@ -288,10 +299,12 @@ async def test_a_server_that_answers_nothing_never_blocks_the_event_loop(tmp_pat
             await store.close()
         finally:
             server.signal(signal.SIGCONT)
+            over.set()
+            beside.join()
         turning.cancel()
 
         assert {type(result) for result in results} <= {Unavailable, Unknown}
-        assert max(gaps) < 0.5
+        assert max(gaps) < 0.5 + max(gaps_beside)
 
 
 # ---- processes

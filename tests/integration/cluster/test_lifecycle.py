@@ -160,7 +160,7 @@ async def test_trim_removes_the_files_of_given_up_segments_and_no_others(here: C
             "files of given up segments are still there",
         )
         assert here.files() == {found for found in before if found[1] >= first}
-        assert here.files("other") == others
+        assert here.files("other") >= others  # its indexes may come later
 
         assert await read(log, start=lsns[150]) == EXPECTED[150:]
         with pytest.raises(Trimmed):
