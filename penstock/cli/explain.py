@@ -37,7 +37,7 @@ ROWS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class QuerySurroundings:
+class EntrySurroundings:
     """The group of an entry, and what its producer did next."""
 
     first_lsn: Lsn
@@ -111,7 +111,7 @@ def _gather(log: Log, lsn: int) -> dict[str, Any]:
     }
 
 
-async def _look_around(log: AsyncLog, entry: Entry, bounds: Bounds) -> QuerySurroundings:
+async def _look_around(log: AsyncLog, entry: Entry, bounds: Bounds) -> EntrySurroundings:
     """The entry's whole group, then forward to the next one of its producer."""
     async with log.tail(None, start=entry.lsn, end=entry.lsn + 1) as reader:
         _, data = await reader.next_delivery()
@@ -134,13 +134,13 @@ async def _look_around(log: AsyncLog, entry: Entry, bounds: Bounds) -> QuerySurr
 
 def _surroundings(
     group: Body, first_lsn: Lsn, next: tuple[RecordHeader, Body] | None, looked: Lsn
-) -> QuerySurroundings:
+) -> EntrySurroundings:
     # A group whose start was trimmed comes without it; its last place still tells the count.
     count = group.place(group.count - 1) + 1
-    return QuerySurroundings(first_lsn, count, group.flags, next, looked)
+    return EntrySurroundings(first_lsn, count, group.flags, next, looked)
 
 
-def _what(entry: Entry, around: QuerySurroundings, stream: str | None) -> str:
+def _what(entry: Entry, around: EntrySurroundings, stream: str | None) -> str:
     if around.flags & CLAIM:
         return f"the producer was opened: instances below {entry.instance} are fenced from here on"
     if around.flags & RETIRE:
@@ -175,7 +175,7 @@ def _sets(entry: Entry) -> list[dict[str, Any]] | None:
     ]
 
 
-def _next_facts(around: QuerySurroundings) -> dict[str, Any] | None:
+def _next_facts(around: EntrySurroundings) -> dict[str, Any] | None:
     if around.next is None:
         return None
     header, body = around.next
