@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak answers bench nexmark clean java
+.PHONY: help install demo docs test lint types soak answers bench nexmark clean java lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -13,17 +13,50 @@ help:
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make install  only the set-up: .venv with Penstock, its tools and its benchmarks"
 	@echo "make soak     longer runs with fresh seeds (SOAK_SECONDS=600 each)"
+	@echo "make lock     the lock files anew (UPGRADE=1: with the newest versions)"
+	@echo "make sbom     the bill of materials of a release, in dist/"
 	@echo "make bench    all of penstock bench, about 20 minutes"
 	@echo "make nexmark  all figures of docs/benchmarks.md and a page of them, about two hours"
 
-$(BIN)/.installed: pyproject.toml bench/pyproject.toml
+PIP := -m pip install --quiet --disable-pip-version-check
+# The very files of the lock, on every Python. `make install LOCK=` takes what the index has today.
+LOCK ?= requirements.lock
+LOCKS := requirements-build.lock requirements.lock
+
+$(BIN)/.installed: pyproject.toml bench/pyproject.toml $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit("penstock needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Penstock and its tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e bench
+ifeq ($(LOCK),)
+	@$(BIN)/python $(PIP) -e '.[dev]' -e bench
+else
+	@$(BIN)/python $(PIP) --require-hashes -r requirements-build.lock
+	@$(BIN)/python $(PIP) --require-hashes --no-build-isolation -r $(LOCK)
+	@$(BIN)/python $(PIP) --no-deps --no-build-isolation -e . -e bench
+	@$(BIN)/python -m pip check --disable-pip-version-check
+endif
 	@touch $@
 
 install: $(BIN)/.installed
+
+# For who changes dependencies or makes a release; in an environment of its own.
+TOOLS := $(VENV)/tools/bin
+$(TOOLS)/.installed: Makefile
+	@$(PYTHON) -m venv $(VENV)/tools
+	@$(TOOLS)/python $(PIP) 'uv>=0.5,<1' 'cyclonedx-bom>=7,<8'
+	@touch $@
+
+lock: $(TOOLS)/.installed
+	@$(TOOLS)/python bin/lock $(if $(UPGRADE),--upgrade)
+
+# Of what Penstock itself needs, in the versions that were tested, as CycloneDX.
+sbom: $(TOOLS)/.installed
+	@mkdir -p dist
+	@$(TOOLS)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--constraint requirements.lock --output-file dist/requirements.txt pyproject.toml
+	@$(TOOLS)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/penstock.cdx.json dist/requirements.txt
+	@echo "dist/penstock.cdx.json, and the same versions with hashes in dist/requirements.txt"
 
 java:
 	@bin/ensure java
@@ -32,7 +65,7 @@ demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
 
 $(BIN)/.docs-installed: $(BIN)/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@$(BIN)/python $(PIP) -e '.[docs]'
 	@touch $@
 
 # Fails on any warning; loads nothing from the network, and neither do the pages.
@@ -53,7 +86,13 @@ types: $(BIN)/.installed
 JOBS ?= 3
 PYTEST := $(BIN)/pytest -p no:cacheprovider --dist loadfile
 
-test: $(BIN)/.installed java lint
+# Spark's classes, as Java can load them at once, and a home of Spark's for tests.
+$(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
+	@$(BIN)/python tests/harness/java.py 2>/dev/null || echo "no archive of Spark's classes: tests take longer"
+
+# Hundreds of Python processes are started: what one has compiled, the next one finds.
+unexport PYTHONDONTWRITEBYTECODE
+test: $(VENV)/spark-classes.jsa lint
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.
@@ -71,9 +110,12 @@ answers: $(BIN)/.installed java
 bench: $(BIN)/.installed java
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench ops
+	$(BIN)/penstock bench small
 	$(BIN)/penstock bench realtime
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
+	$(BIN)/penstock bench scale
+	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster
 
 # A bar that is missed is a figure, too: the rest is measured all the same.

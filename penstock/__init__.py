@@ -13,6 +13,7 @@
 General layout, a package imports only what stands above it:
 
 errors.py, ids.py, limits.py, config.py   what everything below speaks of
+plain_text.py   text of others, safe to show
 wire/      frames and messages between client and server
 log/       the shared log: order, files, server, clients
 protocol/  exactly once: markers, what counts, where to go on

@@ -1,18 +1,37 @@
 """The settings of a log server: one frozen dataclass, checked as a whole before anything starts.
 
 Few on purpose: a setting is here only if we cannot choose for the user. Limits that everybody must
-agree on are in limits.py.
+agree on are in limits.py. Law: settings are shown without the secrets that an address may carry.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
 
 from penstock.errors import BadConfig
 from penstock.limits import MIB, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_MS_MAX
+
+#: Options in the address of a store that are no secrets; whatever else there is, is not shown.
+_SHOWN_OPTIONS: Final = frozenset(
+    (
+        "allow_bucket_creation",
+        "allow_bucket_deletion",
+        "anonymous",
+        "credential_kind",
+        "enable_tls",
+        "endpoint_override",
+        "force_virtual_addressing",
+        "region",
+        "replication",
+        "scheme",
+    )
+)
+_HIDDEN: Final = "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +55,7 @@ class ServerConfig:
     #: Entries older than this are trimmed, whole segments at a time; 0 keeps everything.
     ttl_seconds: float = 0.0
     #: Sealed segments are copied there (any pyarrow.fs URI), if set.
-    cold_uri: str | None = None
+    cold_uri: str | None = field(default=None, repr=False)
     #: Local bytes of sealed segments to keep once they have a cold copy.
     local_bytes_max: int = 1024 * MIB
     #: Stop when nobody has been connected for this long; 0 runs for ever. The embedded mode sets
@@ -60,7 +79,59 @@ class ServerConfig:
 
     def lines(self) -> list[str]:
         """The effective settings, one `name=value` each; printed at start."""
-        return [f"{field.name}={getattr(self, field.name)}" for field in fields(self)]
+        return setting_lines(self)
+
+
+def setting_lines(settings: Any) -> list[str]:
+    """All fields of a dataclass of settings, one `name=value` each, without secrets."""
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    if values.get("cold_uri"):
+        values["cold_uri"] = masked_uri(values["cold_uri"])
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def masked_uri(uri: str) -> str:
+    """The address of a store, for people: without user, password, and options that may be secret.
+
+    Rather too much is hidden than too little: a password may hold any letter, escaped or not.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":  # a path
+        return uri
+    before, at, rest = rest.rpartition("@")
+    if at and ("?" in before or "#" in before):
+        return f"{scheme}://{_HIDDEN}"
+    place, mark, options = rest.partition("?")
+    place, fragment, _ = place.partition("#")
+    shown = f"{scheme}://{_HIDDEN + at if at else ''}{place}{fragment and fragment + _HIDDEN}"
+    return shown + mark + "&".join(map(_masked_option, options.split("&")))
+
+
+def hide_secrets(text: str, uri: str) -> str:
+    """A text about a store, such as the words of an error, without the secrets of its address."""
+    text = text.replace(uri, masked_uri(uri))
+    for secret in sorted(_secrets(uri), key=len, reverse=True):
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _masked_option(option: str) -> str:
+    name, equals, value = option.partition("=")
+    is_shown = name in _SHOWN_OPTIONS and "@" not in unquote(value)
+    return option if is_shown or not equals else f"{name}={_HIDDEN}"
+
+
+def _secrets(uri: str) -> set[str]:
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":
+        return set()
+    before, _, rest = rest.rpartition("@")
+    user, _, password = before.partition(":")
+    options = rest.partition("?")[2].split("&")
+    values = [option.partition("=")[2] for option in options if option != _masked_option(option)]
+    found = (before, user, password, *values)
+    # What is shorter hides nothing, and would tear words apart.
+    return {form for text in found for form in (text, unquote(text)) if len(form) > 2}
 
 
 def listening_problems(

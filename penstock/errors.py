@@ -6,7 +6,7 @@ PenstockError
 │  │  └─ NotOwner       another proxy owns this log: its address is in the message
 │  ├─ Overloaded        a limit on connections or in-flight bytes is reached
 │  └─ DeadlineExceeded  no answer in time; nothing was sent that changes the log
-├─ Unknown              an append may or may not have taken effect: retry with the same seq
+├─ Unknown              a change may or may not have taken effect: look, or retry with the same seq
 ├─ Fenced               stop: somebody newer owns this
 │  └─ StaleInstance     a newer instance of this producer exists
 ├─ Damaged              these bytes must not be used
@@ -69,7 +69,11 @@ class DeadlineExceeded(Retryable):
 
 
 class Unknown(PenstockError):
-    """The append may or may not be in the log: only a retry with the same seq is safe."""
+    """The change (an append, a claim, a trim) was sent, and may or may not have taken effect.
+
+    An append is safe to retry with the same seq only, a trim as it is. A claim that is made again
+    opens the next instance.
+    """
 
 
 class Fenced(PenstockError):

@@ -50,6 +50,9 @@ GROUP_OVERHEAD_BYTES: Final = 2 * KIB
 #: Bytes that a server holds for one connection's unanswered appends, and for all connections.
 CONNECTION_INFLIGHT_BYTES_MAX: Final = 32 * MIB
 SERVER_INFLIGHT_BYTES_MAX: Final = 256 * MIB
+#: Bytes of one replicated log's writes that may be on their way to its nodes; the last may be above
+#: it. Further groups wait in the sequencer, where the limits above bound them.
+LOG_INFLIGHT_BYTES_MAX: Final = 16 * MIB
 #: Bytes of answers and deliveries that wait in one socket before its next requests wait too; above
 #: one reader's default credit, so that a client that reads never meets it.
 CONNECTION_OUTPUT_BYTES_MAX: Final = 8 * MIB
@@ -58,10 +61,13 @@ CONNECTION_READS_MAX: Final = 4
 #: Requests of one connection that may wait for an answer before its next ones wait too.
 CONNECTION_WAITING_MAX: Final = 64
 CONNECTIONS_MAX: Final = 4096
-#: Connections that have not shown a token yet; further ones are closed at once.
+#: Connections that have not shown a token yet, in TLS handshakes too; for a further one the oldest
+#: is closed.
 PREAUTH_CONNECTIONS_MAX: Final = 512
 PREAUTH_SECONDS_MAX: Final = 5.0
 SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
+#: Tags of all subscriptions of one connection; each costs some 400 bytes.
+CONNECTION_TAGS_MAX: Final = 10 * SUBSCRIPTION_TAGS_MAX
 #: Credit that one subscription may hold, however much its reader gives.
 CREDIT_BYTES_MAX: Final = 64 * MIB
 CREDIT_BYTES_DEFAULT: Final = 4 * MIB
@@ -87,6 +93,8 @@ assert GROUP_BYTES_MAX < FRAME_BODY_BYTES_MAX < CONNECTION_INFLIGHT_BYTES_MAX
 assert DELIVERY_BYTES + SLICE_BYTES_MAX + KIB <= FRAME_BODY_BYTES_MAX
 # A block travels in one frame.
 assert BLOCK_BYTES_MAX <= FRAME_BODY_BYTES_MAX
+# One log alone never fills the connection to a node.
+assert LOG_INFLIGHT_BYTES_MAX + BLOCK_BYTES_MAX <= CONNECTION_INFLIGHT_BYTES_MAX
 # Tag references in a group are u16.
 assert GROUP_TAGS_MAX < 2**16
 assert ENTRY_TAGS_MAX < 2**16

@@ -1,4 +1,4 @@
-"""What every test shares: one Spark session, Hypothesis profiles, loops, when soak tests run."""
+"""What every test shares: one Spark session, how servers start, profiles, loops, soak tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from balance import configure, sort_by_duration
 from harness.async_tests import run_async_test
+from harness.gateway import remember_names
+from harness.java import brief_java, hurry_java
+from harness.warm_starts import warm_starts
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -29,13 +32,7 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 #: Slow machines are no news, and tests that build large inputs say so themselves.
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-#: Java for many small queries, each run once: to optimize their code takes longer than it wins.
-#: Only the pace of Java depends on it, no result of Spark does.
-BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Spark hands these to the Java of every program that a test starts, which lives for seconds: the
-# driver, what finds out how to start it, and the master and workers of a standalone cluster.
-for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(_name, BRIEF_JAVA)
+hurry_java()
 
 # The default run is the same on every machine and every day; a soak run looks for news.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=_CALM)
@@ -51,9 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Keep what Spark answered, if that was asked for."""
-    from harness.answers import ANSWERS  # only here: it needs Arrow
+    if "harness.answers" in sys.modules:  # where nobody asked, Arrow is not needed either
+        from harness.answers import ANSWERS
 
-    ANSWERS.close()
+        ANSWERS.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -70,6 +68,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return run_async_test(pyfuncitem)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_start_at_once() -> Iterator[None]:
+    """Processes that tests start; not those that a program of theirs starts."""
+    with warm_starts():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -90,12 +95,13 @@ def spark() -> Iterator[SparkSession]:
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", BRIEF_JAVA)
+        .config("spark.driver.extraJavaOptions", brief_java())
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
     )
     session = penstock.tuned(builder).getOrCreate()
+    remember_names()
     yield session
     session.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from harness.waiting import wait_until
 
-from penstock.log.serving.directory import is_locked
+from penstock.log.serving.directory import TOKEN_FILE, is_locked
 
 
 def server_pid(data_dir: Path) -> int:
@@ -43,7 +44,7 @@ def stop_server(data_dir: Path) -> None:
     def is_gone() -> bool:
         if not is_locked(data_dir):
             return True
-        if (data_dir / "server.json").exists():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may just be leaving
             pid = server_pid(data_dir)
             if pid not in told:
                 os.kill(pid, signal.SIGTERM)
@@ -51,3 +52,13 @@ def stop_server(data_dir: Path) -> None:
         return False
 
     wait_until(is_gone, "the server did not stop")
+
+
+def end_log(data_dir: Path) -> None:
+    """End the server of a directory for good: the log is wanted no more.
+
+    Processes that Spark keeps are its clients still, and would start the server again, each time
+    for nothing. Without a token they give up.
+    """
+    (data_dir / TOKEN_FILE).write_text("")
+    stop_server(data_dir)

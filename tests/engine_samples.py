@@ -28,6 +28,7 @@ from penstock.runtime.spec import QuerySpec, Settings, Source
 from penstock.runtime.task_core import Commit, TaskCore
 from penstock.state.changelog import decode_changes
 from penstock.stream.batches import decode_batch, encode_trusted
+from penstock.stream.lanes import Lanes
 from penstock.stream.registration import stream_tag
 
 LONG = pa.int64()
@@ -151,6 +152,8 @@ class Wired:
         self.now_ms = 1_000
         self.cores: dict[TaskId, TaskCore] = {}
         self._instances = 0
+        #: Of new instances: where they read on.
+        self._unread: dict[TaskId, Lsn] = {}
         for task in spec.task_ids:
             self.start(task)
 
@@ -168,9 +171,10 @@ class Wired:
             )  # fmt: skip
         return Range(first, len(self.log) - first)
 
-    def feed(self, rows: pa.RecordBatch, stream: str = "in") -> Lsn:
-        new = NewEntry(encode_trusted(rows), (stream_tag(stream),), rows=rows.num_rows)
-        return self.append("user", 1, [new]).first_lsn
+    def feed(self, rows: pa.RecordBatch, stream: str = "in", lanes: Lanes | None = None) -> Lsn:
+        pieces = (lanes or Lanes(stream)).split(rows, len(self.log))
+        new = [NewEntry(encode_trusted(piece), tags, rows=len(piece)) for piece, tags in pieces]
+        return self.append("user", 1, new).first_lsn
 
     def ask_to_flush(self, stage: int) -> Lsn:
         tag = flush_tag(self.spec.name, self.spec.version, stage)
@@ -203,13 +207,15 @@ class Wired:
                 core.restored(decode_changes(change.payload), len(change.payload))
         core.begin(fold.marker, careful_upto=careful_upto)
         self.cores[task] = core
+        self._unread[task] = core.read_from
         return core
 
     def take(self, task: TaskId, end: int | None = None) -> None:
         """Everything for the task below `end`, taken in and worked on."""
         core = self.cores[task]
         end = len(self.log) if end is None else end
-        for entry, counted in self.counted(core.tags, core.position, end):
+        start = self._unread.pop(task, core.position)
+        for entry, counted in self.counted(core.tags, start, end):
             core.take(entry, counted)
         core.looked(Lsn(end))
         core.work()

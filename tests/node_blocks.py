@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
 from crc32c import crc32c
+from harness.disk import SimDisk
 
 from penstock.errors import PenstockError
 from penstock.ids import BlockId, Epoch, Lsn, SegmentId
@@ -13,8 +16,8 @@ from penstock.log.block_format import (
     decode_block_header,
     encode_block_header,
 )
-from penstock.log.node.journal import STATE_NAME, Journal, write_state
-from penstock.log.node.segment_store import Extent
+from penstock.log.node.journal import STATE_NAME, Journal, journal_name, write_state
+from penstock.log.node.segment_store import Extent, Flushed
 from penstock.log.node.server import NodeDisks, mend, recover_node
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
@@ -63,12 +66,36 @@ def make_block(
     return encode_block_header(header) + body
 
 
+def old_record(
+    kind: int,
+    log: str = "",
+    segment: int = 0,
+    *,
+    value: int = 0,
+    number: int = 0,
+    synced: int = 2**40,
+    body: bytes = b"",
+) -> bytes:
+    """A record as version 1 of the journal has it."""
+    name = log.encode()
+    size = 48 + len(name) + len(body)
+    rest = struct.pack("<IHBBQQQQ", size, len(name), kind, 0, number, synced, segment, value) + name
+    return b"PNJ1" + crc32c(rest).to_bytes(4, "little") + rest + body
+
+
+def old_disk(journal: bytes) -> SimDisk:
+    """What a node of an older version has left: one file of its journal."""
+    disk = SimDisk()
+    write_state(disk, 0, [])
+    return SimDisk(disk.contents() | {journal_name(0): journal})
+
+
 class DictStore:
     """Durable blocks in a dict."""
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[SegmentKey, int], AddRecord] = {}
-        self.damaged: set[SegmentKey] = set()
+        self.unsure: dict[SegmentKey, tuple[tuple[int, int], ...]] = {}
 
     def load(self, key: SegmentKey) -> StoredPart:
         ranges = Ranges()
@@ -78,7 +105,7 @@ class DictStore:
                 ranges.add(block)
                 header = decode_block_header(record.data)
                 durable_block = max(durable_block, header.durable_block)
-        return StoredPart(tuple(ranges), durable_block, key in self.damaged)
+        return StoredPart(tuple(ranges), durable_block, self.unsure.get(key, ()))
 
     def put(self, record: AddRecord) -> None:
         self.blocks[record.key, record.block] = record
@@ -101,6 +128,7 @@ class LocalNode:
             write_state(disk, 0, [])
         self.store, self.core, recovered = recover_node(disks)
         self.damage = recovered.damage
+        self.lost = recovered.lost
         self.torn_bytes = recovered.torn_bytes
         if self.damage:
             recovered = mend(disks, self.store, self.core, recovered)
@@ -170,13 +198,14 @@ class LocalNode:
             taken = self.store.take_flush(key)
             if taken is not None:
                 for done in self.store.flush_all([(key, *taken)]):
+                    assert isinstance(done, Flushed)
                     length = self.store.flushed(done)
                     if length is not None:
                         lengths.append(length)
         if any(number < below for number in self.journal.numbers):
             buffers, is_new = self.journal.encode(lengths, self.store.length)
             self.journal.write(buffers, is_new)
-            self.journal.drop_below(below, self.core.snapshot())
+            self.journal.drop_below(below, self.core.snapshot(), self.store.lengths())
         self.store.remove_dropped()
 
     def note(self) -> None:

@@ -5,12 +5,15 @@ measure.py       the clock, percentiles, raw disk, memory of a process
 log.py           the shared log on one machine
 log_load.py      appends and reads, timed, and the server of one machine
 ops.py           the operators on one core, beside batch Spark
+small.py         what an event costs in small batches
 realtime.py      latency in real time beside Spark's micro-batches: variants, phases, bars
 load.py          bids at a fixed rate, from a process of its own
 queries.py       the DataFrames that both engines run, and what their rows must add up to
 arrivals.py      one tail of a result stream: when rows became visible
 child.py         a process of ours that is told what to do
 driver_process.py  a Spark driver in a process of its own; what sessions have in common
+scale.py         what more tasks on one source bring
+handover.py      how long a large state pauses when it moves or is lost
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts

@@ -40,11 +40,13 @@ class Session:
         mode: Any = "append",
         workers: int = 1,
         commit_interval_ms: int = 0,
+        joins_stages: bool = True,
     ) -> None:
         """Start a query of Penstock, under the name of its result."""
         from penstock.spark.start import start_query
 
-        settings = with_protocol(protocol, Settings(commit_interval_ms=commit_interval_ms))
+        chosen = Settings(commit_interval_ms=commit_interval_ms, joins_stages=joins_stages)
+        settings = with_protocol(protocol, chosen)
         self.query = start_query(
             frame, settings, to=to, name=to, mode=mode, workers=workers, log=self.log
         )

@@ -26,7 +26,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.stream.batches import encode_batch
-from penstock.stream.registration import stream_tag
+from penstock.stream.lanes import LANES_DEFAULT, Lanes
 from penstock_bench.child import Child
 from penstock_bench.measure import SECOND_US, next_second, now_us
 
@@ -176,4 +176,6 @@ async def _run_burst(appender: AsyncAppender, command: Burst) -> Sent:
 
 def _entry(command: Live | Burst, first: int, count: int) -> NewEntry:
     bids = make_bids(first, count, start_us=command.start_us, rate=command.rate)
-    return NewEntry(encode_batch(bids), (stream_tag(command.stream),), rows=count)
+    lane = first // max(count, 1) % LANES_DEFAULT
+    tags = Lanes(command.stream, LANES_DEFAULT).tags(lane)
+    return NewEntry(encode_batch(bids), tags, rows=count)

@@ -42,13 +42,13 @@ from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId, control_tag, flush_tag
 from penstock.runtime.control import Hello, decode_message
 from penstock.runtime.outputs import result_schema
-from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
+from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks, join_stages
 from penstock.runtime.task import Task
 from penstock.spark.frontend import plan as plan_frame
 from penstock.spark.start import start
 from penstock.state.changelog import decode_changes
 from penstock.stream.batches import encode_batch
-from penstock.stream.registration import stream_tag
+from penstock.stream.lanes import LANES_DEFAULT, Lanes
 from penstock.stream.session import Log, connect
 from penstock_bench.driver_process import session_builder
 from penstock_bench.measure import scratch
@@ -212,10 +212,18 @@ def _make_spec(log: Log, frame: Any, plan: RecoveryBenchSizes, directory: Path) 
         fingerprint="bench",
         query=query,
         statics={},
-        sources={name: Source(log.stream(name).schema, Lsn(0)) for name in query.streams},
+        sources={
+            name: Source(log.stream(name).schema, Lsn(0), log.stream(name).lanes)
+            for name in query.streams
+        },
         to=_RESULT,
         to_schema=log.create_stream(_RESULT, schema).schema,
-        tasks=count_tasks(query, plan.workers),
+        tasks=join_stages(
+            query,
+            count_tasks(
+                query, plan.workers, {name: log.stream(name).lanes for name in query.streams}
+            ),
+        ),
         settings=Settings(
             checkpoints=str(directory / "checkpoints"),
             checkpoint_interval_ms=round(plan.checkpoint_seconds * 1000),
@@ -230,8 +238,9 @@ def _make_entries(first_ms: int, events_per_s: int = 10_000) -> list[NewEntry]:
     ids = np.arange(first, first + count)
     generator = _generator(events_per_s)
     made = {"person": generator.persons(ids), "auction": generator.auctions(ids)}
+    lane = first_ms // _STEP_MS % LANES_DEFAULT
     return [
-        NewEntry(encode_batch(rows), (stream_tag(name),), rows=rows.num_rows)
+        NewEntry(encode_batch(rows), Lanes(name, LANES_DEFAULT).tags(lane), rows=rows.num_rows)
         for name, rows in made.items()
     ]
 

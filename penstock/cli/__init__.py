@@ -1,17 +1,26 @@
 """The command `penstock`: noun, verb, options; text for people, `--json` for tools.
 
-main.py          the root: registers the commands, turns errors into one line and an exit code
+main.py          the root: knows the commands, turns errors into one line and an exit code
+groups.py        groups of commands that are loaded when they run
 output.py        exit codes, tables, numbers and times as text
 target.py        --dir, --connect and the rest of what says which log is meant
-log.py           log serve, status, verify, trim
-cluster.py       cluster status, and the group of its commands
+log.py           the group of its commands
+log_serve.py     log serve
+log_status.py    log status
+log_verify.py    log verify
+log_trim.py      log trim, forget
+cluster.py       the group of its commands
+cluster_status.py  cluster status
 cluster_target.py  which cluster is meant, and a connection to it
 cluster_facts.py   what a cluster's metadata, nodes and proxies say of it
 cluster_up.py    cluster up: a whole cluster on this machine
-cluster_process.py  cluster node, proxy: one process of a cluster
+cluster_node.py, cluster_proxy.py  one process of a cluster
+cluster_process.py  what both of them share
 cluster_decommission.py  cluster decommission: empty a storage node
 cluster_verify.py  cluster verify: every copy of every block
-stream.py        stream list, create, describe, append, read, tail, lag
+stream_target.py the same, with its streams
+stream.py        stream list, create, describe, append, read, tail
+stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
 query.py         query list, status, stop, remove
 live.py          a query's progress as one line, kept up to date

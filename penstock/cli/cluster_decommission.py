@@ -18,12 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from penstock.cli.cluster_facts import find_facts, find_nodes
 from penstock.cli.cluster_target import Cluster, ClusterTarget, cluster_options
-from penstock.cli.output import exit_code, show_json
-from penstock.cli.target import json_option
+from penstock.cli.output import echo, exit_code, json_option, show_json
 from penstock.errors import AlreadyExists, NotFound, Refused, Unknown
 from penstock.ids import NodeId
 from penstock.log.replication.manifest import LogManifest
 from penstock.log.replication.placement import machine_of, would_lose_quorum
+from penstock.plain_text import plain
 
 _LOOK_SECONDS = 0.5
 #: A proxy that has not seen the mark yet may name the node once more.
@@ -118,7 +118,7 @@ def _tell(found: dict[str, Any], words: str, as_json: bool) -> None:
     if as_json:
         show_json(found)
     else:
-        click.echo(words)
+        echo(words)
 
 
 async def _cancel(cluster: Cluster, name: str) -> None:
@@ -188,11 +188,11 @@ def _show_check(name: str, checked: Check, as_json: bool) -> None:
         found = {"ok": not reasons, "segments": checked.segments, "reasons": reasons}
         show_json({"node": name, **found, **checked.rule_facts()})
     elif reasons:
-        click.echo(f"{name} cannot be taken away:")
+        echo(f"{name} cannot be taken away:")
         for reason in reasons:
-            click.echo(f"  {reason}")
+            echo(f"  {reason}")
     else:
-        click.echo(f"{name} can be taken away: {checked.segments} segments would be copied")
+        echo(f"{name} can be taken away: {checked.segments} segments would be copied")
     if not as_json:
         _show_problems(checked)
     if reasons:
@@ -201,7 +201,7 @@ def _show_check(name: str, checked: Check, as_json: bool) -> None:
 
 def _show_problems(checked: Check) -> None:
     for problem in checked.problems:
-        click.echo(f"! {problem}")
+        echo(f"! {problem}")
 
 
 async def _wait(cluster: Cluster, name: str, segments: int) -> None:
@@ -230,13 +230,13 @@ async def _wait(cluster: Cluster, name: str, segments: int) -> None:
                 holds = await _holds(cluster) if empty_since is None else []
                 for words in holds:
                     if words not in told:
-                        progress.console.print(f"! {words}", markup=False, soft_wrap=True)
+                        progress.console.print(f"! {plain(words)}", markup=False, soft_wrap=True)
                 told = holds
                 if await cluster.store.get(f"/draining/{name}") is None:
                     raise Unknown(f"somebody else has cancelled it: {left} segments name {name}")
                 await asyncio.sleep(_LOOK_SECONDS)
     except asyncio.CancelledError:
-        click.echo(
+        echo(
             f"penstock: {name} is still being emptied: run this again to wait for it, or with "
             "--cancel to let it be used again",
             err=True,

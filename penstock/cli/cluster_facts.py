@@ -17,9 +17,9 @@ from typing import Any
 
 from penstock.cli.cluster_target import Cluster, decode_place
 from penstock.config import is_loopback
-from penstock.errors import PenstockError, Unauthorized, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.ids import NodeId
-from penstock.log.client.connection import open_connection
+from penstock.log.client.connection import ask_metrics, open_connection
 from penstock.log.node.client import decode_node_info
 from penstock.log.replication.manifest import LogManifest, Segment
 from penstock.log.replication.node_api import NodeInfo
@@ -119,19 +119,13 @@ def _check_way(cluster: Cluster, proxy: ProxyInfo) -> None:
 
 async def _metrics(cluster: Cluster, proxy: ProxyInfo) -> dict[str, int]:
     _check_way(cluster, proxy)
-    tls = cluster.tls if proxy.tls else None
-    reader, writer = await asyncio.open_connection(proxy.host, proxy.port, ssl=tls)
-    try:
-        writer.write(
-            b"GET /metrics HTTP/1.1\r\nhost: proxy\r\nauthorization: Bearer "
-            + (cluster.token or "").encode()
-            + b"\r\n\r\n"
-        )
-        text = (await reader.read(-1)).decode(errors="replace")
-    finally:
-        writer.close()
-    if " 401 " in text.partition("\r\n")[0]:
-        raise Unauthorized("it does not accept the token")
+    text = await ask_metrics(
+        proxy.host,
+        proxy.port,
+        token=cluster.token or "",
+        tls=cluster.tls if proxy.tls else None,
+        timeout=cluster.timeout,
+    )
     return {name: int(float(value)) for name, value in _METRIC.findall(text)}
 
 
@@ -188,6 +182,7 @@ def _nodes(
                 "bytes": size[node],
                 "unflushed_bytes": answer.get("unflushed_bytes"),
                 "damaged_blocks": answer.get("damaged_blocks"),
+                "problems": answer.get("problems", []),
                 "connections": answer.get("connections"),
                 "uptime_seconds": answer.get("uptime_seconds"),
                 "problem": answer.get("problem"),
@@ -270,9 +265,19 @@ def _log(
         "ack_quorum": newest.ack_quorum if newest else None,
         "readers": answer.get("subscriptions"),
         "lost_nodes": answer.get("lost_nodes"),
+        "stalled": answer.get("stalled"),
         "missing_nodes": sorted({node for node in members if node not in registered}),
         "under_replicated_blocks": None if lacking is None else lacking.get(name, 0),
+        "open_lacking_blocks": answer.get("lacking_blocks"),
+        "lacking_blocks": _lacking(lacking, name, answer),
     }
+
+
+def _lacking(sealed: Mapping[str, int] | None, name: str, answer: Facts) -> int | None:
+    """Blocks that lack a copy, sealed or not; None if there may be some that nobody counted."""
+    counted = (sealed or {}).get(name, 0) + (answer.get("lacking_blocks") or 0)
+    is_all = sealed is not None and answer.get("is_audited", False)
+    return counted if counted or is_all else None
 
 
 def _problems(known: Facts) -> list[str]:
@@ -289,16 +294,17 @@ def _problems(known: Facts) -> list[str]:
                 f"node {node['id']} has found {node['damaged_blocks']} damaged blocks since its "
                 "start: look at its disk"
             )
+        problems += [f"node {node['id']}, {words}" for words in node["problems"]]
     for proxy in known["proxies"]:
         if proxy["state"] == "silent":
             problems.append(f"proxy {proxy['address']} does not answer: {proxy['problem']}")
     if not any(proxy["role"] == "write" for proxy in known["proxies"]):
         problems.append("no write proxy runs: nothing can be appended or repaired")
     for log in known["logs"]:
-        if log["under_replicated_blocks"]:
-            problems.append(
-                f"log {log['log']}: {log['under_replicated_blocks']} blocks lack a copy"
-            )
+        if log["stalled"]:
+            problems.append(f"log {log['log']}: appends wait: {log['stalled']}")
+        if log["lacking_blocks"]:
+            problems.append(f"log {log['log']}: {log['lacking_blocks']} blocks lack a copy")
     problems += [
         f"cannot be repaired now: {words}" for words in (known["audit"] or {}).get("stuck", ())
     ]

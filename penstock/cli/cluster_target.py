@@ -1,7 +1,7 @@
 """Which cluster a command is for: an address, or the directory of `penstock cluster up`.
 
     DIR/cluster.json    {"address": "penstock://127.0.0.1:2181/logs", …}, written by `up`
-    DIR/token, DIR/node-token
+    DIR/token, DIR/node-token, DIR/metadata-auth
 
 Owns the connection to its metadata and, if there is a token for them, to its nodes.
 """
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import click
 
 from penstock.errors import BadConfig, BadFormat, NotFound, Unavailable
+from penstock.log.local_cluster import AUTH_FILE
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import ClusterAddress, open_metadata, parse_cluster_address, read_auth
 from penstock.log.node.client import NetworkNodes
@@ -179,11 +180,13 @@ def resolve_target(
         address = json.loads(file.read_text())["address"]
         token_file = token_file or directory / "token"
         node_token_file = node_token_file or directory / "node-token"
+        if auth_file is None and (directory / AUTH_FILE).exists():
+            auth_file = directory / AUTH_FILE
     return ClusterTarget(
         address,
         token_file or _from_environment("PENSTOCK_TOKEN_FILE"),
         node_token_file or _from_environment("PENSTOCK_NODE_TOKEN_FILE"),
-        auth_file,
+        auth_file or _from_environment("PENSTOCK_METADATA_AUTH_FILE"),
         tls_ca,
         timeout,
     )
@@ -194,14 +197,19 @@ def cluster_options(command: F) -> F:
 
     @click.argument("address")
     @click.option(
-        "--token-file", type=_FILE, help="What clients show.  [default: PENSTOCK_TOKEN_FILE]"
+        "--token-file", type=_FILE, help="What clients prove.  [default: PENSTOCK_TOKEN_FILE]"
     )
     @click.option(
         "--node-token-file",
         type=_FILE,
-        help="What nodes are shown.  [default: PENSTOCK_NODE_TOKEN_FILE]",
+        help="What is proved to nodes.  [default: PENSTOCK_NODE_TOKEN_FILE]",
     )
-    @click.option("--metadata-auth-file", "auth_file", type=_FILE, help="File with user:password.")
+    @click.option(
+        "--metadata-auth-file",
+        "auth_file",
+        type=_FILE,
+        help="File with ZooKeeper's user:password.  [default: PENSTOCK_METADATA_AUTH_FILE]",
+    )
     @click.option("--tls-ca", type=_FILE, help="Who vouches for nodes and proxies.")
     @click.option(
         "--timeout",

@@ -23,9 +23,9 @@ import click
 from rich.console import Console
 
 from penstock.cli.cluster_target import CLUSTER_FILE
-from penstock.cli.target import json_option
+from penstock.cli.output import echo, json_option, show_json_line
 from penstock.errors import BadConfig, Unavailable
-from penstock.log.embedded import default_data_dir
+from penstock.log.directories import default_data_dir
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
 from penstock.log.meta.open import DEFAULT_PORT
 from penstock.log.meta.zookeeper_server import find_jars, find_java
@@ -302,18 +302,19 @@ def _announce(
     as_json: bool,
 ) -> None:
     if as_json:
-        # One line, so that a supervisor can wait for it.
         found = {"url": cluster.address, "dir": str(home), "token_file": str(cluster.token_file)}
-        more = {"node_token_file": str(cluster.node_token_file), "nodes": names}
-        click.echo(json.dumps(found | more | {"proxies": proxies, "read_proxies": read_proxies}))
+        found["node_token_file"] = str(cluster.node_token_file)
+        found["metadata_auth_file"] = str(cluster.metadata_auth_file)
+        more = {"nodes": names, "proxies": proxies, "read_proxies": read_proxies}
+        show_json_line(found | more)
         return
-    click.echo(f"cluster in {home}: nodes {', '.join(names)}; {proxies + read_proxies} proxies")
-    click.echo(f"listening on {cluster.address}, token in {cluster.token_file}")
-    click.echo("\nIn another terminal:")
-    click.echo(f"  export PENSTOCK_TOKEN_FILE={cluster.token_file}")
-    click.echo(f"  penstock stream create bids 'price long' --connect {cluster.address}")
-    click.echo(f"  penstock cluster status {home}")
-    click.echo("\nCtrl-C stops it; what was appended stays in the directory.")
+    echo(f"cluster in {home}: nodes {', '.join(names)}; {proxies + read_proxies} proxies")
+    echo(f"listening on {cluster.address}, token in {cluster.token_file}")
+    echo("\nIn another terminal:")
+    echo(f"  export PENSTOCK_TOKEN_FILE={cluster.token_file}")
+    echo(f"  penstock stream create bids 'price long' --connect {cluster.address}")
+    echo(f"  penstock cluster status {home}")
+    echo("\nCtrl-C stops it; what was appended stays in the directory.")
 
 
 def _watch(cluster: LocalCluster) -> None:
@@ -335,9 +336,7 @@ def _tell_end(
     name: str, process: subprocess.Popen[bytes] | None, last_line: str, output: Path
 ) -> None:
     code = None if process is None else process.returncode
-    click.echo(
-        f"{name} has ended {end_text(code)}: {last_line} (all that it said: {output})", err=True
-    )
+    echo(f"{name} has ended {end_text(code)}: {last_line} (all that it said: {output})", err=True)
 
 
 def end_text(code: int | None) -> str:

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.cli.cluster_target import Cluster, ClusterTarget, cluster_options
-from penstock.cli.output import EXIT_DAMAGED, bytes_text, exit_code, show_json
-from penstock.cli.target import json_option
+from penstock.cli.output import EXIT_DAMAGED, bytes_text, echo, exit_code, json_option, show_json
 from penstock.errors import BadFormat, Damaged, NotFound, PenstockError, Unavailable
 from penstock.ids import NodeId
 from penstock.limits import MIB
@@ -101,13 +100,13 @@ def verify(log: str | None, target: ClusterTarget, as_json: bool) -> None:
         )
     else:
         for finding in report.findings:
-            click.echo(str(finding))
+            echo(str(finding))
         for problem in report.problems:
-            click.echo(f"! {problem}")
+            echo(f"! {problem}")
         verdict = "no damage"
         if not report.ok:
             verdict = "damage found" if report.damaged else "some nodes could not be asked"
-        click.echo(
+        echo(
             f"{verdict}: {report.segments} segments, {report.copies} copies of blocks, "
             f"{bytes_text(report.bytes)}"
         )

@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from penstock.cli.output import EXIT_UNEXPECTED, show_json
-from penstock.cli.target import json_option
+from penstock.cli.output import EXIT_UNEXPECTED, json_option, show_json
 
 
 @click.command()

@@ -24,6 +24,7 @@ from typing import Any, Final
 from penstock.cli.demo_bids import BIDS, LiveBids, batch_result, bids_per_auction
 from penstock.cli.demo_view import Follower, View
 from penstock.cli.live import ms_text
+from penstock.cli.output import echo
 from penstock.errors import QueryFailed
 from penstock.log.serving.directory import is_locked
 from penstock.protocol.names import control_tag
@@ -214,7 +215,7 @@ def _logging_to(path: Path) -> Iterator[contextlib.AbstractContextManager[Any]]:
             yield _spark(file.fileno())
     except Exception:
         lines = path.read_text(errors="replace").splitlines()[-_LINES_SHOWN:]
-        sys.stderr.write("".join(f"| {line}\n" for line in lines))
+        echo("".join(f"| {line}\n" for line in lines), err=True, nl=False)
         raise
     finally:
         logging.getLogger().removeHandler(handler)

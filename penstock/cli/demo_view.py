@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.live import ms_text, progress_line
-from penstock.stream.positions import EARLIEST, to_time_ms
+from penstock.stream.positions import EARLIEST
 from penstock.stream.stream import Stream
+from penstock.stream.times import to_time_ms
 
 WINDOWS_SHOWN: Final = 8
 #: Between two plain lines.

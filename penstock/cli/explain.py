@@ -14,8 +14,18 @@ from typing import Any, Final
 import click
 
 from penstock.cli.explain_task import commit_facts, marker_facts, marker_fields, what_of
-from penstock.cli.output import NOTHING, bytes_text, show_fields, show_json, show_table, time_text
-from penstock.cli.target import Target, json_option, target_options
+from penstock.cli.output import (
+    NOTHING,
+    bytes_text,
+    echo,
+    json_option,
+    show_fields,
+    show_json,
+    show_table,
+    time_text,
+)
+from penstock.cli.stream_target import open_log
+from penstock.cli.target import Target, target_options
 from penstock.errors import Damaged, NotFound, Trimmed
 from penstock.ids import Lsn
 from penstock.limits import MIB
@@ -65,7 +75,7 @@ def explain(lsn: int, target: Target, as_json: bool) -> None:
       penstock explain 42 --json | jq .group
       penstock explain 42 --json | jq .commit.state
     """
-    with target.open() as log:
+    with open_log(target) as log:
         facts = _gather(log, lsn)
     if as_json:
         show_json(facts)
@@ -243,7 +253,7 @@ def _show(facts: dict[str, Any]) -> None:
         fields.append(("row", f"… {facts['rows'] - ROWS_SHOWN} more"))
     show_fields(fields)
     if facts["neighbours"]:
-        click.echo()
+        echo()
         show_table(
             ["tag", "previous lsn", "next lsn"], [each.values() for each in facts["neighbours"]]
         )

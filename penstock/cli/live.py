@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.output import NOTHING, bytes_text
+from penstock.plain_text import plain
 
 if TYPE_CHECKING:
     from penstock.spark.query import StreamingQuery
@@ -31,7 +32,7 @@ def progress_line(progress: Progress) -> str:
     size = sum(one["memoryUsedBytes"] for one in states)
     rate = progress.get("inputRowsPerSecond")
     return (
-        f"{progress['name']}: {NOTHING if rate is None else f'{rate:,.0f}'} rows/s, "
+        f"{plain(progress['name'])}: {NOTHING if rate is None else f'{rate:,.0f}'} rows/s, "
         f"lag {lag_text(progress)}, watermark {watermark_text(progress)}, "
         f"p50 {ms_text(latency.get('p50'))}, p99 {ms_text(latency.get('p99'))}, "
         f"{progress['workers']} workers, state {rows:,} rows {bytes_text(size)}"

@@ -16,18 +16,26 @@ from typing import IO, Any
 import click
 
 from penstock import __version__
-from penstock.cli.cluster import cluster
-from penstock.cli.demo import demo
-from penstock.cli.explain import explain
-from penstock.cli.log import log
-from penstock.cli.output import EXIT_INTERRUPTED, error_text, exit_code
-from penstock.cli.plan import plan
-from penstock.cli.query import query
-from penstock.cli.stream import stream
+from penstock.cli.groups import LazyGroup, Place
+from penstock.cli.output import EXIT_INTERRUPTED, echo, error_text, exit_code
 from penstock.errors import Defect, PenstockError
+from penstock.plain_text import plain
 
+#: Each is in the module of its name.
+COMMANDS = {
+    "cluster": "A replicated log: storage nodes, proxies, and how they are.",
+    "demo": "Watch a query on Spark in real time, through two kills (needs Java).",
+    "explain": "Say what the entry at LSN is and who wrote it.",
+    "log": "The shared log: serve it, look at it, check it, trim it.",
+    "plan": "Look at queries before they run.",
+    "query": "Queries on the log: how they stand, stop them, forget them.",
+    "stream": "Streams of typed rows: create, append, read, follow.",
+}
 #: Commands of the benchmark package, which is not installed with Penstock.
-BENCHMARK_COMMANDS = ("bench", "nexmark")
+BENCHMARK_COMMANDS = {
+    "bench": "Measure what we claim, beside the raw disk or a peer, in one run.",
+    "nexmark": "NEXMark: an auction site as a benchmark, its queries and their figures.",
+}
 #: Where packages beside this one name their commands (bench/pyproject.toml).
 COMMANDS_BESIDE = "penstock.commands"
 
@@ -41,14 +49,13 @@ class CommandFailed(click.ClickException):
         self._text = error_text(error, as_json=as_json)
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(self._text, file=file, err=True)
+        echo(self._text, file=file, err=True)
 
 
-class Root(click.Group):
+class Root(LazyGroup):
     """The group `penstock`: errors of all commands end here.
 
-    Commands of packages beside this one are loaded when they are asked for, so that no other
-    command waits for them, or fails with them.
+    Commands of packages beside this one are found by name, too: no other fails with them.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -73,12 +80,18 @@ class Root(click.Group):
             )
         return None
 
+    def summary(self, ctx: click.Context, name: str) -> str:
+        if name in COMMANDS:
+            return super().summary(ctx, name)
+        return BENCHMARK_COMMANDS.get(name, "Of a package beside this one.")
+
     def invoke(self, ctx: click.Context) -> Any:
         as_json: bool = ctx.meta["as_json"]
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
             if not as_json:
+                error.message = plain(error.message)  # type: ignore[misc]
                 raise
             raise CommandFailed(error, as_json=True) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -90,7 +103,9 @@ class Root(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
         except Exception as error:
             if not isinstance(error, PenstockError | OSError) or isinstance(error, Defect):
-                traceback.print_exc()  # our bug: the report needs to say where
+                echo(
+                    traceback.format_exc(), err=True, nl=False
+                )  # our bug: the report needs to say where
             raise CommandFailed(error, as_json=as_json) from error
 
 
@@ -104,7 +119,11 @@ def _abandon_stdout() -> None:
         pass  # not a real file
 
 
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Root,
+    places={name: Place(f"penstock.cli.{name}", said) for name, said in COMMANDS.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Exactly-once stream processing for PySpark over one shared log.
@@ -123,10 +142,6 @@ def cli() -> None:
       penstock query status hot --watch
       penstock plan explain pipeline.py:hot_items
     """
-
-
-for command in (log, cluster, stream, query, plan, explain, demo):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """What the command line prints: exit codes, errors, tables, numbers and times.
 
 Owns the forms, in one place, so that they never change by accident: scripts read them. Text is
-aligned columns without boxes, one thing per line, so that it survives grep.
+aligned columns without boxes, one thing per line, so that it survives grep. Law: everything is
+printed through plain_text.py; JSON says the same with escapes of its own.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import click
 
 from penstock.errors import Damaged, Fenced, Refused, Retryable, Unauthorized, Unknown, Unsupported
-from penstock.stream.positions import from_time_ms
+from penstock.plain_text import plain, plain_json
+from penstock.stream.times import from_time_ms
 
 EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
@@ -34,6 +36,15 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 #: Shown where there is no value.
 NOTHING: Final = "-"
 
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+def echo(
+    text: str = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None
+) -> None:
+    """Print lines of text: the way for everything that is no JSON."""
+    click.echo(plain(text, lines=True), err=err, nl=nl, file=file)
+
 
 def exit_code(error: BaseException) -> int:
     """How the process ends after this error."""
@@ -46,7 +57,7 @@ def error_text(error: BaseException, *, as_json: bool) -> str:
     if not isinstance(error, Unsupported):  # a list of reasons keeps its lines
         message = " ".join(message.split())
     if not as_json:
-        return f"penstock: {message}"
+        return f"penstock: {plain(message, lines=True)}"
     found: dict[str, Any] = {
         "error": type(error).__name__,
         "message": message,
@@ -65,7 +76,12 @@ def _message(error: BaseException) -> str:
 
 def show_json(value: Any) -> None:
     """One JSON value on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(plain_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def show_json_line(value: Any) -> None:
+    """The same on one line, so that a program can wait for it."""
+    click.echo(json.dumps(value))
 
 
 def show_table(headers: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
@@ -96,17 +112,21 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 def field_lines(fields: Iterable[tuple[str, object]]) -> list[str]:
     """What `show_fields` prints."""
-    pairs = [(name, _cell(value)) for name, value in fields]
+    pairs = [(name, _cell(value, lines=True).split("\n")) for name, value in fields]
     width = max(len(name) for name, _ in pairs)
-    return [f"{name:<{width}}  {text}".rstrip() for name, text in pairs]
+    return [
+        f"{'' if number else name:<{width}}  {line}".rstrip()
+        for name, lines in pairs
+        for number, line in enumerate(lines)
+    ]
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, *, lines: bool = False) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)  # also numbers: an LSN is there to be copied
+    return plain(str(value), lines=lines)  # also numbers: an LSN is there to be copied
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from penstock.cli.output import show_json
-from penstock.cli.target import json_option
+from penstock.cli.output import echo, json_option, show_json
 from penstock.errors import BadRequest
 from penstock.ops.catalogue import catalogue, catalogue_markdown
 from penstock.plan.explain import explain, explain_json
 from penstock.plan.nodes import Mode
+from penstock.runtime.spec import count_tasks, join_stages
 
 
 @click.group()
@@ -42,9 +42,19 @@ def plan() -> None:
     show_default=True,
     help="How the result is written.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Say how many tasks each stage gets, and which stages run in one.",
+)
 @json_option
 def plan_explain(
-    source: str | None, sql: str | None, streams: tuple[str, ...], mode: Mode, as_json: bool
+    source: str | None,
+    sql: str | None,
+    streams: tuple[str, ...],
+    mode: Mode,
+    workers: int | None,
+    as_json: bool,
 ) -> None:
     """Say how a query would run: its stages, streams, keys, state and modes.
 
@@ -54,6 +64,7 @@ def plan_explain(
     \b
     Examples:
       penstock plan explain pipeline.py:hot_items --mode append
+      penstock plan explain pipeline.py:hot_items --workers 2
       penstock plan explain --stream 'bids=auction long, price long' \\
         --sql 'SELECT auction, max(price) FROM bids GROUP BY auction'
     """
@@ -71,10 +82,11 @@ def plan_explain(
             assert source is not None
             df = _call(source, spark)
         query = plan_query(df, mode=mode).query
+    tasks = None if workers is None else join_stages(query, count_tasks(query, workers))
     if as_json:
-        show_json(explain_json(query))
+        show_json(explain_json(query, tasks))
     else:
-        click.echo(explain(query), nl=False)
+        echo(explain(query, tasks), nl=False)
 
 
 @plan.command("functions")
@@ -90,7 +102,7 @@ def plan_functions(as_json: bool) -> None:
     if as_json:
         show_json(catalogue())
     else:
-        click.echo(catalogue_markdown(), nl=False)
+        echo(catalogue_markdown(), nl=False)
 
 
 def _declare(spark: Any, stream: str, directory: Path) -> None:

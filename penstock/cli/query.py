@@ -7,9 +7,9 @@ forgotten.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -21,8 +21,11 @@ from penstock.cli.live import lag_text, ms_text, progress_line, watermark_text
 from penstock.cli.output import (
     NOTHING,
     bytes_text,
+    echo,
     field_lines,
+    json_option,
     show_json,
+    show_json_line,
     show_table,
     table_lines,
     time_text,
@@ -30,18 +33,22 @@ from penstock.cli.output import (
 from penstock.cli.query_facts import (
     QueryFacts,
     State,
+    find_move,
     find_query,
     list_queries,
     listen,
     now_ms,
     wait_for_end,
+    wait_for_move,
 )
-from penstock.cli.target import Target, json_option, target_options
+from penstock.cli.target import F, Target, target_options
 from penstock.errors import BadRequest, DeadlineExceeded, GuardFailed
+from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.plain_text import plain
 from penstock.protocol.names import control_tag, pulse_tag, query_key, run_key
-from penstock.runtime.control import Stop, encode_message
+from penstock.runtime.control import Message, Move, Stop, encode_message
 
 
 @click.group()
@@ -60,8 +67,8 @@ def list_all(target: Target, as_json: bool) -> None:
       penstock query list
       penstock query list --json | jq -r '.[] | select(.state == "lost").name'
     """
-    with target.open() as log:
-        found = list_queries(log.client)
+    with target.open() as client:
+        found = list_queries(client)
     if as_json:
         show_json([one.as_json() for one in found])
         return
@@ -101,17 +108,17 @@ def status(name: str, watch: bool, target: Target, as_json: bool) -> None:
       penstock query status hot --watch
       penstock query status hot --json | jq .progress.sources
     """
-    with target.open() as log:
-        found = find_query(log.client, name)
+    with target.open() as client:
+        found = find_query(client, name)
         if watch:
             try:
-                _watch(log.client, found, as_json=as_json)
+                _watch(client, found, as_json=as_json)
             except KeyboardInterrupt:
                 pass  # the way to end it
         elif as_json:
             show_json(found.as_json())
         else:
-            click.echo("\n".join(_page(found)))
+            echo("\n".join(_page(found)))
 
 
 def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
@@ -130,7 +137,10 @@ def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
                 line = progress_line(found.progress)
                 if found.state is not State.RUNNING:
                     line = f"{line} ({found.state.value})"
-                click.echo(json.dumps(found.as_json()) if as_json else line)
+                if as_json:
+                    show_json_line(found.as_json())
+                else:
+                    echo(line)
             if found.has_ended:
                 return
             try:
@@ -138,6 +148,17 @@ def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
             except TimeoutError:
                 pass  # silence is news, too
             found = find_query(client, found.name)
+
+
+def _wait_option(done: str) -> Callable[[F], F]:
+    return click.option(
+        "--wait",
+        "wait_seconds",
+        type=click.FloatRange(min=0.1),
+        default=30.0,
+        show_default=True,
+        help=f"Seconds until it must have {done}.",
+    )
 
 
 class _Nothing:
@@ -150,14 +171,7 @@ class _Nothing:
 
 @query.command()
 @click.argument("name")
-@click.option(
-    "--wait",
-    "wait_seconds",
-    type=click.FloatRange(min=0.1),
-    default=30.0,
-    show_default=True,
-    help="Seconds until it must have stopped.",
-)
+@_wait_option("stopped")
 @target_options
 @json_option
 def stop(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
@@ -171,24 +185,32 @@ def stop(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
       penstock query stop hot
       penstock query stop hot --wait 60 --json
     """
-    with target.open() as log:
-        found = listen(log.client, find_query(log.client, name))
+    with target.open() as client:
+        found = listen(client, find_query(client, name))
         was = found.state
         if was is State.RUNNING:
-            who = f"{socket.gethostname()} pid {os.getpid()}"
-            entry = NewEntry(encode_message(Stop(who)), (control_tag(name),), Kind.CONTROL)
-            asked = log.client.append([entry])
-            if not wait_for_end(log.client, name, asked.first_lsn, wait_seconds):
+            asked = _ask(client, name, Stop(_who()))
+            if not wait_for_end(client, name, asked, wait_seconds):
                 raise DeadlineExceeded(
-                    f"query {name} was asked to stop (LSN {asked.first_lsn}) and has not said "
+                    f"query {name} was asked to stop (LSN {asked}) and has not said "
                     f"within {wait_seconds:g} s that it did: look at `penstock query status {name}`"
                 )
     if as_json:
         show_json({"name": name, "was": was.value, "stopped": was is State.RUNNING})
     elif was is State.RUNNING:
-        click.echo(f"query {name} has stopped; all that it committed stays")
+        echo(f"query {name} has stopped; all that it committed stays")
     else:
-        click.echo(f"nothing to stop: {_why_not_running(found)}")
+        echo(f"nothing to stop: {_why_not_running(found)}")
+
+
+def _ask(client: BlockingLog, name: str, message: Message) -> Lsn:
+    """Ask the query's coordinator, wherever it runs; where the request stands."""
+    entry = NewEntry(encode_message(message), (control_tag(name),), Kind.CONTROL)
+    return client.append([entry]).first_lsn
+
+
+def _who() -> str:
+    return f"{socket.gethostname()} pid {os.getpid()}"
 
 
 def _why_not_running(found: QueryFacts) -> str:
@@ -201,6 +223,45 @@ def _why_not_running(found: QueryFacts) -> str:
         f"no driver runs query {found.name}: it was last heard of at {at}, and ended or was cut "
         "off without a goodbye"
     )
+
+
+@query.command()
+@click.argument("name")
+@click.argument("task")
+@click.argument("worker")
+@_wait_option("moved")
+@target_options
+@json_option
+def move(
+    name: str, task: str, worker: str, wait_seconds: float, target: Target, as_json: bool
+) -> None:
+    """Let WORKER run TASK of query NAME, without a restart.
+
+    The query must have been started with replicas. The worker, by number or by name, first becomes
+    a standby of the task; when that has caught up, the task commits what it has and goes on there.
+    `penstock query status` shows tasks and workers. Exit code 5 if it has not moved in time.
+
+    \b
+    Examples:
+      penstock query move hot hot.1/1/0 1
+      penstock query move hot hot.1/1/0 1-5d2f6a --json
+    """
+    with target.open() as client:
+        found = listen(client, find_query(client, name))
+        if found.state is not State.RUNNING or found.progress is None:
+            raise BadRequest(f"nothing to move: {_why_not_running(found)}")
+        there = find_move(found.progress, name, task, worker)
+        asked = _ask(client, name, Move(task, there, _who()))
+        moved = wait_for_move(client, name, task, there, asked, wait_seconds)
+        if moved is None:
+            raise DeadlineExceeded(
+                f"task {task} was asked to move (LSN {asked}) and has not done so within "
+                f"{wait_seconds:g} s: look at `penstock query status {name}`"
+            )
+    if as_json:
+        show_json(moved)
+    else:
+        echo(f"task {task} runs in worker {there} now; it began in {ms_text(moved['resumeMs'])}")
 
 
 @query.command()
@@ -218,15 +279,15 @@ def remove(name: str, target: Target, as_json: bool) -> None:
       penstock query remove hot
       penstock query stop hot && penstock query remove hot && penstock log trim --consumed
     """
-    with target.open() as log:
-        found = listen(log.client, find_query(log.client, name))
+    with target.open() as client:
+        found = listen(client, find_query(client, name))
         if found.state is State.RUNNING:
             raise BadRequest(f"query {name} is running: stop it first (`penstock query stop`)")
-        run = log.client.get(run_key(name))
+        run = client.get(run_key(name))
         try:
             # Guarded by the run too: a driver that starts it at this moment goes first. The run
             # itself stays, since the next query of this name takes its version from it.
-            log.client.append(
+            client.append(
                 [],
                 guards=[
                     Guard(query_key(name), found.data),
@@ -240,9 +301,9 @@ def remove(name: str, target: Target, as_json: bool) -> None:
     if as_json:
         show_json({"name": name, "removed": True, "remains": kept})
         return
-    click.echo(f"forgot query {name}. Its result stays in stream {kept['stream']}")
-    if kept["checkpoints"] is not None:
-        click.echo(f"its checkpoints in {kept['checkpoints']} may be deleted")
+    echo(f"forgot query {name}. Its result stays in stream {plain(found.registered.to)}")
+    if found.registered.checkpoints is not None:
+        echo(f"its checkpoints in {plain(found.registered.checkpoints)} may be deleted")
 
 
 # ---- the page of one query
@@ -289,6 +350,7 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         *fields,
         ("run", progress["runId"]),
         ("workers", progress["workers"]),
+        *_cores(progress.get("cores")),
         ("rows in", f"{taken:,}, {_rate(found, 'processedRowsPerSecond')} rows/s"),
         ("rows out", f"{given:,}"),
         ("lag", lag_text(progress)),
@@ -298,6 +360,17 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         ("state size", f"{rows:,} rows, {bytes_text(size)}"),
         ("late rows", sum(one["numRowsDroppedByWatermark"] for one in states)),
     ]
+
+
+def _cores(cores: dict[str, Any] | None) -> list[tuple[str, object]]:
+    """What its workers hold of Spark; and, if they wait, for what."""
+    if cores is None:
+        return []
+    total = NOTHING if cores["total"] is None else cores["total"]
+    left = NOTHING if cores["left"] is None else cores["left"]
+    text = f"{cores['held']} held of {cores['wanted']} wanted, {left} left of {total}"
+    waiting = cores.get("waiting")
+    return [("cores", text), *([("waiting", waiting)] if waiting else [])]
 
 
 def _percentiles(summary: dict[str, float | None]) -> str:
@@ -322,7 +395,7 @@ def _sources(progress: dict[str, Any]) -> list[tuple[object, ...]]:
 
 _TASK_HEAD = (
     "task", "worker", "instance", "runs", "commits", "position", "rows in", "rows out",
-    "state rows", "state", "checkpoint", "resumed in",
+    "state rows", "state", "checkpoint", "resumed in", "copies",
 )  # fmt: skip
 
 
@@ -341,6 +414,16 @@ def _tasks(progress: dict[str, Any]) -> list[tuple[object, ...]]:
             bytes_text(one.get("state_bytes", 0)),
             one.get("checkpoint_lsn"),
             ms_text(one.get("resume_ms")),
+            _copies(one.get("standbys", {})),
         )
         for task, one in progress["tasks"].items()
     ]
+
+
+def _copies(standbys: dict[str, dict[str, Any]]) -> str | None:
+    """Who keeps a copy of its state, and how far behind."""
+    told = [
+        f"{worker} {ms_text(report.get('lag_ms'))}{'' if report.get('is_ready') else ' behind'}"
+        for worker, report in standbys.items()
+    ]
+    return ", ".join(told) or None

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
 from penstock.cli.output import time_text
-from penstock.errors import BadFormat, NotFound
+from penstock.errors import BadFormat, BadRequest, NotFound
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.names import QUERY_PREFIX, check_query_name, pulse_tag, query_key
@@ -150,15 +151,53 @@ def listen(client: BlockingLog, found: QueryFacts) -> QueryFacts:
 
 def wait_for_end(client: BlockingLog, name: str, start: int, seconds: float) -> bool:
     """Whether a final report came, at or after `start`, within so many seconds."""
+    reports = _reports(client, name, start, seconds)
+    return any(progress.get("isActive") is False for progress in reports)
+
+
+def find_move(progress: dict[str, Any], name: str, task: str, worker: str) -> str:
+    """The name of the worker that a task is to move to; refused if it cannot."""
+    tasks, members = progress["tasks"], progress.get("members", {})
+    if task not in tasks:
+        raise BadRequest(f"query {name} has no task {task}: there are {', '.join(tasks)}")
+    slots = {str(one["slot"]): str(who) for who, one in members.items()}
+    there = worker if worker in members else slots.get(worker)
+    if there is None:
+        known = ", ".join(f"{slot} ({who})" for slot, who in slots.items())
+        raise BadRequest(f"query {name} has no worker {worker}: there are {known}")
+    if not tasks[task].get("standbys"):
+        raise BadRequest(
+            f"no worker keeps a copy of the state of {task}: start the query with replicas=1 and "
+            "at least two workers, and look at `penstock query status` if they live"
+        )
+    if tasks[task].get("worker") == there:
+        raise BadRequest(f"task {task} runs in worker {there} already")
+    return there
+
+
+def wait_for_move(
+    client: BlockingLog, name: str, task: str, worker: str, start: int, seconds: float
+) -> dict[str, Any] | None:
+    """What is told of the move once the task runs there; None: not within so many seconds."""
+    for progress in _reports(client, name, start, seconds):
+        for moved in reversed(progress.get("moves", ())):
+            if moved["task"] == task and moved["to"] == worker and moved["resumeMs"] is not None:
+                return dict(moved)
+    return None
+
+
+def _reports(
+    client: BlockingLog, name: str, start: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Reports of the query at or after `start`, for so many seconds."""
     deadline = time.monotonic() + seconds
     with client.tail([pulse_tag(name)], start=start) as reader:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 batch = reader.next_batch(left)
             except TimeoutError:
-                return False
+                return
             for entry in batch.entries if batch is not None else ():
                 progress = progress_of(entry)
-                if progress is not None and progress.get("isActive") is False:
-                    return True
-    return False
+                if progress is not None:
+                    yield progress

@@ -11,25 +11,36 @@ from typing import IO, Any, Final
 import click
 import pyarrow as pa
 
-from penstock.cli.output import show_fields, show_json, show_table, time_text
-from penstock.cli.query_facts import QueryFacts, list_queries, now_ms
-from penstock.cli.target import Target, json_option, target_options
+from penstock.cli.groups import LazyGroup, Place
+from penstock.cli.output import echo, json_option, show_fields, show_json, show_table, time_text
+from penstock.cli.stream_target import open_log
+from penstock.cli.target import Target, target_options
 from penstock.errors import PenstockError
-from penstock.runtime.lag import measure_lag
+from penstock.plain_text import plain, plain_json
+from penstock.runtime.writers import read_writers
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.groups import RowsAppended
 from penstock.stream.json_lines import row_from_json, rows_to_json_lines
-from penstock.stream.positions import LATEST, Position, parse_position, to_time_ms
+from penstock.stream.lanes import LANES_DEFAULT, LANES_MAX
+from penstock.stream.positions import LATEST, Position, parse_position
 from penstock.stream.registration import stream_tag
-from penstock.stream.session import Log
 from penstock.stream.stream import Stream
 from penstock.stream.tail import StreamTail
+from penstock.stream.times import to_time_ms
 
 #: Lines that are checked, and then appended, together.
 BATCH_LINES: Final = 5_000
 
 
-@click.group()
+_COMMANDS = {
+    "lag": Place(
+        "penstock.cli.stream_lag",
+        "How far each query is behind the end of stream NAME, running or not.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, places=_COMMANDS)
 def stream() -> None:
     """Streams of typed rows: create, append, read, follow."""
 
@@ -45,7 +56,7 @@ def list_streams(target: Target, as_json: bool) -> None:
       penstock stream list
       penstock stream list --json | jq -r '.[].name'
     """
-    with target.open() as log:
+    with open_log(target) as log:
         streams = log.streams()
     if as_json:
         show_json([_summary(each) for each in streams])
@@ -58,12 +69,28 @@ def _summary(found: Stream) -> dict[str, Any]:
     return {"name": found.name, "created": created, "ddl": found.ddl}
 
 
+def _lane_facts(found: Stream) -> dict[str, Any]:
+    return {"lanes": found.lanes, "key": list(found.key)}
+
+
 @stream.command()
 @click.argument("name")
 @click.argument("ddl")
+@click.option(
+    "--lanes",
+    type=click.IntRange(1, LANES_MAX),
+    help=f"Shares that tasks can read side by side.  [default: {LANES_DEFAULT}]",
+)
+@click.option(
+    "--key",
+    metavar="COLUMN[,COLUMN…]",
+    help="Rows that are equal in these columns are in one lane.",
+)
 @target_options
 @json_option
-def create(name: str, ddl: str, target: Target, as_json: bool) -> None:
+def create(
+    name: str, ddl: str, lanes: int | None, key: str | None, target: Target, as_json: bool
+) -> None:
     """Create stream NAME with the schema DDL, as Spark writes it.
 
     A stream that exists with the same schema is left as it is; with another one it is an error.
@@ -71,14 +98,16 @@ def create(name: str, ddl: str, target: Target, as_json: bool) -> None:
     \b
     Examples:
       penstock stream create bids 'auction long, price long, ts timestamp'
-      penstock stream create users 'id long NOT NULL, tags array<string>'
+      penstock stream create bids 'auction long, price long, ts timestamp' --key auction
+      penstock stream create users 'id long NOT NULL, tags array<string>' --lanes 4
     """
-    with target.open(create=True) as log:
-        made = log.create_stream(name, ddl)
+    columns = None if key is None else [column.strip() for column in key.split(",")]
+    with open_log(target, create=True) as log:
+        made = log.create_stream(name, ddl, lanes=lanes, key=columns)
     if as_json:
-        show_json(_summary(made))
+        show_json({**_summary(made), **_lane_facts(made)})
     else:
-        click.echo(f"stream {made.name}: {made.ddl}")
+        echo(f"stream {made.name}: {plain(made.ddl)}")
 
 
 @stream.command()
@@ -93,21 +122,24 @@ def describe(name: str, target: Target, as_json: bool) -> None:
       penstock stream describe bids
       penstock stream describe bids --json | jq .last_lsn
     """
-    with target.open() as log:
+    with open_log(target) as log:
         found = log.stream(name)
         last = log.client.read_last(stream_tag(name))
+        writers = list(read_writers(log.client, name).names)
     columns = [_column(field) for field in found.schema]
-    facts = {
+    facts: dict[str, Any] = {
         **_summary(found),
+        **_lane_facts(found),
         "tag": stream_tag(name),
         "last_lsn": None if last is None else last.lsn,
         "last_time": None if last is None else time_text(last.time_ms),
     }
     if as_json:
-        show_json({**facts, "columns": columns})
+        show_json({**facts, "queries": writers, "columns": columns})
         return
-    show_fields(facts.items())
-    click.echo()
+    facts["key"] = ", ".join(found.key) or None
+    show_fields([*facts.items(), ("result of query", ", ".join(writers) or None)])
+    echo()
     show_table(["column", "type", "nullable", "comment"], [column.values() for column in columns])
 
 
@@ -118,63 +150,6 @@ def _column(field: pa.Field) -> dict[str, Any]:
         "type": type_to_ddl(field.type),
         "nullable": field.nullable,
         "comment": None if comment is None else comment.decode(),
-    }
-
-
-@stream.command()
-@click.argument("name")
-@target_options
-@json_option
-def lag(name: str, target: Target, as_json: bool) -> None:
-    """How far each query is behind the end of stream NAME, running or not.
-
-    Rows that it has not committed yet, and the age of the oldest of them; "+" if there are more
-    than were counted.
-
-    \b
-    Examples:
-      penstock stream lag bids
-      penstock stream lag bids --json | jq '.[] | select(.seconds > 10)'
-    """
-    with target.open() as log:
-        log.stream(name)  # or say that there is none
-        found = [
-            _query_lag(log, name, one)
-            for one in list_queries(log.client)
-            if name in one.registered.starts
-        ]
-    if as_json:
-        show_json(found)
-        return
-    show_table(
-        ["query", "state", "position", "lag rows", "lag s"],
-        [
-            (
-                one["query"],
-                one["state"],
-                one["position"],
-                f"{one['records']}{'+' if one['is_lower_bound'] else ''}",
-                f"{one['seconds']:.3f}",
-            )
-            for one in found
-        ],
-    )
-
-
-def _query_lag(log: Log, name: str, query: QueryFacts) -> dict[str, Any]:
-    """Up to where it has committed is in its last report; it has none before it ran."""
-    position = query.registered.starts[name]
-    for source in (query.progress or {}).get("sources", ()):
-        if source["description"].endswith(f" {name}") and source["endOffset"] is not None:
-            position = source["endOffset"]
-    behind = log.client.run(lambda client: measure_lag(client, name, position, now_ms=now_ms()))
-    return {
-        "query": query.name,
-        "state": query.state.value,
-        "position": position,
-        "records": behind.records,
-        "seconds": round(behind.seconds, 3),
-        "is_lower_bound": behind.is_lower_bound,
     }
 
 
@@ -228,7 +203,7 @@ def append(
     if seq is not None and producer is None:
         raise click.UsageError("--seq goes with --producer")
     lines = itertools.chain.from_iterable(files or (sys.stdin.buffer,))
-    with target.open() as log:
+    with open_log(target) as log:
         found = log.stream(name)
         if producer is None:
             done = _append_lines(lines, found, batch_lines, found.append)
@@ -280,7 +255,7 @@ def _show_appended(name: str, done: list[RowsAppended], *, as_json: bool) -> Non
         return
     where = f" at LSN {result['first_lsn']} to {result['last_lsn']}" if lsns else ""
     known = f", {result['duplicates']} of them had been there" if result["duplicates"] else ""
-    click.echo(f"appended {result['rows']} rows to {name}{where}{known}")
+    echo(f"appended {result['rows']} rows to {name}{where}{known}")
 
 
 # ---- read and tail
@@ -342,7 +317,7 @@ def read(
       penstock stream read bids --start 2026-11-15T08:00:00Z --end latest
       penstock stream read bids --envelope | jq 'select(.lsn > 1000).row'
     """
-    with target.open() as log:
+    with open_log(target) as log:
         end = min(end, log.bounds().tail) if isinstance(end, int) else end
         with log.stream(name).tail(start, end) as batches:
             _print_rows(batches, limit=limit, envelope=envelope)
@@ -382,7 +357,7 @@ def tail(
     if exit_at_end and end is not None:
         raise click.UsageError("give --end or --exit-at-end, not both")
     try:
-        with target.open() as log:
+        with open_log(target) as log:
             stop = LATEST if exit_at_end else end
             with log.stream(name).tail(start, stop) as batches:
                 _print_rows(batches, limit=limit, envelope=envelope)
@@ -399,7 +374,7 @@ def _print_rows(batches: StreamTail, *, limit: int | None, envelope: bool) -> No
     for batch in batches:
         shown = batch if left is None else batch.slice(0, left)
         lines = _in_envelopes(batches, shown) if envelope else rows_to_json_lines(shown)
-        output.write("".join(f"{line}\n" for line in lines).encode())
+        output.write(plain_json("".join(f"{line}\n" for line in lines)).encode())
         output.flush()
         if left is not None:
             left -= shown.num_rows

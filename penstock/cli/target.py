@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 import click
 
 from penstock.errors import NotFound
-from penstock.log.embedded import default_data_dir
-from penstock.stream.session import Log, connect
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.directories import default_data_dir
+from penstock.log.embedded import endpoint
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +28,22 @@ class Target:
     tls_ca: Path | None
     timeout: float
 
-    def open(self, *, create: bool = False) -> Log:
-        """Connect. A directory without a log is refused, unless the command may create one."""
-        if self.address is None and not create:
-            directory = self.directory or default_data_dir()
-            if not (directory / "log").is_dir():
-                raise NotFound(
-                    f"there is no log in {directory}: check --dir, or make one with "
-                    "`penstock stream create`"
-                )
-        return connect(
-            self.address or self.directory,
-            token_file=self.token_file,
-            tls_ca=self.tls_ca,
-            timeout=self.timeout,
+    def open(self) -> BlockingLog:
+        """Connect; a directory without a log is refused."""
+        self.check()
+        found = endpoint(
+            self.address or self.directory, token_file=self.token_file, tls_ca=self.tls_ca
         )
+        return BlockingLog(found, timeout=self.timeout)
+
+    def check(self) -> None:
+        """Raise NotFound for a directory without a log."""
+        directory = self.directory or default_data_dir()
+        if self.address is None and not (directory / "log").is_dir():
+            raise NotFound(
+                f"there is no log in {directory}: check --dir, or make one with "
+                "`penstock stream create`"
+            )
 
 
 def target_options(command: F) -> F:

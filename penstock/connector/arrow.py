@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -19,17 +18,11 @@ from pyspark.sql.types import StructType
 
 from penstock.connector.connections import connected
 from penstock.connector.items import ItemSource
-from penstock.connector.options import LSN, PRODUCER, STREAM, TIME, ReadOptions
+from penstock.connector.options import ReadOptions
 from penstock.errors import BadRequest, SchemaMismatch
+from penstock.stream.metadata import METADATA
 from penstock.stream.schema import describe_difference
 from penstock.stream.session import Log
-
-_METADATA_TYPES: Final[dict[str, pa.DataType]] = {
-    LSN: pa.int64(),
-    TIME: pa.timestamp("us", tz="UTC"),
-    PRODUCER: pa.string(),
-    STREAM: pa.string(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ def check_columns(columns: StructType, schema: pa.Schema, options: ReadOptions) 
         if index >= 0:
             expected = pa.schema([_loosened(offered.field(index), given)])
             problems.append(describe_difference(expected, pa.schema([given])))
-        elif given.name in _METADATA_TYPES:
+        elif given.name in METADATA:
             problems.append(f"column {given.name}: ask for it with option metadata")
         else:
             problems.append(f"column {given.name}: not there; there are {', '.join(offered.names)}")
@@ -104,7 +97,7 @@ def schema_hash(schema: pa.Schema) -> str:
 
 
 def _all_columns(schema: pa.Schema, metadata: Sequence[str]) -> pa.Schema:
-    wanted = [pa.field(name, _METADATA_TYPES[name], nullable=False) for name in metadata]
+    wanted = [pa.field(name, METADATA[name], nullable=False) for name in metadata]
     return pa.schema([*schema, *wanted])
 
 

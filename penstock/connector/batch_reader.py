@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 
 from penstock.connector.arrow import Streams, check_columns, find_streams
 from penstock.connector.connections import connected
-from penstock.connector.options import LSN, TIME, ReadOptions
+from penstock.connector.options import ReadOptions
 from penstock.connector.partitions import Partition, Span, plan_range
 from penstock.connector.read_partition import (
     batch_commit_lost,
@@ -35,6 +35,7 @@ from penstock.connector.read_partition import (
 )
 from penstock.connector.stream_reader import make_partitions, read_partition
 from penstock.log.api import Bounds
+from penstock.stream.metadata import LSN, TIME
 from penstock.stream.positions import EARLIEST, resolve_position
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ class PenstockBatchReader(DataSourceReader):
 
     def _plan(self, log: Log, streams: Streams) -> list[Partition]:
         options, bounds = self._options, log.bounds()
-        start = resolve_position(log.client, options.start)
-        start = max(start, min(source.start_lsn for source in streams.sources))
+        beginning = min(source.start_lsn for source in streams.sources)
+        start = resolve_position(log.client, options.start, options.streams, beginning=beginning)
+        start = max(start, beginning)
         end = min(resolve_position(log.client, options.end), bounds.tail)
         span = self._narrowed(log, Span(start, end))
         if span.first >= span.end:
@@ -79,7 +81,7 @@ class PenstockBatchReader(DataSourceReader):
             streams.sources,
             partitions=options.partitions,
             processors=os.cpu_count() or 1,
-            by_node=options.by_virtual_node,
+            by=options.division,
         )
         gone = cut_off((span for each in planned for span in each.named), bounds.trim_point)
         if gone is not None:

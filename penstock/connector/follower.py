@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from penstock.connector.items import Item, ItemReader, ItemSource, ItemWindow
+from penstock.connector.items import Division, Item, ItemReader, ItemSource, ItemWindow
 from penstock.connector.read_partition import commit_lost, data_lost
 from penstock.errors import Trimmed, Unavailable
 from penstock.limits import MIB
@@ -72,13 +72,13 @@ class SourceFollower:
         *,
         tail_from: int | None = None,
         ahead_max: int = AHEAD_BYTES_MAX,
-        by_node: bool = False,
+        by: Division | None = None,
         fail_on_data_loss: bool = True,
     ) -> None:
         self._client = client
         self._tags = [stream_tag(source.name) for source in sources]
         self._sources = sources
-        self._by_node = by_node
+        self._by = by
         self._ahead_max = ahead_max
         self._fail_on_data_loss = fail_on_data_loss
         #: Guards all below; told whenever something changes.
@@ -180,7 +180,7 @@ class SourceFollower:
         start = self._looked_up_to
         while not self._closed:
             # Anew for every tail: what was shown of a delivery that was not finished comes again.
-            committed = ItemReader(self._sources, start, self._by_node)
+            committed = ItemReader(self._sources, start, self._by)
             try:
                 with self._client.tail(self._tags, start=start) as reader:
                     while self._wait_for_room():

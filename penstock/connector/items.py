@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from penstock.ids import Lsn
@@ -28,6 +29,15 @@ STAGED_ENTRIES_MAX: Final = 1 << 16
 ITEM_OVERHEAD_BYTES: Final = 2 * KIB
 #: An entry with tags of more than one virtual node.
 SEVERAL_NODES: Final = -1
+
+
+class Division(Enum):
+    """By what entries go to partitions, as their tags say: the letter before the stream's name."""
+
+    #: The virtual node of a key that a sink wrote by.
+    NODE = "s"
+    #: The lane that each entry of a stream is in.
+    LANE = "l"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Piece:
 
     lsn: Lsn
     streams: tuple[str, ...]
-    #: None: its tags name no virtual node.
+    #: Or its lane, if that is asked for; None: its tags name none.
     node: int | None
     rows: int
     size: int
@@ -155,13 +165,13 @@ class ItemReader:
         self,
         sources: tuple[ItemSource, ...],
         start: int,
-        by_node: bool = False,
+        by: Division | None = None,
         *,
         kept_bytes_max: int = KEPT_BYTES_MAX,
         staged_max: int = STAGED_ENTRIES_MAX,
     ) -> None:
         self._sources = sources
-        self._by_node = by_node
+        self._by = by
         self._committed: CommittedReader[Piece] = CommittedReader(
             start, keep=self._keep, weigh=lambda _: 1, weight_max=staged_max
         )
@@ -186,7 +196,7 @@ class ItemReader:
         names = tuple(
             source.name for source in self._sources if stream_tag(source.name) in entry.tags
         )
-        node = node_of(entry.tags, self._sources) if self._by_node else None
+        node = None if self._by is None else node_of(entry.tags, self._sources, self._by)
         size = len(entry.payload)
         piece = Piece(entry.lsn, names, node, entry.rows, size, entry.payload)
         self._kept.append(piece)
@@ -238,11 +248,11 @@ def times_counted(piece: Piece, place: ItemPlace) -> int:
     return sum(name in piece.streams for name in place.streams)
 
 
-def node_of(tags: Sequence[str], sources: Iterable[ItemSource]) -> int | None:
-    """The virtual node that an entry's tags name; None: none; SEVERAL_NODES: more than one."""
+def node_of(tags: Sequence[str], sources: Iterable[ItemSource], by: Division) -> int | None:
+    """The node or lane that an entry's tags name; None: none; SEVERAL_NODES: more than one."""
     nodes: set[int] = set()
     for source in sources:
-        prefix = stream_tag(source.name) + "/"
+        prefix = f"{by.value}/{source.name}/"
         nodes.update(int(tag[len(prefix) :]) for tag in tags if tag.startswith(prefix))
     if not nodes:
         return None

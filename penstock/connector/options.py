@@ -12,21 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.connector.items import Division
 from penstock.errors import BadRequest
 from penstock.limits import MIB
-from penstock.log.embedded import default_data_dir
+from penstock.log.directories import default_data_dir
+from penstock.stream.metadata import METADATA
 from penstock.stream.positions import EARLIEST, LATEST, Position, parse_position
 from penstock.stream.registration import check_name
 
-#: Metadata columns that a reader can ask for.
-LSN: Final = "_lsn"
-TIME: Final = "_time"
-PRODUCER: Final = "_producer"
-STREAM: Final = "_stream"
-METADATA: Final = (LSN, TIME, PRODUCER, STREAM)
-
 SIZE: Final = "size"
 VIRTUAL_NODE: Final = "virtualNode"
+LANE: Final = "lane"
+_DIVISIONS: Final = {SIZE: None, VIRTUAL_NODE: Division.NODE, LANE: Division.LANE}
 
 BYTES_PER_TRIGGER: Final = 128 * MIB
 
@@ -66,7 +63,8 @@ class ReadOptions:
     end: Position
     #: None: by size.
     partitions: int | None
-    by_virtual_node: bool
+    #: None: by size.
+    division: Division | None
     #: Of a trigger; None: no limit.
     rows_max: int | None
     bytes_max: int | None
@@ -91,7 +89,7 @@ class WriteOptions:
 def read_options(options: Mapping[str, str], allowed: tuple[str, ...]) -> ReadOptions:
     """Of a reader; `allowed` is STREAM_READ or BATCH_READ. Raises BadRequest."""
     said = _known(options, allowed)
-    by = _one_of(said, "partitionBy", (SIZE, VIRTUAL_NODE), SIZE)
+    by = _one_of(said, "partitionBy", tuple(_DIVISIONS), SIZE)
     return ReadOptions(
         where=_where(said),
         streams=_streams(said),
@@ -99,7 +97,7 @@ def read_options(options: Mapping[str, str], allowed: tuple[str, ...]) -> ReadOp
         start=_position(said, "startingPosition", EARLIEST),
         end=_position(said, "endingPosition", LATEST),
         partitions=_count(said, "partitions"),
-        by_virtual_node=by == VIRTUAL_NODE,
+        division=_DIVISIONS[by],
         rows_max=_count(said, "maxRowsPerTrigger"),
         bytes_max=_limit(said, "maxBytesPerTrigger", BYTES_PER_TRIGGER),
         fail_on_data_loss=_flag(said, "failOnDataLoss", True),

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from penstock.connector.items import (
     SEVERAL_NODES,
+    Division,
     Item,
     ItemPlace,
     ItemSource,
@@ -31,6 +32,7 @@ from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Range, decode_marker
 from penstock.protocol.names import stream_node_tag
 from penstock.state.keys import VIRTUAL_NODES
+from penstock.stream.lanes import lane_tag
 from penstock.stream.registration import stream_tag
 
 #: A batch up to this size travels inside its partitions: its tasks need not ask the log.
@@ -75,12 +77,13 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """The virtual nodes index, index + count, index + 2 * count, …"""
+    """The virtual nodes, or lanes, index, index + count, index + 2 * count, …"""
 
     index: int
     count: int
     #: Whether entries without a node belong to it, and it must look for them.
     takes_unkeyed: bool
+    by: Division = Division.NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ def tags_of(partition: Partition) -> list[str]:
     if share is None or share.takes_unkeyed:
         return [stream_tag(source.name) for source in partition.sources]
     nodes = range(share.index, VIRTUAL_NODES, share.count)
-    return [stream_node_tag(source.name, node) for source in partition.sources for node in nodes]
+    tag = stream_node_tag if share.by is Division.NODE else lane_tag
+    return [tag(source.name, node) for source in partition.sources for node in nodes]
 
 
 def intervals_of(partition: Partition) -> list[Span]:
@@ -146,7 +150,7 @@ class PartitionFilter:
         if place is None:
             return
         if partition.nodes is not None:
-            node = node_of(entry.tags, partition.sources)
+            node = node_of(entry.tags, partition.sources, partition.nodes.by)
             check_node(node, entry.lsn)
             if not is_of(partition.nodes, node):
                 return
@@ -181,7 +185,7 @@ def plan_items(
     *,
     partitions: int | None,
     processors: int,
-    by_node: bool,
+    by: Division | None,
 ) -> list[Partition]:
     """The partitions of these items: `partitions` of them, or as many as their size is worth."""
     size = sum(item.size for item in items)
@@ -195,8 +199,8 @@ def plan_items(
         planned.piece.payload is not None for planned in pieces
     )
     shares: list[tuple[NodeShare | None, list[_Planned]]]
-    if by_node:
-        shares = _node_shares(pieces, min(partitions or processors, VIRTUAL_NODES))
+    if by is not None:
+        shares = _node_shares(pieces, min(partitions or processors, VIRTUAL_NODES), by)
     else:
         worth = 1 if small else min(processors, -(-size // PARTITION_BYTES_MIN))
         chunks = _chunks(pieces, size, max(partitions or worth, 1))
@@ -229,7 +233,7 @@ def _chunks(pieces: list[_Planned], size: int, count: int) -> list[list[_Planned
 
 
 def _node_shares(
-    pieces: list[_Planned], count: int
+    pieces: list[_Planned], count: int, by: Division
 ) -> list[tuple[NodeShare | None, list[_Planned]]]:
     chunks: list[list[_Planned]] = [[] for _ in range(count)]
     unkeyed = False
@@ -239,7 +243,7 @@ def _node_shares(
         unkeyed = unkeyed or node is None
         chunks[(node or 0) % count].append(planned)
     return [
-        (NodeShare(index, count, unkeyed and index == 0), chunk)
+        (NodeShare(index, count, unkeyed and index == 0, by), chunk)
         for index, chunk in enumerate(chunks)
         if chunk
     ]
@@ -301,7 +305,7 @@ def plan_range(
     *,
     partitions: int | None,
     processors: int,
-    by_node: bool,
+    by: Division | None,
 ) -> list[Partition]:
     """The partitions of what counts in the span, given its markers that name staged entries."""
     named: list[NamedSpan] = []
@@ -315,9 +319,9 @@ def plan_range(
         return []
     planned: list[Partition] = []
     for whole in _layered(sources, (span,), named, None):
-        if by_node:
+        if by is not None:
             count = min(partitions or processors, VIRTUAL_NODES)
-            shares = [NodeShare(index, count, index == 0) for index in range(count)]
+            shares = [NodeShare(index, count, index == 0, by) for index in range(count)]
             planned += [Partition(sources, whole.data, whole.named, share) for share in shares]
         else:
             planned += _cut_range(whole, partitions, processors)

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connector.items import ItemPlace, ItemSource
-from penstock.connector.options import LSN, PRODUCER, STREAM, TIME
 from penstock.connector.partitions import (
     Carried,
     NamedSpan,
@@ -31,6 +30,7 @@ from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.names import naming_tag
 from penstock.stream.batches import decode_batch
+from penstock.stream.metadata import LSN, PRODUCER, STREAM, TIME
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,8 @@ away. An attempt that is sent twice stages its rows twice: only what it returns 
 
 from __future__ import annotations
 
+import itertools
+import random
 import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import GuardFailed, Unknown
@@ -28,7 +29,7 @@ from penstock.protocol.names import stream_node_tag
 from penstock.protocol.reservations import encode_reservation
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.batches import encode_batch, split_batch
-from penstock.stream.registration import stream_tag
+from penstock.stream.lanes import LANES_MAX, split_by
 from penstock.stream.rows import to_batches
 from penstock.stream.stream import Stream
 
@@ -63,6 +64,8 @@ class Staging:
         self._stream = stream
         self._reservation = reservation
         self._key_by = key_by
+        self._lanes = stream.spread
+        self._turns = itertools.count(random.randrange(LANES_MAX))
         self._is_reserved = False
         self._sent: deque[tuple[list[NewEntry], Future[Appended]]] = deque()
         self._ranges: list[Range] = []
@@ -86,20 +89,16 @@ class Staging:
                         yield NewEntry(payload, tags, Kind.STAGED, rows=piece.num_rows)
 
     def _by_node(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, tuple[str, ...]]]:
-        """The rows of each virtual node, if the stream is keyed."""
+        """The rows of each lane, and of each virtual node if the writer asks for it."""
         name = self._stream.name
-        if not self._key_by:
-            yield batch, (stream_tag(name),)
-            return
-        columns = [batch.column(key) for key in self._key_by]
-        nodes = virtual_nodes(hash_columns(columns, batch.num_rows))
-        order = np.argsort(nodes, kind="stable")
-        counts = np.bincount(nodes)
-        ends = np.cumsum(counts)
-        by_node = batch.take(pa.array(order))
-        for node in np.flatnonzero(counts).tolist():
-            first, end = int(ends[node] - counts[node]), int(ends[node])
-            yield by_node.slice(first, end - first), (stream_tag(name), stream_node_tag(name, node))
+        for rows, tags in self._lanes.split(batch, next(self._turns)):
+            if not self._key_by:
+                yield rows, tags
+                continue
+            columns = [rows.column(key) for key in self._key_by]
+            nodes = virtual_nodes(hash_columns(columns, rows.num_rows))
+            for node, of_node in split_by(rows, nodes):
+                yield of_node, (*tags, stream_node_tag(name, node))
 
     def _append(self, group: list[NewEntry]) -> None:
         if not self._is_reserved:

@@ -159,7 +159,13 @@ class _Driver:
     def initial_offset(self) -> Offset:
         """Spark asks twice, and "latest" must mean one position."""
         if self._initial is None:
-            lsn = self._checked(resolve_position(self._log.client, self._options.start))
+            options = self._options
+            beginning = min(source.start_lsn for source in self._streams.sources)
+            lsn = self._checked(
+                resolve_position(
+                    self._log.client, options.start, options.streams, beginning=beginning
+                )
+            )
             self._initial = self._offset(lsn, lsn)
         return self._initial
 
@@ -194,7 +200,7 @@ class _Driver:
         how: dict[str, Any] = {
             "partitions": options.partitions,
             "processors": os.cpu_count() or 1,
-            "by_node": options.by_virtual_node,
+            "by": options.division,
         }
         if items is not None:
             planned = plan_items(items, sources, **how)
@@ -234,7 +240,7 @@ class _Driver:
                 start,
                 tail_from=self._checked(start),
                 ahead_max=max(self._options.bytes_max or 0, AHEAD_BYTES_MAX),
-                by_node=self._options.by_virtual_node,
+                by=self._options.division,
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
         return self._follower

@@ -28,6 +28,8 @@ RAW_FILES: Final = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 UNIX_SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+#: Workers that are there at once. Not for clusters, whose Python may have no Penstock.
+LOADED_WORKERS: Final = {"spark.python.daemon.module": "penstock.spark.daemon"}
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 _STATE_STORE: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -52,7 +54,7 @@ def tuned(builder: Any) -> Any:
 def tuned_settings(said: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """What `tuned` sets on a builder of which this was said so far."""
     master = str(said.get("spark.master", ""))
-    settings = dict(FILE_MANAGER) if master.startswith("local") else {}
+    settings = FILE_MANAGER | LOADED_WORKERS if master.startswith("local") else {}
     if raw_files_are_safe(said, environment):
         settings |= RAW_FILES
     if hasattr(socket, "AF_UNIX") and "PYSPARK_UDS_MODE" not in environment:

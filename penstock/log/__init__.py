@@ -5,7 +5,10 @@ records.py       entries, kinds, guards: the values
 group_format.py  the bytes of a group
 record_format.py the bytes of a record: a group with its place
 block_format.py  the bytes of a block: what one replicated write stores
+directories.py   new ones that survive a power cut
+keep_alive.py    connections whose other end is gone are ended
 pairing.py       a connection to a server: requests paired with answers
+handshake.py     how such a connection begins: the token is proved
 embedded.py      find or start the server of a data directory
 local_cluster.py a whole cluster on one machine, as processes
 core/            pure: sequencer, state, tag index, tails

@@ -24,8 +24,8 @@ from penstock.ids import BlockId, Epoch, Lsn, SegmentId
 from penstock.limits import BLOCK_BYTES_MAX
 from penstock.log.group_format import Buffer
 
-_BLOCK = struct.Struct("<IIIIIIIIQQQQQQQQQQ")
-_REST = struct.Struct("<IIIIIIQQQQQQQQQQ")
+_BLOCK = struct.Struct("<IIIIIII4xQQQQQQQQQQ")
+_REST = struct.Struct("<IIIII4xQQQQQQQQQQ")
 BLOCK_HEADER_BYTES = _BLOCK.size
 BLOCK_MAGIC = 0x314B4250  # "PBK1"
 assert BLOCK_HEADER_BYTES == 112
@@ -37,6 +37,10 @@ class BlockKind(IntEnum):
     CONTROL = 3
     #: A piece of a sealed segment's tag index, in the segment's index part.
     INDEX = 4
+
+
+#: To call the class takes longer than all else of a header.
+_KINDS = {int(kind): kind for kind in BlockKind}
 
 
 class BlockHeader(NamedTuple):
@@ -67,7 +71,7 @@ class BlockHeader(NamedTuple):
 
 
 def encode_block_header(header: BlockHeader) -> bytes:
-    rest = _REST.pack(*header[:5], 0, *header[5:])
+    rest = _REST.pack(*header)
     return struct.pack("<II", BLOCK_MAGIC, crc32c(rest)) + rest
 
 
@@ -75,20 +79,17 @@ def decode_block_header(data: Buffer, at: int = 0) -> BlockHeader:
     """Parse the header at `at`; raises BadFormat or ChecksumMismatch."""
     if len(data) - at < BLOCK_HEADER_BYTES:
         raise BadFormat("block header is cut")
-    magic, crc, *fields = _BLOCK.unpack_from(data, at)
+    magic, crc, size, body_crc, number, *rest = _BLOCK.unpack_from(data, at)
     if magic != BLOCK_MAGIC:
         raise BadFormat(f"block magic is {magic:#010x}")
     if crc32c(memoryview(data)[at + 8 : at + BLOCK_HEADER_BYTES]) != crc:
         raise ChecksumMismatch("block header is damaged")
-    size, kind = fields[0], fields[2]
     if not BLOCK_HEADER_BYTES <= size <= BLOCK_BYTES_MAX:
         raise BadFormat(f"block of {size} bytes")
-    try:
-        fields[2] = BlockKind(kind)
-    except ValueError:
-        raise BadFormat(f"block kind {kind} is not known") from None
-    del fields[5]
-    return BlockHeader._make(fields)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise BadFormat(f"block kind {number} is not known")
+    return BlockHeader(size, body_crc, kind, *rest)
 
 
 def check_block(data: Buffer, at: int = 0) -> tuple[BlockHeader, memoryview]:

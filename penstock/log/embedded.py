@@ -1,19 +1,18 @@
 """Find or start the server of a data directory, and build endpoints from what users write.
 
 Owns `resolve` functions for clients. A directory's server is a process of its own, shared by every
-program that connects; it stops by itself soon after its last client has gone. Two programs that
-start it at the same moment are kept apart by its lock: one server wins, both programs find it. A
-server that died is recognised by its free lock and started again, so clients of a directory survive
-its crash.
+program that connects; it stops by itself soon after its last client has gone. Of programs that want
+to start it at the same moment one does, and the others wait for it; should two do, its lock keeps
+them apart: one server wins, both programs find it. A server that died is recognised by its free
+lock and started again, so clients of a directory survive its crash.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,25 +21,22 @@ from urllib.parse import urlsplit
 from penstock.config import is_loopback
 from penstock.errors import BadConfig, Unavailable
 from penstock.log.client.client import Endpoint, Resolve
+from penstock.log.directories import default_data_dir, make_directory
+from penstock.log.serving import launch
 from penstock.log.serving.directory import (
     TOKEN_FILE,
     Address,
     ensure_token,
     read_address,
     read_token,
+    try_flock,
 )
 
 #: How long an embedded server waits for a next client before it stops.
 IDLE_EXIT_SECONDS = 5.0
 START_SECONDS = 20.0
-
-
-def default_data_dir() -> Path:
-    """PENSTOCK_DIR, or the user's data directory."""
-    if named := os.environ.get("PENSTOCK_DIR"):
-        return Path(named)
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "penstock"
+#: How long a program waits for another that starts the server, before it starts one itself.
+TURN_SECONDS = 10.0
 
 
 def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
@@ -129,28 +125,29 @@ def endpoint(
 
 
 def _start_server(data_dir: Path) -> Address:
-    """Start a server process for the directory and wait until it, or a rival's, listens."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Start a server process for the directory, or let a rival do it; wait until one listens.
+
+    All clients of a server that dies come here at once, and a server has much to load: one starts
+    it, and the others wait for a part of the time that they have.
+    """
+    make_directory(data_dir)
     ensure_token(data_dir / TOKEN_FILE)
     log_path = data_dir / "server.log"
-    with open(log_path, "ab") as output:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "penstock.log.server",
-                "--data-dir",
-                str(data_dir),
-                "--idle-exit-seconds",
-                str(IDLE_EXIT_SECONDS),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            start_new_session=True,  # Ctrl-C in the program must not end what others share
-        )
+    deadline = time.monotonic() + TURN_SECONDS
+    with open(log_path, "ab") as turn:  # the kernel ends it with the process
+        while not try_flock(turn.fileno(), fcntl.LOCK_EX) and time.monotonic() < deadline:
+            address = read_address(data_dir)
+            if address is not None:
+                return address
+            time.sleep(0.01)
+        return read_address(data_dir) or _launch_server(data_dir, log_path)
+
+
+def _launch_server(data_dir: Path, log_path: Path) -> Address:
+    """Wait until it, or a rival's, listens."""
+    # It is shared by others: neither our terminal nor our directory is its own.
+    options = ["--data-dir", str(data_dir), "--idle-exit-seconds", str(IDLE_EXIT_SECONDS)]
+    process = launch.start_module("penstock.log.server", options, log_path, cwd="/")
     # It lives on without us; if it ends before us, it must not stay behind as a zombie.
     threading.Thread(target=process.wait, name="penstock-reaper", daemon=True).start()
     deadline = time.monotonic() + START_SECONDS

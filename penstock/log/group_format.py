@@ -379,18 +379,21 @@ class TableView:
             self.count,
             self._tag_count,
             ref_count,
-            _,
+            text_bytes,
         ) = _BODY.unpack_from(data)
         self._view = memoryview(data)
+        self._rows_at = BODY_HEADER_BYTES + producer_bytes
+        self._refs_at = self._rows_at + self.count * ROW_BYTES
+        self._lengths_at = self._refs_at + 2 * ref_count
+        if self._lengths_at + 2 * self._tag_count + text_bytes != table_bytes:
+            # Before the CRC: that of no bytes is 0, and so may be what stands there.
+            raise BadFormat("group body has lengths that do not add up")
         if version != VERSION or self.flags & SLICE or table_bytes > len(data):
             raise BadFormat("group body has an unknown version or is cut")
         if crc32c(self._view[4:table_bytes]) != self.table_crc:
             raise ChecksumMismatch("table of a group is damaged")
         self.payload_start: int = table_bytes
-        self._rows_at = BODY_HEADER_BYTES + producer_bytes
         self.producer_bytes = bytes(self._view[BODY_HEADER_BYTES : self._rows_at])
-        self._refs_at = self._rows_at + self.count * ROW_BYTES
-        self._lengths_at = self._refs_at + 2 * ref_count
 
     def pick(self, keep: Sequence[int]) -> list[PickedRow]:
         """The rows at these indexes."""

@@ -1,7 +1,8 @@
 """A whole cluster on one machine, as processes: ZooKeeper, storage nodes, proxies.
 
     directory/
-      token, node-token     what clients show to proxies, and proxies to nodes
+      token, node-token     what clients prove to proxies, and proxies to nodes
+      metadata-auth         user:password of ZooKeeper: without it, nobody changes anything there
       zookeeper/            its server's files
       n0/, n1/, …           the nodes' data
       *.out                 what each process said
@@ -12,10 +13,9 @@ and no other.
 
 from __future__ import annotations
 
-import os
+import secrets
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,17 @@ from pathlib import Path
 from types import TracebackType
 
 from penstock.errors import Unavailable
+from penstock.log.directories import make_directory
+from penstock.log.meta.open import read_auth
+from penstock.log.meta.zookeeper import protect_namespace
 from penstock.log.meta.zookeeper_server import ZooKeeperServer
-from penstock.log.serving.directory import ensure_token
+from penstock.log.serving import launch
+from penstock.log.serving.directory import ensure_token, make_secret
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 NAMESPACE = "logs"
+AUTH_FILE = "metadata-auth"
 
 
 class ClusterProcess:
@@ -75,15 +80,8 @@ class ClusterProcess:
             done.set()
 
     def _open_process(self, extra: Sequence[str]) -> None:
-        with open(self.output, "ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, *self._options, *extra],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-                start_new_session=True,  # Ctrl-C is for who runs the cluster: it ends them in order
-            )
+        flags = [*self._options, *extra]
+        self._process = launch.start_module(self._module, flags, self.output)
 
     def wait_ready(self) -> None:
         """Until it listens; raises Unavailable with its last words."""
@@ -130,12 +128,14 @@ class LocalCluster:
     """See the module's docstring. Its methods block; leaving `with` stops everything."""
 
     def __init__(self, directory: Path, *, zookeeper_port: int | None = None) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
         self.directory = directory.absolute()
         self.token_file = self.directory / "token"
         self.node_token_file = self.directory / "node-token"
         ensure_token(self.token_file)
         ensure_token(self.node_token_file)
+        self.metadata_auth_file = self.directory / AUTH_FILE
+        make_secret(self.metadata_auth_file, f"penstock:{secrets.token_hex(32)}")
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper", port=zookeeper_port)
         self.nodes: dict[str, ClusterProcess] = {}
         self.proxies: dict[str, ClusterProcess] = {}
@@ -173,8 +173,11 @@ class LocalCluster:
             raise
 
     def start_metadata(self) -> None:
+        """Start ZooKeeper; also what an earlier version left there gets the password now."""
         if not self.zookeeper.is_running:
+            auth = read_auth(self.metadata_auth_file)
             self.zookeeper.start()
+            protect_namespace(self.zookeeper.hosts, f"/{NAMESPACE}", auth)
 
     def add_node(self, name: str, settings: Mapping[str, object] | None = None) -> ClusterProcess:
         """Launch one more node; `settings` are options of `python -m penstock.log.node`."""
@@ -183,6 +186,7 @@ class LocalCluster:
             "name": name,
             "data-dir": data_dir,
             "metadata": self.address,
+            "metadata-auth-file": self.metadata_auth_file,
             "token-file": self.node_token_file,
             **(settings or {}),
         }
@@ -208,6 +212,7 @@ class LocalCluster:
         ready = self.directory / f"{name}.json"
         flags = {
             "metadata": self.address,
+            "metadata-auth-file": self.metadata_auth_file,
             "token-file": self.token_file,
             "node-token-file": self.node_token_file,
             "ready-file": ready,

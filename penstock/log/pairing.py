@@ -3,17 +3,26 @@
 Owns the pairing, on the connections of clients to log servers and of proxies to storage nodes. What
 to send, and what to send again, is its user's business. Law: every request ends with its answer or,
 when the connection ends, with an error. An answer that nobody waits for is dropped: its request was
-given up.
+given up. What ended the connection is no answer: its cause may be another request. Orders are
+never refused for their size: those beyond a window of unanswered bytes wait here, in order, as
+buffers of their owner, until others are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, Retryable, TooLarge, Unavailable
+from penstock.limits import (
+    CONNECTION_INFLIGHT_BYTES_MAX,
+    FRAME_BODY_BYTES_MAX,
+    FRAME_HEAD_BYTES_MAX,
+)
 from penstock.log.group_format import Buffer
+from penstock.log.keep_alive import keep_alive
 from penstock.wire.errors import error_from_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
 from penstock.wire.messages import Failed
@@ -35,6 +44,19 @@ Answer = Callable[[M | PenstockError, memoryview], None]
 Ack = Callable[[PenstockError | None], None]
 
 
+class _Order(NamedTuple):
+    """See `PairedConnection.order`."""
+
+    request: int
+    kind: int
+    head: bytes
+    body: Sequence[Buffer]
+    body_bytes: int
+    #: What it counts for.
+    bytes: int
+    ack: Ack
+
+
 def _told_nobody(error: PenstockError) -> None:
     return None
 
@@ -44,7 +66,8 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
 
     `unasked` takes messages under request 0, which answer nothing. `on_end` is told once, before
     those who wait for answers. `ack_kind` is the kind of message that says nothing but yes (see
-    `order`). `delay_seconds` stands for a distance, both ways, in benchmarks.
+    `order`); `window_bytes` bounds the unanswered orders that were sent, but for a single large
+    one. `delay_seconds` stands for a distance, both ways, in benchmarks.
     """
 
     def __init__(
@@ -55,6 +78,7 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
         unasked: Callable[[M, memoryview], None] | None = None,
         on_end: Callable[[PenstockError], None] = _told_nobody,
         ack_kind: int = 0,
+        window_bytes: int = CONNECTION_INFLIGHT_BYTES_MAX,
         delay_seconds: float = 0.0,
     ) -> None:
         self._encode = encode
@@ -62,30 +86,38 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
         self._unasked = unasked
         self._on_end = on_end
         self._ack_kind = ack_kind
+        self._window_bytes = window_bytes
         self._delay = delay_seconds
         self._reader = FrameReader(authenticated=True)
         self._transport: asyncio.Transport | None = None
         self._answers: dict[int, Answer[M]] = {}
         #: Unanswered orders, each with its bytes.
         self._acks: dict[int, tuple[Ack, int]] = {}
+        #: Orders that wait for room in the window; never without an unanswered one.
+        self._held: deque[_Order] = deque()
         self._out: list[Buffer] = []
         self._loop = asyncio.get_running_loop()
-        #: Bytes of unanswered orders.
+        #: Bytes of orders that were sent and not answered.
         self.inflight_bytes = 0
-        #: How often something was received.
+        #: How often something was received; how many requests were answered.
         self.heard_count = 0
+        self.answered_count = 0
         self.closed: asyncio.Future[PenstockError] = self._loop.create_future()
 
     # ---- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        keep_alive(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort(Unavailable(f"the connection was lost: {exc or 'closed by the server'}"))
 
     def abort(self, error: PenstockError) -> None:
-        """Close now; unanswered requests end with this error. Idempotent."""
+        """Close now; unanswered requests end with this error, as one that can be retried.
+
+        Idempotent.
+        """
         if self.closed.done():
             return
         transport, self._transport = self._transport, None
@@ -93,13 +125,20 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
             transport.abort()
         self.closed.set_result(error)
         acks, self._acks = self._acks, {}
+        held, self._held = self._held, deque()
         answers, self._answers = self._answers, {}
         self.inflight_bytes = 0
         self._on_end(error)
+        told = error
+        if not isinstance(error, Retryable):
+            # The server refused one of them, or what was not even a request; nobody knows which.
+            told = Unavailable(f"the connection was ended: {error}")
         for ack, _ in acks.values():
-            ack(error)
+            ack(told)
+        for order in held:
+            order.ack(told)
         for answer in answers.values():
-            answer(error, _NOTHING)
+            answer(told, _NOTHING)
 
     def close(self) -> None:
         """Send what collected and close; unanswered requests end with Unavailable. Idempotent."""
@@ -144,17 +183,25 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
         """Something was asked and not answered yet."""
         return bool(self._answers or self._acks)
 
+    def is_unanswered(self, request: int) -> bool:
+        """Whether somebody waits for the answer to this number: it must not be used again yet."""
+        return request in self._answers or request in self._acks
+
     def _handle(self, frame: Frame) -> None:
         if self._acks and (order := self._acks.pop(frame.request, None)) is not None:
             ack, size = order
+            self.answered_count += 1
             self.inflight_bytes -= size
             if frame.kind == self._ack_kind:
                 ack(None)
             else:
                 self._refuse(frame, ack)
+            while self._held and self._has_room(self._held[0].bytes):
+                self._send_order(self._held.popleft())
             return
         message = self._decode(frame.kind, frame.head)
         answer = self._answers.pop(frame.request, None)
+        self.answered_count += frame.request != 0
         if isinstance(message, Failed):
             error = error_from_code(message.code, message.message)
             if answer is not None:
@@ -184,14 +231,22 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
     def send(
         self, request: int, message: M, answer: Answer[M] | None = None, body: Buffer = b""
     ) -> None:
-        """Send a message; `answer` is called once. Raises Unavailable if the connection ended."""
+        """Send a message; `answer` is called once. Raises Unavailable if the connection ended.
+
+        TooLarge: nothing was sent, since for such a frame the server would close the connection.
+        """
         if self._transport is None:
             raise Unavailable("the connection is closed")
+        head = self._encode(message)
+        if len(head) > FRAME_HEAD_BYTES_MAX or len(body) > FRAME_BODY_BYTES_MAX:
+            name, size = type(message).__name__, f"{len(head)} + {len(body)} bytes"
+            limit = f"{FRAME_HEAD_BYTES_MAX} + {FRAME_BODY_BYTES_MAX}"
+            raise TooLarge(f"{name} of {size} does not fit into a frame: the limit is {limit}")
         if answer is not None:
             self._answers[request] = answer
         if not self._out:
             self._loop.call_soon(self.flush)
-        self._out.append(encode_frame(message.KIND, request, self._encode(message), len(body)))
+        self._out.append(encode_frame(message.KIND, request, head, len(body)))
         if body:
             self._out.append(body)
 
@@ -224,15 +279,26 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
     ) -> None:
         """Send a request whose answer is of `ack_kind`: it is not even decoded.
 
-        The bytes of its body and an overhead are `inflight_bytes` until it is answered.
+        The bytes of its body and an overhead are `inflight_bytes` until it is answered. It may wait
+        for its turn: the buffers must never change.
         """
         size = sum(map(len, body))
-        self._acks[request] = (ack, size + overhead_bytes)
-        self.inflight_bytes += size + overhead_bytes
+        order = _Order(request, kind, head, body, size, size + overhead_bytes, ack)
+        if self._held or not self._has_room(order.bytes):
+            self._held.append(order)
+        else:
+            self._send_order(order)
+
+    def _has_room(self, size: int) -> bool:
+        return not self.inflight_bytes or self.inflight_bytes + size <= self._window_bytes
+
+    def _send_order(self, order: _Order) -> None:
+        self._acks[order.request] = (order.ack, order.bytes)
+        self.inflight_bytes += order.bytes
         if not self._out:
             self._loop.call_soon(self.flush)
-        self._out.append(encode_frame(kind, request, head, size))
-        self._out += body
+        self._out.append(encode_frame(order.kind, order.request, order.head, order.body_bytes))
+        self._out += order.body
 
     def forget(self, request: int) -> None:
         """Nobody waits for its answer any more."""

@@ -7,6 +7,8 @@ catalogue.py        the functions that queries may use, as documentation
 judges.py           what can be done, for the translation to ask
 build.py            from a node to its operator
 pipeline.py         one stage at work in one task
+chain.py            several stages at work in one task
+bad_rows.py         which rows make a step fail
 payloads.py         deltas as bytes between stages
 driver.py           a whole query in one process, from lists of batches
 stateless.py        project, filter, expand, union
@@ -14,9 +16,11 @@ generate.py         explode and its kin
 watermarks.py       event time: watermarks, late rows, what may be forgotten
 aggregates/         aggregate functions
 aggregate_calls.py  a node's aggregate calls over its batches
+aggregate_results.py what an aggregate shows of its buffers, and what changed
 aggregate.py        keyed aggregation
 partial.py          aggregation in two steps, around an exchange
 regroup.py          keep all rows of a key, compute its result anew
+mended.py           aggregates that compute a key anew only when an extreme was taken back
 sessions.py         session windows: intervals that overlap or touch become one
 join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key

@@ -1,7 +1,8 @@
 """Keyed aggregation: one row per key, kept up to date, or shown once when no more rows can come.
 
 A batch costs one dictionary lookup per row, one pass per buffer column, and one row out (two, with
-the one it replaces) per key touched. State per key: the number of rows, and each call's buffer.
+the one it replaces) per key whose result changed. State per key: the number of rows, and the buffer
+of each call.
 
 Laws: after any prefix of the input, the rows emitted so far, added up by weight, are the aggregates
 of that prefix (emit = changes), or of the keys whose time has passed (emit = finals). A key whose
@@ -11,10 +12,16 @@ event time the watermark has passed is forgotten; rows for it that come later ar
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.ops.aggregate_calls import BoundCall, Distinct, bind_calls
+from penstock.ops.aggregate_calls import (
+    BoundCall,
+    Distinct,
+    bind_calls,
+    read_buffers,
+    write_buffers,
+)
+from penstock.ops.aggregate_results import Results
 from penstock.ops.aggregates.api import Buffers, Ints, fold_add
 from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.partial import bind_merged
@@ -53,6 +60,7 @@ class AggregateOperator(Operator):
             self._time_key = names.index(node.event_time)
             self._late = LateFilter("aggregate", self._key_at[self._time_key], on_late)
         self._table = state.table("groups", keys, columns, placed)
+        self._results = Results(node.schema, self._calls)
         self._distinct = {
             index: self._distinct_table(index, bound, keys, placed)
             for index, bound in enumerate(self._calls)
@@ -60,7 +68,7 @@ class AggregateOperator(Operator):
         }
         #: No key ends before; after a restart nothing is known of them until they are seen.
         self._expiry = Expiry(self._table, _TIME)
-        self._groups = _Groups()
+        self._groups = SlotGroups()
 
     def _distinct_table(
         self, index: int, bound: BoundCall, keys: pa.Schema, placed: list[int]
@@ -82,7 +90,7 @@ class AggregateOperator(Operator):
         slots, _ = self._table.locate([])
         self._table.touch(slots)
         buffers = self._read(slots)
-        return [Delta(self._rows_out([], buffers))]
+        return [Delta(self._results.rows([], buffers))]
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         if self._late is not None:
@@ -101,7 +109,7 @@ class AggregateOperator(Operator):
         before = self._table.read(_ROWS, unique).astype(np.int64)
         old = self._read(unique)
         new = self._feed(batch, weights, keys, old, groups, len(unique))
-        after = before + _row_counts(weights, groups, len(unique))
+        after = before + row_counts(weights, groups, len(unique))
         self._write(unique, new, after)
         if self._late is not None:
             self._expiry.note(unique, event_times_us(shown[self._time_key]))
@@ -109,7 +117,7 @@ class AggregateOperator(Operator):
         out = []
         if not self._finals:
             existed = before > 0 if keys else np.ones(1, bool)
-            out = self._changes(shown, old, existed, new, ~gone)
+            out = self._results.changes(shown, old, existed, new, ~gone)
         if gone.any():
             self._table.delete(unique[gone])
         return out
@@ -148,7 +156,7 @@ class AggregateOperator(Operator):
             slots, _ = table.locate([*own, *(normalise_floats(value) for value in values)])
             unique, first, groups = np.unique(slots, return_index=True, return_inverse=True)
             before = table.read("count", unique).astype(np.int64)
-            after = before + _row_counts(weights, groups, len(unique))
+            after = before + row_counts(weights, groups, len(unique))
             table.write("count", unique, after)
             if self._late is not None:
                 table.write(_TIME, unique, event_times_us(own[self._time_key])[first])
@@ -167,47 +175,12 @@ class AggregateOperator(Operator):
     # -- state
 
     def _read(self, slots: Slots) -> list[Buffers]:
-        return [
-            [self._table.read(f"{index}.{name}", slots) for name in bound.accumulator.columns]
-            for index, bound in enumerate(self._calls)
-        ]
+        return read_buffers(self._table, self._calls, slots)
 
     def _write(self, slots: Slots, buffers: list[Buffers], rows: Ints) -> None:
-        for index, bound in enumerate(self._calls):
-            for name, values in zip(bound.accumulator.columns, buffers[index], strict=True):
-                self._table.write(f"{index}.{name}", slots, values)
+        write_buffers(self._table, self._calls, slots, buffers)
         self._table.write(_ROWS, slots, rows)
         self._table.touch(slots)
-
-    # -- output
-
-    def _rows_out(self, keys: list[pa.Array], buffers: list[Buffers]) -> pa.RecordBatch:
-        values = [
-            bound.accumulator.finish(part) for bound, part in zip(self._calls, buffers, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays([*keys, *values], schema=self._node.schema)
-
-    def _changes(
-        self,
-        keys: list[pa.Array],
-        old: list[Buffers],
-        existed: npt.NDArray[np.bool_],
-        new: list[Buffers],
-        exists: npt.NDArray[np.bool_],
-    ) -> list[Delta]:
-        """The old results, taken back, then the new ones."""
-        out = []
-        if existed.any():
-            out.append(self._rows_out(_where(keys, existed), _cut(old, existed)))
-        taken = out[0].num_rows if out else 0
-        if exists.any():
-            out.append(self._rows_out(_where(keys, exists), _cut(new, exists)))
-        if not taken:
-            return [Delta(batch) for batch in out]
-        batch = pa.concat_batches(out) if len(out) > 1 else out[0]
-        weights = np.ones(batch.num_rows, np.int64)
-        weights[:taken] = -1
-        return [Delta(batch, weights)]
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         if self._late is None:
@@ -219,7 +192,7 @@ class AggregateOperator(Operator):
             return []
         out = []
         if self._finals:
-            out = [Delta(self._rows_out(self._table.keys(done), self._read(done)))]
+            out = [Delta(self._results.rows(self._table.keys(done), self._read(done)))]
         self._table.delete(done)
         for table in self._distinct.values():
             kept = table.slots()
@@ -227,7 +200,7 @@ class AggregateOperator(Operator):
         return out
 
 
-class _Groups:
+class SlotGroups:
     """Groups rows by slot as np.unique does, but marks places in an array instead of sorting."""
 
     def __init__(self) -> None:
@@ -255,15 +228,8 @@ def partition_positions(child: n.Node, names: list[str]) -> list[int]:
     return [names.index(key.name) for key in sits if isinstance(key, Column) and key.name in names]
 
 
-def _row_counts(weights: Weights | None, groups: Ints, count: int) -> Ints:
+def row_counts(weights: Weights | None, groups: Ints, count: int) -> Ints:
+    """How many rows each group gained."""
     if weights is None:
         return np.bincount(groups, minlength=count)
     return fold_add(weights, groups, count).astype(np.int64)
-
-
-def _where(keys: list[pa.Array], mask: npt.NDArray[np.bool_]) -> list[pa.Array]:
-    return keys if mask.all() else [key.filter(pa.array(mask)) for key in keys]
-
-
-def _cut(buffers: list[Buffers], mask: npt.NDArray[np.bool_]) -> list[Buffers]:
-    return buffers if mask.all() else [[part[mask] for part in call] for call in buffers]

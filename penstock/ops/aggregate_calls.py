@@ -6,7 +6,7 @@ kept, is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from penstock.ops.expressions import compile_expr, true_mask
 from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.registry import Compiled
 from penstock.plan.nodes import AggregateCall
+from penstock.state.api import Slots, Table
 from penstock.state.keys import key_objects
 
 #: From (arguments, row numbers, weights) to the rows that count, and their weights.
@@ -133,3 +134,21 @@ def aggregate_rows(
 def existing(weights: npt.NDArray[np.int64]) -> Weights | None:
     """The weights of kept rows, or None if each of them counts once."""
     return None if (weights == 1).all() else weights
+
+
+# -- the buffers of all calls, as columns of a table
+
+
+def read_buffers(table: Table, calls: Sequence[BoundCall], slots: Slots) -> list[Buffers]:
+    return [
+        [table.read(f"{index}.{name}", slots) for name in bound.accumulator.columns]
+        for index, bound in enumerate(calls)
+    ]
+
+
+def write_buffers(
+    table: Table, calls: Sequence[BoundCall], slots: Slots, buffers: list[Buffers]
+) -> None:
+    for index, bound in enumerate(calls):
+        for name, values in zip(bound.accumulator.columns, buffers[index], strict=True):
+            table.write(f"{index}.{name}", slots, values)

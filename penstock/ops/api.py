@@ -67,6 +67,23 @@ def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Rec
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def renaming(of: pa.Schema, to: pa.Schema) -> list[str] | None:
+    """The names that make batches of one schema ones of another; None if these differ by more."""
+    if [field.with_name("") for field in of] != [field.with_name("") for field in to]:
+        return None
+    return list(to.names) if len(to) else None
+
+
+def join_deltas(deltas: Sequence[Delta]) -> Delta:
+    """All rows of deltas with one schema, in order."""
+    if len(deltas) == 1:
+        return deltas[0]
+    batch = pa.concat_batches([delta.batch for delta in deltas])
+    if all(delta.weights is None for delta in deltas):
+        return Delta(batch)
+    return Delta(batch, np.concatenate([delta.all_weights() for delta in deltas]))
+
+
 class Operator(Protocol):
     """One node of a query at work. Each method returns what goes out because of it."""
 

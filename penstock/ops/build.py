@@ -15,6 +15,7 @@ from penstock.ops.deduplicate import DeduplicateOperator
 from penstock.ops.generate import build_generate
 from penstock.ops.join import JoinOperator, StaticJoinOperator
 from penstock.ops.map_batches import build_map_batches
+from penstock.ops.mended import MendedAggregate, can_mend
 from penstock.ops.partial import build_partial
 from penstock.ops.python_eval import build_python_eval
 from penstock.ops.regroup import build_regroup_aggregate
@@ -91,6 +92,8 @@ def _build_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Operat
             return SessionOperator(node, state, on_late)
         return SessionRegroup(node, state, on_late)
     if not append_only and not can_take_back(calls):
+        if can_mend(calls):
+            return MendedAggregate(node, state, on_late)
         return build_regroup_aggregate(node, state, on_late)
     return AggregateOperator(node, state, on_late)
 

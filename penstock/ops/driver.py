@@ -2,7 +2,8 @@
 
 The real stages, operators, state and payloads; only moving them between stages is a function
 call. Every stage may be run by several tasks, which own disjoint sets of virtual nodes, to show
-that placement does not matter. What stands between two calls is exactly what a snapshot holds.
+that placement does not matter; or all of them joined in one task, without payloads. What stands
+between two calls is exactly what a snapshot holds.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate, ignore_late, no_clock
+from penstock.ops.chain import Chain, Leaf, NothingDone, outer_inputs
 from penstock.ops.expressions import compile_expr
 from penstock.ops.functions.alignment import as_array
 from penstock.ops.payloads import decode_delta, encode_delta
-from penstock.ops.pipeline import Pipeline
 from penstock.ops.sink import read_new, read_result
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
@@ -30,13 +31,13 @@ from penstock.state.memory import OF_TASK, MemoryState
 
 @dataclass(slots=True)
 class _Task:
-    pipeline: Pipeline
+    pipeline: Chain
     state: MemoryState
 
 
 @dataclass(frozen=True, slots=True)
 class DriverSnapshot:
-    """All that a query has kept, or what changed in it: by stage, then by task, as steps."""
+    """All that a query has kept, or what changed in it: by stage with tasks, by task, as steps."""
 
     states: tuple[tuple[tuple[Changes, ...], ...], ...]
 
@@ -109,53 +110,58 @@ class Driver:
         statics: Mapping[int, pa.Table],
         *,
         tasks: int = 1,
+        joined: bool = False,
         on_late: OnLate = ignore_late,
         now_ms: Callable[[], int] = no_clock,
         resume: DriverSnapshot | None = None,
     ) -> None:
+        assert tasks == 1 or not joined, "what is joined has one task"
         self.query = query
         self.outputs: list[Delta] = []
         #: How many rows came late, by operator; `on_late` is handed the rows.
         self.late: Counter[str] = Counter()
         #: How many of the outputs a reader has seen.
         self._shown = 0
-        self._tasks: list[list[_Task]] = []
-        self._routes = [_compile_route(stage, tasks) for stage in query.stages]
+        #: What runs together, by the last stage of it.
+        groups = [query.stages] if joined else [(stage,) for stage in query.stages]
+        self._groups = {group[-1].id: group for group in groups}
+        self._tasks: dict[int, list[_Task]] = {}
+        self._routes = {id: _compile_route(query.stages[id], tasks) for id in self._groups}
 
         def note_late(operator: str, rows: Delta) -> None:
             self.late[operator] += len(rows)
             on_late(operator, rows)
 
-        for stage in query.stages:
+        for place, (id, group) in enumerate(self._groups.items()):
             row = []
             for index in range(tasks):
                 owned = frozenset(range(index, VIRTUAL_NODES, tasks))
                 state = MemoryState(owned)
                 if resume is not None:
-                    for step in resume.states[stage.id][index]:
+                    for step in resume.states[place][index]:
                         state.restore(step)
-                row.append(_Task(Pipeline(stage.root, state, statics, note_late, now_ms), state))
-            self._tasks.append(row)
+                row.append(_Task(Chain(group, state, statics, note_late, now_ms), state))
+            self._tasks[id] = row
         #: Source streams that have stepped aside: they hold back no watermark.
         self.idle: set[str] = set()
-        self._inputs = [stage.inputs for stage in query.stages]
-        self._readers = _find_readers(query)
+        self._inputs = {id: outer_inputs(group) for id, group in self._groups.items()}
+        self._readers = _find_readers(self._inputs)
         self._next_task = 0
         if resume is None:
-            for stage in reversed(query.stages):  # a task starts before it reads
-                for task in self._tasks[stage.id]:
-                    self._pass_on(stage.id, task.pipeline.start())
+            for id in reversed(self._groups):  # a task starts before it reads
+                for task in self._tasks[id]:
+                    self._pass_on(id, task.pipeline.start())
         self._tick(START_MS)
 
     def feed(self, stream: str, batch: pa.RecordBatch) -> None:
         """A batch of a source stream; columns are found by the stream's own names."""
-        for stage in self.query.stages:
-            for position, leaf in enumerate(self._inputs[stage.id]):
+        for id, inputs in self._inputs.items():
+            for position, leaf in enumerate(inputs):
                 if isinstance(leaf, n.Scan) and leaf.stream == stream and batch.num_rows:
                     columns = [batch.column(name) for name in leaf.columns]
                     rows = pa.RecordBatch.from_arrays(columns, schema=leaf.schema)
-                    task = self._tasks[stage.id][self._next_task % len(self._tasks[stage.id])]
-                    self._pass_on(stage.id, task.pipeline.push(position, Delta(rows)))
+                    task = self._tasks[id][self._next_task % len(self._tasks[id])]
+                    self._push(id, task, position, Delta(rows))
         self._next_task += 1
         self._tick(START_MS)
 
@@ -177,28 +183,34 @@ class Driver:
                     # Readers of one stage have names of their own for its columns.
                     schema = self._inputs[reader][position].schema
                     read = decode_delta(payload, schema, changing=stage.changing)
-                    task = self._tasks[reader][task_id]
-                    self._pass_on(reader, task.pipeline.push(position, read))
+                    self._push(reader, self._tasks[reader][task_id], position, read)
+
+    def _push(self, id: int, task: _Task, position: int, rows: Delta) -> None:
+        try:
+            out = task.pipeline.push(position, rows)
+        except NothingDone as error:
+            raise error.cause from error.cause.__cause__  # nobody sets rows aside here
+        self._pass_on(id, out)
 
     def _tick(self, source_ms: int) -> None:
         """Tell every stage the time, in order; sources tell nothing but their end."""
-        for stage in self.query.stages:
+        for id, inputs in self._inputs.items():
             marks: dict[int, int | None] = {}
-            for position, leaf in enumerate(self._inputs[stage.id]):
+            for position, leaf in enumerate(inputs):
                 if isinstance(leaf, StageInput):
                     watermarks = [t.pipeline.watermark_ms for t in self._tasks[leaf.stage]]
                     told = [mark for mark in watermarks if mark is not None]
                     marks[position] = min(told) if told else None
                 else:
                     marks[position] = END_MS if source_ms == END_MS else None
-            inputs = enumerate(self._inputs[stage.id])
-            idle = frozenset(position for position, leaf in inputs if self._is_idle(leaf))
-            for task in self._tasks[stage.id]:
-                self._pass_on(stage.id, task.pipeline.advance(marks, idle))
+            leaves = enumerate(inputs)
+            idle = frozenset(position for position, leaf in leaves if self._is_idle(leaf))
+            for task in self._tasks[id]:
+                self._pass_on(id, task.pipeline.advance(marks, idle))
 
     def rows_kept(self) -> int:
         """Rows of state, over all stages and tasks."""
-        return sum(task.state.rows_kept() for row in self._tasks for task in row)
+        return sum(task.state.rows_kept() for row in self._tasks.values() for task in row)
 
     def _is_idle(self, leaf: n.Scan | StageInput) -> bool:
         if isinstance(leaf, n.Scan):
@@ -208,13 +220,15 @@ class Driver:
     def snapshot(self) -> DriverSnapshot:
         """Everything that the query has kept."""
         return DriverSnapshot(
-            tuple(tuple((task.state.snapshot(),) for task in row) for row in self._tasks)
+            tuple(tuple((task.state.snapshot(),) for task in row) for row in self._tasks.values())
         )
 
     def take_changes(self) -> DriverSnapshot:
         """What changed since the last call."""
         return DriverSnapshot(
-            tuple(tuple((task.state.take_changes(),) for task in row) for row in self._tasks)
+            tuple(
+                tuple((task.state.take_changes(),) for task in row) for row in self._tasks.values()
+            )
         )
 
     def result(self) -> pa.Table:
@@ -228,12 +242,12 @@ class Driver:
         return read_new(self.query, new, self.outputs)
 
 
-def _find_readers(query: Query) -> dict[int, list[tuple[int, int]]]:
-    readers: dict[int, list[tuple[int, int]]] = {stage.id: [] for stage in query.stages}
-    for stage in query.stages:
-        for position, leaf in enumerate(stage.inputs):
+def _find_readers(inputs: Mapping[int, tuple[Leaf, ...]]) -> dict[int, list[tuple[int, int]]]:
+    readers: dict[int, list[tuple[int, int]]] = {id: [] for id in inputs}
+    for id, leaves in inputs.items():
+        for position, leaf in enumerate(leaves):
             if isinstance(leaf, StageInput):
-                readers[leaf.stage].append((stage.id, position))
+                readers[leaf.stage].append((id, position))
     return readers
 
 

@@ -8,21 +8,21 @@ fail is only evaluated over rows for which Spark would evaluate it.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops import functions
-from penstock.ops.api import batch_of
+from penstock.ops.api import batch_of, renaming
 from penstock.ops.functions.alignment import as_array
-from penstock.ops.functions.registry import FUNCTIONS, Argument, Compiled, Datum, Evaluate
+from penstock.ops.functions.registry import FUNCTIONS, TRUE, Argument, Compiled, Datum, Evaluate
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, conjuncts
 
-_TRUE: Final = pa.scalar(True)
-#: Calls that occur more than once, compiled; each remembers its value over the last batch.
-_Memo = dict[Call, Compiled]
+#: What occurs more than once, compiled; each remembers its value over the last batch.
+_Memo = dict[Call | Column, Compiled]
+_Shared = frozenset[Call | Column]
 
 
 def compile_expr(expr: Expr, schema: pa.Schema) -> Compiled:
@@ -31,8 +31,12 @@ def compile_expr(expr: Expr, schema: pa.Schema) -> Compiled:
     return _compile(expr, schema, frozenset(), {})
 
 
-def _compile(expr: Expr, schema: pa.Schema, shared: frozenset[Call], memo: _Memo) -> Compiled:
+def _compile(expr: Expr, schema: pa.Schema, shared: _Shared, memo: _Memo) -> Compiled:
     match expr:
+        case Call() | Column() if expr in shared:
+            if expr not in memo:
+                memo[expr] = _remember(_compile(expr, schema, shared - {expr}, memo))
+            return memo[expr]
         case Column():
             index = schema.get_field_index(expr.name)
             assert index >= 0, f"no column {expr.name} in {schema.names}"
@@ -40,10 +44,6 @@ def _compile(expr: Expr, schema: pa.Schema, shared: frozenset[Call], memo: _Memo
         case Literal():
             value = expr.value
             return lambda batch: value
-        case Call() if expr in shared:
-            if expr not in memo:
-                memo[expr] = _remember(_compile_call(expr, schema, shared, memo))
-            return memo[expr]
         case Call():
             return _compile_call(expr, schema, shared, memo)
         case Lambda():
@@ -74,20 +74,20 @@ def _evaluate_in_order(call: Call, evaluate: Evaluate, args: list[Compiled]) -> 
     return over_batch
 
 
-def _repeated_calls(exprs: tuple[Expr, ...]) -> frozenset[Call]:
-    """Calls that are written more than once; lambda bodies are not looked into."""
-    seen: Counter[Call] = Counter()
+def _repeated(exprs: Sequence[Expr]) -> _Shared:
+    """Calls and columns that are written more than once; lambda bodies are not looked into."""
+    seen: Counter[Call | Column] = Counter()
 
     def visit(expr: Expr) -> None:
-        if isinstance(expr, Call):
+        if isinstance(expr, Call | Column):
             seen[expr] += 1
-            if seen[expr] == 1:
-                for arg in expr.args:
-                    visit(arg)
+        if isinstance(expr, Call) and seen[expr] == 1:
+            for arg in expr.args:
+                visit(arg)
 
     for expr in exprs:
         visit(expr)
-    return frozenset(call for call, count in seen.items() if count > 1)
+    return frozenset(part for part, count in seen.items() if count > 1)
 
 
 def _remember(compiled: Compiled) -> Compiled:
@@ -102,7 +102,7 @@ def _remember(compiled: Compiled) -> Compiled:
     return value
 
 
-def _compile_call(call: Call, schema: pa.Schema, shared: frozenset[Call], memo: _Memo) -> Compiled:
+def _compile_call(call: Call, schema: pa.Schema, shared: _Shared, memo: _Memo) -> Compiled:
     function = FUNCTIONS[call.function]
     if function.form is not None:
         if any(isinstance(arg, Lambda) for arg in call.args):
@@ -139,7 +139,12 @@ def can_raise(expr: Expr) -> bool:
 def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Schema) -> Compiled:
     """All expressions at once: from a batch of `inputs` to a batch of `output`."""
     functions.load()
-    shared = _repeated_calls(exprs)
+    chosen = [inputs.get_field_index(expr.name) for expr in exprs if isinstance(expr, Column)]
+    if len(chosen) == len(exprs):
+        names = renaming(pa.schema([inputs.field(place) for place in chosen]), output)
+        if names is not None:
+            return lambda batch: batch.select(chosen).rename_columns(names)
+    shared = _repeated(exprs)
     memo: _Memo = {}
     compiled = [_compile(expr, inputs, shared, memo) for expr in exprs]
 
@@ -150,19 +155,32 @@ def compile_projection(exprs: tuple[Expr, ...], inputs: pa.Schema, output: pa.Sc
     return project
 
 
+def compile_conditions(expr: Expr, schema: pa.Schema) -> list[Argument]:
+    """The parts of a condition that all must be true, in the order in which Spark looks at them."""
+    functions.load()
+    parts = conjuncts(expr)
+    shared, memo = _repeated(parts), _Memo()
+    return [Argument(_compile(part, schema, shared, memo), can_raise(part)) for part in parts]
+
+
+def also_true(passed: pa.Array | None, condition: Argument, batch: pa.RecordBatch) -> Datum:
+    """What `passed` says of the rows, None if it says nothing, and the condition as well."""
+    if passed is None:
+        return condition(batch)
+    if condition.can_fail:
+        return functions.and_where(passed, condition, batch)
+    value = condition(batch)
+    return passed if value is TRUE else pc.and_kleene(passed, value)
+
+
 def compile_predicate(expr: Expr, schema: pa.Schema) -> Compiled:
     """A mask without nulls: only rows for which the condition is true stay."""
-    args = [Argument(compile_expr(part, schema), can_raise(part)) for part in conjuncts(expr)]
+    conditions = compile_conditions(expr, schema)
 
     def mask(batch: pa.RecordBatch) -> Datum:
-        value: Datum = _TRUE
-        for arg in args:
-            if value is _TRUE:
-                value = arg(batch)
-            elif arg.can_fail:
-                value = functions.and_where(value, arg, batch)
-            else:
-                value = pc.and_kleene(value, arg(batch))
+        value: Datum = TRUE
+        for condition in conditions:
+            value = also_true(None if value is TRUE else value, condition, batch)
         return value
 
     return mask
@@ -172,4 +190,6 @@ def true_mask(value: Datum, rows: int) -> np.ndarray:
     """A condition's value as NumPy booleans: null is false."""
     if isinstance(value, pa.Scalar):
         return np.full(rows, value.as_py() is True)
-    return pc.fill_null(value, False).to_numpy(zero_copy_only=False)
+    if value.null_count:
+        value = pc.fill_null(value, False)
+    return value.to_numpy(zero_copy_only=False)

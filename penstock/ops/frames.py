@@ -6,7 +6,7 @@ Everything here is about positions; what stands there is window_calls.py's busin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,36 +16,50 @@ from penstock.plan.nodes import WindowCall
 
 #: Rows that a frame holds, summed over the frames that are folded at once: bounds memory.
 _FOLDED_MAX = 1 << 20
+#: As many are folded row by row: fewer calls than any other way takes.
+_FOLDED_SHORT = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
 class Partitions:
     """Sorted rows, row by row: ranges [start, end) of its partition and of its peers."""
 
-    start: Ints
-    end: Ints
-    peer_start: Ints
-    peer_end: Ints
-    #: The number of the row's run of peers, counted over all partitions.
-    peers: Ints
+    def __init__(self, groups: Ints, keys: Sequence[Ints]) -> None:
+        self._groups = groups
+        self._keys = keys
+        self.start, self.end, _ = _runs(differs_from_previous([groups], len(groups)))
 
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def peer_start(self) -> Ints:
+        return self._peers[0]
+
+    @property
+    def peer_end(self) -> Ints:
+        return self._peers[1]
+
+    @property
+    def peers(self) -> Ints:
+        """The number of the row's run of peers, counted over all partitions."""
+        return self._peers[2]
+
+    @cached_property
+    def _peers(self) -> tuple[Ints, Ints, Ints]:
+        keys = [self._groups, *self._keys]
+        return _runs(differs_from_previous(keys, len(self)))
+
 
 def find_partitions(groups: Ints, keys: Sequence[Ints]) -> Partitions:
     """The partitions of rows sorted by group, then by the keys of their order."""
-    rows = len(groups)
-    start, end, _ = _runs(differs_from_previous([groups], rows))
-    peer_start, peer_end, peers = _runs(differs_from_previous([groups, *keys], rows))
-    return Partitions(start, end, peer_start, peer_end, peers)
+    return Partitions(groups, keys)
 
 
 def _runs(begins: np.ndarray) -> tuple[Ints, Ints, Ints]:
     """Of rows where a run begins: each row's run as [start, end), and the run's number."""
-    firsts = np.flatnonzero(begins)
-    number = np.cumsum(begins) - 1
-    ends = np.append(firsts[1:], len(begins))
+    firsts = begins.nonzero()[0]
+    number = begins.cumsum() - 1
+    ends = np.concatenate([firsts[1:], [len(begins)]])
     return firsts[number], ends[number], number
 
 
@@ -68,12 +82,23 @@ def fold_frames(
     accumulator: Accumulator, each: Buffers, low: Ints, high: Ints, start: Ints
 ) -> Buffers:
     """The buffers of every frame; `each` has the buffer of every row."""
+    if accumulator.adds:
+        return [_add_frames(part, low, high) for part in each]
+    if int((high - low).sum()) <= _FOLDED_SHORT:
+        return _fold_each(accumulator, each, low, high)
     if accumulator.exact:
         return _fold_blocks(accumulator, each, low, high)
     # Floating point numbers are added from left to right only, as Spark adds them.
     if (low == start).all():
         return _fold_growing(accumulator, each, high, start)
     return _fold_each(accumulator, each, low, high)
+
+
+def _add_frames(values: Ints, low: Ints, high: Ints) -> Ints:
+    """Sums of every frame; they wrap around as often before a frame as behind it."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    values.cumsum(out=sums[1:])
+    return sums[high] - sums[low]
 
 
 def _fold_blocks(accumulator: Accumulator, each: Buffers, low: Ints, high: Ints) -> Buffers:

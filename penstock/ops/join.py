@@ -251,14 +251,15 @@ class _Logic:
         self, port: int, batch: pa.RecordBatch, pairs: _Pairs, wanted: list[int]
     ) -> list[pa.Array]:
         """The wanted columns of both sides, left ones counted first, a row per pair."""
-        places = pa.array(pairs.own)
         width = len(self._schemas[_LEFT])
-        columns = []
-        for position in wanted:
-            side, column = (_LEFT, position) if position < width else (_RIGHT, position - width)
-            own = side == port
-            columns.append(batch.column(column).take(places) if own else pairs.other.column(column))
-        return columns
+        sides = [(_LEFT, at) if at < width else (_RIGHT, at - width) for at in wanted]
+        own = batch.select([column for side, column in sides if side == port])
+        if not _are_all(pairs.own, batch.num_rows):
+            own = own.take(pa.array(pairs.own))
+        gathered = iter(own.columns)
+        return [
+            next(gathered) if side == port else pairs.other.column(column) for side, column in sides
+        ]
 
     def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
@@ -287,6 +288,11 @@ class _Logic:
             else:
                 arrays.append(pa.nulls(len(delta), field.type))
         return [Delta(batch_of(arrays, self._node.schema, len(delta)), delta.weights)]
+
+
+def _are_all(rows: Ints, count: int) -> bool:
+    """Whether these are all rows of a batch, in order: each has found one partner."""
+    return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
 def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]:

@@ -3,16 +3,21 @@
 Rows pushed into a leaf flow to the root before push returns. Watermarks move when `advance` is
 called, children before parents, and what an operator emits because time passed flows on before its
 parent is told of that time: a window closed below is counted above before the one above closes.
+
+Rows that fail in an operator which looks at each by itself can be set aside, if somebody wants to
+hear of them: the others go on. A row that is taken back fails as it did when it was given, and goes
+the same way, so what is shown is what it would be had the row never been made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate, Operator, ignore_late, no_clock
+from penstock.ops.bad_rows import set_bad_rows_aside
 from penstock.ops.build import build_operator
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.plan import nodes as n
@@ -20,6 +25,10 @@ from penstock.plan.changes import is_static
 from penstock.plan.nodes import StageInput
 from penstock.plan.stages import required_keys
 from penstock.state.api import State, Value
+
+#: Told of a row that was set aside, and of its error.
+OnBad = Callable[[Delta, Exception], None]
+_ROW_BY_ROW = (n.Project, n.Filter, n.Expand, n.Generate, n.PythonEval, n.MapBatches)
 
 
 @dataclass(slots=True)
@@ -50,7 +59,9 @@ class Pipeline:
         statics: Mapping[int, pa.Table],
         on_late: OnLate = ignore_late,
         now_ms: Callable[[], int] = no_clock,
+        on_bad: OnBad | None = None,
     ) -> None:
+        self._on_bad = on_bad
         self._state = state
         self._statics = statics
         self._on_late = on_late
@@ -59,11 +70,15 @@ class Pipeline:
         self._count = 0
         #: The leaves that are streams, from left to right.
         self._leaves: list[_Place] = []
+        self._clocks: list[WatermarkOperator] = []
         self._root = self._build(root, None, 0)
         #: What the stage's output may still bring; None if nothing in it tells the time.
         self.watermark_ms: int | None = None
         #: Whether all of its leaves have stepped aside.
         self.is_idle = False
+        #: Whether its time is that of its leaves alone; and what was told of them last.
+        self._only_told = not any(_tells(place) for place in _walk(self._root))
+        self._told: tuple[list[int | None], frozenset[int]] | None = None
 
     def _build(self, node: n.Node, parent: _Place | None, port: int) -> _Place:
         place = _Place(node, None, parent, port)
@@ -73,6 +88,8 @@ class Pipeline:
             return place
         state = self._state.within(str(id))
         place.operator = build_operator(node, state, self._statics, self._on_late, self._now_ms)
+        if isinstance(place.operator, WatermarkOperator):
+            self._clocks.append(place.operator)
         if required_keys(node) is not None:
             place.told = state.value("watermark_ms")
         place.children = [
@@ -97,9 +114,18 @@ class Pipeline:
             self._start(child)
 
     def push(self, leaf: int, delta: Delta) -> list[Delta]:
-        """Rows for a leaf, by its position in Stage.inputs; returns the stage's output."""
+        """Rows for a leaf, by its position in Stage.inputs; returns the stage's output.
+
+        If it fails, these rows have not moved time.
+        """
         self._out = []
-        self._send(self._leaves[leaf], [delta])
+        is_done = False
+        try:
+            self._send(self._leaves[leaf], [delta])
+            is_done = True
+        finally:
+            for clock in self._clocks:
+                clock.settle(is_done=is_done)
         return self._out
 
     def _send(self, place: _Place, deltas: list[Delta]) -> None:
@@ -107,10 +133,22 @@ class Pipeline:
         if parent is None:
             self._out += deltas
             return
-        assert parent.operator is not None
         for delta in deltas:
             if len(delta):
-                self._send(parent, parent.operator.on_batch(place.port, delta))
+                self._send(parent, self._apply(parent, place.port, delta))
+
+    def _apply(self, place: _Place, port: int, delta: Delta) -> list[Delta]:
+        operator = place.operator
+        assert operator is not None
+        try:
+            return operator.on_batch(port, delta)
+        except Exception:
+            if self._on_bad is None or not isinstance(place.node, _ROW_BY_ROW):
+                raise
+        good, bad = set_bad_rows_aside(delta, lambda rows: operator.on_batch(port, rows))
+        for row, error in bad:
+            self._on_bad(row, error)
+        return operator.on_batch(port, good) if len(good) else []
 
     def advance(
         self, watermarks: Mapping[int, int | None], idle: frozenset[int] = frozenset()
@@ -121,6 +159,10 @@ class Pipeline:
         speaks again, or after a restart, time does not go back, and rows that are older are late.
         """
         self._out = []
+        told = [watermarks.get(position) for position, _ in enumerate(self._leaves)], idle
+        if self._only_told and told == self._told:
+            return self._out
+        self._told = told
         for position, leaf in enumerate(self._leaves):
             leaf.watermark_ms = watermarks.get(position)
             leaf.is_idle = position in idle
@@ -150,6 +192,20 @@ class Pipeline:
                     place.told.set(watermark)
                 self._send(place, place.operator.on_watermark(watermark))
         self._send(place, place.operator.on_time())
+
+
+def _walk(place: _Place) -> Iterator[_Place]:
+    yield place
+    for child in place.children:
+        yield from _walk(child)
+
+
+def _tells(place: _Place) -> bool:
+    """Whether the operator may have something to say when its inputs' time has not moved."""
+    operator = place.operator
+    if operator is None:
+        return False
+    return isinstance(operator, WatermarkOperator) or type(operator).on_time is not Operator.on_time
 
 
 def _input_ms(place: _Place) -> int | None:

@@ -23,9 +23,8 @@ from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import RowSet, State
-from penstock.state.equal_rows import group_rows
+from penstock.state.equal_rows import add_up, group_rows, strike_out
 from penstock.state.keys import hash_columns, normalise_floats
-from penstock.state.memory_row_set import add_up, strike_out
 
 #: From (rows, weights, group of each row, number of groups) to the result's rows and their groups,
 #: which never decrease. What a group gives depends on its own rows alone.
@@ -104,10 +103,9 @@ class Regroup(Operator):
             return []
         keys, own = self._kept.group(delta.batch)
         groups, rows, weights = self._kept.rows.fetch(keys)
-        self._kept.rows.insert(delta.batch, delta.weights)
         count = len(keys[0]) if keys else 1
         # Before the batch, key k is group k; after it, group count + k.
-        later = _Grouped(groups, rows, weights).plus(own, delta)
+        later = self._keep(_Grouped(groups, rows, weights), own, delta)
         both = pa.concat_batches([rows, later.rows])
         result, of = self._compute(
             both,
@@ -117,6 +115,28 @@ class Regroup(Operator):
         )
         split = int(np.searchsorted(of, count))
         return difference(result.slice(0, split), result.slice(split))
+
+    def _keep(self, fetched: _Grouped, own: Ints, delta: Delta) -> _Grouped:
+        """Take in the delta, whose rows are of these groups; what was fetched, as it is then."""
+        if delta.weights is None or delta.weights.min() >= 0:
+            self._kept.rows.insert(delta.batch, delta.weights)
+            return fetched.plus(own, delta)
+        later = fetched.plus(own, delta)
+        places, weights = strike_out(later.groups, later.rows, later.weights)
+        left = np.zeros(len(later.groups), np.int64)
+        left[places] = weights
+        gained = left.copy()
+        gained[: len(fetched.groups)] -= fetched.weights
+        self._change(later.rows, gained, len(fetched.groups))
+        return _Grouped(later.groups[places], later.rows.take(pa.array(places)), weights)
+
+    def _change(self, rows: pa.RecordBatch, gained: Ints, fetched: int) -> None:
+        """Rows count so much more often; the first ones are those that were fetched."""
+        lost = (gained[:fetched] < 0).nonzero()[0]
+        self._kept.rows.drop(rows.take(pa.array(lost)), lost, -gained[lost])
+        gained[lost] = 0
+        new = gained.nonzero()[0]
+        self._kept.rows.insert(rows.take(pa.array(new)), gained[new])
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         self._kept.pass_time(watermark_ms)
@@ -132,14 +152,12 @@ class _Grouped:
     weights: Weights
 
     def plus(self, own: Ints, delta: Delta) -> _Grouped:
-        """With the delta's rows after them: what the row set would give if it were asked again."""
-        groups = np.concatenate([self.groups, own])
-        rows = pa.concat_batches([self.rows, delta.batch])
-        weights = np.concatenate([self.weights, delta.all_weights()])
-        if delta.weights is None or not (delta.weights < 0).any():
-            return _Grouped(groups, rows, weights)
-        kept, weights = strike_out(groups, rows, weights)
-        return _Grouped(groups[kept], rows.take(pa.array(kept)), weights)
+        """With the delta's rows, which are of these groups, after them."""
+        return _Grouped(
+            np.concatenate([self.groups, own]),
+            pa.concat_batches([self.rows, delta.batch]),
+            np.concatenate([self.weights, delta.all_weights()]),
+        )
 
 
 def difference(old: pa.RecordBatch, new: pa.RecordBatch) -> list[Delta]:

@@ -11,7 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ops.api import Delta, Operator, batch_of
-from penstock.ops.expressions import compile_predicate, compile_projection, true_mask
+from penstock.ops.expressions import (
+    also_true,
+    compile_conditions,
+    compile_projection,
+    true_mask,
+)
+from penstock.ops.functions.alignment import as_array
+from penstock.ops.functions.registry import TRUE
 from penstock.plan import nodes as n
 
 
@@ -31,19 +38,35 @@ def build_project(node: n.Project) -> Stateless:
 
 
 def build_filter(node: n.Filter) -> Stateless:
-    predicate = compile_predicate(node.condition, node.child.schema)
+    conditions = compile_conditions(node.condition, node.child.schema)
+    # Spark looks at the next condition also where one is null: that shows if the next can fail.
+    minds_nulls = [
+        any(later.can_fail for later in conditions[i + 1 :]) for i, _ in enumerate(conditions)
+    ]
 
     def keep(delta: Delta) -> list[Delta]:
-        mask = predicate(delta.batch)
-        if delta.weights is None and isinstance(mask, pa.Array):
-            if mask.true_count == len(mask):
-                return [delta]
-            kept = delta.batch.filter(mask)
-            return [Delta(kept)] if kept.num_rows else []
-        chosen = delta.where(true_mask(mask, len(delta)))
-        return [chosen] if len(chosen) else []
+        """Conditions one after the other; rows are left out as soon as that is worth its while."""
+        passed: pa.Array | None = None
+        for condition, minds in zip(conditions, minds_nulls, strict=True):
+            value = also_true(passed, condition, delta.batch)
+            if value is TRUE:
+                continue
+            passed = as_array(value, len(delta))
+            if 2 * passed.true_count < len(delta) and not (minds and passed.null_count):
+                delta, passed = _where(delta, passed), None
+                if not len(delta):
+                    return []
+        return [delta if passed is None else _where(delta, passed)]
 
     return Stateless(keep)
+
+
+def _where(delta: Delta, mask: pa.Array) -> Delta:
+    """The rows for which the mask is true, and not null."""
+    if mask.true_count == len(mask):
+        return delta
+    weights = None if delta.weights is None else delta.weights[true_mask(mask, len(mask))]
+    return Delta(delta.batch.filter(mask), weights)
 
 
 def build_expand(node: n.Expand) -> Stateless:

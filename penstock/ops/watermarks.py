@@ -19,12 +19,14 @@ from penstock.state.event_time import NEVER_US, event_times, event_times_us
 
 
 class WatermarkOperator(Operator):
-    """Passes rows through and remembers the largest event time."""
+    """Passes rows through and remembers the largest event time, once they have come through."""
 
     def __init__(self, node: n.Watermark, state: State) -> None:
         self._index = node.child.schema.get_field_index(node.column)
         self._delay_ms = node.delay_ms
         self._largest = state.value("largest_ms")
+        #: Of rows that are still on their way to the root.
+        self._passing: int | None = None
 
     def advance(self, upstream_ms: int | None) -> int:
         """The watermark now. The end of the input is passed on."""
@@ -38,11 +40,18 @@ class WatermarkOperator(Operator):
         if len(times):
             largest = pc.max(event_times(times)).as_py()
             if largest is not None:
-                seen = self._largest.get()
                 millis = largest // 1000
-                if seen is None or millis > seen:
-                    self._largest.set(millis)
+                if self._passing is None or millis > self._passing:
+                    self._passing = millis
         return [delta]
+
+    def settle(self, *, is_done: bool) -> None:
+        """The rows that passed have reached the root; or one of them failed, and none has."""
+        passed, self._passing = self._passing, None
+        if is_done and passed is not None:
+            seen = self._largest.get()
+            if seen is None or passed > seen:
+                self._largest.set(passed)
 
 
 class LateFilter:

@@ -45,7 +45,7 @@ Evaluate: TypeAlias = Callable[[pa.RecordBatch, Partitions], pa.Array]
 
 def judge_window(call: WindowCall) -> str | None:
     """Why the function cannot be computed, or None if it can."""
-    if call.function in _RANKS or call.function in _PICKS:
+    if call.function in RANKS or call.function in _PICKS:
         return None
     if call.function in _NEIGHBOURS or call.function in ("NTile", "NthValue"):
         number = call.args[0 if call.function == "NTile" else 1]
@@ -58,7 +58,7 @@ def judge_window(call: WindowCall) -> str | None:
 
 def bind_window_call(call: WindowCall, schema: pa.Schema) -> Evaluate:
     """The function over rows of this schema."""
-    if call.function in _RANKS:
+    if call.function in RANKS:
         return _bind_rank(call)
     if call.function == "NTile":
         return _bind_ntile(call)
@@ -93,7 +93,8 @@ def _cume_dist(parts: Partitions) -> npt.NDArray[np.float64]:
     return (parts.peer_end - parts.start) / (parts.end - parts.start)
 
 
-_RANKS: Final[dict[str, Callable[[Partitions], npt.NDArray[np.generic]]]] = {
+#: What depends on nothing but the places of rows.
+RANKS: Final[dict[str, Callable[[Partitions], npt.NDArray[np.generic]]]] = {
     "RowNumber": _row_number,
     "Rank": _rank,
     "DenseRank": _dense_rank,
@@ -104,12 +105,12 @@ _RANKS: Final[dict[str, Callable[[Partitions], npt.NDArray[np.generic]]]] = {
 
 def ranks(function: str, parts: Partitions) -> Ints:
     """The rows' ranks by one of Spark's three ways of counting."""
-    return _RANKS[function](parts).astype(np.int64)
+    return RANKS[function](parts).astype(np.int64)
 
 
 def _bind_rank(call: WindowCall) -> Evaluate:
-    compute = _RANKS[call.function]
-    return lambda rows, parts: pa.array(compute(parts)).cast(call.type)
+    compute, dtype = RANKS[call.function], call.type.to_pandas_dtype()
+    return lambda rows, parts: pa.array(compute(parts).astype(dtype, copy=False))
 
 
 def _bind_ntile(call: WindowCall) -> Evaluate:
@@ -223,7 +224,9 @@ def _bind_aggregate(call: WindowCall, schema: pa.Schema) -> Evaluate:
 
     def of_frames(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
         places, lifted = bound.lift(rows, None, None)
-        each = accumulator.merge(lifted, places, len(parts))
+        each = lifted
+        if not accumulator.adds or len(places) < len(parts):
+            each = accumulator.merge(lifted, places, len(parts))
         return accumulator.finish(fold_frames(accumulator, each, *frames(rows, parts), parts.start))
 
     def of_distinct(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:

@@ -24,7 +24,7 @@ from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.frames import find_partitions
 from penstock.ops.ordering import Ordering
 from penstock.ops.regroup import KeyedRows, Regroup
-from penstock.ops.window_calls import bind_window_call, ranks
+from penstock.ops.window_calls import RANKS, bind_window_call, ranks
 from penstock.plan import nodes as n
 from penstock.state.api import State
 
@@ -47,9 +47,12 @@ class WindowFunctions:
 
     def __init__(self, node: n.Window | n.TopN) -> None:
         schema = node.child.schema
-        self._schema = node.schema
+        #: What the output has beyond the columns of the input.
+        self._added = [node.schema.field(at) for at in range(len(schema), len(node.schema))]
         self._ordering = Ordering(node.order, schema)
         self._calls = [bind_window_call(call, schema) for call in node.calls]
+        #: Whether any function looks at more of a row than its place.
+        self._looks = any(call.function not in RANKS for call in node.calls)
         self._limit = (node.function, node.limit) if isinstance(node, n.TopN) else None
 
     def sort(self, rows: pa.RecordBatch, groups: Ints) -> SortedRows:
@@ -69,15 +72,14 @@ class WindowFunctions:
         if not self._calls:
             return []
         parts = find_partitions(rows.groups, rows.keys)
-        ordered = batch.take(pa.array(rows.places))
+        ordered = batch.take(pa.array(rows.places)) if self._looks else batch
         return [evaluate(ordered, parts) for evaluate in self._calls]
 
-    def show(
-        self, batch: pa.RecordBatch, rows: SortedRows, values: list[pa.Array]
-    ) -> pa.RecordBatch:
+    def show(self, rows: pa.RecordBatch, values: list[pa.Array]) -> pa.RecordBatch:
         """The output: the rows, then their values."""
-        own = batch.take(pa.array(rows.places)).columns
-        return pa.RecordBatch.from_arrays([*own, *values], schema=self._schema)
+        for field, value in zip(self._added, values, strict=True):
+            rows = rows.append_column(field, value)
+        return rows
 
     def compute(
         self, rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
@@ -85,7 +87,8 @@ class WindowFunctions:
         """The whole output over all rows of some groups, and the group of each output row."""
         rows, groups = repeat_rows(rows, weights, groups)
         kept = self.limit(self.sort(rows, groups))
-        return self.show(rows, kept, self.values(rows, kept)), kept.groups
+        shown = rows.take(pa.array(kept.places))
+        return self.show(shown, self.values(rows, kept)), kept.groups
 
 
 def repeat_rows(

@@ -13,6 +13,7 @@ finish.py            sorting and limits: what only a whole result can show
 checks.py            what cannot bear rows that are taken back
 modes.py             what append, update and complete ask of a plan
 sharing.py           what is computed more than once
+row_order.py         whose result depends on the order of rows
 stages.py            cut where rows must move to the owner of their key
 explain.py           a query in plain text
 """

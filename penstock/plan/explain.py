@@ -6,11 +6,12 @@ text every day, so Catalyst's column ids are left out where names tell columns a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from penstock.plain_text import plain
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
@@ -37,22 +38,26 @@ _INFIX: Final = {
 _LABEL_WIDTH: Final = 12
 
 
-def explain(query: Query) -> str:
-    """The query as text, one stage after the other, in the order in which rows pass them."""
+def explain(query: Query, tasks: Sequence[int] | None = None) -> str:
+    """The query as text, one stage after the other, in the order in which rows pass them.
+
+    With the tasks of each stage it also says which exchanges are left out, and why.
+    """
     streams = ", ".join(query.streams) or "no stream"
     count = len(query.stages)
     head = f"{query.mode} mode, {count} stage{'s' * (count != 1)}, reads {streams}"
     parts = [head]
     for stage in query.stages:
-        parts.append("\n".join(_stage(stage)))
+        placed = [] if tasks is None else [_tasks(query, stage.id, tasks)]
+        parts.append("\n".join([*_stage(stage), *placed]))
     if query.finish:
         parts.append("\n".join(["when the result is read:", *_finish(query)]))
-    fields = ", ".join(f"{field.name} {_type(field.type)}" for field in query.schema)
+    fields = ", ".join(f"{plain(field.name)} {_type(field.type)}" for field in query.schema)
     parts.append(f"result: {fields}")
     return "\n\n".join(parts) + "\n"
 
 
-def explain_json(query: Query) -> dict[str, object]:
+def explain_json(query: Query, tasks: Sequence[int] | None = None) -> dict[str, object]:
     """The query for tools: what the text says, by name."""
     return {
         "mode": query.mode,
@@ -64,12 +69,30 @@ def explain_json(query: Query) -> dict[str, object]:
                 "id": stage.id,
                 "keys": None if stage.keys is None else [_expr(key) for key in stage.keys],
                 "changing": stage.changing,
+                **({} if tasks is None else {"tasks": tasks[stage.id]}),
                 "nodes": [line.strip() for node in [stage.root] for line in _node(node, 0)],
             }
             for stage in query.stages
         ],
         "finish": [line.strip() for line in _finish(query)],
     }
+
+
+def _tasks(query: Query, stage: int, tasks: Sequence[int]) -> str:
+    count = tasks[stage]
+    if count:
+        return f"  runs as {count} task{'s' * (count != 1)}"
+    home = stage
+    while not tasks[home]:
+        home = max(one.id for one in query.stages if home in _read_by(one))
+    if tasks[home] == 1:
+        return f"  runs in the task of stage {home}: each has one, so no row has to move"
+    where = f"the {tasks[home]} tasks of stage {home}"
+    return f"  runs in {where}: its stream is in lanes by the key, so no row has to move"
+
+
+def _read_by(stage: Stage) -> set[int]:
+    return {leaf.stage for leaf in stage.inputs if isinstance(leaf, n.StageInput)}
 
 
 def _finish(query: Query) -> Iterator[str]:
@@ -104,7 +127,7 @@ def _node(node: n.Node, depth: int) -> Iterator[str]:
 def _describe(node: n.Node) -> tuple[str, str]:
     match node:
         case n.Scan():
-            return "scan", f"{node.stream} [{', '.join(node.columns)}]"
+            return "scan", f"{node.stream} [{', '.join(map(plain, node.columns))}]"
         case n.StageInput():
             return "read", f"the keyed stream of stage {node.stage}"
         case n.Static():
@@ -250,7 +273,7 @@ def _names(columns: tuple[Column, ...]) -> str:
 
 
 def _name(column: str) -> str:
-    return column.rsplit("#", 1)[0]
+    return plain(column.rsplit("#", 1)[0])
 
 
 def _type(kind: pa.DataType) -> str:

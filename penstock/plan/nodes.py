@@ -36,7 +36,7 @@ class Node:
     @property
     def children(self) -> tuple[Node, ...]:
         """The nodes whose rows come in, by port."""
-        values = (getattr(self, field.name) for field in fields(self))
+        values = (getattr(self, name) for name in self.__dataclass_fields__)
         children: list[Node] = []
         for value in values:
             if isinstance(value, Node):

@@ -20,10 +20,10 @@ class Refusals:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def check(self) -> None:
+    def check(self, cause: Exception | None = None) -> None:
         """Raise Unsupported if there are any reasons."""
         if self.reasons:
             count = len(self.reasons)
             head = f"this query cannot run here, for {count} reason{'s' * (count > 1)}:"
             lines = [f"{index}. {reason}" for index, reason in enumerate(self.reasons, 1)]
-            raise Unsupported("\n".join([head, *lines]), tuple(self.reasons))
+            raise Unsupported("\n".join([head, *lines]), tuple(self.reasons)) from cause

@@ -13,7 +13,10 @@ several readers, all of which have equally many tasks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 
@@ -173,27 +176,56 @@ def required_keys(node: n.Node) -> tuple[tuple[Expr, ...] | None, ...] | None:
 def _sits_by(node: n.Node, keys: tuple[Expr, ...], *, exact: bool) -> bool:
     """Whether rows with equal keys are in one task already."""
     have = partitioning(node)
-    if have is None:
-        return False
+    return have is not None and _covers(have, keys, exact=exact)
+
+
+def _covers(have: tuple[Expr, ...], keys: tuple[Expr, ...], *, exact: bool) -> bool:
     return have == keys if exact else all(key in keys for key in have)
 
 
-def partitioning(node: n.Node) -> tuple[Expr, ...] | None:
+#: By stream, the columns by which its rows sit.
+Placed = Mapping[str, tuple[str, ...]]
+_NOWHERE: Final[Placed] = MappingProxyType({})
+
+
+def sits_where_needed(stage: Stage, placed: Placed, *, exact: bool) -> bool:
+    """Whether the rows that a stage hands on are already with the owner of their key.
+
+    `exact`: other rows meet them there, by the same rule.
+    """
+    if not stage.keys:
+        return False
+    have = partitioning(stage.root, placed)
+    return have is not None and _covers(have, stage.keys, exact=exact)
+
+
+def partitioning(node: n.Node, placed: Placed = _NOWHERE) -> tuple[Expr, ...] | None:
     """The keys by which the node's rows sit, in the columns of its output; None if unknown."""
     match node:
+        case n.Scan():
+            return _of_scan(node, placed.get(node.stream, ()))
         case n.StageInput():
             return node.keys
         case n.Filter() | n.Watermark() | n.Deduplicate() | n.Window() | n.TopN() | n.PythonEval():
-            return partitioning(node.child)
+            return partitioning(node.child, placed)
         case n.Aggregate():
-            below = partitioning(node.child)
+            below = partitioning(node.child, placed)
             return below if below is not None and set(below) <= set(node.keys) else None
         case n.Join():
             return _through_join(node)
         case n.Project():
-            return _through_projection(node)
+            return _through_projections(node, (node.exprs,), placed)
+        case n.Expand():
+            return _through_projections(node, node.projections, placed)
         case _:
             return None
+
+
+def _of_scan(node: n.Scan, key: tuple[str, ...]) -> tuple[Expr, ...] | None:
+    if not key or not set(key) <= set(node.columns):
+        return None
+    fields = [node.schema.field(node.columns.index(name)) for name in key]
+    return tuple(Column(field.name, field.type) for field in fields)
 
 
 def _through_join(node: n.Join) -> tuple[Expr, ...] | None:
@@ -212,14 +244,17 @@ def _through_join(node: n.Join) -> tuple[Expr, ...] | None:
     return None
 
 
-def _through_projection(node: n.Project) -> tuple[Expr, ...] | None:
-    below = partitioning(node.child)
+def _through_projections(
+    node: n.Project | n.Expand, projections: tuple[tuple[Expr, ...], ...], placed: Placed
+) -> tuple[Expr, ...] | None:
+    """A key that every projection hands on in the same column."""
+    below = partitioning(node.child, placed)
     if below is None:
         return None
     renamed: list[Expr] = []
     for key in below:
-        for expr, field in zip(node.exprs, node.schema, strict=True):
-            if expr == key:
+        for column, field in enumerate(node.schema):
+            if all(exprs[column] == key for exprs in projections):
                 renamed.append(Column(field.name, field.type))
                 break
         else:

@@ -4,6 +4,7 @@ names.py         queries, tasks, and the tags and keys under which the log knows
 markers.py       the progress marker: content and bytes
 committed.py     the committed reader: which entries of a stream count, where, in which order
 reservations.py  the metadata that keeps staged entries from being trimmed
+shared_time.py   the time of a source that several tasks share
 resume.py        which change entries of a task count
 batch_commit.py  whether a micro-batch of Spark's own engine is new, done before, or another's
 """

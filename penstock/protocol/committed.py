@@ -23,7 +23,7 @@ with what counted at an LSN goes on at the next, with a new reader if need be.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from penstock.ids import Lsn
@@ -57,6 +57,11 @@ class Marked(Generic[T]):
         self._keep = keep
 
     @property
+    def first_lsn(self) -> Lsn:
+        """Of what the marker names, and of itself: who reads from here on finds all of it."""
+        return Lsn(min([self.lsn, *(named.first_lsn for named in self.marker.ranges)]))
+
+    @property
     def missing(self) -> list[Range]:
         """The ranges to fetch, under the reader's tags, before anything of this counts."""
         return [named for named, run in self._runs.items() if run is None]
@@ -65,6 +70,11 @@ class Marked(Generic[T]):
         """What the log has of a missing range."""
         keep = self._keep
         self._runs[named] = [keep(entry) for entry in fetched if is_named(entry, named)]
+
+    def leave_out(self) -> None:
+        """Nothing of this is the reader's: what is missing need not be there any more."""
+        for named in self.missing:
+            self._runs[named] = []
 
     def run(self, named: Range) -> list[T] | None:
         """What counts of one range; None: it is missing."""
@@ -151,6 +161,15 @@ class CommittedReader(Generic[T]):
             return None
         first = bisect_left(self._lsns, named.first_lsn)
         return self._kept[first : bisect_left(self._lsns, named.end, first)]
+
+
+def ranked(marked: Marked[Entry]) -> Iterator[tuple[int, Entry]]:
+    """All that counts there, each with its rank among what the marker names, whoever reads it."""
+    before = 0
+    for named in marked.marker.ranges:
+        for entry in marked.run(named) or ():
+            yield before + entry.lsn - named.first_lsn, entry
+        before += named.count
 
 
 def read_entries(start: int, bytes_max: int = KEPT_BYTES_MAX) -> CommittedReader[Entry]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from penstock.errors import BadFormat
@@ -21,6 +21,10 @@ from penstock.ids import Lsn
 from penstock.limits import GROUP_ENTRIES_MAX
 
 VERSION: Final = 1
+#: Of markers that hold words about a source that several tasks share (shared_time.py): programs
+#: from before would take a time for theirs that is not theirs yet.
+VERSION_SHARED: Final = 2
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,10 @@ class Heard:
     lsn: Lsn
     watermark_ms: int | None
     is_idle: bool
+    #: Of tasks that share a source: how far it has looked, and what it told ahead of the others, as
+    #: pairs of how far it had looked and the time.
+    looked: Lsn = Lsn(0)
+    ahead: tuple[tuple[Lsn, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,12 @@ class Marker:
     #: Rows taken in and given out, over all instances.
     rows_in: int = 0
     rows_out: int = 0
+    #: Below the position, where rows stand that wait for others before them (runtime/row_merge.py):
+    #: the next instance reads those again, and nothing else. None: no row waits.
+    reread_from: Lsn | None = None
+    #: By stage that runs within the task and whose source other tasks share: the time of this
+    #: task's own rows there, and whether it has stepped aside (shared_time.py).
+    sources: dict[int, tuple[int | None, bool]] = field(default_factory=dict)
     #: When the oldest source entry of what it commits was appended; None: it commits none.
     origin_ms: int | None = None
 
@@ -79,7 +93,8 @@ class Marker:
 
         A marker of an upstream task may name groups as old as the marker before it.
         """
-        return Lsn(min([self.position, *(heard.lsn for heard in self.heard.values())]))
+        first = self.position if self.reread_from is None else self.reread_from
+        return Lsn(min([first, *(heard.lsn for heard in self.heard.values())]))
 
 
 def join_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -95,18 +110,23 @@ def join_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
     return tuple(joined)
 
 
-def encode_marker(marker: Marker) -> bytes:
-    heard = {
-        task: [word.lsn, word.watermark_ms, word.is_idle] for task, word in marker.heard.items()
-    }
-    return json.dumps(
+def encode_marker(marker: Marker, *, inline: int | None = None) -> bytes:
+    """The bytes of a marker; of one beside so many entries, if that is told only now."""
+    heard = {task: _encode_heard(word) for task, word in marker.heard.items()}
+    is_shared = bool(marker.sources) or any(word.looked for word in marker.heard.values())
+    more: dict[str, Any] = {}
+    if marker.reread_from is not None:
+        more["reread_from"] = marker.reread_from
+    if marker.sources:
+        more["sources"] = {str(stage): told for stage, told in marker.sources.items()}
+    return _ENCODER.encode(
         {
-            "version": VERSION,
+            "version": VERSION_SHARED if is_shared else VERSION,
             "task": marker.task,
             "instance": marker.instance,
             "number": marker.number,
             "position": marker.position,
-            "inline": marker.inline,
+            "inline": marker.inline if inline is None else inline,
             "ranges": [[named.first_lsn, named.count] for named in marker.ranges],
             "watermark_ms": marker.watermark_ms,
             "is_idle": marker.is_idle,
@@ -116,18 +136,33 @@ def encode_marker(marker: Marker) -> bytes:
             "rows_in": marker.rows_in,
             "rows_out": marker.rows_out,
             "origin_ms": marker.origin_ms,
-        },
-        separators=(",", ":"),
+            **more,
+        }
     ).encode()
+
+
+def _encode_heard(word: Heard) -> list[Any]:
+    head = [word.lsn, word.watermark_ms, word.is_idle]
+    return [*head, word.looked, word.ahead] if word.looked else head
+
+
+def _decode_heard(fields: Any) -> Heard:
+    lsn, ms, idle, *shared = fields
+    word = Heard(Lsn(_count(lsn)), _optional(ms), _typed(idle, bool))
+    if not shared:
+        return word
+    looked, ahead = shared
+    steps = tuple((Lsn(_count(lsn)), int(_typed(ms, int))) for lsn, ms in ahead)
+    return replace(word, looked=Lsn(_count(looked)), ahead=steps)
 
 
 def decode_marker(payload: bytes) -> Marker:
     try:
         values: Any = json.loads(payload)
-        if values["version"] != VERSION:
+        if values["version"] not in (VERSION, VERSION_SHARED):
             raise BadFormat(
-                f"a marker of version {values['version']}, this program reads {VERSION}: "
-                "use a newer one"
+                f"a marker of version {values['version']}, this program reads up to "
+                f"{VERSION_SHARED}: use a newer one"
             )
         marker = Marker(
             task=_typed(values["task"], str),
@@ -139,14 +174,18 @@ def decode_marker(payload: bytes) -> Marker:
             watermark_ms=_optional(values["watermark_ms"]),
             is_idle=_typed(values["is_idle"], bool),
             heard={
-                _typed(task, str): Heard(Lsn(_count(lsn)), _optional(ms), _typed(idle, bool))
-                for task, (lsn, ms, idle) in values["heard"].items()
+                _typed(task, str): _decode_heard(word) for task, word in values["heard"].items()
             },
             checkpoints=tuple(_typed(reference, dict) for reference in values["checkpoints"]),
             has_state=_typed(values["has_state"], bool),
             rows_in=_count(values["rows_in"]),
             rows_out=_count(values["rows_out"]),
             origin_ms=_optional(values["origin_ms"]),
+            reread_from=_lsn(values.get("reread_from")),
+            sources={
+                int(stage): (_optional(ms), _typed(idle, bool))
+                for stage, (ms, idle) in values.get("sources", {}).items()
+            },
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFormat(f"bytes that are no marker: {error}") from error
@@ -164,6 +203,10 @@ def _count(value: Any) -> int:
     if number < 0:
         raise ValueError(f"{number} is negative")
     return number
+
+
+def _lsn(value: Any) -> Lsn | None:
+    return None if value is None else Lsn(_count(value))
 
 
 def _optional(value: Any) -> int | None:

@@ -29,6 +29,8 @@ from penstock.errors import BadFormat, BadRequest
 
 QUERY_PREFIX: Final = "query/"
 RUN_PREFIX: Final = "run/"
+#: Metadata: the query that was last registered as a writer of a stream, by the stream.
+WRITERS_PREFIX: Final = "writers/"
 #: Metadata: the last batch of a micro-batch query (batch_commit.py), by the query's id.
 BATCH_PREFIX: Final = "batch/"
 #: Metadata: from where on a writer of Spark's own engine has staged entries without a marker.
@@ -120,6 +122,11 @@ def query_key(query: str) -> str:
 def run_key(query: str) -> str:
     """Metadata: the instance of the coordinator that runs it; claims of tasks are guarded by it."""
     return RUN_PREFIX + query
+
+
+def writers_key(stream: str) -> str:
+    """Metadata: guards the registration of queries that write the stream (runtime/writers.py)."""
+    return WRITERS_PREFIX + stream
 
 
 def stream_node_tag(stream: str, node: int) -> str:

@@ -2,6 +2,7 @@
 
 spec.py              what runs: stages, tasks, sources, settings
 inputs.py            rows that a task took in
+row_merge.py         rows of a shared source, put in order
 outputs.py           rows to entries, by who reads them
 dead_letters.py      rows that fail, set aside
 task_core.py         one task: entries in, one commit out
@@ -9,15 +10,19 @@ commit.py            what a task captured, and how one append commits it
 commit_protocol.py   how a commit becomes durable and visible: the seam, and markers
 control.py           what coordinator and workers say to each other
 assignment.py        which worker runs which task
+replication.py       which workers keep copies of which tasks' states
 coordinator_core.py  who is alive, who runs what, when to give up
 histogram.py         latencies that add up
 progress.py          how a query stands, as Spark would say it
 registry.py          what the log knows of a query
+writers.py           which queries write a stream
 host.py              what the shells below ask of their process and machine
+standby.py           a copy of a task's state, restored or kept up to date
 task.py              the shell of a task: resume, read, append, checkpoint
 worker.py            a long-lived Spark task that runs tasks
 lag.py               how far behind
 trim_rule.py         what a task may still read, by its last marker
+trials.py            which rows fail where state is kept
 trim.py              what of the log nobody needs
 coordinator.py       the shell of the coordinator
 coordinator_thread.py  the driver's thread that it runs on

@@ -50,9 +50,10 @@ class Commit:
     def marker_entry(
         self, ranges: Sequence[Range] = (), *, inline: int = 0, tags: tuple[str, ...] | None = None
     ) -> NewEntry:
-        marker = replace(self.marker, ranges=tuple(ranges), inline=inline)
+        marker = replace(self.marker, ranges=tuple(ranges)) if ranges else self.marker
         seen = self.tags if tags is None else tags
-        return NewEntry(encode_marker(marker), with_naming(seen) if ranges else seen, Kind.MARKER)
+        payload = encode_marker(marker, inline=inline)
+        return NewEntry(payload, with_naming(seen) if ranges else seen, Kind.MARKER)
 
 
 @dataclass(frozen=True, slots=True)

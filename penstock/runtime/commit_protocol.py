@@ -174,6 +174,9 @@ class CommitProtocol:
     name: ClassVar[str] = "marker"
     #: Whether state is kept in the log, change by change, so that a task can resume by itself.
     logs_changes: ClassVar[bool] = True
+    #: Whether tasks share a source by its lanes, and tell its time and order together: what a
+    #: task's marker says must count where the marker stands.
+    shares_sources: ClassVar[bool] = True
     #: Whether all tasks get new instances when one does.
     restarts_together: ClassVar[bool] = False
 

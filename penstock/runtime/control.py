@@ -3,11 +3,15 @@
     worker       Hello     I am here, in this slot
                  Beat      I am alive; my tasks stand like this
                  Ended     a task of mine has stopped by itself, and why
+                 Yielded   a task of mine has stopped, as it was told to
                  Goodbye   I am going, all my tasks have stopped
-    coordinator  Assign    who runs what, as which instance; all of it, each time
+    coordinator  Assign    who runs what, as which instance, and who keeps copies; all of it, each
+                           time
+                 Yield     commit what this task has done and stop it: it moves
                  Pulse     I am alive; the query stands like this
                  Finish    stop after the commit that is on its way
     anybody      Stop      please stop the query
+                 Move      please run this task in that worker
 
 Law: nothing rests on these being fast or read once: workers obey the newest Assign, and what a
 worker may write is decided by its task's claim alone.
@@ -16,7 +20,7 @@ worker may write is decided by its task's claim alone.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from penstock.errors import BadFormat
@@ -32,6 +36,8 @@ class Hello:
     pid: int
     #: Larger with every attempt of Spark to run the slot, in one run of the query.
     attempt: int = 0
+    #: What fails as a whole: workers of one executor say the same.
+    executor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class Beat:
     worker: str
     #: By task: what task.py reports.
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: By task of which it keeps a copy: what standby.py reports.
+    standbys: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,13 @@ class Ended:
     is_retryable: bool
     message: str
     traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    worker: str
+    task: str
+    instance: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +85,19 @@ class Assign:
     number: int
     #: By task: (worker, instance).
     tasks: dict[str, list[Any]]
+    #: By task: the workers that keep a copy of its state.
+    standbys: dict[str, list[str]] = field(default_factory=dict)
 
     def places(self) -> dict[str, Place]:
         return {
             task: Place(str(who), int(instance)) for task, (who, instance) in self.tasks.items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    task: str
+    instance: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +117,20 @@ class Stop:
     who: str = ""
 
 
-Message = Hello | Beat | Ended | Goodbye | Assign | Pulse | Finish | Stop
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A request; the coordinator makes the worker a standby first, if it is none."""
+
+    task: str
+    worker: str
+    who: str = ""
+
+
+Message = Hello | Beat | Ended | Yielded | Goodbye | Assign | Yield | Pulse | Finish | Stop | Move
 
 _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Beat, Ended, Goodbye, Assign, Pulse, Finish, Stop)
+    for kind in (Hello, Beat, Ended, Yielded, Goodbye, Assign, Yield, Pulse, Finish, Stop, Move)
 }
 
 
@@ -106,8 +138,9 @@ _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "bool": bool}
 
 
 def encode_message(message: Message) -> bytes:
-    kind = type(message).__name__.lower()
-    return json.dumps({"kind": kind, **asdict(message)}, separators=(",", ":")).encode()
+    values: dict[str, Any] = {"kind": type(message).__name__.lower()}
+    values |= {field.name: getattr(message, field.name) for field in fields(message)}
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def decode_message(payload: bytes) -> Message | None:
@@ -135,10 +168,15 @@ def _check(message: Message) -> None:
         ):
             raise TypeError(f"{expected.name} is {value!r}")
     match message:
-        case Beat(tasks=tasks):
-            is_right = all(type(report) is dict for report in tasks.values())
-        case Assign(tasks=tasks):
+        case Beat(tasks=tasks, standbys=standbys):
+            reports = (*tasks.values(), *standbys.values())
+            is_right = all(type(report) is dict for report in reports)
+        case Assign(tasks=tasks, standbys=standbys):
             is_right = all([type(part) for part in place] == [str, int] for place in tasks.values())
+            is_right &= all(
+                type(workers) is list and all(type(worker) is str for worker in workers)
+                for workers in standbys.values()
+            )
         case _:
             is_right = True
     if not is_right:

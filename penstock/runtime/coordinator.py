@@ -17,17 +17,21 @@ from typing import Any
 
 from penstock.errors import (
     BadFormat,
+    BadRequest,
     Damaged,
     Fenced,
     GuardFailed,
     PenstockError,
     QueryFailed,
+    Retryable,
     Trimmed,
+    Unknown,
 )
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
+from penstock.plain_text import plain
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import (
     TaskId,
@@ -42,6 +46,7 @@ from penstock.runtime.control import (
     Finish,
     Goodbye,
     Message,
+    Move,
     Pulse,
     decode_message,
     encode_message,
@@ -52,11 +57,12 @@ from penstock.runtime.coordinator_core import (
     CoordinatorCore,
     Effect,
     Fail,
+    Moved,
     StopAsked,
 )
 from penstock.runtime.host import THIS_PROCESS, Host
-from penstock.runtime.lag import measure_lag
-from penstock.runtime.progress import Lag, Rates, make_progress, source_position
+from penstock.runtime.lag import Lag, measure_lag
+from penstock.runtime.progress import Rates, make_progress, source_position
 from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, close_within
@@ -103,15 +109,20 @@ class Coordinator:
         self.run_id = str(uuid.uuid4())
         self._trims = trims
         together = spec.settings.protocol.restarts_together
-        self.core = CoordinatorCore(spec.task_ids, workers, restarts_together=together)
+        self.core = CoordinatorCore(
+            spec.task_ids, workers, restarts_together=together, replicas=spec.settings.replicas
+        )
         self._conductor = spec.settings.protocol.conductor(self)
         self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
         self.error: PenstockError | None = None
+        #: What workers hold of Spark, and wait for; whoever starts them says it.
+        self.cores: dict[str, Any] | None = None
         self._stop_asked = False
         self._rates = Rates()
         self._reports = 0
         self._goodbyes_from = Lsn(0)
         self._over = asyncio.Event()
+        self._is_closing = False
 
     @classmethod
     async def open(
@@ -168,6 +179,7 @@ class Coordinator:
                 loop.result()
             await self._say_the_end()
         finally:
+            self._is_closing = True
             await close_within(self._log, CLOSE_SECONDS)
 
     async def _listen(self) -> None:
@@ -202,11 +214,15 @@ class Coordinator:
             await asyncio.sleep(PULSE_SECONDS)
 
     async def _trim(self) -> None:
+        """Housekeeping, which ends no query: what was not trimmed now is the next time."""
         try:
             await trim_consumed(self._log, self.spec.settings.protocol)
         except (Trimmed, Damaged) as error:
             # Somebody else trims as well, or registered what this version cannot read.
             logger.warning("query=%s not trimmed: %s", self.spec.name, error)
+        except (Unknown, Retryable) as error:
+            # A trim may be asked for any number of times. If the log is gone, the pulse says so.
+            logger.warning("query=%s trims again later: %s", self.spec.name, error)
 
     async def _announce(self, message: Message) -> None:
         tags: tuple[str, ...] = (control_tag(self.spec.name),)
@@ -229,7 +245,8 @@ class Coordinator:
                 case Fail(message=message, traceback=traceback):
                     parts = (message, _advise(effect, self.spec.settings), traceback)
                     text = "\n\n".join(part for part in parts if part).rstrip()
-                    self.error = QueryFailed(f"query {self.spec.name} stopped. {text}")
+                    text = plain(f"query {self.spec.name} stopped. {text}", lines=True)
+                    self.error = QueryFailed(text)
                     self._over.set()
                 case StopAsked(who=who):
                     logger.info("query=%s stop asked by %s", self.spec.name, who)
@@ -257,7 +274,15 @@ class Coordinator:
         waiting = set(self.core.members)
         try:
             async with asyncio.timeout(FINISH_SECONDS):
-                await self._wait_for_goodbyes(waiting)
+                saying = asyncio.ensure_future(self._wait_for_goodbyes(waiting))
+                try:
+                    while waiting and not saying.done():
+                        await asyncio.wait({saying}, timeout=PULSE_SECONDS)
+                        waiting &= self.core.members.keys()  # who is lost says nothing
+                finally:
+                    saying.cancel()
+                if saying.done() and not saying.cancelled():
+                    saying.result()
         except TimeoutError:
             logger.warning("query=%s workers did not say goodbye: %s", self.spec.name, waiting)
         try:
@@ -287,7 +312,11 @@ class Coordinator:
 
     async def _report(self) -> dict[str, Any]:
         reports = {
-            task: {**state.report, "worker": state.place.worker if state.place else None}
+            task: {
+                **state.report,
+                "worker": state.place.worker if state.place else None,
+                "standbys": self._standbys(task),
+            }
             for task, state in self.core.tasks.items()
         }
         tail, now_ms = (await self._log.bounds()).tail, self._host.now_ms()
@@ -299,11 +328,23 @@ class Coordinator:
         progress = make_progress(
             self.spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
             now_ms=now_ms, tail=tail, lags=lags,
-            workers=len(self.core.members), rates=self._rates,
+            workers=len(self.core.members), rates=self._rates, more=self._tell_more(),
         )  # fmt: skip
         self._reports += 1
         self.recent.append(progress)
         return progress
+
+    def _tell_more(self) -> dict[str, Any]:
+        more: dict[str, Any] = {"members": _tell_members(self.core)}
+        if self.core.moves:
+            more["moves"] = [_tell_move(self.core, moved) for moved in self.core.moves]
+        if self.cores is not None:
+            more["cores"] = dict(self.cores)
+        return more
+
+    def _standbys(self, task: TaskId) -> dict[str, dict[str, Any]]:
+        reports = self.core.tasks[task].standbys
+        return {worker: reports.get(worker, {}) for worker in self.core.copies.get(task, ())}
 
     # -- for the driver
 
@@ -325,14 +366,37 @@ class Coordinator:
         """End the run with this error."""
         await self._perform([Fail(message), *self.core.finish()])
 
+    async def move(self, task: TaskId, worker: str) -> None:
+        """Let this worker run the task; it goes on where it is until the worker is ready for it."""
+        if not self.spec.settings.replicas:
+            raise BadRequest(
+                f"query {self.spec.name} keeps no copies of its tasks' states, so that a move "
+                "would be a restart: start it with replicas=1"
+            )
+        if task not in self.core.tasks:
+            known = ", ".join(map(str, self.core.tasks))
+            raise BadRequest(f"no task {task}: there are {known}")
+        if self.core.find_worker(worker) is None:
+            members = sorted(self.core.members.values(), key=lambda member: member.slot)
+            known = ", ".join(f"{one.slot} ({one.worker})" for one in members)
+            raise BadRequest(f"no worker {worker}: there are {known or 'none yet'}")
+        await self._perform(self.core.on_message(Move(str(task), worker)))
+
     async def job_lost(self, slot: int, attempts: int | None = None) -> None:
         """Spark's word: what ran in the slot has ended, or only attempts below a number."""
-        await self._perform(self.core.on_job_lost(slot, attempts))
+        try:
+            await self._perform(self.core.on_job_lost(slot, attempts))
+        except Exception as error:
+            # Nobody waits for it; and without it, tasks would belong to nobody.
+            if not self._is_closing:
+                self.error = self.error or _explain(self.spec.name, error)
+                self._over.set()
 
     async def flush(self) -> None:
         """Returns when everything that was in the sources is processed, committed, visible."""
-        for stage, count in enumerate(self.spec.tasks):
-            spec = self.spec
+        spec = self.spec
+        for stage in [id for id in spec.running_stages for _ in range(_turns(spec, id))]:
+            count = spec.tasks[stage]
             tag = flush_tag(spec.name, spec.version, stage)
             asked = await self._log.append([NewEntry(b"", (tag,), Kind.CONTROL)])
             waiting = {TaskId(spec.name, spec.version, stage, index) for index in range(count)}
@@ -346,18 +410,53 @@ class Coordinator:
                             waiting -= {task for task in waiting if str(task) == marker.task}
 
 
+def _turns(spec: QuerySpec, stage: int) -> int:
+    """How often a stage is asked to commit, until all that it knows by then has come of it.
+
+    Where tasks share a source, the first commits tell its time, and the second that all have looked
+    beyond those; whoever hears that knows the time: the next stage, or these tasks themselves.
+    """
+    if spec.shared_within(stage):
+        return 3
+    return 2 if spec.tells_looked(stage) else 1
+
+
+def _tell_members(core: CoordinatorCore) -> dict[str, dict[str, Any]]:
+    """The workers that count as alive, by name."""
+    members = sorted(core.members.values(), key=lambda member: member.slot)
+    return {
+        one.worker: {
+            "slot": one.slot, "host": one.host, "pid": one.pid, "executor": one.executor
+        }
+        for one in members
+    }  # fmt: skip
+
+
+def _tell_move(core: CoordinatorCore, moved: Moved) -> dict[str, Any]:
+    """`resumeMs`: how long its new instance took to begin; None: it has not said so yet."""
+    report = core.tasks[moved.task].report
+    is_here = report.get("instance") == moved.instance and report.get("is_running")
+    return {
+        "task": str(moved.task),
+        "from": moved.left,
+        "to": moved.to,
+        "why": moved.why,
+        "resumeMs": report.get("resume_ms") if is_here else None,
+        "fromStandby": bool(report.get("from_standby")) if is_here else None,
+    }
+
+
 def _explain(query: str, error: Exception) -> PenstockError:
     """Why a run could not begin, or not go on, for its driver."""
     if isinstance(error, Fenced | GuardFailed):
-        why = QueryFailed(
-            f"query {query} was started by another driver, which runs it now ({error})"
-        )
+        told = plain(f"query {query} was started by another driver, which runs it now ({error})")
+        why = QueryFailed(told)
         why.__cause__ = error
         return why
     if isinstance(error, PenstockError):
         return error
     logger.error("query=%s coordinator failed", query, exc_info=error)
-    return QueryFailed(f"the coordinator failed: {error!r}")
+    return QueryFailed(plain(f"the coordinator failed: {error!r}"))
 
 
 def _advise(fail: Fail, settings: Settings) -> str:

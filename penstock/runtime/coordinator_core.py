@@ -10,10 +10,17 @@ nobody's death, and no clock decides.
 A task that gets another place is claimed first: from then on its older instances write nothing. Its
 new place is announced after that. Law: a task is announced at an instance that was claimed for it,
 and for one worker only.
+
+With replicas, other workers keep copies of each task's state (replication.py). A lost task goes on
+at a copy. A task that runs and is to run elsewhere moves: its new worker becomes a standby, and
+when that is ready the task is told to yield, commits what it has, and is claimed.
+
+    Announce(Assign with standby) ──► Beat: ready ──► Yield ──► Yielded ──► Claim ──► Assign
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,9 +35,13 @@ from penstock.runtime.control import (
     Goodbye,
     Hello,
     Message,
+    Move,
     Place,
     Stop,
+    Yield,
+    Yielded,
 )
+from penstock.runtime.replication import Copies, place_copies
 
 #: Pulses of the coordinator without a beat of a worker until it counts as dead: 3 s at 4 a second.
 PULSES_MISSED_MAX = 12
@@ -38,6 +49,10 @@ PULSES_MISSED_MAX = 12
 PULSES_GATHERING = 8
 #: Pulses after which an instance that ends was not killed by its first input: 10 s.
 PULSES_LONG = 40
+#: Moves that are told in progress reports.
+MOVES_KEPT = 20
+#: Pulses that a task has to yield before it is claimed all the same: 2 s.
+PULSES_YIELDING = 8
 #: Instances of a task in a row that ended without a commit: the query stops, its input kills it.
 FUTILE_MAX = 7
 
@@ -47,6 +62,17 @@ class Claim:
     """Fence the older instances of these tasks, then say `claimed` with the new ones."""
 
     tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A task got another place than it had."""
+
+    task: TaskId
+    instance: int
+    left: str
+    to: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +108,7 @@ class Member:
     heard_at: int
     #: Spark's, as its Hello said.
     attempt: int = 0
+    executor: str = ""
 
 
 @dataclass(slots=True)
@@ -94,15 +121,34 @@ class _TaskState:
     commits: int = -1
     placed_at: int = 0
     report: dict[str, Any] = field(default_factory=dict)
+    #: Where it ran last, and why it does not any more.
+    left: tuple[str, str] | None = None
+    #: Where it moves to while it still runs, and since when it has been asked to yield.
+    target: str | None = None
+    yielding_since: int | None = None
+    #: By worker that keeps a copy: what it last reported of it.
+    standbys: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class CoordinatorCore:
     """One run of one query."""
 
     def __init__(
-        self, tasks: Sequence[TaskId], workers: int, *, restarts_together: bool = False
+        self,
+        tasks: Sequence[TaskId],
+        workers: int,
+        *,
+        restarts_together: bool = False,
+        replicas: int = 0,
     ) -> None:
         self._wanted = workers
+        self._replicas = replicas
+        #: Who keeps copies, as it was last announced.
+        self.copies: Copies = {}
+        #: The newest places that tasks got after another one, oldest first.
+        self.moves: deque[Moved] = deque(maxlen=MOVES_KEPT)
+        #: Where somebody wants a task to run.
+        self._by_hand: dict[TaskId, str] = {}
         #: If one task gets another instance, all do (commit_protocol.py).
         self._restarts_together = restarts_together
         self.members: dict[str, Member] = {}
@@ -129,6 +175,10 @@ class CoordinatorCore:
                 return self._on_beat(message)
             case Ended():
                 return self._on_ended(message)
+            case Yielded():
+                return self._on_yielded(message)
+            case Move():
+                return self._on_move(message)
             case Goodbye(worker=worker):
                 effects = self._lose([worker])
                 self._gone.pop(worker, None)
@@ -161,7 +211,12 @@ class CoordinatorCore:
             state.claiming = False
             worker = placed.get(task)
             state.place = None if worker is None else Place(worker, instance)
+            if state.left is not None and worker is not None:
+                self.moves.append(Moved(task, instance, state.left[0], worker, state.left[1]))
+                state.left = None
+            state.report = {**state.report, "is_running": False}  # until the new instance speaks
             state.placed_at = self._pulses
+            state.target = state.yielding_since = None
         return [*self._announce(), *self._place()]
 
     def on_committed(self, numbers: Mapping[TaskId, int]) -> None:
@@ -176,13 +231,14 @@ class CoordinatorCore:
 
         Its word may come after the successor's hello.
         """
-        if self.is_over:
-            return []
         lost = [
             member.worker
             for member in self.members.values()
             if member.slot == slot and (attempts is None or member.attempt < attempts)
         ]
+        if self.is_over:
+            self._forget(lost)
+            return []
         effects = self._lose(lost)
         if attempts is not None:
             for worker in lost:  # it is dead for sure: a beat that is still to be read says nothing
@@ -205,8 +261,9 @@ class CoordinatorCore:
         older = [member.worker for member in self.members.values() if member.slot == hello.slot]
         effects = self._lose(older, settle=False)
         self.members[hello.worker] = Member(
-            hello.worker, hello.slot, hello.host, hello.pid, self._pulses, hello.attempt
-        )
+            hello.worker, hello.slot, hello.host, hello.pid, self._pulses, hello.attempt,
+            hello.executor,
+        )  # fmt: skip
         if self._gathering_since is None:
             self._gathering_since = self._pulses
         return [*effects, *self._place()]
@@ -221,7 +278,11 @@ class CoordinatorCore:
             if state is not None and state.place is not None and state.place.worker == beat.worker:
                 state.report = report
                 self.on_committed({parse_task(name): int(report.get("commits_ever", -1))})
-        return []
+        for name, report in beat.standbys.items():
+            state = self.tasks.get(parse_task(name))
+            if state is not None and beat.worker in self.copies.get(parse_task(name), ()):
+                state.standbys[beat.worker] = report
+        return self._place() if beat.standbys else []
 
     def _take_back(self, worker: str) -> list[Effect]:
         """A worker that was lost and lives gets work again, unless another has its slot."""
@@ -243,6 +304,14 @@ class CoordinatorCore:
                     effects += self._end(task, "its worker was lost")
         return [*effects, *self._place()] if settle and lost else effects
 
+    def _forget(self, workers: Sequence[str]) -> None:
+        """When all is over: from them no goodbye will come."""
+        for worker in workers:
+            del self.members[worker]
+        for state in self.tasks.values():
+            if state.place is not None and state.place.worker in workers:
+                state.place = None
+
     def _on_ended(self, ended: Ended) -> list[Effect]:
         task = parse_task(ended.task)
         state = self.tasks.get(task)
@@ -253,8 +322,34 @@ class CoordinatorCore:
             return self._fail(f"task {task}: {ended.message}", ended.traceback)
         return [*self._end(task, ended.message), *self._place()]
 
+    def _on_yielded(self, yielded: Yielded) -> list[Effect]:
+        task = parse_task(yielded.task)
+        state = self.tasks.get(task)
+        if state is None or state.place != Place(yielded.worker, yielded.instance):
+            return []
+        state.place, state.left = None, (yielded.worker, self._why(task))
+        return self._place()
+
+    def _why(self, task: TaskId) -> str:
+        return "by hand" if task in self._by_hand else "for balance"
+
+    def _on_move(self, move: Move) -> list[Effect]:
+        task, worker = parse_task(move.task), self.find_worker(move.worker)
+        if task in self.tasks and worker is not None:
+            self._by_hand[task] = worker
+        return self._place()
+
+    def find_worker(self, name: str) -> str | None:
+        """By its name, or by its slot."""
+        for member in self.members.values():
+            if name in (member.worker, str(member.slot)):
+                return member.worker
+        return None
+
     def _end(self, task: TaskId, cause: str) -> list[Effect]:
         state = self.tasks[task]
+        if state.place is not None:
+            state.left = (state.place.worker, cause)
         state.place = None
         # One that lived on without input was no victim of its input.
         lived_long = self._pulses - state.placed_at > PULSES_LONG
@@ -291,19 +386,46 @@ class CoordinatorCore:
             for task, state in self.tasks.items()
             if state.place is not None
         }
-        return assign(list(self.tasks), workers, previous)
+        copies = {task: self._heirs(task) for task in self.tasks}
+        # A lost task goes on where its state is; from there it moves to where it is wanted.
+        by_hand = {
+            task: worker
+            for task, worker in self._by_hand.items()
+            if task in previous or worker in copies[task] or not copies[task]
+        }
+        return assign(list(self.tasks), workers, previous, copies=copies, by_hand=by_hand)
+
+    def _heirs(self, task: TaskId) -> list[str]:
+        """Who a task goes to that runs nowhere: the worker that it yielded for; or those with a
+        copy that is up to date, or else with any."""
+        state = self.tasks[task]
+        if state.yielding_since is not None and state.target in self.members:
+            return [state.target]
+        living = [worker for worker in self.copies.get(task, ()) if worker in self.members]
+        return [worker for worker in living if self._is_ready(task, worker)] or living
+
+    def _is_ready(self, task: TaskId, worker: str) -> bool:
+        return bool(self.tasks[task].standbys.get(worker, {}).get("is_ready"))
 
     def _place(self) -> list[Effect]:
-        """Claim what must get another instance."""
+        """Claim what must get another instance, and bring on what is to move."""
         if self.is_over or not self._is_gathered:
             return []
         desired = self._desired()
         moved = []
+        effects: list[Effect] = []
         for task, worker in desired.items():
             state = self.tasks[task]
-            is_right = state.place is not None and state.place.worker == worker
-            if not state.claiming and not is_right:
+            if state.claiming:
+                continue
+            if state.place is not None and state.place.worker == worker:
+                state.target = state.yielding_since = None
+            elif state.place is None or not self._replicas or self._is_yielded_out(state):
+                if state.place is not None:
+                    state.left = (state.place.worker, self._why(task))
                 moved.append(task)
+            else:
+                effects += self._bring_on(task, state.place, worker)
         if moved and self._restarts_together:
             if any(state.claiming for state in self.tasks.values()):
                 return []  # all of them are claimed; what they get is looked at then
@@ -312,19 +434,69 @@ class CoordinatorCore:
                 state.place = None
         for task in moved:
             self.tasks[task].claiming = True
-        return [Claim(tuple(moved))] if moved else []
+        if moved:
+            return [*effects, Claim(tuple(moved))]  # copies are placed when they are claimed
+        return [*self._announce(), *effects] if self._place_copies() != self.copies else effects
+
+    def _is_yielded_out(self, state: _TaskState) -> bool:
+        since = state.yielding_since
+        return since is not None and self._pulses - since > PULSES_YIELDING
+
+    def _bring_on(self, task: TaskId, place: Place, worker: str) -> list[Effect]:
+        """The next step of a move to this worker, which is a standby first."""
+        state = self.tasks[task]
+        if state.yielding_since is not None:
+            return []
+        state.target = worker
+        if not self._is_ready(task, worker):
+            return []
+        state.yielding_since = self._pulses
+        return [Announce(Yield(str(task), place.instance))]
+
+    def _place_copies(self) -> Copies:
+        """Who is to keep copies now; whoever a task moves to is one of them.
+
+        Copies of a task that runs nowhere stay where they are: one of them takes it over.
+        """
+        if not self._replicas:
+            return {}
+        placed = {t: state.place.worker for t, state in self.tasks.items() if state.place}
+        executors = {
+            member.worker: member.executor
+            for member in sorted(self.members.values(), key=lambda member: member.slot)
+        }
+        sizes = {t: int(state.report.get("state_bytes", 0)) for t, state in self.tasks.items()}
+        targets = {task: self.tasks[task].target for task in placed}
+        # The copies that are there stay until the one that it moves to is there, too.
+        kept = {t: [w for w in who if w != targets.get(t)] for t, who in self.copies.items()}
+        copies = place_copies(self._replicas, placed, executors, kept, sizes)
+        for task, target in targets.items():
+            if target in self.members and target not in copies[task]:
+                copies[task] = (*copies[task], target)
+        for task, workers in self.copies.items():
+            if task not in placed:
+                copies[task] = tuple(worker for worker in workers if worker in self.members)
+        return copies
 
     def _announce(self) -> list[Effect]:
         self._number += 1
+        self.copies = self._place_copies()
+        for task, state in self.tasks.items():
+            kept = self.copies.get(task, ())
+            state.standbys = {who: report for who, report in state.standbys.items() if who in kept}
         tasks: dict[str, list[Any]] = {
             str(task): [state.place.worker, state.place.instance]
             for task, state in self.tasks.items()
             if state.place is not None
         }
-        return [Announce(Assign(self._number, tasks))]
+        standbys = {str(task): list(workers) for task, workers in self.copies.items() if workers}
+        return [Announce(Assign(self._number, tasks, standbys))]
 
     def check(self) -> None:
         """Every invariant that can be said of one moment."""
         for state in self.tasks.values():
             if state.place is not None:
                 assert state.place.worker in self.members
+        for task, workers in self.copies.items():
+            place = self.tasks[task].place
+            assert place is None or place.worker not in workers or self.tasks[task].claiming

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from penstock.errors import PenstockError
+from penstock.protocol.names import TaskId
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.worker import LogAddress
@@ -76,6 +77,10 @@ class CoordinatorThread:
         """How many workers have started in this slot so far."""
         return self._coordinator.core.hellos.get(slot, 0)
 
+    def set_cores(self, cores: dict[str, Any]) -> None:
+        """How the driver's Spark stands, for the next progress report."""
+        self._coordinator.cores = cores
+
     # -- submitted to its loop; they return at once
 
     def finish(self) -> None:
@@ -92,6 +97,10 @@ class CoordinatorThread:
         """Spark's word: what ran in the slot has ended, or only attempts below a number."""
         if not self.ended.is_set():
             self._submit(self._coordinator.job_lost(slot, attempts))
+
+    def move(self, task: TaskId, worker: str) -> Future[None]:
+        """Done when the move was asked for."""
+        return self._submit(self._coordinator.move(task, worker))
 
     def flush(self) -> Future[None]:
         """Done when everything that was in the sources now is processed, committed, visible."""

@@ -1,8 +1,11 @@
 """Rows that make a query fail, set aside: which ones, why, and where they came from. Pure.
 
-Owns the dead-letter stream's schema. Bad rows are found by halving, on operators without state:
-what fails there fails by itself. A row that fails only together with state is not found, and stops
-the query as it would without a dead-letter stream.
+Owns the dead-letter stream's schema. A row can be set aside if it fails in a step that looks at
+each row alone, wherever that stands in the query, or in a step with state (trials.py). Where rows
+are taken back, a step with state must fail even when the state is empty: what fails only together
+with it stops the query as it would without a dead-letter stream. So does what fails because time
+passed. A row of a result that fails for a moment only, such as a ratio whose divisor passes through
+zero, is set aside for that moment: the result does not show it then.
 """
 
 from __future__ import annotations
@@ -10,18 +13,16 @@ from __future__ import annotations
 import base64
 import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import EvaluationFailed
 from penstock.ids import Lsn
 from penstock.log.records import Entry
 from penstock.ops.api import Delta
-from penstock.runtime.inputs import Arrival
 
 #: As Spark DDL: what `penstock.start(dead_letter=…)` creates.
 DEAD_LETTER_DDL: Final = (
@@ -46,39 +47,16 @@ class DeadLetter:
     task: str
     origin: str
     lsn: Lsn
-    #: The row as JSON, in the columns that the failing stage reads.
+    #: The row as JSON: as the stage read it or, in a stage that keeps state, as the failing step
+    #: did.
     row: str
     error: str
     message: str
     traceback: str
 
 
-def find_bad_rows(
-    arrival: Arrival, try_rows: Callable[[Delta], None], task: str
-) -> tuple[Arrival, list[DeadLetter]]:
-    """The arrival without the rows that fail, and those."""
-    dead: list[DeadLetter] = []
-    good = np.ones(len(arrival.delta), bool)
-
-    def search(first: int, last: int) -> None:
-        part = arrival.delta.take(np.arange(first, last))
-        try:
-            try_rows(part)
-        except Exception as error:
-            if last - first > 1:
-                middle = (first + last) // 2
-                search(first, middle)
-                search(middle, last)
-            else:
-                good[first] = False
-                dead.append(_letter(arrival, part, error, task))
-
-    if len(good):
-        search(0, len(good))
-    return Arrival(arrival.place, arrival.delta.where(good), arrival.lsn, arrival.origin), dead
-
-
-def _letter(arrival: Arrival, row: Delta, error: Exception, task: str) -> DeadLetter:
+def letter_of_row(row: Delta, error: Exception, *, origin: str, lsn: Lsn, task: str) -> DeadLetter:
+    """For one row that made a step fail."""
     cause = error
     if isinstance(error, EvaluationFailed) and isinstance(error.__cause__, Exception):
         cause = error.__cause__  # what the user's function raised
@@ -87,8 +65,8 @@ def _letter(arrival: Arrival, row: Delta, error: Exception, task: str) -> DeadLe
     }
     return DeadLetter(
         task=task,
-        origin=arrival.origin,
-        lsn=arrival.lsn,
+        origin=origin,
+        lsn=lsn,
         row=json.dumps(values, default=str)[:TEXT_MAX],
         error=type(cause).__name__,
         message=str(cause)[:TEXT_MAX],

@@ -53,7 +53,7 @@ class Host(Protocol):
     def run_apart(self, main: Main, name: str) -> Apart:
         """Start a coroutine that goes on whatever our event loop is busy with."""
 
-    def open_checkpoints(self, uri: str) -> CheckpointStore: ...
+    def open_checkpoints(self, uri: str, log_id: str) -> CheckpointStore: ...
 
 
 class _Thread:
@@ -97,8 +97,8 @@ class ThisProcess:
     def run_apart(self, main: Main, name: str) -> Apart:
         return _Thread(main, name)
 
-    def open_checkpoints(self, uri: str) -> CheckpointStore:
-        return CheckpointStore(uri)
+    def open_checkpoints(self, uri: str, log_id: str) -> CheckpointStore:
+        return CheckpointStore(uri, log_id)
 
 
 THIS_PROCESS = ThisProcess()

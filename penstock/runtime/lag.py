@@ -5,6 +5,7 @@ Bounded: at most LAG_BYTES are looked at, so that a query that is far behind is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import Trimmed
@@ -12,10 +13,19 @@ from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Kind
-from penstock.runtime.progress import Lag
 from penstock.stream.registration import stream_tag
 
 LAG_BYTES: Final = 1 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a source's readers are behind its end."""
+
+    records: int
+    seconds: float
+    #: The records were counted up to a bound; there are more.
+    is_lower_bound: bool = False
 
 
 async def measure_lag(log: AsyncLog, stream: str, position: int, *, now_ms: int) -> Lag:

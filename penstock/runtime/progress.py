@@ -9,24 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from penstock.plan import nodes as n
 from penstock.protocol.names import TaskId
 from penstock.runtime.histogram import Histogram
 from penstock.runtime.spec import QuerySpec
 
+if TYPE_CHECKING:
+    from penstock.runtime.lag import Lag
+
 Report = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a source's readers are behind its end."""
-
-    records: int
-    seconds: float
-    #: The records were counted up to a bound; there are more.
-    is_lower_bound: bool = False
 
 
 @dataclass(slots=True)
@@ -57,11 +51,11 @@ def make_progress(
     lags: Mapping[str, Lag],
     workers: int,
     rates: Rates,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The progress, and `rates` brought up to date."""
+    """The progress, and `rates` brought up to date. `more`: what only the coordinator knows."""
     seconds = None if rates.at_ms is None else max((now_ms - rates.at_ms) / 1000, 0.001)
     last = len(spec.tasks) - 1
-    taken = {stage.id: sum(_count(reports, stage.id, "rows_in")) for stage in spec.query.stages}
     given, new_out = rates.grow("out", sum(_count(reports, last, "rows_out")))
     commit_ms = _merge(reports, "commit_ms")
     visible_ms = _merge(
@@ -70,9 +64,9 @@ def make_progress(
     rows_in, new_in = rates.grow(
         "in",
         sum(
-            taken[stage.id]
-            for stage in spec.query.stages
-            if any(isinstance(leaf, n.Scan) for leaf in stage.inputs)
+            sum(_count(reports, stage, "rows_in"))
+            for stage in spec.running_stages
+            if any(isinstance(leaf, n.Scan) for leaf in spec.inputs(stage))
         ),
     )
     behind = sum(lag.records for lag in lags.values())
@@ -81,8 +75,7 @@ def make_progress(
     def per_second(rows: int) -> float | None:
         return None if seconds is None else round(rows / seconds, 1)
 
-    watermarks = [report.get("watermark_ms") for report in reports.values()]
-    told = [ms for ms in watermarks if ms is not None and abs(ms) < 10**14]
+    told = _watermarks(spec, reports)
     progress = {
         "id": id,
         "runId": run_id,
@@ -107,9 +100,20 @@ def make_progress(
         },
         "tasks": {str(task): _task(report) for task, report in sorted(reports.items())},
         "workers": workers,
+        **more,
     }
     rates.at_ms = now_ms
     return progress
+
+
+def _watermarks(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> list[int]:
+    """Of each stage: that of its slowest task, or the latest where tasks tell one time together."""
+    by_stage: dict[int, list[int]] = {}
+    for task, report in reports.items():
+        ms = report.get("watermark_ms")
+        if ms is not None and abs(ms) < 10**14:
+            by_stage.setdefault(task.stage, []).append(ms)
+    return [max(told) if spec.shares_time(stage) else min(told) for stage, told in by_stage.items()]
 
 
 def _count(reports: Mapping[TaskId, Report], stage: int, name: str) -> list[int]:
@@ -124,12 +128,12 @@ def _merge(reports: Mapping[TaskId, Report], name: str) -> Histogram:
 def _states(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> list[dict[str, Any]]:
     return [
         {
-            "operatorName": f"stage {stage.id}",
-            "numRowsTotal": sum(_count(reports, stage.id, "state_rows")),
-            "memoryUsedBytes": sum(_count(reports, stage.id, "state_bytes")),
-            "numRowsDroppedByWatermark": sum(_count(reports, stage.id, "rows_late")),
+            "operatorName": f"stage {stage}",
+            "numRowsTotal": sum(_count(reports, stage, "state_rows")),
+            "memoryUsedBytes": sum(_count(reports, stage, "state_bytes")),
+            "numRowsDroppedByWatermark": sum(_count(reports, stage, "rows_late")),
         }
-        for stage in spec.query.stages
+        for stage in spec.running_stages
     ]
 
 
@@ -153,7 +157,7 @@ def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: s
     """No task that reads the stream has anything to do below; None: not known yet."""
     positions: list[int | None] = []
     for task in spec.task_ids:
-        inputs = spec.query.stages[task.stage].inputs
+        inputs = spec.inputs(task.stage)
         if any(isinstance(leaf, n.Scan) and leaf.stream == stream for leaf in inputs):
             positions.append(reports.get(task, {}).get("settled_position"))
     told = [position for position in positions if position is not None]
@@ -164,9 +168,12 @@ def _task(report: Report) -> dict[str, Any]:
     kept = (
         "worker", "instance", "is_running", "committed_position", "commits_ever", "rows_in",
         "rows_out", "rows_late", "dead_letters", "state_rows", "state_bytes", "checkpoint_lsn",
-        "resume_ms",
+        "resume_ms", "from_standby", "source_bytes", "rows_waiting",
     )  # fmt: skip
-    return {name: report[name] for name in kept if name in report}
+    told = {name: report[name] for name in kept if name in report}
+    if report.get("standbys"):
+        told["standbys"] = report["standbys"]
+    return told
 
 
 def _time(ms: int) -> str:

@@ -10,14 +10,19 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+import logging
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from penstock.errors import BadFormat
 
+logger = logging.getLogger(__name__)
+
 FORMAT: Final = 1
 #: Of queries with another protocol than markers: programs from before would go on with markers.
 FORMAT_PROTOCOL: Final = 2
+#: Of queries whose tasks share sources: programs from before would tell time and order otherwise.
+FORMAT_SHARED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,11 @@ class RegisteredQuery:
     checkpoints: str | None = None
     #: How it commits: what one protocol left behind, another cannot go on from.
     protocol: str = "marker"
+    #: Whether its tasks share sources by lanes, and tell time and order together. One that was
+    #: registered before there was such a thing goes on as it was.
+    shares_sources: bool = False
+    #: Where results of earlier versions are, if elsewhere.
+    former_to: list[str] = field(default_factory=list)
 
     @property
     def fingerprint(self) -> str:
@@ -50,13 +60,14 @@ class RegisteredQuery:
 
 def encode_query(query: RegisteredQuery) -> bytes:
     format = FORMAT if query.protocol == "marker" else FORMAT_PROTOCOL
+    format = FORMAT_SHARED if query.shares_sources else format
     return json.dumps({"format": format, **asdict(query)}).encode()
 
 
 def decode_query(name: str, data: bytes) -> RegisteredQuery:
     try:
         values: Any = json.loads(data)
-        if values.pop("format") not in (FORMAT, FORMAT_PROTOCOL):
+        if values.pop("format") not in (FORMAT, FORMAT_PROTOCOL, FORMAT_SHARED):
             raise BadFormat(f"query {name} was registered by a newer program: use that one")
         names = {field.name for field in fields(RegisteredQuery)}
         query = RegisteredQuery(**{key: value for key, value in values.items() if key in names})
@@ -67,14 +78,29 @@ def decode_query(name: str, data: bytes) -> RegisteredQuery:
     return query
 
 
+def result_of(name: str, data: bytes) -> str | None:
+    """The stream that the query writes, also if the rest of it is of a newer program.
+
+    None if that cannot be read: what nobody can read writes nowhere that is known.
+    """
+    try:
+        values: Any = json.loads(data)
+        to = values["to"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        logger.warning("query=%s is registered with bytes that cannot be read", name)
+        return None
+    return to if isinstance(to, str) else None
+
+
 def _is_typed(query: RegisteredQuery) -> bool:
     texts = [query.id, query.plan, query.mode, query.to, query.protocol, *query.starts]
+    texts += query.former_to
     if query.checkpoints is not None:
         texts.append(query.checkpoints)
     counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)
-    return all(type(text) is str for text in texts) and all(
-        type(count) is int and count >= 0 for count in counts
-    )
+    flags: tuple[object, ...] = (query.shares_sources,)
+    typed = all(type(text) is str for text in texts) and all(type(one) is bool for one in flags)
+    return typed and all(type(count) is int and count >= 0 for count in counts)
 
 
 def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:

@@ -1,24 +1,36 @@
 """The committed result of a query, read back from its stream as deltas.
 
-Law: all of it, or Trimmed. Of a result that takes rows back, a part means nothing.
+Law: all of it and nothing else, or Trimmed. Of a result that takes rows back, a part means nothing;
+and what others wrote to the stream (another query, an earlier life of this one, a producer) is
+theirs.
 """
 
 from __future__ import annotations
 
-from penstock.errors import Trimmed
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from penstock.errors import BadFormat, Trimmed
+from penstock.log.records import Entry
 from penstock.ops.api import Delta, batch_of
 from penstock.protocol.markers import decode_marker
 from penstock.runtime.spec import QuerySpec
+from penstock.stream.batches import decode_batch
+from penstock.stream.positions import EARLIEST
+from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log
+from penstock.stream.stream import Stream
+from penstock.stream.tail import CommittedTail
 
 
 def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
-    """Everything that the query's result stream holds, under the plan's own column names."""
+    """All rows that this version of the query wrote, under the plan's own column names."""
     _check_whole(log, spec)
     last = spec.query.stages[-1]
     schema = last.root.schema
     deltas = []
-    for batch in log.stream(spec.to).read().to_batches():
+    for batch in _own_batches(log, spec):
         columns = batch.columns
         weights = None
         if last.changing:
@@ -32,10 +44,33 @@ def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
     return deltas
 
 
+def _own_batches(log: Log, spec: QuerySpec) -> Iterator[pa.RecordBatch]:
+    stream = log.stream(spec.to)
+    own = {task.producer for task in spec.task_ids}
+    start, end = stream.resolve(EARLIEST), log.bounds().tail
+    tail = CommittedTail(log.client, [stream_tag(spec.to)], start=start, end=end)
+    try:
+        while (counted := tail.next(None)) is not None:
+            for _, entries in counted:
+                for entry in entries:
+                    if entry.producer in own:
+                        yield _decode(entry, stream)
+    finally:
+        tail.close()
+
+
+def _decode(entry: Entry, stream: Stream) -> pa.RecordBatch:
+    try:
+        return decode_batch(entry.payload, stream.schema)
+    except BadFormat as error:
+        raise BadFormat(f"stream {stream.name}, LSN {entry.lsn}: {error}") from error
+
+
 def _check_whole(log: Log, spec: QuerySpec) -> None:
     """Of every task that writes the result, what stands begins before its first row.
 
-    The counter of the first marker that stands tells how much it committed with and before itself.
+    The counter of the first marker that stands tells how much it committed with and before itself;
+    a trim may have cut into that very commit.
     """
     bounds = log.bounds()
     if not bounds.trim_point:
@@ -47,7 +82,10 @@ def _check_whole(log: Log, spec: QuerySpec) -> None:
         with log.client.tail([task.marker_tag], start=start, end=end) as reader:
             first = next((entry for batch in reader for entry in batch.entries), None)
         marker = None if first is None else decode_marker(first.payload)
-        if marker is not None and marker.number > 0 and marker.rows_out > 0:
+        if marker is None or first is None or not marker.rows_out:
+            continue
+        below = min([first.lsn - marker.inline, *(named.first_lsn for named in marker.ranges)])
+        if marker.number > 0 or below < start:
             raise Trimmed(
                 f"the first rows of query {spec.name}'s result were trimmed with the log, below "
                 f'LSN {start}: read what is left with log.stream("{spec.to}").read()'

@@ -1,24 +1,29 @@
 """What runs: a query with everything that its tasks must agree on, shipped to every worker.
 
-Owns how many tasks a stage has and which virtual nodes each owns. Law: for every stage, each
-virtual node belongs to one task; each source entry is taken in by one task of a stage that reads
-it.
+Owns how many tasks a stage has, and which virtual nodes and lanes each owns. Law: for every stage,
+each virtual node belongs to one task; each source entry is taken in by one task of a stage that
+reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from penstock.ids import Lsn
+from penstock.ops.chain import outer_inputs
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
-from penstock.plan.stages import Query, Stage
-from penstock.protocol.names import TaskId
+from penstock.plan.row_order import stages_in_order
+from penstock.plan.stages import Query, Stage, sits_where_needed
+from penstock.protocol.names import TaskId, naming_tag
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
 from penstock.state.keys import VIRTUAL_NODES
+from penstock.stream.lanes import Lanes, lane_tag
+from penstock.stream.registration import stream_tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Source:
 
     schema: pa.Schema
     start: Lsn
+    lanes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,12 @@ class Settings:
     #: Where checkpoints go (any pyarrow.fs path); None: state is rebuilt from all of its changes.
     checkpoints: str | None = None
     checkpoint_interval_ms: int = 10_000
+    #: Copies of each task's state that other workers keep, ready to take over.
+    replicas: int = 0
     #: How commits become durable and visible; no user's choice, others are there to be measured.
     protocol: CommitProtocol = MARKERS
+    #: Whether stages with one task each run in one; asked when a query is registered.
+    joins_stages: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +70,14 @@ class QuerySpec:
     #: The stream that takes the result, and its schema.
     to: str
     to_schema: pa.Schema
-    #: Tasks of each stage.
+    #: Tasks of each stage; 0: it runs in the tasks of the stage that reads it (ops/chain.py).
     tasks: tuple[int, ...]
     settings: Settings = Settings()
+    #: Whether its tasks share sources by lanes, and tell time and order together; those of queries
+    #: from before there was such a thing do not.
+    shares_sources: bool = True
+    #: Of the streams that it writes; one that is not here has a single lane.
+    lanes: Mapping[str, Lanes] = field(default_factory=dict)
 
     @property
     def task_ids(self) -> tuple[TaskId, ...]:
@@ -72,9 +87,47 @@ class QuerySpec:
             for index in range(count)
         )
 
+    @property
+    def running_stages(self) -> tuple[int, ...]:
+        """The stages that have tasks."""
+        return tuple(id for id, count in enumerate(self.tasks) if count)
+
+    def running(self, stage: int) -> tuple[Stage, ...]:
+        """The stages that run in a task of this one, which is the last of them."""
+        ids = {stage}
+        for id in range(stage - 1, -1, -1):
+            if self.tasks[id] == 0 and not ids.isdisjoint(readers_of(self.query, id)):
+                ids.add(id)
+        return tuple(self.query.stages[id] for id in sorted(ids))
+
+    def inputs(self, stage: int) -> tuple[n.Scan | StageInput, ...]:
+        """What a task of this stage reads from the log."""
+        return outer_inputs(self.running(stage))
+
     def owned(self, task: TaskId) -> frozenset[int]:
         """The virtual nodes of a task, in every keyed stream that its stage reads."""
         return frozenset(range(task.index, VIRTUAL_NODES, self.tasks[task.stage]))
+
+    def source_tags(self, task: TaskId, stream: str) -> tuple[str, ...]:
+        """What a task reads of a source: its lanes, or all if there are none to share."""
+        if not self._in_lanes(task, stream):
+            return (stream_tag(stream),)
+        lanes = Lanes(stream, self.sources[stream].lanes)
+        own = lanes.of_task(task.index, self.tasks[task.stage])
+        return (*(lane_tag(stream, lane) for lane in own), naming_tag(stream))
+
+    def takes(self, task: TaskId, stream: str, lsn: int) -> bool:
+        """Whether the task takes in a source entry that it reads."""
+        tasks = self.tasks[task.stage]
+        return self._in_lanes(task, stream) or share_of(lsn, tasks) == task.index
+
+    def _in_lanes(self, task: TaskId, stream: str) -> bool:
+        """Whether the task reads lanes of its own: or else all, and takes its share by LSN."""
+        return self._shares(task.stage) and self.sources[stream].lanes > 1
+
+    def _shares(self, stage: int) -> bool:
+        can = self.shares_sources and self.settings.protocol.shares_sources
+        return can and self.tasks[stage] > 1
 
     def tells_time(self, stage: int) -> bool:
         """Whether the markers of this stage's tasks carry a watermark."""
@@ -84,28 +137,145 @@ class QuerySpec:
             for node in self.query.stages[stage].root.walk()
         )
 
+    def shares_time(self, stage: int) -> bool:
+        """Whether the tasks of this stage tell one time together (protocol/shared_time.py)."""
+        return self._shares(stage) and _can_share_time(self.query.stages[stage])
+
+    def orders(self, stage: int) -> bool:
+        """Whether its tasks share sources and say of each row where it stands (row_merge.py)."""
+        if not self._shares(stage) or not _reads_sources_alone(self.query.stages[stage]):
+            return False
+        return stage in stages_in_order([stage.root for stage in self.query.stages])
+
+    def shared_within(self, stage: int) -> tuple[int, ...]:
+        """The stages within its tasks whose source they share, and tell the time of together."""
+        if self.tasks[stage] < 2:
+            return ()
+        return tuple(one.id for one in self.running(stage)[:-1] if self.tells_time(one.id))
+
+    def tells_looked(self, stage: int) -> bool:
+        """Whether those that read it wait for how far all of its tasks have looked."""
+        return self.shares_time(stage) or self.orders(stage)
+
     def readers(self, stage: int) -> int:
         """How many tasks share the virtual nodes of the keyed stream that a stage writes."""
-        for reader in self.query.stages:
-            for leaf in reader.inputs:
-                if isinstance(leaf, StageInput) and leaf.stage == stage:
-                    return self.tasks[reader.id]
-        raise AssertionError(f"nobody reads stage {stage}")
+        readers = readers_of(self.query, stage)
+        assert readers, f"nobody reads stage {stage}"
+        return self.tasks_at(min(readers))
+
+    def tasks_at(self, stage: int) -> int:
+        """Tasks of the stage, or of the one in whose tasks it runs."""
+        while self.tasks[stage] == 0:
+            stage = min(readers_of(self.query, stage))
+        return self.tasks[stage]
 
 
-def count_tasks(query: Query, workers: int) -> tuple[int, ...]:
-    """Tasks per stage: one per worker; but one alone where a source's rows tell the time.
+def count_tasks(
+    query: Query,
+    workers: int,
+    lanes: Mapping[str, int] = MappingProxyType({}),
+    protocol: CommitProtocol = MARKERS,
+) -> tuple[int, ...]:
+    """Tasks per stage: one per worker, but no more than a source has lanes.
 
-    Of two tasks that share a source, each knows the time of its own rows only: a share without rows
-    would hold back all, and the result would depend on how entries fall. One task reads in log
-    order, as batch Spark's answer assumes.
+    One alone where rows of an earlier stage must be handed on in order (plan/row_order.py), and
+    where a source's rows tell the time beside something else: what tasks that share a source tell
+    is one time, of one source.
     """
-    return tuple(1 if _tells_time(stage) else min(workers, VIRTUAL_NODES) for stage in query.stages)
+    ordered = stages_in_order([stage.root for stage in query.stages])
+    single = {
+        id
+        for id in ordered
+        if not (protocol.shares_sources and _reads_sources_alone(query.stages[id]))
+    }
+    timed = [stage for stage in query.stages if _tells_time(stage)]
+    single |= {s.id for s in timed if not (protocol.shares_sources and _can_share_time(s))}
+    most = [min(_sources_lanes(stage, lanes), workers, VIRTUAL_NODES) for stage in query.stages]
+    for id in single:
+        most[id] = 1
+    readers_of_each = [readers_of(query, stage.id) for stage in query.stages[:-1]]
+    for readers in readers_of_each * len(most):  # of a stage have equally many tasks
+        fewest = min(most[id] for id in readers)
+        for id in readers:
+            most[id] = fewest
+    return tuple(most)
+
+
+def join_stages(
+    query: Query, tasks: Sequence[int], lanes: Mapping[str, Lanes] = MappingProxyType({})
+) -> tuple[int, ...]:
+    """The same tasks, but a stage runs in those of its reader (0) if no row changes its owner.
+
+    That is so if both have one task, or if the stage reads a stream whose lanes are by the keys
+    that the reader needs. A stage runs with its readers if those run together.
+    """
+    #: By stage, the stage in whose tasks it runs.
+    homes = list(range(len(tasks)))
+    for id in range(len(tasks) - 2, -1, -1):
+        readers = readers_of(query, id)
+        at = {homes[reader] for reader in readers}
+        if len(at) == 1 and tasks[id] == tasks[min(at)]:
+            alone = tasks[id] == 1
+            if alone or (at == readers and _reads_its_lanes(query, id, min(at), tasks[id], lanes)):
+                homes[id] = min(at)
+    return tuple(count if homes[id] == id else 0 for id, count in enumerate(tasks))
+
+
+def _reads_its_lanes(
+    query: Query, id: int, reader: int, tasks: int, lanes: Mapping[str, Lanes]
+) -> bool:
+    """Whether the rows of a keyed source are read by the task that its reader needs them in.
+
+    Lane and owner are both remainders of the virtual node: they agree if the lanes are a multiple
+    of the tasks.
+    """
+    stage = query.stages[id]
+    if len(stage.inputs) != 1 or not isinstance(stage.inputs[0], n.Scan) or stage.changing:
+        return False
+    source = lanes.get(stage.inputs[0].stream)
+    if source is None or not source.key or source.count % tasks:
+        return False
+    exact = len(query.stages[reader].inputs) > 1 or _has_initial_state(query.stages[reader])
+    return sits_where_needed(stage, {source.stream: source.key}, exact=exact)
+
+
+def _has_initial_state(stage: Stage) -> bool:
+    """Rows that no lane holds go to the owners of their keys."""
+    processors = (node for node in stage.root.walk() if isinstance(node, n.TransformWithState))
+    return any(node.initial is not None for node in processors)
+
+
+def readers_of(query: Query, stage: int) -> frozenset[int]:
+    """The stages that read this one."""
+    return frozenset(
+        reader.id
+        for reader in query.stages
+        for leaf in reader.inputs
+        if isinstance(leaf, StageInput) and leaf.stage == stage
+    )
+
+
+def _sources_lanes(stage: Stage, lanes: Mapping[str, int]) -> int:
+    """As many tasks can share its sources. One that has a single lane is shared by LSN."""
+    scans = [leaf for leaf in stage.inputs if isinstance(leaf, n.Scan)]
+    counts = [lanes.get(scan.stream, 1) for scan in scans]
+    return min((count for count in counts if count > 1), default=VIRTUAL_NODES)
 
 
 def _tells_time(stage: Stage) -> bool:
     reads_source = any(isinstance(leaf, n.Scan) for leaf in stage.inputs)
     return reads_source and any(isinstance(node, n.Watermark) for node in stage.root.walk())
+
+
+def _reads_sources_alone(stage: Stage) -> bool:
+    return all(isinstance(leaf, n.Scan) for leaf in stage.inputs) and not stage.changing
+
+
+def _can_share_time(stage: Stage) -> bool:
+    """One source, which tells the time once: then the latest that a task tells is the source's."""
+    inputs = stage.inputs
+    marks = [node for node in stage.root.walk() if isinstance(node, n.Watermark)]
+    return len(inputs) == len(marks) == 1 and isinstance(inputs[0], n.Scan)
 
 
 def share_of(lsn: int, tasks: int) -> int:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
-from penstock.errors import Damaged, StaleInstance
+from penstock.errors import Trimmed
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -22,15 +22,14 @@ from penstock.log.records import Entry
 from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
-from penstock.protocol.resume import ChangeFold
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
 from penstock.runtime.histogram import RecentHistogram
 from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.spec import QuerySpec
+from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.state.api import Change
-from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
 logger = logging.getLogger(__name__)
@@ -57,6 +56,7 @@ class Task:
         store: CheckpointStore | None,
         cohort: Cohort | None,
         host: Host,
+        standby: Standby | None = None,
     ) -> None:
         self.log = log
         self.spec = spec
@@ -66,6 +66,7 @@ class Task:
         self.instance = instance
         self.appender = appender
         self._store = store
+        self._standby = standby
         #: When the core was made; a task that looks for rows to blame gets another.
         self._began = self._now()
         self.core = self._make_core()
@@ -85,6 +86,8 @@ class Task:
         #: Pieces of commits on their way beside the loops; one that fails ends the task.
         self._running_beside: set[asyncio.Future[None]] = set()
         self._failures_beside: asyncio.Queue[BaseException] = asyncio.Queue()
+        #: Whether its state was there when it was asked to run.
+        self.is_from_standby = False
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
         self.resume_ms = 0.0
@@ -98,15 +101,20 @@ class Task:
         instance: int,
         cohort: Cohort | None = None,
         host: Host = THIS_PROCESS,
+        standby: Standby | None = None,
     ) -> Self:
-        """Adopt an instance that was claimed; whatever is wrong with the plan is told here."""
+        """Adopt an instance that was claimed; whatever is wrong with the plan is told here.
+
+        With a standby of the task that was kept here, it begins with that one's state.
+        """
         appender = await log.adopt(task.producer, instance)
         try:
             uri = spec.settings.checkpoints
-            store = None if uri is None else host.open_checkpoints(uri)
+            store = None if uri is None else host.open_checkpoints(uri, log.log_id)
             return cls(
-                log, spec, task, instance, appender=appender, store=store, cohort=cohort, host=host
-            )
+                log, spec, task, instance,
+                appender=appender, store=store, cohort=cohort, host=host, standby=standby,
+            )  # fmt: skip
         except BaseException:
             log.dismiss(appender)
             raise
@@ -168,8 +176,10 @@ class Task:
             is_restored = await self._committer.restore(marker)
             if marker.has_state and not is_restored:
                 # If it has none, even its first markers may have been trimmed.
-                base = await self._load_checkpoint(marker)
-                await self._replay(base, last)
+                await self._restore(last)
+        if self._standby is not None:
+            self._standby.close()  # there is no state to take
+            self._standby = None
         self._last_marker = marker
         self.core.begin(marker, careful_upto=careful_upto)
         self.resume_ms = (self._now() - self._began) * 1000
@@ -178,46 +188,16 @@ class Task:
             self.task, self.instance, self.core.position, self.resume_ms,
         )  # fmt: skip
 
-    async def _load_checkpoint(self, marker: Marker) -> Lsn | None:
-        """The marker at which the newest readable checkpoint was taken, and its state applied."""
-        for named in marker.checkpoints if self._store is not None else ():
-            try:
-                reference = CheckpointRef.from_json(named)
-                changes = await self.read_state(reference)
-            except Damaged as error:
-                logger.warning("task=%s checkpoint unusable cause=%s", self.task, error)
-                continue
-            self.core.restored(changes, 0)
-            return Lsn(reference.marker_lsn)
-        return None
-
-    async def _replay(self, base: Lsn | None, last: Entry) -> None:
-        """Apply the committed changes after the checkpoint, up to the last marker."""
-        tags = (self.task.marker_tag, self.task.change_tag)
-        if base is None:
-            start = (await self.log.bounds()).trim_point
+    async def _restore(self, last: Entry) -> None:
+        """The state at the last marker: the standby's, or from checkpoint and changes."""
+        standby, self._standby = self._standby, None
+        core = None if standby is None else await standby.take(last)
+        self.is_from_standby = core is not None
+        if core is not None:
+            core.instance = self.instance
+            self.core = core
         else:
-            start = Lsn(base + 1)
-        fold = ChangeFold()
-        async with self.log.tail(tags, start=start, end=last.lsn + 1) as reader:
-            async for batch in reader:
-                for entry in batch.entries:
-                    is_first = fold.marker is None
-                    for change in fold.step(entry):
-                        self.core.restored(decode_changes(change.payload), len(change.payload))
-                    if is_first and fold.marker is not None and base is None:
-                        self._check_first(fold.marker)
-        if fold.marker is None and base is None:
-            # Even the last marker was trimmed since we read it: a later instance has gone on.
-            raise StaleInstance(f"instance {self.instance} of task {self.task} has a successor")
-
-    def _check_first(self, marker: Marker) -> None:
-        if marker.number != 0 and marker.has_state:
-            raise Damaged(
-                f"the changes of task {self.task} before its marker {marker.number} were trimmed, "
-                "and no checkpoint of it can be read: start the query with "
-                'on_change="restart_from_earliest"'
-            )
+            await StateCopy(self.log, self.core, self._store).restore(last)
 
     # -- run
 
@@ -252,14 +232,16 @@ class Task:
     async def _read(self) -> None:
         core = self.core
         self._due.set()
-        committed = read_entries(core.position)
-        async with self.log.tail(core.tags, start=core.position) as reader:
+        committed = read_entries(core.read_from)
+        async with self.log.tail(core.tags, start=core.read_from) as reader:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
                 for entry in batch.entries:
                     counted = committed.take(entry)
                     if isinstance(counted, Marked):
+                        if not core.is_input(entry):
+                            counted.leave_out()
                         await self._fetch(counted)
                     if self._committer.admits(entry, counted):
                         core.take(entry, counted)
@@ -275,9 +257,17 @@ class Task:
                     await self._committed.wait()
 
     async def _fetch(self, marked: Marked[Entry]) -> None:
+        tags = self.core.tags
         for named in marked.missing:
-            tags = self.core.tags
-            marked.supply(named, await self.log.read(tags, start=named.first_lsn, end=named.end))
+            try:
+                entries = await self.log.read(tags, start=named.first_lsn, end=named.end)
+            except Trimmed as error:
+                raise Trimmed(
+                    f"the commit at LSN {marked.lsn} has lost rows from LSN {named.first_lsn} on "
+                    f"to a trim: {error}; start the query with restart=True and "
+                    "fail_on_data_loss=False, which begins after it"
+                ) from error
+            marked.supply(named, entries)
 
     async def _tick(self) -> None:
         refreshed = self._now()
@@ -434,11 +424,14 @@ class Task:
             "rows_in": 0 if marker is None else marker.rows_in,
             "rows_out": 0 if marker is None else marker.rows_out,
             "rows_late": core.stats.rows_late,
+            "rows_waiting": core.rows_waiting,
+            "source_bytes": core.stats.source_bytes,
             "dead_letters": core.stats.dead_letters,
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
             "resume_ms": round(self.resume_ms, 1),
+            "from_standby": self.is_from_standby,
             "commit_ms": self.commit_ms.recent(self._now()).to_json(),
             "visible_ms": self.visible_ms.recent(self._now()).to_json(),
         }

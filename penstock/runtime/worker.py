@@ -36,14 +36,17 @@ from penstock.runtime.control import (
     Goodbye,
     Hello,
     Message,
-    Place,
     Pulse,
+    Yield,
+    Yielded,
     decode_message,
     encode_message,
 )
 from penstock.runtime.host import THIS_PROCESS, Apart, Host
 from penstock.runtime.spec import QuerySpec
+from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task import Task
+from penstock.runtime.task_core import TaskCore
 
 logger = logging.getLogger(__name__)
 
@@ -120,14 +123,28 @@ class _Assigned:
     """One instance of a task that this worker was told to run."""
 
     def __init__(
-        self, id: TaskId, instance: int, run: Callable[[_Assigned], Coroutine[Any, Any, None]]
+        self,
+        id: TaskId,
+        instance: int,
+        standby: Standby | None,
+        run: Callable[[_Assigned], Coroutine[Any, Any, None]],
     ) -> None:
         self.id = id
         self.instance = instance
+        #: What it begins with, if a copy of its state was kept here.
+        self.standby = standby
         #: None while it is opened.
         self.task: Task | None = None
         self.is_draining = False
+        #: Whether it was told to stop, and somebody waits to hear that it has.
+        self.is_yielding = False
         self.running = asyncio.ensure_future(run(self))
+        self.running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Future[None]) -> None:
+        """Also if it was cancelled before it began."""
+        if self.standby is not None:
+            self.standby.close()
 
     def drain(self) -> None:
         self.is_draining = True
@@ -169,7 +186,10 @@ class Worker:
         self._obeyed = (0, 0)
         #: When the coordinator was last heard, on the event loop's clock.
         self._pulsed = 0.0
+        #: Copies of tasks that run elsewhere.
+        self._standbys: dict[TaskId, Standby] = {}
         self._reports: dict[str, dict[str, Any]] = {}
+        self._standby_reports: dict[str, dict[str, Any]] = {}
         self._leaving = threading.Event()
         self._beating: Apart | None = None
 
@@ -178,7 +198,8 @@ class Worker:
         try:
             start = (await self._log.bounds()).tail
             name, pid = self._host.name(), self._host.process_id()
-            await self._say(Hello(self._id, self._slot, name, pid, self._attempt))
+            executor = f"{name}/{self._parent}"
+            await self._say(Hello(self._id, self._slot, name, pid, self._attempt, executor))
             self._beating = self._host.run_apart(self._beat, "penstock-beat")
             obeying = asyncio.ensure_future(self._obey(start))
             watching = asyncio.ensure_future(self._watch())
@@ -194,6 +215,8 @@ class Worker:
             self._leaving.set()
             for assigned in self._tasks.values():
                 assigned.running.cancel()
+            for standby in self._standbys.values():
+                standby.close()
             await close_within(self._log, CLOSE_SECONDS)
             if self._beating is not None:
                 await self._beating.wait()
@@ -219,15 +242,18 @@ class Worker:
                 self._pulsed = asyncio.get_running_loop().time()
             case Assign() as assign if (entry.instance, assign.number) > self._obeyed:
                 self._obeyed = (entry.instance, assign.number)
-                self._reconcile(assign.places(), entry.lsn)
+                self._reconcile(assign, entry.lsn)
+            case Yield(task=name, instance=instance):
+                self._yield(parse_task(name), instance)
             case Finish():
                 return True
             case _:
                 pass
         return False
 
-    def _reconcile(self, places: dict[str, Place], lsn: Lsn) -> None:
+    def _reconcile(self, assign: Assign, lsn: Lsn) -> None:
         """Run what is ours, as the instances that were claimed for us, and nothing else."""
+        places = assign.places()
         mine = {
             parse_task(name): place.instance
             for name, place in places.items()
@@ -242,18 +268,43 @@ class Worker:
             if task in self._tasks or (task, instance) in self._used:
                 continue
             self._used.add((task, instance))
-            self._tasks[task] = _Assigned(task, instance, partial(self._run_task, cohort))
+            standby = self._standbys.pop(task, None)
+            run = partial(self._run_task, cohort)
+            self._tasks[task] = _Assigned(task, instance, standby, run)
+        self._keep_copies({parse_task(t) for t, who in assign.standbys.items() if self._id in who})
+
+    def _keep_copies(self, wanted: set[TaskId]) -> None:
+        """Of these tasks; one that runs here needs none."""
+        wanted = {task for task in wanted if task not in self._tasks}
+        for task in self._standbys.keys() - wanted:
+            self._standbys.pop(task).close()
+        for task in sorted(wanted - self._standbys.keys()):
+            self._standbys[task] = Standby(self._log, task, partial(self._make_copy, task))
+
+    def _make_copy(self, task: TaskId) -> StateCopy:
+        uri = self._spec.settings.checkpoints
+        store = None if uri is None else self._host.open_checkpoints(uri, self._log.log_id)
+        core = TaskCore(self._spec, task, 0, self._host.now_ms)
+        return StateCopy(self._log, core, store)
+
+    def _yield(self, task: TaskId, instance: int) -> None:
+        assigned = self._tasks.get(task)
+        if assigned is not None and assigned.instance == instance:
+            assigned.is_yielding = True
+            assigned.drain()
 
     async def _run_task(self, cohort: Cohort, assigned: _Assigned) -> None:
         """To its end; whoever assigned it is told why, unless somebody else owns it now."""
         name, instance = str(assigned.id), assigned.instance
         try:
             assigned.task = task = await Task.open(
-                self._log, self._spec, assigned.id, instance, cohort, self._host
+                self._log, self._spec, assigned.id, instance, cohort, self._host, assigned.standby
             )
             if assigned.is_draining:
                 task.drain()
             await task.run()
+            if assigned.is_yielding:
+                await self._say(Yielded(self._id, name, instance))
         except Fenced as error:
             logger.info("task=%s instance=%d fenced: %s", name, instance, error)
         except Exception as error:
@@ -294,6 +345,8 @@ class Worker:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
             self._reports = self._report()
+            copies = sorted(self._standbys.items())
+            self._standby_reports = {str(task): standby.report() for task, standby in copies}
             for assigned in self._tasks.values():
                 if assigned.running.done() and not assigned.running.cancelled():
                     assigned.running.result()  # an end that could not be told
@@ -329,7 +382,7 @@ class Worker:
                 is_due = loop.time() - reported >= REPORT_SECONDS
                 reports = self._reports if is_due else {}
                 reported = loop.time() if reports else reported
-                beat = encode_message(Beat(self._id, reports))
+                beat = encode_message(Beat(self._id, reports, self._standby_reports))
                 pending = asyncio.ensure_future(log.append([NewEntry(beat, tags, Kind.CONTROL)]))
                 while not pending.done() and not self._leaving.is_set():
                     await asyncio.wait({pending}, timeout=BEAT_SECONDS)

@@ -1,9 +1,12 @@
 """Where PySpark meets Penstock.
 
 walker.py     Spark's optimized plan, read through py4j into plan/tree.py's neutral tree
+failures.py   the session's optimizer, and why it failed on a plan
 session.py    a small local Spark for planning and measuring
 frontend.py   from a DataFrame to a query: plan it, translate, refuse, cut; and explain
 start.py      penstock.start: what is decided before the first task runs
+cores.py      what queries hold of Spark's cores, and what is left
 jobs.py       workers as Spark jobs, kept running
+daemon.py     Spark's daemon of workers, with what they need loaded before
 query.py      a running query, under StreamingQuery's names
 """

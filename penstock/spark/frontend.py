@@ -24,6 +24,8 @@ from penstock.plan.rewrites import rewrite
 from penstock.plan.rewrites.aim import Aim, fold_nothing
 from penstock.plan.stages import Query, cut
 from penstock.plan.translation import translate
+from penstock.runtime.spec import count_tasks, join_stages
+from penstock.spark.failures import optimize
 from penstock.spark.walker import Walker
 
 
@@ -39,12 +41,19 @@ class Planned:
         return {id: rows() for id, rows in self.statics.items()}
 
 
-def explain(df: Any, *, mode: n.Mode = "update") -> str:
+def explain(df: Any, *, mode: n.Mode = "update", workers: int | None = None) -> str:
     """How Penstock would run a streaming DataFrame: stages, keys, state, modes, in plain text.
 
-    Raises Unsupported with every reason if it would not.
+    Given a number of workers, it also says how many tasks each stage gets (if the streams have as
+    many lanes), and which stages run in one task. Raises Unsupported with every reason if it would
+    not run.
     """
-    return explain_query(plan(df, mode=mode).query)
+    query = plan(df, mode=mode).query
+    if workers is None:
+        return explain_query(query)
+    if workers < 1:
+        raise BadRequest(f"workers={workers}: at least 1")
+    return explain_query(query, join_stages(query, count_tasks(query, workers)))
 
 
 _MODES: Final = ("append", "update", "complete")
@@ -78,16 +87,17 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     spark = df.sparkSession
     analyzed = df._jdf.queryExecution().analyzed()
     refusals = Refusals()
-    pattern = spark.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    # By its whole name: part by part, Java would look into all jars for each.
+    pattern = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
     if analyzed.containsPattern(pattern.CURRENT_LIKE()):
         refusals.add(
             "the query",
             "current_timestamp(), now() and the like: planning would freeze them",
-            "put the time into the rows before they enter the log",
+            "put the time into the rows before they enter the log, or use the time at which the "
+            'log took them: stream.df(spark, metadata=["_time"])',
         )
     _check_settings(spark, refusals)
-    optimized = spark._jsparkSession.sessionState().optimizer().execute(analyzed)
-    tree = Walker(spark).read(optimized)
+    tree = Walker(spark).read(optimize(spark, analyzed, refusals))
     if not tree.is_streaming:
         refusals.add(
             "the query", "it reads no stream", "use spark.readStream, or run it as a batch query"

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from penstock.connector.registering import choose_python
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.worker import LogAddress, run_worker
+from penstock.spark.cores import WAIT_SECONDS, Cores, read_cores, waiting_stages
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,9 @@ FAILURES_MAX: Final = 3
 WATCH_SECONDS: Final = 0.1
 #: After so many times, a look at which jobs there are.
 WATCHES_PER_LOOK: Final = 10
+#: What the queries of this program want of their Sparks' cores, by a run's first group: the
+#: application, the query and its workers.
+_WANTED: Final[dict[str, tuple[str, str, int]]] = {}
 
 
 def ship_launch(spark: Any, address: LogAddress, spec: QuerySpec) -> Any:
@@ -54,6 +58,7 @@ class WorkerJobs:
         hellos: Callable[[int], int],
         on_lost: Callable[[int, int | None], None],
         on_hopeless: Callable[[str], None],
+        on_cores: Callable[[dict[str, Any]], None],
     ) -> None:
         """`launch`: see `ship_launch`."""
         self._sc = spark.sparkContext
@@ -64,6 +69,10 @@ class WorkerJobs:
         self._hellos = hellos
         self._on_lost = on_lost
         self._on_hopeless = on_hopeless
+        self._on_cores = on_cores
+        #: Since when workers wait for a core, and whether that was told.
+        self._waits_since: float | None = None
+        self._wait_told = False
         self._stopping = threading.Event()
         self._threads = [self._make_thread(self._keep, slot) for slot in range(workers)]
         self._threads.append(self._make_thread(self._watch))
@@ -75,6 +84,11 @@ class WorkerJobs:
         return InheritableThread(target=work, args=args, name=name, daemon=True)
 
     def start(self) -> None:
+        cores = self._read_cores()
+        _WANTED[self._groups[0]] = (self._sc.applicationId, self._name, len(self._groups))
+        level = logging.WARNING if cores.left is not None and cores.left <= 0 else logging.INFO
+        logger.log(level, "query=%s starts: %s", self._name, cores.describe())
+        self._on_cores(cores.as_json(held=0, waiting=None))
         for thread in self._threads:
             thread.start()
 
@@ -115,12 +129,37 @@ class WorkerJobs:
             # Few calls: each takes a part of a millisecond, of Python and of the JVM.
             if count % WATCHES_PER_LOOK == 0:
                 stages = [self._find_stage(group) for group in self._groups]
+                self._look_at_cores(stages)
             count += 1
             for slot, stage in enumerate(stages):
                 lost = 0 if stage is None else self._count_lost(stage)
                 if lost > lost_before[slot]:
                     lost_before[slot] = lost
                     self._on_lost(slot, lost)
+
+    def _look_at_cores(self, stages: Sequence[int | None]) -> None:
+        """Say what the workers hold; and if some wait for long, for what."""
+        queued = waiting_stages(self._sc)
+        waiting = sum(stage is None or stage in queued for stage in stages)
+        cores = self._read_cores()
+        now = time.monotonic()
+        self._waits_since = (self._waits_since or now) if waiting else None
+        seconds = 0.0 if self._waits_since is None else now - self._waits_since
+        text = cores.describe_wait(waiting, seconds) if seconds >= WAIT_SECONDS else None
+        if text is not None and not self._wait_told:
+            logger.warning("query=%s %s", self._name, text)
+        elif self._wait_told and not waiting:
+            logger.info("query=%s all its workers have a core now", self._name)
+        self._wait_told = text is not None
+        self._on_cores(cores.as_json(held=len(stages) - waiting, waiting=text))
+
+    def _read_cores(self) -> Cores:
+        """Other queries count by what they want: one that waits takes the next that is free."""
+        others: dict[str, int] = {}
+        for group, (application, name, workers) in list(_WANTED.items()):
+            if application == self._sc.applicationId and group != self._groups[0]:
+                others[name] = others.get(name, 0) + workers
+        return read_cores(self._sc, len(self._groups), others)
 
     def _find_stage(self, group: str) -> int | None:
         """Of the newest job; it has one."""
@@ -162,6 +201,7 @@ class WorkerJobs:
         that is gone: it is not waited for.
         """
         self._stopping.set()
+        _WANTED.pop(self._groups[0], None)
         unheard = [group for slot, group in enumerate(self._groups) if not self._hellos(slot)]
         if self._sc._jsc is not None:
             for group in unheard:  # with a job that is still on its way to Spark

@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, QueryFailed
 from penstock.ops.sink import read_result
+from penstock.plain_text import plain
 from penstock.plan.explain import explain
+from penstock.protocol.names import parse_task
 from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.results import result_deltas
 from penstock.runtime.spec import QuerySpec
@@ -71,7 +73,10 @@ class StreamingQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        """As Spark's: a message for people, whether data is there and being worked on."""
+        """As Spark's: a message for people, whether data is there and being worked on.
+
+        And `cores`: how many of Spark's the query wants and holds, and what is left for others.
+        """
         last = self.lastProgress
         if not self.isActive:
             message = "Stopped" if self.exception() is None else "Terminated with an error"
@@ -79,7 +84,10 @@ class StreamingQuery:
         sources = (last or {}).get("sources", ())
         lag = sum(source.get("lag", {}).get("records", 0) for source in sources)
         running = [task.get("is_running") for task in (last or {}).get("tasks", {}).values()]
-        if not running or not all(running):
+        cores = (last or {}).get("cores", {})
+        if "waiting" in cores:
+            message = f"Waiting for cores: {cores['waiting']}"
+        elif not running or not all(running):
             message = "Starting: waiting for workers"
         else:
             message = "Processing new data" if lag else "Waiting for data to arrive"
@@ -87,6 +95,7 @@ class StreamingQuery:
             "message": message,
             "isDataAvailable": lag > 0,
             "isTriggerActive": bool(running) and all(running),
+            **({"cores": cores} if cores else {}),
         }
 
     @property
@@ -119,6 +128,15 @@ class StreamingQuery:
         self._raise()
         raise QueryFailed(f"query {self.name} was stopped: start it again to process more")
 
+    def move(self, task: str, worker: int | str) -> None:
+        """Let another worker run a task, e.g. `query.move("hot.1/0/1", 0)`, without a restart.
+
+        The worker, named by its number or by its name, first becomes a standby of the task; then
+        the task commits what it has and goes on there. `lastProgress["moves"]` tells of it. Needs
+        a query that was started with `replicas`.
+        """
+        self._coordinator.move(parse_task(task), str(worker)).result()
+
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end, or so many seconds: then whether it ended. Raises what stopped it."""
         ended = self._coordinator.ended.wait(timeout)
@@ -140,7 +158,8 @@ class StreamingQuery:
 
     def explain(self) -> None:
         """Print how the query runs."""
-        sys.stdout.write(explain(self._spec.query))
+        text = explain(self._spec.query, self._spec.tasks)
+        sys.stdout.write(plain(text, lines=True))
 
     def result(self) -> pa.Table:
         """The committed result now: rows that were taken back are gone, in the plan's own order."""

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from penstock.config import masked_uri
 from penstock.errors import (
     BadRequest,
     GuardFailed,
@@ -25,6 +26,7 @@ from penstock.errors import (
     PenstockError,
     PlanChanged,
     SchemaMismatch,
+    Trimmed,
 )
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
@@ -48,13 +50,17 @@ from penstock.runtime.registry import (
     describe_change,
     encode_query,
 )
-from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks
+from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks, join_stages
 from penstock.runtime.worker import LogAddress
+from penstock.runtime.writers import Writers, read_writers
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
 from penstock.spark.query import StreamingQuery
 from penstock.state.checkpoint_store import CheckpointStore
+from penstock.stream.lanes import Lanes
+from penstock.stream.metadata import METADATA
 from penstock.stream.positions import Position
+from penstock.stream.registration import stream_key
 from penstock.stream.session import Log, connect
 
 logger = logging.getLogger(__name__)
@@ -63,6 +69,8 @@ OnChange = Literal["refuse", "restart_from_earliest"]
 #: Connections of queries that were given none, by target, token file and certificate authority:
 #: they last as long as the program.
 _LOGS: Final[dict[tuple[str | None, ...], Log]] = {}
+#: Copies of a state beyond which more help nobody.
+REPLICAS_MAX: Final = 3
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
 
@@ -76,11 +84,15 @@ def start(
     log: Log | None = None,
     start: Position | Mapping[str, Position] = "earliest",
     on_change: OnChange = "refuse",
+    restart: bool = False,
+    shared: bool = False,
+    fail_on_data_loss: bool = True,
     commit_interval: float = 0.0,
     idle_after: float | None = None,
     dead_letter: str | None = None,
     checkpoints: str | None = None,
     checkpoint_interval: float = 10.0,
+    replicas: int = 0,
     trim_consumed: bool = False,
 ) -> StreamingQuery:
     """Run a streaming DataFrame in real time, exactly once. Returns once its workers are asked for.
@@ -92,23 +104,25 @@ def start(
             a row that is new, -1 for one that is no more. `StreamingQuery.result()` adds them up.
         name: A query that is started again under its name, on any machine, goes on where it was.
         mode: append, update or complete, as in Structured Streaming.
-        workers: Long-lived Spark tasks, each of which holds one core. The default is one less than
-            Spark has cores, and at most 2.
+        workers: Long-lived Spark tasks, a core each. By default one less than it has, at most 2.
         log: By default the log of the DataFrame's streams.
-        start: Where a new query begins: "earliest", "latest", an LSN, a datetime, or a mapping
-            with one of these per stream.
+        start: Where a new query begins: "earliest", "latest", an LSN or a datetime; or by stream.
         on_change: What to do if the plan differs from the one registered under this name. "refuse"
             raises PlanChanged with the difference. "restart_from_earliest" forgets the old state
             and result and computes everything again.
-        commit_interval: Least number of seconds between two commits of a task. 0 commits as often
-            as the log can take it.
-        idle_after: After so many seconds without rows a source holds back the watermark no longer.
-            None lets it hold back the watermark for ever.
+        restart: Do so although the plan is the same, e.g. to get another number of tasks.
+        shared: Write `to` although it is another query's result, too. `StreamingQuery.result()`
+            has the query's own rows, readers of the stream get all.
+        fail_on_data_loss: Refuse to compute everything again if a part of what the query had read
+            was trimmed. False computes from what is left.
+        commit_interval: Least seconds between two commits of a task; 0: as soon as the log can.
+        idle_after: After so many seconds without rows a source holds back no watermark any more.
         dead_letter: A stream for rows that make the query fail. Without it they stop the query.
         checkpoints: Where state is saved from time to time: a path or a URI of `pyarrow.fs` that
-            all workers reach. By default beside the log, if that is a directory. "" saves none:
-            state is then rebuilt from all of its changes.
+            all workers reach; by default beside the log, if that is a directory. "" saves none.
         checkpoint_interval: Least number of seconds between two checkpoints of a task.
+        replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
+            once, however large the state is, and tasks can be moved (`StreamingQuery.move`).
         trim_consumed: Trim the log now and then, below what any query still needs.
 
     Raises:
@@ -116,18 +130,19 @@ def start(
         NotFound: A stream or a column does not exist.
         PlanChanged: A query of this name has another plan.
         SchemaMismatch: The result does not fit the stream `to`.
-        BadRequest: An argument makes no sense.
+        Trimmed: It cannot begin anew, since a part of what it had read is gone.
+        BadRequest: An argument makes no sense, or another query writes `to`.
     """
     settings = Settings(
         commit_interval_ms=_ms("commit_interval", commit_interval),
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
-        dead_letter=dead_letter,
-        checkpoints=checkpoints,
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
-    )
+        checkpoints=checkpoints, dead_letter=dead_letter, replicas=replicas,
+    )  # fmt: skip
     return start_query(
         df, settings, to=to, name=name, mode=mode, workers=workers, log=log, start=start,
-        on_change=on_change, trims=trim_consumed,
+        on_change=on_change, restart=restart, shared=shared, fail_on_data_loss=fail_on_data_loss,
+        trims=trim_consumed,
     )  # fmt: skip
 
 
@@ -142,6 +157,9 @@ def start_query(
     log: Log | None = None,
     start: Position | Mapping[str, Position] = "earliest",
     on_change: OnChange = "refuse",
+    restart: bool = False,
+    shared: bool = False,
+    fail_on_data_loss: bool = True,
     trims: bool = False,
 ) -> StreamingQuery:
     """`start` for those who bring settings of their own: any commit protocol, for measurements.
@@ -155,28 +173,44 @@ def start_query(
     count = _count_workers(df.sparkSession, workers)
     log = log or _log_of(planned.query)
     place = log.default_checkpoints if settings.checkpoints is None else settings.checkpoints
-    settings = replace(settings, checkpoints=_check_store(place))
+    settings = replace(settings, checkpoints=_check_store(place, log.id))
     settings.protocol.check(settings)
+    _check_replicas(settings, count)
     spec, id = _register(
         log, planned.query, name=name, to=to, mode=mode, workers=count, start=start,
-        on_change=on_change, settings=settings, statics=planned.static_rows(),
+        on_change=on_change, restart=restart, shared=shared, fail_on_data_loss=fail_on_data_loss,
+        settings=settings, statics=planned.static_rows(),
     )  # fmt: skip
+    _tell_idle_workers(spec, count)
     return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims)
 
 
-def _check_store(place: str | None) -> str | None:
+def _check_replicas(settings: Settings, workers: int) -> None:
+    if type(settings.replicas) is not int or not 0 <= settings.replicas <= REPLICAS_MAX:
+        raise BadRequest(f"replicas={settings.replicas!r}: 0 to {REPLICAS_MAX} allowed")
+    if settings.replicas >= workers:
+        raise BadRequest(
+            f"replicas={settings.replicas} with workers={workers}: a copy of a task's state is "
+            f"kept by another worker, so use at least workers={settings.replicas + 1}"
+        )
+    if settings.replicas and not settings.protocol.logs_changes:
+        raise BadRequest(f"replicas: {settings.protocol.name} keeps no changes to make copies from")
+
+
+def _check_store(place: str | None, log_id: str) -> str | None:
     """Where checkpoints go, under a name that means the same in every process."""
     if not place:
         return None
     parts = urlsplit(place)
-    if parts.username or parts.password:
+    is_masked = parts.query and masked_uri(place) != place
+    if parts.username or parts.password or is_masked:
         raise BadRequest(
             "checkpoints: a secret is not part of the place, which the log keeps and shows; give "
             "it to the executors as their storage expects it"
         )
     place = place if "://" in place else os.path.abspath(place)
     try:
-        CheckpointStore(place)
+        CheckpointStore(place, log_id)
     except (PenstockError, OSError, ValueError) as error:
         raise BadRequest(f"checkpoints={place!r} cannot be used: {error}") from error
     return place
@@ -193,6 +227,7 @@ def _launch(
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
         on_lost=coordinator.job_lost,
         on_hopeless=coordinator.fail,
+        on_cores=coordinator.set_cores,
     )  # fmt: skip
     jobs.start()
     return StreamingQuery(log, spec, coordinator, jobs, id)
@@ -236,7 +271,8 @@ def _count_workers(spark: Any, asked: int | None) -> int:
     if spark.sparkContext.master.startswith("local[") and count > cores:
         raise BadRequest(
             f"workers={count}, but {spark.sparkContext.master} has {cores} cores: each worker "
-            "holds one for as long as the query runs"
+            "holds one for as long as the query runs. Start it with fewer workers, or Spark with "
+            f"local[{count + 1}], which leaves one for other jobs"
         )
     return count
 
@@ -251,49 +287,128 @@ def _register(
     workers: int,
     start: Position | Mapping[str, Position],
     on_change: OnChange,
+    restart: bool = False,
+    shared: bool,
+    fail_on_data_loss: bool,
     settings: Settings,
     statics: Mapping[int, pa.Table],
 ) -> tuple[QuerySpec, str]:
     """The spec to run: of the version that is registered, or of a new one."""
     schemas = {stream: _check_columns(log, query, stream) for stream in query.streams}
+    spreads = {stream: log.stream(stream).spread for stream in query.streams}
     if to in query.streams:
         raise BadRequest(f"the query reads {to}: write its result to another stream")
     wanted = RegisteredQuery(
         name=name, id=str(uuid.uuid4()), version=_unused_version(log, name), plan=explain(query),
         mode=mode, to=to,
-        starts=_resolve_starts(log, query, start), tasks=list(count_tasks(query, workers)),
+        starts=_resolve_starts(log, query, start),
+        tasks=list(_tasks(query, workers, spreads, settings)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
-        protocol=settings.protocol.name,
+        protocol=settings.protocol.name, shares_sources=settings.protocol.shares_sources,
     )  # fmt: skip
-    value = log.client.get(query_key(name))
-    registered = None if value is None else decode_query(name, value.data)
-    difference = None if registered is None else describe_change(registered, wanted)
-    if difference is not None and on_change == "refuse":
-        raise PlanChanged(
-            f"query {name} exists with another plan, whose state this one cannot take over. "
-            'Start it under another name, or with on_change="restart_from_earliest" to compute '
-            f"everything again.\n{difference}"
-        )
-    to_schema = _ensure_streams(log, query, to, settings)
-    try:
-        if value is None or registered is None:
-            chosen = wanted
-            log.client.compare_and_set(query_key(name), expected=None, value=encode_query(chosen))
-        elif difference is not None:
-            chosen = _restart(log, value.data, registered, wanted)
-        else:
-            chosen = registered
-    except GuardFailed:
-        raise BadRequest(f"query {name} is being started by another driver now") from None
+    chosen, to_schema = _choose(
+        log, query, wanted, settings, on_change=on_change, restart=restart, shared=shared,
+        fail_on_data_loss=fail_on_data_loss,
+    )  # fmt: skip
     sources = {
-        stream: Source(schemas[stream], Lsn(chosen.starts[stream])) for stream in query.streams
+        stream: Source(schemas[stream], Lsn(chosen.starts[stream]), spreads[stream].count)
+        for stream in query.streams
     }
     spec = QuerySpec(
         name=name, version=chosen.version, fingerprint=chosen.fingerprint, query=query,
         statics=statics, sources=sources, to=to, to_schema=to_schema, tasks=tuple(chosen.tasks),
-        settings=settings,
+        settings=settings, shares_sources=chosen.shares_sources,
+        lanes={name: log.stream(name).spread for name in (to, settings.dead_letter) if name},
     )  # fmt: skip
     return spec, chosen.id
+
+
+def _tasks(
+    query: Query, workers: int, spreads: Mapping[str, Lanes], settings: Settings
+) -> tuple[int, ...]:
+    lanes = {stream: spread.count for stream, spread in spreads.items()}
+    counts = count_tasks(query, workers, lanes, settings.protocol)
+    if not settings.joins_stages:
+        return counts
+    return join_stages(query, counts, spreads if settings.protocol.shares_sources else {})
+
+
+def _choose(
+    log: Log,
+    query: Query,
+    wanted: RegisteredQuery,
+    settings: Settings,
+    *,
+    on_change: OnChange,
+    restart: bool,
+    shared: bool,
+    fail_on_data_loss: bool,
+) -> tuple[RegisteredQuery, pa.Schema]:
+    """The version to run, registered now or before, and the schema of its result's stream.
+
+    Nothing was made or changed if it raises because of what is registered.
+    """
+    key = query_key(wanted.name)
+    while True:
+        writers = read_writers(log.client, wanted.to)
+        value = log.client.get(key)
+        registered = None if value is None else decode_query(wanted.name, value.data)
+        restarts = False
+        if registered is None:
+            writers.check_new(wanted.name, shared=shared)
+        elif restart or _must_restart(registered, wanted, on_change):
+            restarts = True
+            if wanted.to in (registered.to, *registered.former_to):
+                writers.check_restart(wanted.name)
+            else:
+                writers.check_new(wanted.name, shared=shared)
+            starts = _earliest(log, registered, wanted, fail_on_data_loss=fail_on_data_loss)
+            wanted = replace(wanted, starts=starts)
+        to_schema = _ensure_streams(log, query, wanted.to, settings)
+        try:
+            if registered is not None and value is not None:
+                if restarts:
+                    registered = _restart(log, value.data, registered, wanted, writers)
+                return registered, to_schema
+            log.client.append(
+                [],
+                guards=[Guard(key, None), writers.guard],
+                sets=[SetKey(key, encode_query(wanted)), writers.join(wanted)],
+            )
+            return wanted, to_schema
+        except GuardFailed:
+            if log.client.get(key) != value:
+                raise BadRequest(
+                    f"query {wanted.name} is being started by another driver now"
+                ) from None
+            # Another query has become a writer of the stream: look again.
+
+
+def _tell_idle_workers(spec: QuerySpec, workers: int) -> None:
+    """Workers beyond the tasks of a query hold cores for nothing: this is not said elsewhere."""
+    tasks = len(spec.task_ids)
+    if workers > tasks:
+        logger.warning(
+            "query=%s has %d tasks for %d workers: the others hold a core each and do nothing. It "
+            "keeps the tasks that it was first started with; with restart=True it gets others, "
+            "and computes everything again",
+            spec.name, tasks, workers,
+        )  # fmt: skip
+
+
+def _must_restart(
+    registered: RegisteredQuery, wanted: RegisteredQuery, on_change: OnChange
+) -> bool:
+    """Whether the plan is another one; raises PlanChanged if that is not wanted."""
+    difference = describe_change(registered, wanted)
+    if difference is not None and on_change == "refuse":
+        raise PlanChanged(
+            f"query {wanted.name} exists with another plan, whose state this one cannot take over. "
+            "Start it under another name and with another `to=`, so that both results stand; or "
+            'with on_change="restart_from_earliest", to forget the old result and compute '
+            f"everything again.\n{difference}"
+        )
+    return difference is not None
 
 
 def _unused_version(log: Log, name: str) -> int:
@@ -327,20 +442,58 @@ def _ensure_streams(log: Log, query: Query, to: str, settings: Settings) -> pa.S
     return result.schema
 
 
+def _earliest(
+    log: Log, registered: RegisteredQuery, wanted: RegisteredQuery, *, fail_on_data_loss: bool
+) -> dict[str, int]:
+    """Where a query that begins anew begins; Trimmed if it had read what stood before."""
+    starts = {stream: int(log.stream(stream).resolve("earliest")) for stream in wanted.starts}
+    missing = []
+    for stream, start in starts.items():
+        value = log.client.get(stream_key(stream))
+        if value is None or stream not in registered.starts:
+            continue
+        # No row of a stream is older than the stream itself, or than its new beginning.
+        first = max(registered.starts[stream], value.lsn)
+        if start > first:
+            missing.append(f"{stream} (LSN {first} to {start - 1})")
+    if not missing:
+        return starts
+    what = f"the log was trimmed, and with it what the query had read of {', '.join(missing)}"
+    if fail_on_data_loss:
+        raise Trimmed(
+            f"query {wanted.name} cannot compute everything again: {what}. Its result so far "
+            "stands: keep it, and start the new plan under another name and with another `to=`; "
+            "or say fail_on_data_loss=False to forget it and compute from what is left"
+        )
+    logger.warning("query=%s begins anew without all of its input: %s", wanted.name, what)
+    return starts
+
+
 def _restart(
-    log: Log, value: bytes, registered: RegisteredQuery, wanted: RegisteredQuery
+    log: Log,
+    value: bytes,
+    registered: RegisteredQuery,
+    wanted: RegisteredQuery,
+    writers: Writers,
 ) -> RegisteredQuery:
     """Register the next version; what still runs of the last one writes no more.
 
-    The result begins anew in the same step: a driver that dies before it has changed nothing.
+    The result begins anew in the same step: a driver that dies before it has changed nothing. In a
+    stream that the query never wrote there is nothing of it: whatever that holds stays.
     """
-    starts = {stream: int(log.stream(stream).resolve("earliest")) for stream in wanted.starts}
-    chosen = replace(wanted, id=registered.id, version=registered.version + 1, starts=starts)
+    former = dict.fromkeys([*registered.former_to, registered.to])
+    chosen = replace(
+        wanted, id=registered.id, version=registered.version + 1,
+        former_to=[name for name in former if name != wanted.to],
+    )  # fmt: skip
     _fence(log, registered)
     key = query_key(registered.name)
-    log.restart_stream(
-        wanted.to, guards=[Guard(key, value)], sets=[SetKey(key, encode_query(chosen))]
-    )
+    guards = [Guard(key, value), writers.guard]
+    sets = [SetKey(key, encode_query(chosen)), writers.join(chosen)]
+    if wanted.to in former:
+        log.restart_stream(wanted.to, guards=guards, sets=sets)
+    else:
+        log.client.append([], guards=guards, sets=sets)
     return chosen
 
 
@@ -368,6 +521,8 @@ def _check_columns(log: Log, query: Query, stream: str) -> pa.Schema:
                 continue
             for name, field in zip(leaf.columns, leaf.schema, strict=True):
                 index = schema.get_field_index(name)
+                if index < 0 and METADATA.get(name) == field.type:
+                    continue
                 if index < 0:
                     raise NotFound(
                         f"stream {stream} has no column {name}: it has {', '.join(schema.names)}"

@@ -1,8 +1,9 @@
 """Read Spark's optimized plan through py4j into the neutral tree. The one place that touches it.
 
 `toJSON` would be one call, but loses evaluation modes, watermark delays, options and functions, so
-every node is read field by field. A call costs about 60 us; what all nodes of a class share (field
-names, which of them hold expressions) is asked once per walk.
+every node is read field by field. A call costs about 60 us, an error of Java's and the name of a
+package each some ms; what all nodes of a class share (field names, which of them hold expressions)
+is asked once.
 
 Duties: the JVM's objects do not leave this file; a plan without streaming sources becomes one leaf
 whose rows Spark itself computes when asked; nothing is judged here, only read.
@@ -23,6 +24,7 @@ from penstock.plan.types import NoArrowType, from_spark, is_months
 
 #: How Catalyst prints a column: name, id, L for longs, and the delay of its watermark.
 _ATTRIBUTE: Final = re.compile(r"(?s)(?P<name>.*)#(?P<id>\d+)L?(-T(?P<delay>\d+)ms)?")
+_SQL: Final = "org.apache.spark.sql"
 _EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.Expression"
 #: Expressions too, but interfaces in Java, which has no interface that extends a class.
 _TRAITS: Final = ("NamedExpression", "Generator")
@@ -30,6 +32,10 @@ _PLAN: Final = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _SEQ: Final = "scala.collection.Seq"
 _OPTION: Final = "scala.Option"
 _SEQS: Final = (".Seq", ".IndexedSeq", ".List", ".Vector")
+#: How the type ends of a sequence that holds nothing but expressions, as Java prints a method.
+_OF_EXPRESSIONS: Final = re.compile(
+    r"\.expressions\.(Expression|NamedExpression|Attribute|SortOrder)> "
+)
 _TEXT_WIDTH: Final = 160
 _PRIMITIVES: Final = (bool, int, float, str, bytes, bytearray)
 
@@ -44,6 +50,12 @@ class Walker:
         self._types: dict[str, _Typed] = {}
         self._attributes: dict[int, Attribute] = {}
         self._literals: dict[tuple[str, pa.DataType], pa.Scalar] = {}
+        self._for_name = self._java("java.lang.Class").forName
+        self._classes: dict[str, Any] = {}
+
+    def _java(self, name: str) -> Any:
+        """A class by its whole name: part by part, Java would look into all jars for each."""
+        return getattr(self._jvm, name)
 
     def read(self, plan: Any) -> PlanTree:
         """The tree of a logical plan."""
@@ -67,9 +79,8 @@ class Walker:
         def rows() -> pa.Table:
             from pyspark.sql import DataFrame  # the caller has it loaded already
 
-            jdf = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(
-                self._spark._jsparkSession, plan
-            )
+            dataset = self._java(f"{_SQL}.classic.Dataset")
+            jdf = dataset.ofRows(self._spark._jsparkSession, plan)
             frame = DataFrame(jdf, self._spark)
             if frame.columns:
                 return frame.toArrow()
@@ -127,7 +138,8 @@ class Walker:
         reader = _EXTRA.get(kind)
         if reader is not None:
             fields = {**fields, **reader(self, node)}
-        typed = _BOOLEAN if kind in _PREDICATES else self._type_of(node)
+        known = _KNOWN_TYPES.get(kind)
+        typed = self._type_of(node) if known is None else known
         return ExprTree(
             kind, typed.type, children, fields, problem=typed.problem, is_months=typed.is_months
         )
@@ -157,7 +169,7 @@ class Walker:
         try:
             return self._to_arrow(node.dataType().json())
         except Py4JJavaError:  # specifications and the like have no type
-            return _Typed(None, None, False)
+            return _UNTYPED
 
     def _operands(self, node: Any, kind: str) -> list[Any]:
         """The arguments; the evaluator that an Invoke is called on is a constant, and none."""
@@ -192,32 +204,37 @@ class Walker:
         if not self._is(node, "scala.Product"):
             return _Shape(is_plan, (), None)
         java_class = node.getClass()
-        no_arguments = self._gateway.new_array(self._jvm.java.lang.Class, 0)
-        expression = self._jvm.java.lang.Class.forName(_EXPRESSION)
+        no_arguments = self._gateway.new_array(self._java("java.lang.Class"), 0)
+        expression = self._class_named(_EXPRESSION)
         described = []
         for index in range(node.productArity()):
             name = node.productElementName(index)
             if (node.nodeName(), name) in _USELESS:
                 continue
-            declared = java_class.getMethod(name, no_arguments).getReturnType()
+            getter = java_class.getMethod(name, no_arguments)
+            declared = getter.getReturnType()
             class_name = declared.getName()
             if class_name.endswith("LogicalPlan"):
                 continue
+            of_nodes = _OF_EXPRESSIONS.search(getter.toGenericString())
             if expression.isAssignableFrom(declared) or class_name.endswith(_TRAITS):
                 held = "node"
             elif class_name == _OPTION:
                 held = "option"
             elif class_name.startswith("scala.collection.") and class_name.endswith(_SEQS):
-                held = "seq"
+                held = "nodes" if of_nodes else "seq"
             else:
                 held = "value"
             described.append((index, name, held))
         return _Shape(is_plan, tuple(described), _as_children(node, described))
 
-    def _is(self, value: Any, class_name: str) -> bool:
-        from py4j.java_gateway import is_instance_of
+    def _class_named(self, name: str) -> Any:
+        if name not in self._classes:
+            self._classes[name] = self._for_name(name)
+        return self._classes[name]
 
-        return bool(is_instance_of(self._gateway, value, class_name))
+    def _is(self, value: Any, class_name: str) -> bool:
+        return bool(self._class_named(class_name).isInstance(value))
 
     def _to_value(self, value: Any, held: str, is_plan: bool) -> Any:
         if value is None or isinstance(value, _PRIMITIVES):
@@ -226,6 +243,10 @@ class Walker:
             return self.expression(value)
         if held == "option":
             return None if value.isEmpty() else self._to_value(value.get(), "any", is_plan)
+        if held == "nodes":
+            if not is_plan:  # read as children already
+                return _SKIP if value.length() else ()
+            return tuple(self.expression(element) for element in _seq(value))
         if held == "seq":
             read = []
             for element in _seq(value):
@@ -262,27 +283,30 @@ class _Typed(NamedTuple):
 
 
 _BOOLEAN: Final = _Typed(pa.bool_(), None, False)
-#: Kinds that need not be asked for their type.
-_PREDICATES: Final = frozenset(
-    {
-        "And",
-        "EqualTo",
-        "GreaterThan",
-        "GreaterThanOrEqual",
-        "IsNotNull",
-        "IsNull",
-        "LessThan",
-        "LessThanOrEqual",
-        "Not",
-        "Or",
-    }
+_UNTYPED: Final = _Typed(None, None, False)
+_PREDICATES: Final = (
+    "And",
+    "EqualTo",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "IsNotNull",
+    "IsNull",
+    "LessThan",
+    "LessThanOrEqual",
+    "Not",
+    "Or",
 )
+#: Kinds that need not be asked for their type; those without one would answer with an error.
+_KNOWN_TYPES: Final = {
+    **dict.fromkeys(_PREDICATES, _BOOLEAN),
+    **dict.fromkeys(("SpecifiedWindowFrame", "WindowSpecDefinition"), _UNTYPED),
+}
 
 
 def _as_children(node: Any, described: list[tuple[int, str, str]]) -> tuple[int, ...] | None:
     """The fields that hold one expression each, if they are what `children` answers."""
     held = [index for index, _, what in described if what == "node"]
-    others = any(what in ("option", "seq") for _, _, what in described)
+    others = any(what in ("option", "nodes", "seq") for _, _, what in described)
     children = node.children()
     if others or children.length() != len(held):
         return None
@@ -372,9 +396,8 @@ def _compute_literal(walker: Walker, node: Any, arrow_type: pa.DataType) -> pa.S
     computed = walker._literals.get((node.sql(), arrow_type))
     if computed is not None:
         return computed
-    jvm = walker._jvm
     frame = walker._spark.range(1)
-    column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(node)
+    column = walker._java(f"{_SQL}.classic.ExpressionUtils").column(node)
     jdf = frame._jdf.select(_java_array(walker, column))
     table = DataFrame(jdf, walker._spark).toArrow()
     computed = table.column(0).combine_chunks().cast(arrow_type)[0]
@@ -383,7 +406,7 @@ def _compute_literal(walker: Walker, node: Any, arrow_type: pa.DataType) -> pa.S
 
 
 def _java_array(walker: Walker, column: Any) -> Any:
-    array = walker._gateway.new_array(walker._jvm.org.apache.spark.sql.Column, 1)
+    array = walker._gateway.new_array(walker._java(f"{_SQL}.Column"), 1)
     array[0] = column
     return array
 
@@ -393,7 +416,7 @@ def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
     child_type = walker._type_of(node.child()).type
     if child_type is None:
         return {"hset": None}
-    literal = walker._jvm.org.apache.spark.sql.catalyst.expressions.Literal
+    literal = walker._java(f"{_SQL}.catalyst.expressions.Literal")
     values = []
     iterator = node.hset().iterator()
     while iterator.hasNext():
@@ -414,7 +437,7 @@ def _python_udf(walker: Walker, node: Any) -> dict[str, Value]:
     from pyspark.serializers import CPickleSerializer
 
     conf = walker._spark._jsparkSession.sessionState().conf()
-    runner = walker._jvm.org.apache.spark.sql.execution.python.ArrowPythonRunner
+    runner = walker._java(f"{_SQL}.execution.python.ArrowPythonRunner")
     settings = runner.getPythonRunnerConfMap(conf)
     names = sorted(_seq(settings.keys().toSeq()))
     told = tuple((name, settings.apply(name)) for name in names)
@@ -440,9 +463,8 @@ def _invoke(walker: Walker, node: Any) -> dict[str, Value]:
 
 def _watermark(walker: Walker, node: Any) -> dict[str, Value]:
     delay = node.delay()
-    jvm = walker._jvm
-    millis = jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark.getDelayMs(delay)
-    return {"delay_ms": millis}
+    watermark = walker._java(f"{_SQL}.catalyst.plans.logical.EventTimeWatermark")
+    return {"delay_ms": watermark.getDelayMs(delay)}
 
 
 def _stream(walker: Walker, node: Any) -> dict[str, Value]:

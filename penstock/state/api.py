@@ -76,9 +76,22 @@ class RowSet(Protocol):
         """Add rows; a negative weight takes earlier ones away."""
 
     def fetch(
-        self, keys: Sequence[pa.Array]
+        self, keys: Sequence[pa.Array], *, in_order: bool = True
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, npt.NDArray[np.int64]]:
-        """All rows with one of the keys: (which of the given keys, row, weight), keys in order."""
+        """All rows with one of the keys: (which of the given keys, row, weight), keys in order.
+
+        Who asks for no order gets keys in any; rows of one key are always in the order they came.
+        """
+
+    def drop(
+        self, rows: pa.RecordBatch, places: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]
+    ) -> None:
+        """Take rows away that the last fetch gave: `rows` are those at `places` of what it gave.
+
+        Weights are how often, at most as often as they are there. It does what inserting them with
+        negative weights does, but nothing has to be compared. Places are distinct, and so were the
+        keys; nothing else was done to the set since the fetch.
+        """
 
     def evict(self, bound_us: int) -> None:
         """Forget rows whose event time is at or below the bound."""

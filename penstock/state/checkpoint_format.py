@@ -32,7 +32,7 @@ from penstock.errors import BadFormat, ChecksumMismatch
 from penstock.limits import MIB
 from penstock.state.api import Change
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
-from penstock.stream.batches import decode_trusted, encode_trusted
+from penstock.stream.batches import decode_own, encode_trusted
 
 VERSION: Final = 1
 MAGIC: Final = b"PCK1"
@@ -310,7 +310,7 @@ def _read_sections(
         data = _read_exactly(read_at, section.at, section.bytes)
         if crc32c(data) != section.crc:
             raise ChecksumMismatch(f"section {section.name} of a checkpoint, byte {section.at}")
-        rows = decode_trusted(data, footer.schemas[section.schema])
+        rows = decode_own(data, footer.schemas[section.schema])
         if rows.num_rows != section.rows:
             raise BadFormat(f"{rows.num_rows} rows in a section of {section.rows}")
         if nodes is None:

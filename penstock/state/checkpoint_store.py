@@ -1,16 +1,18 @@
 """Checkpoint files of tasks, in a folder on any file system that pyarrow can open.
 
-    <root>/<query>.<version>/<stage>/<index>/<marker_lsn, 20 digits>-<instance>-<seal>.ckpt
+    <root>/<log>/<query>.<version>/<stage>/<index>/<marker_lsn, 20 digits>-<instance>-<seal>.ckpt
                                              the same with .<nonce>.new while it is being written
 
 Owns names, durability and deletion; the bytes are checkpoint_format.py's. A name holds the seal of
 its content, so no two writers, be they instances of which one is a zombie, ever write different
-bytes under one name.
+bytes under one name. It holds the log's id as well: queries of two logs may have one name and one
+root, and positions of the one say nothing of files of the other.
 
 Law: a file has its final name only when it is whole and durable; before that last step there is
 garbage at most. `read` returns what the reference stands for or raises. `sweep` deletes what its
-caller knows to be unused, by the positions in names of our own, and never because something is
-missing elsewhere (R38, R40).
+caller knows to be unused, by the positions in names of our own and of our log, and never because
+something is missing elsewhere (R38, R40). Files without a log in their path, as earlier versions
+wrote them, are read and never deleted: nothing says whose they are.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from penstock.state.checkpoint_format import (
     seal_of,
 )
 
+_LOG: Final = re.compile(r"[0-9a-f]{32}")
 #: query.version/stage/index: neither "..", nor an absolute path, nor a hidden file can match.
 _TASK: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\.[0-9]{1,10}/[0-9]{1,6}/[0-9]{1,6}")
 _FILE: Final = re.compile(r"(?P<lsn>[0-9]{20})-[0-9]{1,20}(-[0-9a-f]{8}\.ckpt|\.[0-9a-f]{16}\.new)")
@@ -78,12 +81,14 @@ class CheckpointRef:
 
     @property
     def task(self) -> str:
-        return self.path.rpartition("/")[0]
+        folder = self.path.rpartition("/")[0]
+        log, _, task = folder.partition("/")
+        return task if _LOG.fullmatch(log) else folder  # earlier versions had no log in it
 
     def check(self) -> None:
         """Raise BadFormat unless the path is one that `write` makes for these numbers."""
-        task, _, name = self.path.rpartition("/")
-        if not _TASK.fullmatch(task) or name != _name(self.marker_lsn, self.instance, self.crc):
+        name, wanted = self.path.rpartition("/")[2], _name(self.marker_lsn, self.instance, self.crc)
+        if not _TASK.fullmatch(self.task) or name != wanted:
             raise BadFormat(f"{self.path!r} is no path of this checkpoint")
 
 
@@ -94,9 +99,11 @@ def _name(marker_lsn: int, instance: int, seal: int) -> str:
 class CheckpointStore:
     """Blocking; may be used by several threads at once."""
 
-    def __init__(self, uri_or_path: str, folder: Folder | None = None) -> None:
+    def __init__(self, uri_or_path: str, log_id: str, folder: Folder | None = None) -> None:
         """`folder`: to use instead of opening what the URI or path names."""
+        assert _LOG.fullmatch(log_id), f"{log_id!r} is no log's id"
         self._shown = uri_or_path
+        self._log_id = log_id
         self._folder = folder or _open_folder(uri_or_path)
 
     def write(
@@ -116,14 +123,15 @@ class CheckpointStore:
         if not (0 <= marker_lsn < POSITION_MAX and 0 <= instance < POSITION_MAX):
             raise BadRequest(f"a checkpoint at marker {marker_lsn} of instance {instance}")
         meta = CheckpointMeta(task, marker_lsn, instance, fingerprint)
-        temporary = f"{task}/{marker_lsn:020}-{instance}.{secrets.token_hex(8)}.new"
+        home = f"{self._log_id}/{task}"
+        temporary = f"{home}/{marker_lsn:020}-{instance}.{secrets.token_hex(8)}.new"
         with self._reaching(f"checkpoint of {task}"):
-            self._folder.make_dirs(task)
+            self._folder.make_dirs(home)
             try:
                 pieces = _Counted(encode_checkpoint(meta, changes))
                 self._folder.write(temporary, pieces)
                 seal = seal_of(pieces.last)
-                path = f"{task}/{_name(marker_lsn, instance, seal)}"
+                path = f"{home}/{_name(marker_lsn, instance, seal)}"
                 self._folder.publish(temporary, path)
             except BaseException:
                 with suppress(OSError):  # a full disk must not stay full; sweep gets what is left
@@ -156,15 +164,16 @@ class CheckpointStore:
         paths of what was deleted, sorted.
         """
         _check_task(task)
+        home = f"{self._log_id}/{task}"
         deleted = []
         with self._reaching(f"checkpoints of {task}"):
-            for name in sorted(self._folder.names(task)):
+            for name in sorted(self._folder.names(home)):
                 match = _FILE.fullmatch(name)
                 if match is None or int(match["lsn"]) >= keep_from_lsn:
                     continue
                 with suppress(FileNotFoundError):  # somebody else sweeps too
-                    self._folder.delete(f"{task}/{name}")
-                    deleted.append(f"{task}/{name}")
+                    self._folder.delete(f"{home}/{name}")
+                    deleted.append(f"{home}/{name}")
         return deleted
 
     @contextmanager

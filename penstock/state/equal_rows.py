@@ -28,6 +28,18 @@ _NULL: Final = np.uint64(0xA5A5_5A5A_0F0F_F0F0)
 _HALF: Final = np.uint64(32)
 
 
+def _powers(count: int) -> Hashes:
+    return np.full(count, _FACTOR).cumprod(dtype=np.uint64)
+
+
+#: One for each word of a row: sums of multiples of them are equal for no likely rows.
+_FACTORS: Final = _powers(64)
+#: Pairs that are compared one by one, all at once: fewer take less time than to sort.
+_COMPARED_MAX: Final = 1 << 14
+#: Rows that are sorted by hash; more of them are put into a hash table, which costs more to begin.
+_SORTED_MAX: Final = 1 << 10
+
+
 @dataclass(frozen=True, slots=True)
 class _Words:
     """A column of fixed width as numbers that are equal where its values are, nulls aside."""
@@ -88,19 +100,27 @@ def _mix_in(hashes: Hashes, numbers: Hashes) -> Hashes:
     return hashes ^ (hashes >> _HALF)
 
 
-def first_equal(columns: Sequence[pa.Array], count: int, among: Ints | None = None) -> Ints:
+def first_equal(
+    columns: Sequence[pa.Array],
+    count: int,
+    among: Ints | None = None,
+    within: npt.NDArray[np.generic] | None = None,
+) -> Ints:
     """For each row, the first row that equals it, as grouping has it; of those `among` alone.
 
+    Rows are equal only `within` the same group, which is a number of 64 bits, if these are given.
     Every row is compared with the first one of its hash. Long values are hashed only if the short
     ones do not tell rows apart, and only rows of a hash that unequal rows share are compared as
     objects, one by one.
     """
     short, long = _split(columns)
+    if within is not None:
+        short.insert(0, _Words(within.view(np.int64), None))
     if among is not None:
         short, count = [word.take(among) for word in short], len(among)
     hashes = np.zeros(count, np.uint64)
-    for word in short:
-        hashes = _mix_in(hashes, word.mixed())
+    if short:
+        hashes = _mix_in(hashes, _combined(short))
     pairs = _Pairs(hashes) if short or not long else None
     if pairs is not None and pairs.are_equal(short, long, among):
         return pairs.first
@@ -112,11 +132,23 @@ def first_equal(columns: Sequence[pa.Array], count: int, among: Ints | None = No
     rows = np.flatnonzero(np.isin(pairs.codes, pairs.codes[pairs.unequal]))
     seen: dict[object, int] = {}
     places = pa.array(rows if among is None else among[rows])
+    own = short[0].numbers[rows].tolist() if within is not None else [0] * len(rows)
     objects = key_objects([column.take(places) for column in columns], len(rows))
     pairs.first[rows] = [
-        seen.setdefault(key, row) for key, row in zip(objects, rows.tolist(), strict=True)
+        seen.setdefault((group, key), row)
+        for group, key, row in zip(own, objects, rows.tolist(), strict=True)
     ]
     return pairs.first
+
+
+def _combined(words: Sequence[_Words]) -> Hashes:
+    """One number per row: a sum of its words, each times a factor of its own."""
+    numbers = np.stack([word.mixed() for word in words])
+    factors = _FACTORS[: len(words)]
+    if len(factors) < len(words):
+        factors = _powers(len(words))
+    sums: Hashes = (numbers * factors[:, None]).sum(axis=0, dtype=np.uint64)
+    return sums
 
 
 class _Pairs:
@@ -164,11 +196,21 @@ def _split(columns: Sequence[pa.Array]) -> tuple[list[_Words], list[pa.Array]]:
 
 def group_rows(columns: Sequence[pa.Array], count: int) -> tuple[Ints, Ints]:
     """The first row of each group of equal rows, in order, and each row's place among them."""
-    return np.unique(first_equal(columns, count), return_inverse=True)
+    first = first_equal(columns, count)
+    leads = first == np.arange(count)
+    return leads.nonzero()[0], (leads.cumsum() - 1)[first]
 
 
 def _group(hashes: Hashes) -> tuple[Ints, Ints]:
-    """Hashes numbered in order of appearance, and the first row of each."""
+    """Hashes as small numbers, and the first row of each number."""
+    if len(hashes) <= _SORTED_MAX:
+        order = hashes.argsort(kind="stable")
+        ordered = hashes[order]
+        begins = np.ones(len(hashes), bool)
+        begins[1:] = ordered[1:] != ordered[:-1]
+        codes = np.empty(len(hashes), np.int64)
+        codes[order] = begins.cumsum() - 1
+        return codes, order[begins]
     encoded = pa.array(hashes).dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     leaders = np.empty(len(encoded.dictionary), np.int64)
@@ -227,3 +269,37 @@ def are_equal(left: pa.Array, right: pa.Array) -> Mask:
 def _missing(column: pa.Array) -> Mask:
     missing: Mask = column.is_null().to_numpy(zero_copy_only=False)
     return missing
+
+
+def add_up(rows: pa.RecordBatch, weights: Ints) -> tuple[pa.RecordBatch, Ints]:
+    """Equal rows become one with the sum of their weights; those that cancel vanish."""
+    if not (weights < 0).any():
+        return rows, weights
+    first = first_equal(rows.columns, len(weights))
+    totals = np.zeros(len(weights), np.int64)
+    np.add.at(totals, first, weights)
+    kept = totals.nonzero()[0]
+    return rows.take(pa.array(kept)), totals[kept]
+
+
+def strike_out(
+    groups: npt.NDArray[np.generic], rows: pa.RecordBatch, weights: Ints
+) -> tuple[Ints, Ints]:
+    """Equal rows of equal groups become one; which rows remain, and their weights.
+
+    Only groups with a negative weight are looked at.
+    """
+    touched = _is_among(groups, groups[weights < 0]).nonzero()[0]
+    first = touched[first_equal(rows.columns, len(weights), touched, within=groups)]
+    totals = weights.copy()
+    totals[touched] = 0
+    np.add.at(totals, first, weights[touched])
+    kept = totals.nonzero()[0]
+    return kept, totals[kept]
+
+
+def _is_among(values: npt.NDArray[np.generic], chosen: npt.NDArray[np.generic]) -> Mask:
+    if len(values) * len(chosen) > _COMPARED_MAX:
+        return np.isin(values, chosen)
+    among: Mask = (values[:, None] == chosen).any(axis=1)
+    return among

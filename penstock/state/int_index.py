@@ -79,11 +79,11 @@ class IntIndex:
         slots = self._find(words, hashes)
         is_new = slots < 0
         if is_new.any():
-            fresh = words[is_new]
-            first, places = _distinct(fresh, hashes[is_new])
+            fresh, of_fresh = words[is_new], hashes[is_new]
+            first, places = _distinct(fresh, of_fresh)
             made = np.empty(len(first), np.int64)
             made[np.argsort(first, kind="stable")] = self._take(len(first))
-            self._insert(fresh[first], made)
+            self._insert(fresh[first], of_fresh[first], made)
             slots[is_new] = made[places]
         return slots, is_new
 
@@ -97,13 +97,13 @@ class IntIndex:
             self._alive = np.concatenate([self._alive, np.zeros(more, bool)])
         return [*reused, *range(start, self.next)]
 
-    def _insert(self, words: Ints, slots: Ints) -> None:
+    def _insert(self, words: Ints, hashes: Ints, slots: Ints) -> None:
         self._words[slots] = words
         self._alive[slots] = True
         if (self._used + len(slots)) * _FULL > len(self._places):
             self._rebuild()
         else:
-            self._put(self._hash(words), slots)
+            self._put(hashes, slots)
 
     def _rebuild(self) -> None:
         """Makes room, and drops the marks of deleted places."""
@@ -159,16 +159,14 @@ class IntIndex:
     def _hash(self, words: Ints) -> Ints:
         """One number per key, equal for equal keys."""
         hashes = words[:, 0]
-        with np.errstate(over="ignore"):
-            for word in range(1, self._width):
-                hashes = (hashes * _MIX) ^ (hashes >> np.int64(29)) ^ words[:, word]
+        for word in range(1, self._width):  # arrays wrap around without a warning
+            hashes = (hashes * _MIX) ^ (hashes >> np.int64(29)) ^ words[:, word]
         return hashes
 
     def _home(self, hashes: Ints) -> Ints:
         """The place where the search begins: the upper bits of a product."""
         shift = _U(65 - len(self._places).bit_length())
-        with np.errstate(over="ignore"):
-            return ((hashes.view(_U) * _FACTOR) >> shift).astype(np.int64)
+        return ((hashes.view(_U) * _FACTOR) >> shift).astype(np.int64)
 
 
 def _distinct(words: Ints, hashes: Ints) -> tuple[Ints, Ints]:

@@ -219,6 +219,10 @@ def _to_column(numbers: npt.NDArray[np.int64], missing: Mask, kind: pa.DataType)
     """The inverse of canonical_ints."""
     values = numbers.view(np.float64) if pt.is_floating(kind) else numbers
     column = pa.array(values, mask=missing if missing.any() else None)
+    if column.type == kind:
+        return column
+    if pt.is_temporal(kind) and kind.bit_width == 64:
+        return column.view(kind)
     if pt.is_date32(kind) or pt.is_time32(kind):
         column = column.cast(pa.int32())
     return column.cast(kind, safe=False)

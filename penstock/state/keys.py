@@ -35,14 +35,17 @@ _GOLDEN: Final = _U(0x9E3779B97F4A7C15)
 _NULL: Final = _U(0xA5A5_5A5A_0F0F_F0F0)
 _BASE: Final = _U(31)
 _POWERS_MIN: Final = 256
+#: Types whose values are integers of 64 bits, as they are in memory.
+WORDS: Final = frozenset(
+    kind.id for kind in (pa.int64(), pa.timestamp("us"), pa.time64("us"), pa.duration("us"))
+)
 
 
 def hash_columns(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """One hash per row."""
     hashes = np.zeros(rows, _U)
-    with np.errstate(over="ignore"):
-        for column in columns:
-            hashes = _mix(hashes * _BASE + _hash(column))
+    for column in columns:  # arrays wrap around without a warning
+        hashes = _mix(hashes * _BASE + _hash(column))
     return hashes
 
 
@@ -81,8 +84,12 @@ def _hash(column: pa.Array) -> Hashes:
 def canonical_ints(column: pa.Array) -> npt.NDArray[np.int64]:
     """A column of fixed width as int64, equal exactly where Spark groups; nulls are 0."""
     kind = column.type
+    if kind.id in WORDS and not column.null_count and len(column):
+        return np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset)
     if pt.is_floating(kind):
-        floats = pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+        if column.null_count:
+            column = pc.fill_null(column, 0.0)
+        floats = column.to_numpy(zero_copy_only=False).astype(np.float64)
         floats = np.where(np.isnan(floats), np.nan, floats) + 0.0
         return floats.view(np.int64)
     if pt.is_boolean(kind):

@@ -8,6 +8,10 @@ batches.py      record batch <-> payload: Arrow IPC without schema, split to siz
 rows.py         dicts, pandas, Arrow -> batches of the schema, or an error naming row and column
 json_lines.py   rows <-> one line of JSON each, exact for every type
 registration.py how a stream stands in the log: its name, tag, metadata key and value
+lanes.py        the shares of a stream that tasks read side by side
+metadata.py     columns that say where a row stands in the log
+earliest.py     where what is left of a trimmed stream begins
+times.py        moments as the log has them
 positions.py    earliest, latest, an LSN or a time -> an LSN
 groups.py       rows -> the groups of entries that an append makes of them
 tail.py         a stream followed, batch by batch

@@ -3,12 +3,12 @@
 Owns the cut: one entry per batch, batches split to the size of a payload, entries packed into
 groups (log/client/packing.py). All checking and encoding happens here, before anything is sent.
 Law: the same rows, given in the same form, are cut the same way each time, so a replay has the
-shape of what it repeats.
+shape of what it repeats; with the same turns, its entries are in the same lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from penstock.limits import PAYLOAD_BYTES_MAX
 from penstock.log.client.packing import pack
 from penstock.log.records import Appended, NewEntry
 from penstock.stream.batches import encode_batch, split_batch
-from penstock.stream.registration import stream_tag
+from penstock.stream.lanes import Lanes
 from penstock.stream.rows import to_batches
 
 Group = list[NewEntry]
@@ -51,14 +51,16 @@ class RowsAppended:
         return bool(self.groups) and all(group.duplicate for group in self.groups)
 
 
-def make_groups(rows: object, *, name: str, schema: pa.Schema) -> list[Group]:
+def make_groups(
+    rows: object, *, schema: pa.Schema, lanes: Lanes, turns: Iterator[int]
+) -> list[Group]:
     """The groups to append, in order. Raises BadRow, BadRequest or TooLarge."""
-    tags = (stream_tag(name),)
     entries: list[NewEntry] = []
     first_row = 0
     for batch in to_batches(rows, schema):
-        for piece in split_batch(batch, PAYLOAD_BYTES_MAX, first_row=first_row):
-            entries.append(NewEntry(encode_batch(piece), tags, rows=piece.num_rows))
+        for whole in split_batch(batch, PAYLOAD_BYTES_MAX, first_row=first_row):
+            for piece, tags in lanes.split(whole, next(turns)):
+                entries.append(NewEntry(encode_batch(piece), tags, rows=piece.num_rows))
         first_row += batch.num_rows
     return list(pack(entries))
 

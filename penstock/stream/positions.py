@@ -1,18 +1,22 @@
 """Positions as users say them: earliest, latest, an LSN or a time; and the LSN that they mean.
 
 Law: ranges are [start, end) whatever way their ends are said. A time means the first entry appended
-at or after it; a time that has not come yet means the tail now.
+at or after it; a time that has not come yet means the tail now. "earliest" in streams means where
+what is left of them can be read from (earliest.py); without streams it is the log's trim point.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.core.tails import FOREVER
+from penstock.stream.earliest import find_earliest, tell
+from penstock.stream.times import to_time_ms
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -20,14 +24,24 @@ LATEST: Final = "latest"
 #: "earliest", "latest", an LSN, or a datetime (UTC if it has no zone).
 Position = str | int | datetime
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
+def resolve_position(
+    client: BlockingLog,
+    position: Position,
+    streams: Sequence[str] = (),
+    *,
+    beginning: int = 0,
+) -> Lsn:
+    """The LSN that the position means now. Raises BadRequest for anything that is no position.
 
-def resolve_position(client: BlockingLog, position: Position) -> Lsn:
-    """The LSN that the position means now. Raises BadRequest for anything that is no position."""
+    With streams, which have nothing below `beginning`, "earliest" also says what is passed over.
+    """
     if position == EARLIEST:
-        return client.bounds().trim_point
+        if not streams:
+            return client.bounds().trim_point
+        found = client.run(lambda log: find_earliest(log, streams, Lsn(beginning)))
+        tell(found, streams)
+        return found.lsn
     if position == LATEST:
         return client.bounds().tail
     if isinstance(position, datetime):
@@ -47,16 +61,6 @@ def parse_position(text: str) -> Position:
         return datetime.fromisoformat(text)
     except ValueError:
         raise _no_position(text) from None
-
-
-def to_time_ms(time: datetime) -> int:
-    """Milliseconds since 1970, rounded up: append times are whole ones, and none before counts."""
-    aware = time if time.utcoffset() is not None else time.replace(tzinfo=UTC)
-    return max(-((_EPOCH - aware) // _MILLISECOND), 0)
-
-
-def from_time_ms(time_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=time_ms)
 
 
 def _no_position(given: object) -> BadRequest:

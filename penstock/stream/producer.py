@@ -1,13 +1,17 @@
 """A named producer of a stream: what it appends is in the log once, however often it is sent.
 
 Owns the numbering of batches for programs that restart. A seq counts entries: an append of up to
-one payload (1 MiB) takes one, a larger one takes one per piece. Law: the append at a seq takes
-effect once; sent again, also by a later process, it is acknowledged with its first LSNs.
+one payload (1 MiB) takes one, a larger one takes one per piece; where the stream has a key, each
+takes one per lane that it has rows of. So go on at `next_seq`, not at a count of appends. Law: the
+append at a seq takes effect once; sent again, also by a later process, it is acknowledged with its
+first LSNs.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+import zlib
 from typing import Final, Self
 
 import pyarrow as pa
@@ -20,6 +24,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.group_format import encode_body
 from penstock.log.records import Appended
 from penstock.stream.groups import Group, RowsAppended, append_groups, make_groups
+from penstock.stream.lanes import Lanes
 from penstock.wire import messages as m
 
 #: Between a stream's name and a producer's id, in the name under which the log knows the producer.
@@ -35,12 +40,14 @@ class StreamProducer:
     """
 
     def __init__(
-        self, client: BlockingLog, appender: BlockingAppender, *, name: str, schema: pa.Schema
+        self, client: BlockingLog, appender: BlockingAppender, *, schema: pa.Schema, lanes: Lanes
     ) -> None:
         self._client = client
         self._appender = appender
-        self._name = name
         self._schema = schema
+        self._lanes = lanes
+        #: Which lane has the first turn; the same for all instances, as a replay needs it.
+        self._first_turn = zlib.crc32(appender.producer.encode())
         # Two appends on their way at once could travel as one group; a replay of either would then
         # not find its own.
         self._lock = threading.Lock()
@@ -65,7 +72,6 @@ class StreamProducer:
         appended. Higher: SeqGap. Raises Unknown for a replay of what has been trimmed: it was
         appended once, continue at `next_seq`.
         """
-        groups = make_groups(rows, name=self._name, schema=self._schema)
         with self._lock:
             place = self.next_seq if seq is None else seq
             if place > self.next_seq or place < 0:
@@ -73,6 +79,8 @@ class StreamProducer:
                     f"seq {place} of producer {self._appender.producer}: "
                     f"the next is {self.next_seq}"
                 )
+            turns = itertools.count(self._first_turn + place)
+            groups = make_groups(rows, schema=self._schema, lanes=self._lanes, turns=turns)
 
             def append(group: Group) -> Appended:
                 nonlocal place

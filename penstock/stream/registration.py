@@ -1,7 +1,8 @@
 """How a stream stands in the log: its name, its tag, its metadata key and value.
 
 Owns the JSON under `stream/<name>` (docs/formats.md, "Stream definitions"): version, DDL for
-people, the schema as a base64 Arrow IPC message, when it was created, and where it begins.
+people, the schema as a base64 Arrow IPC message, when it was created, where it begins, and its
+lanes. One with lanes is of version 2: programs that know of none must not append to it.
 Law: decode(encode(r)) equals r, and whatever else stands there raises BadFormat.
 """
 
@@ -22,6 +23,7 @@ from penstock.stream.ddl import to_ddl
 from penstock.stream.schema import decode_schema, encode_schema
 
 VERSION: Final = 1
+VERSION_LANES: Final = 2
 KEY_PREFIX: Final = "stream/"
 TAG_PREFIX: Final = "s/"
 
@@ -38,6 +40,9 @@ class Registration:
     created_ms: int
     #: Where it begins: what stands below belongs to an earlier life, of a query that began anew.
     start_lsn: Lsn = Lsn(0)
+    #: How many, and the columns by which rows are spread over them (lanes.py).
+    lanes: int = 1
+    key: tuple[str, ...] = ()
 
     @property
     def ddl(self) -> str:
@@ -71,20 +76,28 @@ def encode_registration(registration: Registration) -> bytes:
     }
     if registration.start_lsn:
         value["start_lsn"] = registration.start_lsn
+    if registration.lanes > 1 or registration.key:
+        value["version"] = VERSION_LANES
+        value["lanes"] = registration.lanes
+        value["key"] = list(registration.key)
     return json.dumps(value).encode()
 
 
 def decode_registration(name: str, data: bytes) -> Registration:
     try:
         fields: Any = json.loads(data)
-        if fields["version"] != VERSION:
+        if fields["version"] not in (VERSION, VERSION_LANES):
             raise BadFormat(
-                f"stream {name} has version {fields['version']}, this program reads {VERSION}: "
-                "use a newer one"
+                f"stream {name} has version {fields['version']}, this program reads up to "
+                f"{VERSION_LANES}: use a newer one"
             )
         encoded = base64.b64decode(fields["schema"], validate=True)
         created_ms = int(fields["created_ms"])
         start_lsn = Lsn(int(fields.get("start_lsn", 0)))
+        lanes = int(fields.get("lanes", 1))
+        key = tuple(map(str, fields.get("key", ())))
+        if lanes < 1:
+            raise ValueError(f"{lanes} lanes")
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise BadFormat(f"stream {name} is registered with bytes that cannot be read") from error
-    return Registration(name, decode_schema(encoded), created_ms, start_lsn)
+    return Registration(name, decode_schema(encoded), created_ms, start_lsn, lanes, key)

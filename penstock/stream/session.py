@@ -18,12 +18,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.errors import GuardFailed, NotFound, SchemaMismatch
+from penstock.errors import BadRequest, GuardFailed, NotFound, SchemaMismatch
 from penstock.ids import Lsn
 from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
-from penstock.log.embedded import default_data_dir, endpoint
+from penstock.log.directories import default_data_dir
+from penstock.log.embedded import endpoint
 from penstock.log.records import Guard, SetKey
+from penstock.stream.lanes import LANES_DEFAULT, check_lanes
 from penstock.stream.positions import Position, resolve_position
 from penstock.stream.registration import (
     KEY_PREFIX,
@@ -105,14 +107,38 @@ class Log:
         """The log itself: entries, tags, guards, metadata (penstock.log.api)."""
         return self._client
 
-    def create_stream(self, name: str, schema: pa.Schema | str) -> Stream:
+    def create_stream(
+        self,
+        name: str,
+        schema: pa.Schema | str,
+        *,
+        lanes: int | None = None,
+        key: Sequence[str] | None = None,
+    ) -> Stream:
         """Create a stream, or find it if it exists with an equal schema.
 
-        `schema` is Spark DDL text ("auction long, ts timestamp NOT NULL") or a `pyarrow.Schema`.
-        Raises SchemaMismatch, naming each column that differs, if it exists with another schema.
+        Args:
+            name: Letters, digits, `_`, `.` and `-`.
+            schema: Spark DDL text ("auction long, ts timestamp NOT NULL") or a `pyarrow.Schema`.
+            lanes: The shares of the stream that tasks of a query can read side by side, for ever;
+                16 if nothing is said.
+            key: Columns: rows that are equal in them are in one lane, in the order in which they
+                were appended. Rows of one append are cut into one entry for each lane, so rows of
+                different keys may stand in another order. By default each entry goes to the next
+                lane as it is.
+
+        Raises:
+            SchemaMismatch: It exists with another schema, lanes or key; each difference is named.
+            BadRequest: The name, the number of lanes or the key cannot be used.
         """
         check_name(name)
-        wanted = Registration(name, normalise(schema), time.time_ns() // 1_000_000)
+        fitting = normalise(schema)
+        if isinstance(key, str):
+            raise BadRequest(f"key={key!r}: give a list of columns")
+        count = LANES_DEFAULT if lanes is None else lanes
+        check_lanes(name, fitting, count, key or ())
+        created_ms = time.time_ns() // 1_000_000
+        wanted = Registration(name, fitting, created_ms, lanes=count, key=tuple(key or ()))
         registration = self._find(name)
         if registration is None:
             try:
@@ -125,6 +151,13 @@ class Log:
         difference = describe_difference(registration.schema, wanted.schema)
         if difference:
             raise SchemaMismatch(f"stream {name} exists with another schema: {difference}")
+        if lanes is not None and lanes != registration.lanes:
+            raise SchemaMismatch(
+                f"stream {name} exists with {registration.lanes} lanes, which it keeps, not {lanes}"
+            )
+        if key is not None and tuple(key) != registration.key:
+            has = f"the key {', '.join(registration.key)}" if registration.key else "no key"
+            raise SchemaMismatch(f"stream {name} exists with {has}, and keeps that")
         return Stream(self._client, registration, self._found_by)
 
     def stream(self, name: str) -> Stream:

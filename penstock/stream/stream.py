@@ -7,7 +7,9 @@ batch (groups.py). Law: `read` gives back the rows that were appended, in log or
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import itertools
+import random
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -17,16 +19,17 @@ import pyarrow as pa
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.stream.groups import RowsAppended, append_groups, make_groups
+from penstock.stream.lanes import LANES_MAX, lanes_of
 from penstock.stream.positions import (
     EARLIEST,
     LATEST,
     Position,
-    from_time_ms,
     resolve_position,
 )
 from penstock.stream.producer import StreamProducer, producer_name
 from penstock.stream.registration import Registration
 from penstock.stream.tail import StreamTail
+from penstock.stream.times import from_time_ms
 
 
 class Stream:
@@ -45,6 +48,10 @@ class Stream:
         self._registration = registration
         #: What the log was connected with, as options: queries over the stream find it by them.
         self._found_by = found_by
+        #: How rows are spread over its lanes.
+        self.spread = lanes_of(registration)
+        #: Programs that append little begin at different lanes.
+        self._turns = itertools.count(random.randrange(LANES_MAX))
 
     @property
     def name(self) -> str:
@@ -64,6 +71,16 @@ class Stream:
         return from_time_ms(self._registration.created_ms)
 
     @property
+    def lanes(self) -> int:
+        """As many tasks of a query can read it side by side."""
+        return self.spread.count
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns whose equal values are in one lane; none: entries take turns."""
+        return self.spread.key
+
+    @property
     def start_lsn(self) -> Lsn:
         """Where it begins: what stands below belongs to an earlier life of it."""
         return self._registration.start_lsn
@@ -77,7 +94,7 @@ class Stream:
         atomic groups, and an error then says how many rows were appended before it. After `Unknown`
         use `producer` to send again without a risk of duplicates.
         """
-        groups = make_groups(rows, name=self.name, schema=self.schema)
+        groups = make_groups(rows, schema=self.schema, lanes=self.spread, turns=self._turns)
         return append_groups(groups, self._client.append)
 
     def producer(self, id: str) -> StreamProducer:
@@ -86,14 +103,14 @@ class Stream:
         Fences every producer of this stream that was opened before under the same id.
         """
         appender = self._client.appender(producer_name(self.name, id))
-        return StreamProducer(self._client, appender, name=self.name, schema=self.schema)
+        return StreamProducer(self._client, appender, schema=self.schema, lanes=self.spread)
 
     def read(self, start: Position = EARLIEST, end: Position | None = None) -> pa.Table:
         """The rows in [start, end) that are there now, as one table.
 
         Positions are "earliest", "latest", an LSN, or a datetime (append time; UTC if it has no
         zone). `end` None, or beyond the tail, means the tail now. Raises Trimmed for a start below
-        the trim point.
+        the trim point, or before a commit that has lost rows to a trim; "earliest" is after those.
         """
         tail = self._client.bounds().tail
         last = tail if end is None else min(self.resolve(end), tail)
@@ -119,17 +136,22 @@ class Stream:
 
     def resolve(self, position: Position) -> Lsn:
         """The LSN that a position means in this stream now: none is before its beginning."""
-        lsn = resolve_position(self._client, position)
-        return Lsn(max(lsn, self._registration.start_lsn))
+        beginning = self._registration.start_lsn
+        lsn = resolve_position(self._client, position, (self.name,), beginning=beginning)
+        return Lsn(max(lsn, beginning))
 
-    def df(self, spark: Any) -> Any:
+    def df(self, spark: Any, *, metadata: Sequence[str] = ()) -> Any:
         """The stream as a streaming DataFrame: for `penstock.start`, and for Spark's own engine.
 
-        The same as spark.readStream.format("penstock") with the options that find it.
+        The same as spark.readStream.format("penstock") with the options that find it. `metadata`
+        are columns that say where a row stands in the log, beside its own: "_lsn", "_time" (when it
+        was appended), "_producer", "_stream".
         """
         # By its name: what knows Spark stands below this package.
         importlib.import_module("penstock.connector.registering").register(spark)
         reader = spark.readStream.format("penstock").option("stream", self.name)
+        if metadata:
+            reader = reader.option("metadata", ",".join(metadata))
         return reader.options(**self._found_by).load()
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ from penstock.limits import CREDIT_BYTES_DEFAULT, SUBSCRIPTION_TAGS_MAX
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender_core import check_submission
 from penstock.log.client.client import changes_of
+from penstock.log.core.producers import AppendedGroup
 from penstock.log.core.sequencer import (
     Answer,
     OldDuplicate,
@@ -27,7 +28,7 @@ from penstock.log.core.sequencer import (
     Sequencer,
     decide_duplicate,
 )
-from penstock.log.core.state import AppendedGroup, LogState
+from penstock.log.core.state import LogState
 from penstock.log.core.tails import FOREVER, Deliver, DurableGroup, Effect, Tails, cut_group
 from penstock.log.group_format import (
     CLAIM,
@@ -229,7 +230,7 @@ class MemoryLog:
                 cut = cut_group(group, effect.tags, effect.start, effect.end)
                 records += [b"".join(cut)] if cut else []
                 looked = Lsn(min(group.end_lsn, effect.end))
-            self._perform(self._tails.piece_read(effect.id, records, looked, 0))
+            self._perform(self._tails.piece_read(effect, records, looked, 0))
 
     async def read(
         self, tags: Sequence[str] | None = None, *, start: int = 0, end: int | None = None

@@ -3,5 +3,6 @@
 frames.py         cut a byte stream into frames, with limits and CRC
 messages.py       the messages and their encoding
 node_messages.py  those between proxies and storage nodes
+proof.py          both sides prove the token, and neither shows it
 errors.py         error classes as wire codes
 """

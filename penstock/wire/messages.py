@@ -28,7 +28,7 @@ Decoder = Callable[[bytes, int], tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First on every connection. The token is compared in constant time.
+    """After the challenge. The frame's body proves the token (proof.py).
 
     `session` is the same on all connections of one client object: the newest silences the others.
     `log` names one of a proxy's logs; a server of one log has no names. `reads`: only reads will
@@ -36,7 +36,6 @@ class Hello:
     """
 
     KIND: ClassVar = 1
-    token: str
     client: str
     session: str = ""
     log: str = ""
@@ -223,6 +222,38 @@ class Pong:
     KIND: ClassVar = 24
 
 
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """First on every connection, to a log server, a proxy or a node; see proof.py."""
+
+    KIND: ClassVar = 25
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The answer to `Meet`: the server's nonce, and its proof that it knows the token."""
+
+    KIND: ClassVar = 26
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetMetrics:
+    """Instead of a `Hello`, so that no log is opened. The frame's body proves the token."""
+
+    KIND: ClassVar = 27
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsText:
+    """What `GET /metrics` answers. Nothing else may be asked on this connection."""
+
+    KIND: ClassVar = 28
+    text: str
+
+
 Message = (
     Hello
     | Welcome
@@ -248,6 +279,10 @@ Message = (
     | LogBounds
     | Ping
     | Pong
+    | Meet
+    | Challenge
+    | GetMetrics
+    | MetricsText
 )
 
 MESSAGES: dict[int, type[Message]] = {cls.KIND: cls for cls in typing.get_args(Message)}

@@ -1,6 +1,7 @@
 """The messages between proxies and storage nodes, as frames; kinds 64 and up.
 
-A connection is to one life of a node: `NodeHello` names the cookie that the caller believes in.
+A connection begins as one to a log server does: `messages.Meet`, `Challenge` (proof.py). It is to
+one life of a node: `NodeHello` names the cookie that the caller believes in.
 After a `NodeWelcome` with `trusted` false the node has lost something since (a disk, a piece of its
 journal): it may still show what it has, but takes nothing and never says that it has not (R05).
 
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.errors import BadFormat
-from penstock.wire.messages import Failed, decode_as, encode_as
+from penstock.wire.messages import Challenge, Failed, Meet, decode_as, encode_as
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHello:
-    """`cookie` empty: for status only, nothing of segments is answered."""
+    """`cookie` empty: for status only, nothing of segments is answered.
+
+    The frame's body proves the token.
+    """
 
     KIND: ClassVar = 64
-    token: str
     name: str
     cookie: str
 
@@ -154,6 +157,8 @@ NodeMessage = (
     | GetNodeStatus
     | NodeStatus
     | Failed
+    | Meet
+    | Challenge
 )
 
 NODE_MESSAGES: dict[int, type[NodeMessage]] = {

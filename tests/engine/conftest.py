@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from embedded_server import stop_server
+from embedded_server import end_log
 
 import penstock
 
@@ -32,7 +32,7 @@ def own_log(tmp_path: Path) -> Iterator[penstock.Log]:
 def open_log(directory: Path) -> Iterator[penstock.Log]:
     with penstock.connect(directory) as opened:
         yield opened
-    stop_server(directory)
+    end_log(directory)
 
 
 @pytest.fixture(scope="session")

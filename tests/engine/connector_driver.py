@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.java import brief_java
+
 import penstock
 
 IN = "id long NOT NULL, k long NOT NULL, v long NOT NULL"
@@ -71,8 +73,7 @@ def say(**fields: object) -> None:
 def make_session(master: str) -> Any:
     from pyspark.sql import SparkSession
 
-    # Short lives: code that is compiled once is good enough, and starts sooner.
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+    java = brief_java()
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
@@ -137,7 +138,15 @@ class Queries:
             for name, query in list(self.running.items()):
                 if not query.isActive:
                     say(event="failed", query=name, error=str(query.exception()))
-                    self.running[name] = self._starts[name]()
+                    self._start_again(name)
+
+    def _start_again(self, name: str) -> None:
+        """The next turn tries again if that fails, as it does beside a second driver."""
+        try:
+            self.running[name] = self._starts[name]()
+        except Exception as error:
+            say(event="note", query=name, error=str(error)[:200])
+            time.sleep(0.5)
 
     def flush(self) -> None:
         """Until both have processed everything, however often they are started again meanwhile."""

@@ -87,6 +87,9 @@ class MemoryClient:
         answer = run(call(self._log))
         return SimpleNamespace(wait=lambda: answer)
 
+    def run(self, call: Callable[[Any], Any]) -> Any:
+        return run(call(self._log))
+
     def append_nowait(self, entries: Any) -> Future[Any]:
         sent: Future[Any] = Future()
         sent.set_result(self.append(entries))
@@ -369,17 +372,25 @@ class Place:
         #: Also the query's id: several places may be in one log.
         self.name = f"p{number}"
         self.streams = [self.name + suffix for suffix in kind.suffixes]
-        for stream in self.streams:
-            self.log.create_stream(stream, DDL)
+        self._opened = [self.log.create_stream(stream, DDL) for stream in self.streams]
+        #: What counted when the log was last read, and its tail then.
+        self._rows: list[int] = []
+        self._tail = -1
 
     def query(self, directory: str = "/c") -> Query:
         return self.kind(self, directory)
 
     def rows(self) -> list[int]:
-        """What counts, which has to be the same in all streams of one commit."""
-        found = [self.log.stream(name).read()["n"].to_pylist() for name in self.streams]
-        assert all(one == found[0] for one in found), f"torn between streams: {found}"
-        return [*found[0]]
+        """What counts, which has to be the same in all streams of one commit.
+
+        A log that has not grown holds what it held.
+        """
+        tail = self.log.bounds().tail
+        if tail != self._tail:
+            found = [stream.read()["n"].to_pylist() for stream in self._opened]
+            assert all(one == found[0] for one in found), f"torn between streams: {found}"
+            self._rows, self._tail = found[0], tail
+        return [*self._rows]
 
     def markers(self) -> int:
         entries = self.log.client.read([f"s/{self.streams[0]}"])

@@ -37,7 +37,7 @@ from penstock.runtime.control import Assign, Hello, Place, decode_message
 from penstock.runtime.registry import decode_query
 
 HERE = Path(__file__).parent
-SPARK_WORK = Path(pyspark.__file__).parent / "work"
+SPARK_WORK = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "work"
 DRIVER_SECONDS = 90.0
 #: Between two appends of the feed.
 FEED_SECONDS = 0.25

@@ -20,6 +20,7 @@ from typing import Any
 
 import fire_queries as fire
 import pyarrow as pa
+from harness.java import brief_java
 from penstock_bench.nexmark.generator import Generator
 
 import penstock
@@ -33,8 +34,7 @@ def say(**fields: object) -> None:
 def make_session(master: str) -> Any:
     from pyspark.sql import SparkSession
 
-    # Short lives: code that is compiled once is good enough, and starts sooner.
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+    java = brief_java()
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
@@ -49,7 +49,7 @@ def make_session(master: str) -> Any:
     builder = SparkSession.builder.master(master).appName("penstock-fire")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return penstock.tuned(builder).getOrCreate()
 
 
 def start_all(spark: Any, log: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def start_all(spark: Any, log: Any, options: argparse.Namespace) -> dict[str, An
             log=log,
             checkpoints=str(options.checkpoints),
             checkpoint_interval=2.0,
+            replicas=1 if name in ("q5", "words") else 0,
         )
         for name in options.queries.split(",")
     }

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from penstock_bench.recovery import QUICK, run_bench
 
 
+@pytest.mark.soak
 def test_state_is_built_lost_and_resumed_with_checkpoints_and_without(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -16,21 +16,24 @@ from pathlib import Path
 
 import pytest
 from embedded_server import is_dead, stop_server
+from harness.java import brief_java
 from harness.server_process import free_port
 from harness.waiting import wait_until
 
 #: Two stages, two workers; prints what came out, and the processes that the workers ran in.
 SCRIPT = """
 import sys
+import time
 import penstock
 from penstock.runtime.control import Hello, decode_message
 from pyspark.sql import SparkSession
 
-master, directory = sys.argv[1:]
+master, directory, java = sys.argv[1:]
 spark = (
     SparkSession.builder.master(master)
     .config("spark.ui.enabled", "false")
     .config("spark.log.level", "ERROR")
+    .config("spark.executor.extraJavaOptions", java)
     .getOrCreate()
 )
 with penstock.connect(directory) as log:
@@ -42,11 +45,17 @@ with penstock.connect(directory) as log:
     numbers.append([{"n": n} for n in range(1000, 2000)])
     query.processAllAvailable()
     result = sorted(tuple(row.values()) for row in query.result().to_pylist())
+    for _ in range(100):
+        cores = query.lastProgress["cores"]
+        if cores["held"] == 2:
+            break
+        time.sleep(0.1)
     query.stop()
     assert query.exception() is None
     entries = log.client.read(["ctl/sums"], start=0)
     said = [decode_message(entry.payload) for entry in entries]
     print("result", result)
+    print("cores", cores["held"], cores["total"], cores["left"])
     print("workers", *(message.pid for message in said if isinstance(message, Hello)))
 spark.stop()
 """
@@ -58,7 +67,7 @@ def run_script(master: str, directory: Path) -> dict[str, str]:
     script = directory.parent / "pipeline.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(script), master, str(directory)],
+        [sys.executable, str(script), master, str(directory), brief_java()],
         capture_output=True,
         text=True,
         timeout=90,
@@ -72,6 +81,7 @@ def run_script(master: str, directory: Path) -> dict[str, str]:
 
 def check(said: dict[str, str]) -> None:
     assert said["result"] == str(EXPECTED)
+    assert said["cores"] == "2 2 0"
     pids = [int(pid) for pid in said["workers"].split()]
     assert len(pids) == 2, "a worker was started twice"
     wait_until(lambda: all(map(is_dead, pids)), "a worker lives on after its query was stopped")
@@ -107,7 +117,7 @@ def standalone_cluster(directory: Path) -> Iterator[str]:
 def spark_class(directory: Path, arguments: list[str]) -> Iterator[None]:
     import pyspark
 
-    home = Path(pyspark.__file__).parent
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     output = open(directory / f"{arguments[0]}.log", "wb")  # noqa: SIM115
     environment = {**os.environ, **LOOPBACK, "SPARK_HOME": str(home)}
     process = subprocess.Popen(

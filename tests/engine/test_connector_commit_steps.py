@@ -306,7 +306,9 @@ def test_two_drivers_of_one_directory_write_each_batch_once_in_many_orders(place
 
 @pytest.mark.soak
 def test_two_drivers_of_one_directory_write_each_batch_once_in_more_orders(places: Places) -> None:
-    rng = random.Random(random.SystemRandom().randrange(2**32))
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
     for _ in range(20_000):
         check_whole_race(places, lambda alive: rng.randrange(alive))
 

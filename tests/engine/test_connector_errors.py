@@ -116,7 +116,7 @@ def test_an_unknown_stream_is_told_with_names_that_are_close(
     [
         ({"stream": "rows", "startAt": "0"}, "option startat is not known here: allowed are log,"),
         ({"stream": "rows", "startingPosition": "noon"}, "option startingPosition: 'noon' is no"),
-        ({"stream": "rows", "partitionBy": "n"}, "'n': allowed are size, virtualNode"),
+        ({"stream": "rows", "partitionBy": "n"}, "'n': allowed are size, virtualNode, lane"),
         ({"stream": "rows", "failOnDataLoss": "no"}, "'no': allowed are true, false"),
         ({"stream": "rows", "metadata": "_row"}, "any of _lsn, _time, _producer, _stream"),
         ({"stream": "rows", "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0': a whole number"),

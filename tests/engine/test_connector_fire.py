@@ -245,11 +245,24 @@ def test_each_row_counts_once_whatever_is_killed(tmp_path: Path, tables: list[st
 
 
 @pytest.mark.soak
+def test_each_row_counts_once_though_two_drivers_live_on_one_checkpoint(
+    tmp_path: Path, tables: list[str]
+) -> None:
+    plan = Plan(faults=Counter(worker=1), drivers=("rival", "rival"), calm_batches=4)
+    report = run_under_fire(tmp_path, SEED, plan)
+    print(report)
+    tables.append(str(report))
+
+    assert report.restarts > 0, "both lived in peace: they did not meet"
+
+
+@pytest.mark.soak
 def test_each_row_counts_once_over_two_hundred_batches(tmp_path: Path, tables: list[str]) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     plan = Plan(
         faults=Counter(worker=4, executor=2, server=2, planner=1),
+        drivers=("commit", "driver", "rival"),
         gap_seconds=(0.3, 2.5),
         calm_batches=25,
         batches=200,

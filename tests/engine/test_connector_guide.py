@@ -16,7 +16,13 @@ import pytest
 from small_queries import BIDS, append_bids, by_batch, running
 
 import penstock
-from penstock.connector.tuned import FILE_MANAGER, RAW_FILES, SHUFFLE_PARTITIONS, UNIX_SOCKETS
+from penstock.connector.tuned import (
+    FILE_MANAGER,
+    LOADED_WORKERS,
+    RAW_FILES,
+    SHUFFLE_PARTITIONS,
+    UNIX_SOCKETS,
+)
 from penstock.testing.oracle import assert_equal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -295,7 +301,7 @@ def test_spark_s_own_sources_and_sinks_with_ours(
 
 def test_every_setting_of_tuned_is_one_that_spark_knows(spark: Any) -> None:
     known: Callable[[str], Any] = spark._jvm.org.apache.spark.internal.config.ConfigEntry.findEntry
-    settings = RAW_FILES | UNIX_SOCKETS | {SHUFFLE_PARTITIONS: "2"}
+    settings = RAW_FILES | UNIX_SOCKETS | LOADED_WORKERS | {SHUFFLE_PARTITIONS: "2"}
     hadoop = "spark.hadoop.fs.file.impl"
 
     unknown = [name for name in settings if name != hadoop and known(name) is None]

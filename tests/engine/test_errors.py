@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,6 @@ def test_streams_of_a_remote_log_are_found_by_their_options(
 @pytest.mark.parametrize(
     ("option", "value", "remedy"),
     [
-        ("metadata", "_lsn", "put what you need into the rows"),
         ("startingPosition", "latest", "give start= to penstock.start"),
     ],
 )
@@ -222,17 +222,38 @@ def test_a_module_that_was_not_shipped_is_told(
     query.stop()
 
 
-def test_a_python_without_penstock_is_told(
-    spark: Any, log: penstock.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    python = str(bare / "bin" / "python")
-    monkeypatch.setenv("PYSPARK_PYTHON", python)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
-    source = log.create_stream("bare_in", "n long")
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """With PySpark, as every worker of Spark's has it, and nothing else."""
+    import pyspark
 
-    query = penstock.start(source.df(spark), to="bare", name="bare", mode="append", workers=1)
+    bare = tmp_path_factory.mktemp("bare") / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    (packages,) = bare.glob("lib/python*/site-packages")
+    zips = (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")
+    (packages / "spark.pth").write_text("\n".join(map(str, zips)))
+    return str(bare / "bin" / "python")
+
+
+@pytest.fixture(params=["pyspark.daemon", "penstock.spark.daemon"])
+def daemon(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """What Spark forks its workers from: its own, and what `penstock.tuned` sets."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    before = settings.get("spark.python.daemon.module")
+    settings.set("spark.python.daemon.module", request.param)
+    yield request.param
+    settings.set("spark.python.daemon.module", before)
+
+
+def test_a_python_without_penstock_is_told(
+    spark: Any, log: penstock.Log, monkeypatch: pytest.MonkeyPatch, bare_python: str, daemon: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", bare_python)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", bare_python)
+    name = "bare-" + daemon.replace(".", "-")
+    source = log.create_stream(f"{name}-in", "n long")
+
+    query = penstock.start(source.df(spark), to=name, name=name, mode="append", workers=1)
     with pytest.raises(QueryFailed) as raised:
         query.awaitTermination(30)
 

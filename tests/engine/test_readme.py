@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded_server import stop_server
+from embedded_server import end_log
 
 ROOT = Path(__file__).parents[2]
 #: Guides, and something that each of them prints.
@@ -47,7 +47,7 @@ def test_an_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0][-3:] == ["auction", "bids", "highest"]
     assert len(rows) == 16, "five windows of three auctions are final, the sixth is open"
-    stop_server(log)
+    end_log(log)
 
 
 @pytest.mark.parametrize("name", GUIDES)
@@ -61,4 +61,4 @@ def test_a_guide_runs_from_top_to_bottom(
     assert GUIDES[name] in capsys.readouterr().out
     for log in tmp_path.iterdir():
         if (log / "server.json").exists():
-            stop_server(log)
+            end_log(log)

@@ -13,7 +13,7 @@ from harness.waiting import wait_until
 from small_queries import BIDS, append_bids, by_batch, check, running
 
 import penstock
-from penstock.errors import PlanChanged, QueryFailed, SchemaMismatch, Trimmed
+from penstock.errors import BadRequest, PlanChanged, QueryFailed, SchemaMismatch, Trimmed
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime import coordinator
@@ -113,6 +113,29 @@ def test_a_new_plan_may_take_over_and_its_result_is_all_there_is(
     with running(build(frame), **options) as query:  # the same plan again: it goes on
         query.processAllAvailable()
         assert_equal(query.result(), by_batch(spark, build, source), "again")
+
+
+def test_two_queries_share_a_stream_if_they_are_told_to_and_each_has_its_own_result(
+    spark: Any, log: penstock.Log
+) -> None:
+    source = log.create_stream("shared_in", BIDS)
+    frame = source.df(spark)
+    append_bids(source, 0, 100)
+    options: dict[str, Any] = {"to": "shared", "workers": 1}
+
+    def build(limit: int) -> Any:
+        return lambda frame: frame.where(f"price > {limit}").groupBy("auction").count()
+
+    with running(build(10)(frame), name="over_10", **options) as first:
+        check(spark, first, build(10), source)
+    with pytest.raises(PlanChanged, match="another name and with another `to=`"):
+        penstock.start(build(20)(frame), name="over_10", **options)
+    with pytest.raises(BadRequest, match="is the result of query over_10"):
+        penstock.start(build(20)(frame), name="over_20", **options)
+
+    with running(build(20)(frame), name="over_20", shared=True, **options) as second:
+        check(spark, second, build(20), source)
+    assert_equal(first.result(), by_batch(spark, build(10), source), "the first one's own")
 
 
 def test_a_new_plan_with_other_columns_needs_another_stream(spark: Any, log: penstock.Log) -> None:

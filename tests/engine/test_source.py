@@ -215,7 +215,7 @@ def test_filters_on_place_and_time_narrow_what_is_read(spark: Any, log: penstock
     stream = log.create_stream("filters", ROWS)
     lsns = [stream.append(rows(n, 1)).first_lsn for n in range(6)]
     told = log.client.read([stream_tag("filters")])
-    moment = penstock.stream.positions.from_time_ms(told[3].time_ms).isoformat()
+    moment = penstock.stream.times.from_time_ms(told[3].time_ms).isoformat()
     times = [one.time_ms - told[3].time_ms for one in told]
 
     def read(condition: str) -> list[int]:
@@ -285,7 +285,7 @@ def test_each_refusal_says_what_to_do(spark: Any, own_log: penstock.Log, tmp_pat
     told = failure_of(source(spark.read, log, "bidz").load)
     assert "NotFound" in told and "did you mean bids" in told
     told = failure_of(source(spark.read, log, "bids", partitionBy="key").load)
-    assert "option partitionBy is 'key': allowed are size, virtualNode" in told
+    assert "option partitionBy is 'key': allowed are size, virtualNode, lane" in told
     told = failure_of(source(spark.readStream, log, "bids", nothing=1).load)
     assert "option nothing is not known" in told
 

@@ -3,17 +3,22 @@
 disk.py            a disk in memory that loses what was not synced
 faults.py          disks that fail on request, or write down what they are asked to do
 answers.py         what batch Spark answered, remembered
+user_code.py       what Python functions in a plan of Spark's are known by
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 async_tests.py     tests and fixtures that are `async def`, on the event loop that ships
 driver.py          one log on one disk, without a server, checked against what was sent
 engine_checkers.py the laws of exactly once, over all entries of a log
 files.py           files as tests leave them: damaged, or secret
 oracle.py          our operators beside batch Spark, for functions, operators and whole plans
+java.py            Java for short programs
+gateway.py         names of Java's classes, asked for once
 history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test
 server_process.py  a log server to be killed, paused and starved
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets
 soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows
+warm_parent.py     a process that has imported the servers, and forks them
+warm_starts.py     servers as processes that start at once
 waiting.py         polls for what has no event
 """

@@ -25,6 +25,8 @@ from enum import Enum
 from hashlib import blake2b
 from random import Random
 
+from penstock.log.storage.disk import check_file_name
+
 #: What a disk writes at once: a torn write ends or has holes at multiples of it.
 SECTOR_BYTES = 512
 #: Space taken ahead of appends; `RealFile` takes 4 MiB, which would hide every edge from a test.
@@ -244,7 +246,7 @@ class SimDisk:
     # ---- penstock.log.storage.disk.Disk
 
     def create(self, name: str) -> SimFile:
-        if name in self._names:
+        if check_file_name(name) in self._names:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         inode = _Inode()
         self._change(_NameChange(name, inode))
@@ -287,18 +289,23 @@ class SimDisk:
         }
         return SimDisk(contents, allocate_bytes=self.allocate_bytes)
 
-    def damage(self, name: str, position: int) -> None:
-        """A byte of a file goes bad, wherever it is kept."""
+    def damage(self, name: str, position: int, mask: int = 0xFF) -> None:
+        """Bits of a byte of a file go bad, wherever it is kept."""
         inode = self._inode(name)
         for content in (inode.cached, inode.durable):
             if position < len(content):
-                content[position] ^= 0xFF
+                content[position] ^= mask
 
     # ---- inspection
 
     def contents(self) -> dict[str, bytes]:
         """Every file as a reader sees it."""
         return {name: bytes(inode.cached) for name, inode in sorted(self._names.items())}
+
+    def durable(self, name: str) -> bytes:
+        """What a power cut leaves of a file for certain; nothing if it may leave no file."""
+        inode = self._durable_names.get(name)
+        return b"" if inode is None else bytes(inode.durable)
 
     def fingerprint(self) -> bytes:
         """Equal for disks with equal contents."""

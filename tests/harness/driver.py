@@ -167,7 +167,7 @@ class LogDriver:
         self.sequencer = Sequencer(
             recovered.state,
             limits=limits,
-            segment_bytes=self.storage.open_bytes,
+            segment_bytes=limits.bytes if self.storage.is_outdated else self.storage.open_bytes,
             segment_ms=self.storage.open_ms,
         )
         self.now_ms = max(self.now_ms, recovered.state.time_ms) + 1

@@ -5,6 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def zero(path: Path, start: int, end: int) -> None:
+    """Bytes [start, end) are zeros, as a disk returns a sector that it lost."""
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(end - start))
+
+
 def flip_bit(path: Path, position: int | None = None, mask: int = 1) -> None:
     """Damage one byte: the one in the middle, if none is named."""
     data = bytearray(path.read_bytes())

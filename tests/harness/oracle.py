@@ -20,6 +20,7 @@ import pytest
 from harness.answers import ANSWERS
 from penstock.errors import Unsupported
 from penstock.plan.nodes import Mode
+from penstock.spark.frontend import plan
 from penstock.testing.oracle import (
     Build,
     Failed,
@@ -51,32 +52,39 @@ def ask_spark(
     build: Build,
     tables: Mapping[str, pa.Table],
     fetch: Callable[[Any], Any] = methodcaller("toArrow"),
+    frame: Any = None,
 ) -> Any:
-    """The result by batch Spark, or its error; remembered (answers.py)."""
+    """The result by batch Spark, or its error; remembered (answers.py). `frame` is the streaming
+    DataFrame of the query, if there is one already."""
     from pyspark.errors import PySparkException
 
-    try:
-        frame = build(streaming_frames(spark, tables))
-    except PySparkException:
-        return run_spark(spark, build, tables, fetch)
+    if frame is None:
+        try:
+            frame = build(streaming_frames(spark, tables))
+        except PySparkException:
+            return run_spark(spark, build, tables, fetch)
     return ANSWERS.answer(spark, frame, tables, lambda: run_spark(spark, build, tables, fetch))
 
 
 def assert_same(
     spark: Any,
     build: Build,
-    tables: Mapping[str, pa.Table],
-    *,
+    *tables: Mapping[str, pa.Table],
     seed: int = 0,
     runs: int = 1,
     mode: Mode = "update",
 ) -> None:
-    """Fail unless our result equals batch Spark's, in every run; the seed counts up with runs."""
-    expected = ask_spark(spark, build, tables)
-    planned = plan_streaming(spark, build, tables, mode)
-    for run in range(seed, seed + runs):
-        actual = run_ours(planned, tables, random.Random(run))
-        assert_equal(actual, expected, f"seed {run}")
+    """Fail unless our result equals batch Spark's, in every run; the seed counts up with runs.
+
+    Tables of the same schemas share the plan, which depends on nothing else of theirs.
+    """
+    frame = build(streaming_frames(spark, tables[0]))
+    planned = plan(frame, mode=mode)
+    for rows in tables:
+        expected = ask_spark(spark, build, rows, frame=frame)
+        for run in range(seed, seed + runs):
+            actual = run_ours(planned, rows, random.Random(run))
+            assert_equal(actual, expected, f"seed {run}")
 
 
 def assert_expressions(
@@ -94,9 +102,10 @@ def assert_expressions(
         def build(frames: Frames) -> Any:
             return frames["t"].selectExpr("_row", *chosen)
 
-        expected = ask_spark(spark, build, tables)
+        frame = build(streaming_frames(spark, tables))
+        expected = ask_spark(spark, build, tables, frame=frame)
         assert not isinstance(expected, Failed), f"Spark itself fails: {expected}"
-        actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(seed))
+        actual = run_ours(plan(frame), tables, random.Random(seed))
         assert not isinstance(actual, Failed), f"Spark does not fail: {actual}"
     actual, expected = (t.sort_by("_row") for t in (actual, expected))
     for index, expression in enumerate(expressions):

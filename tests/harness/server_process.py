@@ -13,18 +13,19 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from penstock.errors import Unavailable
 from penstock.log.client.client import Resolve
 from penstock.log.embedded import directory_endpoint
+from penstock.log.serving import launch
 from penstock.log.serving.directory import Address, is_locked, read_address
 
-#: Most of a start is Python's imports; a busy machine takes several times as long.
+#: Much more than a start takes, imports included; a busy machine takes several times as long.
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.002
@@ -46,17 +47,16 @@ class ServerProcess:
 
     # ---- life
 
+    def command(self) -> tuple[str, list[str]]:
+        """The module that is run, and its options."""
+        return "penstock.log.server", ["--data-dir", str(self.data_dir)]
+
     def launch(self, extra: Sequence[str] = ()) -> None:
         """Start the process without waiting for it."""
         assert self._process is None, "it runs already"
-        command = [sys.executable, "-m", "penstock.log.server", "--data-dir", str(self.data_dir)]
-        with open(self.output_path, "ab") as output:
-            self._process = subprocess.Popen(
-                [*command, *self._options, *extra],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        module, options = self.command()
+        all_options = [*options, *self._options, *extra]
+        self._process = launch.start_module(module, all_options, self.output_path)
         self.starts += 1
 
     def wait_ready(self) -> Address:
@@ -227,3 +227,21 @@ def listening_addresses(pid: int) -> list[tuple[str, int]]:
             if fields[3] == _LISTEN and fields[9] in inodes:
                 found.append((host, int(port, 16)))
     return found
+
+
+@contextmanager
+def silent_sockets(server: ServerProcess, count: int) -> Iterator[list[socket.socket]]:
+    """Sockets that are opened at once and say nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count + 512)), hard))
+    address = read_address(server.data_dir)
+    assert address is not None
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            sockets.append(socket.create_connection((address.host, address.port), 20))
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,9 +1,10 @@
-"""`penstock bench ops` runs, and its report has every bar; its figures mean nothing here."""
+"""`penstock bench ops` and `small` run, and have every figure; they mean nothing here."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock_bench import small
 from penstock_bench.ops import BATCH_SIZES, SCENARIOS, OpsBenchSizes, run_bench
 
 
@@ -18,3 +19,10 @@ def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:
         assert f"{scenario.name}, Spark batch local[1], rows/s" in report.figures
     assert report.figures["peak memory per million keys, MiB"] > 0
     assert len(said) == len(SCENARIOS) + 1
+
+
+def test_every_query_is_measured_in_small_batches(spark: Any) -> None:
+    report = small.run_bench(small.QUICK, lambda _: None)
+    assert list(report.figures) == ["q1, 50 events a batch", "q8, 50 events a batch"]
+    for figures in report.figures.values():
+        assert all(value > 0 for value in figures.values())

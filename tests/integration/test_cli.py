@@ -20,9 +20,10 @@ from harness.files import flip_bit, token_file
 
 import penstock
 from penstock import errors
-from penstock.cli.main import cli
+from penstock.cli.main import BENCHMARK_COMMANDS, cli
 from penstock.cli.output import bytes_text, error_text, exit_code, time_text
 from penstock.config import ServerConfig
+from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import NewEntry
 from penstock.protocol.names import staging_key
 from penstock.protocol.reservations import encode_reservation
@@ -258,7 +259,9 @@ def test_explain_tells_what_an_entry_is_who_wrote_it_and_what_stands_around(own_
     data = explain(first)
     assert (data["stream"], data["rows"], data["seq"], data["instance"]) == ("s", 7, 0, 1)
     assert data["first_rows"] == [{"n": n} for n in range(5)]
-    assert data["neighbours"] == [{"tag": "s/s", "previous_lsn": None, "next_lsn": last}]
+    stream, lane = data["neighbours"]
+    assert stream == {"tag": "s/s", "previous_lsn": None, "next_lsn": last}
+    assert lane["tag"].startswith("l/s/")
     assert data["producer_next"]["lsn"] == last
     middle = explain(other + 1)
     assert middle["group"] == {"first_lsn": other, "count": 3, "claim": False, "retire": False}
@@ -347,8 +350,12 @@ def test_a_wrong_token_is_4_and_no_server_is_5(data_dir: Path, tmp_path: Path) -
 
 
 def all_commands(command: click.Command, path: str = "penstock") -> Iterator[tuple[str, Any]]:
+    """Our own, not those of packages beside."""
     if isinstance(command, click.Group):
-        for name, child in command.commands.items():
+        context = click.Context(command)
+        for name in sorted({*command.list_commands(context)} - {*BENCHMARK_COMMANDS}):
+            child = command.get_command(context, name)
+            assert child is not None
             yield from all_commands(child, f"{path} {name}")
     else:
         yield path, command
@@ -423,6 +430,7 @@ def test_serve_says_where_a_tail_follows_it_and_both_end_cleanly_on_ctrl_c(own_d
     assert server.stdout is not None
     where = json.loads(server.stdout.readline())
     target = ("--connect", where["url"], "--token-file", where["token_file"])
+    assert "arrow" not in Path(f"/proc/{server.pid}/maps").read_text()
     with penstock.connect(where["url"], token_file=where["token_file"]) as log:
         stream = log.create_stream("s", "n long")
         stream.append({"n": 0})
@@ -490,3 +498,19 @@ def test_a_reader_that_has_had_enough_ends_read_silently(data_dir: Path) -> None
 
 def test_status_is_of_the_server_that_the_directory_names(data_dir: Path) -> None:
     assert run_json("log", "status", "--dir", data_dir)["pid"] == server_pid(data_dir)
+
+
+def test_status_of_a_log_says_why_appends_wait(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "appends wait" not in run("log", "status", "--dir", data_dir).stdout
+    told = BlockingLog.status
+
+    def tell(client: BlockingLog) -> str:
+        return json.dumps({**json.loads(told(client)), "stalled": "full: trim"})
+
+    monkeypatch.setattr(BlockingLog, "status", tell)
+
+    lines = run("log", "status", "--dir", data_dir).stdout.splitlines()
+
+    assert lines[1].split("  ", 1) == ["appends wait", " full: trim"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, control_tag, pulse_tag, query_key, run_key
-from penstock.runtime.control import Beat, Pulse, Stop, decode_message, encode_message
-from penstock.runtime.progress import Lag, Rates, make_progress
+from penstock.runtime.control import Beat, Move, Pulse, Stop, decode_message, encode_message
+from penstock.runtime.lag import Lag
+from penstock.runtime.progress import Rates, make_progress
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.spark.start import _unused_version
 from penstock.stream.batches import encode_batch
@@ -91,6 +92,23 @@ def pulse(log: penstock.Log, report: dict[str, Any] | None, name: str = "q") -> 
     log.client.append([NewEntry(encode_message(Pulse(report)), tags, Kind.CONTROL)])
 
 
+def answer(log: penstock.Log, kind: type, say: Callable[[], None]) -> threading.Thread:
+    """A coordinator's part: when somebody asks for this."""
+    start = log.bounds().tail
+
+    def wait() -> None:
+        with log.client.tail([control_tag("q")], start=start) as reader:
+            for batch in reader:
+                for entry in batch.entries:
+                    if isinstance(decode_message(entry.payload), kind):
+                        say()
+                        return
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
 # ---- list and status
 
 
@@ -146,6 +164,19 @@ def test_status_shows_rates_lag_state_and_every_task(log: penstock.Log) -> None:
     assert (found["to"], found["tasks"], found["version"]) == ("out", [1, 2], 1)
 
 
+def test_status_shows_what_workers_hold_of_spark_and_what_they_wait_for(log: penstock.Log) -> None:
+    cores: dict[str, Any] = {"wanted": 2, "held": 1, "total": 3, "left": 0}
+    pulse(log, progress(cores=cores))
+    shown = run(log, "query", "status", "q").stdout
+    assert "cores        1 held of 2 wanted, 0 left of 3" in shown
+    assert "waiting " not in shown
+
+    pulse(log, progress(cores={**cores, "total": None, "left": None, "waiting": "for a core"}))
+    shown = run(log, "query", "status", "q").stdout
+    assert "1 held of 2 wanted, - left of -" in shown
+    assert "waiting      for a core" in shown
+
+
 def test_status_without_a_report_shows_what_is_registered(log: penstock.Log) -> None:
     shown = run(log, "query", "status", "q").stdout
     assert "state        new" in shown
@@ -179,25 +210,56 @@ def test_watch_prints_each_report_once_until_the_query_stops(log: penstock.Log) 
     assert run(log, "query", "status", "q", "--watch").stdout.startswith("q: ")
 
 
+# ---- move
+
+MEMBERS = {
+    who: {"slot": slot, "host": "h", "pid": 7, "executor": "h/1"}
+    for slot, who in enumerate(("0-def", "1-abc"))
+}
+
+
+def movable(task: str = "q.1/1/0", worker: str = "1-abc", **more: Any) -> dict[str, Any]:
+    report = progress(members=MEMBERS, **more)
+    report["tasks"][task]["worker"] = worker
+    report["tasks"][task]["standbys"] = {"0-def": {"lag_ms": 1.5, "is_ready": True}}
+    return report
+
+
+def test_move_asks_through_the_log_and_waits_until_the_task_runs_there(log: penstock.Log) -> None:
+    pulse(log, movable())
+    assert "0-def 1.5 ms" in run(log, "query", "status", "q").stdout
+    told = {"task": "q.1/1/0", "from": "1-abc", "to": "0-def", "why": "by hand", "resumeMs": 7.5}
+    thread = answer(log, Move, lambda: pulse(log, movable(worker="0-def", moves=[told])))
+    moved = run(log, "query", "move", "q", "q.1/1/0", "0")
+    thread.join()
+    assert moved.output == "task q.1/1/0 runs in worker 0-def now; it began in 7.5 ms\n"
+
+
+def test_what_cannot_move_is_refused_with_what_could(log: penstock.Log) -> None:
+    def refused(*arguments: str) -> str:
+        result = run(log, "query", "move", "q", *arguments)
+        assert result.exit_code != 0
+        return result.output
+
+    assert "nothing to move: query q is registered, but no driver" in refused("q.1/1/0", "0")
+    pulse(log, movable())
+    assert "query q has no task q.1/7/0: there are q.1/0/0" in refused("q.1/7/0", "0")
+    assert "query q has no worker 5: there are 0 (0-def), 1 (1-abc)" in refused("q.1/1/0", "5")
+    assert "start the query with replicas=1" in refused("q.1/1/1", "0")
+    assert "has not done so within 0.2 s" in refused("q.1/1/0", "0", "--wait", "0.2")
+
+
 # ---- stop and remove
 
 
 def answer_stop(log: penstock.Log) -> threading.Thread:
-    """A coordinator's part: when somebody asks, a last report."""
-    start = log.bounds().tail
+    """A last report."""
 
-    def wait() -> None:
-        with log.client.tail([control_tag("q")], start=start) as reader:
-            for batch in reader:
-                for entry in batch.entries:
-                    if isinstance(decode_message(entry.payload), Stop):
-                        pulse(log, None)
-                        pulse(log, progress(9, isActive=False))
-                        return
+    def say() -> None:
+        pulse(log, None)
+        pulse(log, progress(9, isActive=False))
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    return answer(log, Stop, say)
 
 
 def test_stop_asks_through_the_log_and_waits_for_the_last_report(log: penstock.Log) -> None:

@@ -12,17 +12,19 @@ from typing import Any, cast
 
 import pytest
 from embedded_server import stop_server
+from harness.served_log import served
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.config import ServerConfig
+from penstock.errors import GuardFailed, PenstockError, TooLarge, Unavailable
 from penstock.ids import Lsn
-from penstock.limits import CREDIT_BYTES_DEFAULT
+from penstock.limits import CREDIT_BYTES_DEFAULT, FRAME_HEAD_BYTES_MAX
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.client.connection import ClientAnswer, ClientConnection, make_connection
 from penstock.log.client.reader import AsyncReader
 from penstock.log.core.tails import FOREVER
 from penstock.log.embedded import directory_endpoint
-from penstock.log.records import Value
+from penstock.log.records import Guard, Kind, NewEntry, Value
 from penstock.wire import messages as m
 from penstock.wire.errors import error_code
 from penstock.wire.frames import encode_frame
@@ -45,6 +47,9 @@ class FakeConnection:
 
     def forget(self, request: int) -> None:
         self.answers.pop(request, None)
+
+    def is_unanswered(self, request: int) -> bool:
+        return request in self.answers
 
     def credit(self) -> int:
         """All that the server was given for the newest subscription."""
@@ -74,6 +79,9 @@ def deliver(reader: AsyncReader, size: int) -> None:
 async def test_only_a_failure_of_request_0_ends_the_connection() -> None:
     class Transport:
         aborted = False
+
+        def get_extra_info(self, name: str) -> None:
+            """There is no socket."""
 
         def abort(self) -> None:
             self.aborted = True
@@ -131,6 +139,79 @@ async def test_a_subscription_that_is_given_up_again_and_again_fails_with_the_ca
             await reader.next_delivery()
     refusing.cancel()
     assert sum(isinstance(message, m.Subscribe) for message in connection.sent) > 2
+
+
+async def test_numbers_of_requests_that_begin_anew_are_none_that_are_in_use(
+    tmp_path: Path,
+) -> None:
+    """After 2^32 requests they meet those of readers, and of requests that still wait."""
+    log = AsyncLog(directory_endpoint(tmp_path, start=False), name="test", timeout=1.0)
+    connection = FakeConnection()
+    log._connection = cast(Any, connection)
+    readers = [log.tail(start=0) for _ in range(3)]
+    taken = {reader.number for reader in readers}
+    connection.send(max(taken) + 2, m.GetBounds(), lambda *_: None)
+    assert taken <= connection.answers.keys()
+    taken = set(connection.answers)
+
+    log._request = 2**32 - 3
+    numbers = [log.next_request() for _ in range(2 * len(taken) + 4)]
+
+    assert numbers[:2] == [2**32 - 2, 2**32 - 1]
+    assert numbers[2:] == [n for n in range(2, 100) if n not in taken][: len(numbers) - 2]
+    readers[0].resume(cast(Any, connection))
+    assert readers[0].number not in taken | set(numbers)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1])
+async def test_guards_beyond_a_frame_are_refused_at_once_and_nobody_else_notices(
+    tmp_path: Path, size: int
+) -> None:
+    """The server closed the connection for them, again and again, and for all of its users."""
+    keys = [f"k{number}" for number in range(9)]
+    room = FRAME_HEAD_BYTES_MAX - len(m.encode_message(m.Append(_guards(keys, 0), 0)))
+    guards = _guards(keys, (room + size) // len(keys), (room + size) % len(keys))
+    head = m.encode_message(m.Append(guards, 0))
+    assert len(head) == FRAME_HEAD_BYTES_MAX + size
+    async with (
+        served(ServerConfig(data_dir=tmp_path)) as beside,
+        await beside.connect() as log,
+        await log.appender("large") as large,
+        await log.appender("small") as small,
+    ):
+        connection = log.connection
+        beside_it = small.append([NewEntry(b"1")])
+        if size > 0:
+            with pytest.raises(TooLarge, match="guards"):
+                large.append_nowait([NewEntry(b"2")], guards=guards)
+            with pytest.raises(TooLarge):
+                await log.claim("claimed", guards=guards)
+        else:
+            with pytest.raises(GuardFailed):
+                await large.append([NewEntry(b"2")], guards=guards)
+        await beside_it
+        await large.append([NewEntry(b"3")])
+        assert log.connection is connection
+        assert [e.payload for e in await log.read() if e.kind is Kind.DATA] == [b"1", b"3"]
+
+
+def _guards(keys: list[str], size: int, more: int = 0) -> tuple[Guard, ...]:
+    last = len(keys) - 1
+    return tuple(Guard(key, bytes(size + more * (n == last))) for n, key in enumerate(keys))
+
+
+async def test_whatever_does_not_fit_into_a_frame_fails_alone(tmp_path: Path) -> None:
+    async with served(ServerConfig(data_dir=tmp_path)) as beside, await beside.connect() as log:
+        connection = log.connection
+        tags = [f"{number:0250}" for number in range(20_000)]
+        with pytest.raises(TooLarge):
+            async with log.tail(tags, start=0) as reader:
+                await anext(reader)
+        with pytest.raises(TooLarge):
+            await log.read_last("x" * (FRAME_HEAD_BYTES_MAX + 1))
+        assert (await log.bounds()).tail == 0
+        assert log.connection is connection
+        assert connection is not None and not connection._answers
 
 
 async def test_a_reader_opened_as_the_connection_ends_is_resumed_on_the_next_one(

@@ -35,7 +35,9 @@ from penstock.runtime.task import Task
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import LogAddress, run_worker
 
-_context = multiprocessing.get_context("spawn")
+#: As Spark does, workers are forked from a process that has imported what they need.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["penstock.runtime.worker", __name__])
 WORKERS = 2
 
 

@@ -100,6 +100,30 @@ def test_a_batch_planned_again_after_a_restart_has_the_same_rows(
     assert keys(take(source, start, end)) == expected
 
 
+@pytest.mark.parametrize("carried_max", [10**6, 0])
+def test_partitions_by_lane_hold_all_rows_and_keep_those_of_a_key_together(
+    module_log: penstock.Log, name: str, carried_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions_module, "CARRIED_BYTES_MAX", carried_max)
+    key = SCHEMA.split()[0]
+    stream = module_log.create_stream(f"{name}_{carried_max}", SCHEMA, lanes=6, key=[key])
+    for _ in range(3):
+        stream.append(rows(0, 40))
+    source = reader(module_log, stream.name, partitionBy="lane", partitions=4)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+
+    parts = [
+        [row for batch in source.read(part) for row in batch.to_pylist()]
+        for part in source.partitions(start, end)
+    ]
+
+    assert sorted(row[key] for part in parts for row in part) == sorted([*range(40)] * 3)
+    homes = {row[key]: at for at, part in enumerate(parts) for row in part}
+    assert all(homes[row[key]] == at for at, part in enumerate(parts) for row in part)
+    assert 1 < len(parts) <= 4
+
+
 def test_a_commit_to_several_streams_counts_in_each_and_streams_are_told_apart(
     module_log: penstock.Log, name: str
 ) -> None:
@@ -171,7 +195,7 @@ def test_positions_say_where_a_query_begins(module_log: penstock.Log, name: str)
     begins = {
         "earliest": second - 1,
         str(second): second,
-        f"{penstock.stream.positions.from_time_ms(entry_.time_ms + 60_000).isoformat()}": None,
+        f"{penstock.stream.times.from_time_ms(entry_.time_ms + 60_000).isoformat()}": None,
         "latest": None,
     }
     for position, lsn in begins.items():

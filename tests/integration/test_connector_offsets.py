@@ -72,26 +72,31 @@ def test_rows_of_a_commit_that_are_trimmed_are_told_or_passed_over(own_log: pens
     gone, kept = stage(own_log, stream, 0, 1), stage(own_log, stream, 1, 1)
     own_log.trim(kept.first_lsn)
     mark(own_log, [stream], gone, kept)
+    said: dict[str, Any] = {"startingPosition": kept.first_lsn}
     with pytest.raises(Trimmed, match="failOnDataLoss"):
-        run_through(reader(own_log, "s"))
-    batches, _ = run_through(reader(own_log, "s", failOnDataLoss="false"))
+        run_through(reader(own_log, "s", **said))
+    batches, _ = run_through(reader(own_log, "s", failOnDataLoss="false", **said))
     assert [keys(batch) for batch in batches] == [[1]]
 
 
 def test_a_commit_that_a_trim_cut_off_is_told_with_where_to_go_on(own_log: penstock.Log) -> None:
-    """By the follower, by a task of a query, by a batch; and what they say helps."""
+    """By the follower, by a task of a query, by a batch; and what they say helps.
+
+    Whoever begins at the earliest begins after it.
+    """
     stream = own_log.create_stream("s", SCHEMA)
     gone, kept = stage(own_log, stream, 0, 1), stage(own_log, stream, 1, 1)
     after = mark(own_log, [stream], gone, kept).first_lsn + 1
     stream.append(rows(2, 1))
     own_log.trim(kept.first_lsn)
 
-    source = reader(own_log, "s")
+    said: dict[str, Any] = {"startingPosition": kept.first_lsn}
+    source = reader(own_log, "s", **said)
     start = source.initialOffset()
     calls = {
         "follower": lambda: run_through(source),
         "task": lambda: take(reader(own_log, "s"), start, start | {"lsn": after + 1}),
-        "batch": lambda: read_now(own_log, "s"),
+        "batch": lambda: read_now(own_log, "s", **said),
     }
     for who, call in calls.items():
         with pytest.raises(Trimmed) as told:
@@ -105,12 +110,15 @@ def test_a_commit_that_a_trim_cut_off_is_told_with_where_to_go_on(own_log: penst
         assert ("checkpoint" in text) == (who != "batch"), who
 
     # A batch looks before it begins: of all such commits it names the last.
-    found = read_options({"log": own_log.target, "stream": "s"}, BATCH_READ)
+    options = {"log": own_log.target, "stream": "s", "startingPosition": str(kept.first_lsn)}
+    found = read_options(options, BATCH_READ)
     with pytest.raises(Trimmed, match=f"startingPosition to {after}"):
         PenstockBatchReader(found, stream_struct(found)).partitions()
-    assert keys(read_now(own_log, "s", startingPosition=after)) == [2]
-    batches, _ = run_through(reader(own_log, "s", startingPosition=after))
-    assert [keys(batch) for batch in batches] == [[2]]
+    for position in (after, "earliest"):
+        assert keys(read_now(own_log, "s", startingPosition=position)) == [2]
+        batches, _ = run_through(reader(own_log, "s", startingPosition=position))
+        assert [keys(batch) for batch in batches] == [[2]]
+    assert reader(own_log, "s").initialOffset()["lsn"] == after
 
 
 def test_a_trim_between_planning_a_batch_and_reading_it_is_told(own_log: penstock.Log) -> None:

@@ -12,6 +12,9 @@ from embedded_server import stop_server
 from engine_samples import SOURCE, count_by, scan, spec_of
 
 import penstock
+from penstock.errors import Unknown
+from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.worker import LogAddress
 
@@ -49,3 +52,23 @@ def test_a_driver_that_stops_a_query_as_it_ends_is_not_sent_to_a_closed_loop(
     thread.join(10)
 
     assert errors == [] and coordinator.error is None
+
+
+def test_a_query_whose_lost_tasks_cannot_be_claimed_ends_with_the_reason(
+    coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for what the word of a lost worker brings about: it must not fail unheard."""
+
+    def lost(core: CoordinatorCore, slot: int, attempts: int | None) -> list[Effect]:
+        return [Claim(tuple(coordinator._coordinator.spec.task_ids))]
+
+    async def fail(run: Coordinator, tasks: object) -> None:
+        raise Unknown("the claim may have taken effect")
+
+    monkeypatch.setattr(CoordinatorCore, "on_job_lost", lost)
+    monkeypatch.setattr(Coordinator, "_claim", fail)
+
+    coordinator.job_lost(0)
+
+    assert coordinator.ended.wait(30)
+    assert isinstance(coordinator.error, Unknown)

@@ -26,10 +26,11 @@ from penstock.errors import (
     Unavailable,
     Unknown,
 )
-from penstock.limits import CONNECTION_WAITING_MAX
+from penstock.limits import CONNECTION_WAITING_MAX, SEGMENT_BYTES_MIN
 from penstock.log.client.client import AsyncLog
 from penstock.log.client.reader import AsyncReader
 from penstock.log.core.sequencer import OldDuplicate
+from penstock.log.core.state import LogState
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.server import owner as owner_module
@@ -39,6 +40,7 @@ from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.log_metrics import LogMetrics
 from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.process import EXIT_FATAL
+from penstock.log.storage import log_storage
 from penstock.log.storage.log_storage import LogStorage
 
 
@@ -149,6 +151,31 @@ async def test_notes_do_not_wait_for_slow_housekeeping(
     await log.append([NewEntry(b"1")])
     noted.clear()
     assert await asyncio.to_thread(noted.wait, 10)
+
+
+@pytest.mark.timeout(60)
+async def test_appends_go_on_while_the_snapshot_of_a_roll_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes, as with very many producers: nobody waits for it."""
+    begun, goes_on, encode = threading.Event(), threading.Event(), log_storage.encode_snapshot
+
+    def slowly(state: LogState, *, log_mark: int) -> bytes:
+        begun.set()
+        assert goes_on.wait(30)
+        return encode(state, log_mark=log_mark)
+
+    monkeypatch.setattr(log_storage, "encode_snapshot", slowly)
+    monkeypatch.setattr(owner_module, "HOUSEKEEPING_SECONDS", 0.05)
+    config = ServerConfig(tmp_path, segment_bytes=SEGMENT_BYTES_MIN)
+    async with served(config) as beside, await beside.connect() as log:
+        try:
+            while not begun.is_set():
+                await log.append([NewEntry(bytes(SEGMENT_BYTES_MIN // 4))])
+            for _ in range(20):  # further rolls, too
+                await log.append([NewEntry(bytes(SEGMENT_BYTES_MIN // 4))])
+        finally:
+            goes_on.set()
 
 
 async def test_an_append_that_comes_while_a_note_is_written_is_answered_after_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as day_time
 from decimal import Decimal
@@ -41,7 +43,7 @@ from penstock.errors import (
 )
 from penstock.log import embedded
 from penstock.log.records import NewEntry
-from penstock.log.serving.directory import is_locked
+from penstock.log.serving.directory import Address, is_locked
 from penstock.stream.groups import make_groups
 from penstock.stream.producer import producer_name
 
@@ -421,7 +423,8 @@ def test_a_replay_appends_what_a_crash_left_out_of_a_large_append(log: penstock.
     """The first program dies after the first of several groups; the second sends all again."""
     stream = log.create_stream("half_done", "n long, s string")
     rows = [{"n": n, "s": KIBIBYTE} for n in range(10_000)]
-    groups = make_groups(rows, name=stream.name, schema=stream.schema)
+    turns = itertools.count()
+    groups = make_groups(rows, schema=stream.schema, lanes=stream.spread, turns=turns)
     with log.client.appender(producer_name(stream.name, "loader")) as died:
         died.append(groups[0])
 
@@ -501,6 +504,26 @@ def test_a_killed_server_is_replaced_and_nothing_acknowledged_is_lost(data_dir: 
         with tail:
             followed = [next(tail).column("n").to_pylist()[0] for _ in range(6)]
         assert followed == [0, 10, 1, 11, 2, 12]
+
+
+def test_of_the_clients_of_a_killed_server_one_starts_the_next(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    launch = embedded._launch_server
+
+    def count(data_dir: Path, log_path: Path) -> Address:
+        started.append(data_dir)
+        return launch(data_dir, log_path)
+
+    monkeypatch.setattr(embedded, "_launch_server", count)
+    with ExitStack() as stack:
+        logs = [stack.enter_context(penstock.connect(data_dir)) for _ in range(5)]
+        kill_server(data_dir)
+        tails = [log.bounds().tail for log in logs]
+
+    assert len(set(tails)) == 1
+    assert started == [data_dir, data_dir]
 
 
 def test_files_of_a_dead_server_mislead_nobody(data_dir: Path) -> None:

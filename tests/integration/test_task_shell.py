@@ -20,7 +20,7 @@ from engine_samples import SOURCE, count_by, scan, spec_of
 from harness.waiting import until
 
 import penstock
-from penstock.errors import StaleInstance
+from penstock.errors import DeadlineExceeded, PenstockError, StaleInstance, Unknown
 from penstock.log.client import packing
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
@@ -28,11 +28,11 @@ from penstock.log.pairing import PairedConnection
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 from penstock.protocol.names import query_key
+from penstock.runtime import coordinator, task_core
 from penstock.runtime import task as shell
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
-from penstock.runtime.lag import measure_lag
-from penstock.runtime.progress import Lag
+from penstock.runtime.lag import Lag, measure_lag
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.results import result_deltas
 from penstock.runtime.spec import QuerySpec, Settings
@@ -164,6 +164,25 @@ async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
     log.close()
 
 
+async def test_a_result_is_the_querys_own_rows(directory: Path) -> None:
+    """Not those of another query in the stream, of an earlier life, or of a producer."""
+    log, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (_, tasks, _):
+        await asyncio.to_thread(source.append, keys(0, 3))
+        await until(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+    rows = log.stream("out").read()
+
+    log.stream("out").append(rows)
+    for other in ("other.1/1/0", f"{spec.name}.{spec.version + 1}/1/0"):
+        with log.client.appender(f"@{other}") as appender:
+            payload = encode_trusted(rows.to_batches()[0])
+            appender.append([NewEntry(payload, ("s/out",), Kind.DATA)])
+
+    assert log.stream("out").read().num_rows == 4 * rows.num_rows
+    assert sum(len(delta) for delta in result_deltas(log, spec)) == rows.num_rows
+    log.close()
+
+
 async def test_a_task_whose_successor_has_trimmed_does_not_resume_with_nothing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +206,41 @@ async def test_a_task_whose_successor_has_trimmed_does_not_resume_with_nothing(
     log.close()
 
 
+async def test_queries_of_two_logs_with_one_place_for_checkpoints_keep_their_own(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one name. What the one sweeps, far ahead, is nothing of the other."""
+    monkeypatch.setattr(task_core, "CHECKPOINT_BYTES_MIN", 1)
+    root, other = tmp_path / "shared", tmp_path / "other"
+    settings = Settings(checkpoints=str(root), checkpoint_interval_ms=1)
+    named: list[list[Path]] = []
+    try:
+        for place, rows in ((directory, 1), (other, 100)):
+            log, source, spec = make(place, settings)
+            for _ in range(rows):  # further in its log from the start
+                source.append({"k": 1, "v": 1})
+            async with at_work(place, spec) as (_, tasks, _):
+                last = tasks[-1]
+                seen: set[str] = set()
+                for _ in range(60):  # changes of as many bytes as the state make one due
+                    if len(seen) < 5:
+                        await asyncio.to_thread(source.append, keys(0, 1000))
+                        await asyncio.sleep(0.1)
+                        seen.update(_named(last))
+                assert len(seen) >= 5, "the first of them were swept"
+                named.append([root / path for path in _named(last)])
+            log.close()
+    finally:
+        stop_server(other)
+
+    assert [path for paths in named for path in paths if not path.exists()] == []
+
+
+def _named(task: Task) -> list[str]:
+    marker = task._last_marker
+    return [] if marker is None else [str(found["path"]) for found in marker.checkpoints]
+
+
 async def test_a_run_that_was_replaced_ends_when_it_is_told_to(directory: Path) -> None:
     log, _, spec = make(directory, Settings())
     options: dict[str, Any] = {"id": "a", "workers": 1, "trims": False}
@@ -198,6 +252,38 @@ async def test_a_run_that_was_replaced_ends_when_it_is_told_to(directory: Path) 
             await run.run()
     assert "was started by another driver" in str(first.error)
     assert second.error is None
+    log.close()
+
+
+@pytest.mark.parametrize("error", [Unknown, DeadlineExceeded])
+async def test_a_trim_that_was_not_answered_is_asked_for_again_and_ends_no_query(
+    directory: Path,
+    error: type[PenstockError],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, _, spec = make(directory, Settings())
+    asked = list[int]()
+
+    async def unanswered_at_first(*_: object) -> int:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise error("no answer to Trim")
+        return 0
+
+    monkeypatch.setattr(coordinator, "trim_consumed", unanswered_at_first)
+    monkeypatch.setattr(coordinator, "PULSES_PER_TRIM", 1)
+    monkeypatch.setattr(coordinator, "PULSE_SECONDS", 0.01)
+
+    run = await Coordinator.open(endpoint(directory), spec, id="a", workers=1, trims=True)
+    running = asyncio.ensure_future(run.run())
+    await until(lambda: len(asked) > 1 or running.done())
+    await run.finish()
+    async with asyncio.timeout(10):
+        await running
+
+    assert run.error is None and len(asked) > 1
+    assert "query=q trims again later: no answer to Trim" in caplog.text
     log.close()
 
 

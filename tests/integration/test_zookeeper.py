@@ -26,7 +26,7 @@ from harness.waiting import until
 
 from penstock.errors import AlreadyExists, BadConfig, Unauthorized, Unavailable, Unknown
 from penstock.log.meta.api import Versioned
-from penstock.log.meta.zookeeper import ZooKeeperMetadata
+from penstock.log.meta.zookeeper import ZooKeeperMetadata, protect_namespace
 from penstock.log.meta.zookeeper_server import TICK_MS, ZooKeeperServer, find_jars, jar_places
 from penstock.log.serving.directory import Address
 
@@ -405,6 +405,34 @@ async def test_without_the_digest_nothing_can_be_written(
     assert await owner.get("/logs/main") == Versioned(b"1", 1)
     await friend.close()
     await owner.close()
+
+
+async def test_what_was_open_to_everybody_gets_the_password(
+    zookeeper: ZooKeeperServer, namespace: str
+) -> None:
+    hosts, auth = zookeeper.hosts, "penstock:secret"
+    stranger = await connect(hosts, namespace, auth=None)
+    await stranger.create("/logs/main", b"0")
+    await stranger.create("/nodes/n1", b"", ephemeral=True)
+
+    await asyncio.to_thread(protect_namespace, hosts, namespace, auth)
+    await asyncio.to_thread(protect_namespace, hosts, namespace, auth)
+
+    for call in (
+        stranger.set("/logs/main", b"1", 0),
+        stranger.create("/proxies/false", b""),
+        stranger.create("/nodes/false", b"", ephemeral=True),
+        stranger.delete("/nodes/n1"),
+    ):
+        with pytest.raises(Unauthorized):
+            await call
+    with pytest.raises(Unauthorized, match="another password"):
+        await asyncio.to_thread(protect_namespace, hosts, namespace, "penstock:another")
+    owner = await connect(hosts, namespace, auth=auth)
+    assert await owner.set("/logs/main", b"1", 0) == 1
+    await owner.delete("/nodes/n1")
+    await owner.close()
+    await stranger.close()
 
 
 async def test_the_digest_is_shown_again_after_a_reconnect_and_never_logged(

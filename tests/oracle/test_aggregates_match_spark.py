@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_refused, assert_same, session_setting, sql
+from harness.oracle import ask_spark, assert_refused, assert_same, session_setting, sql
 from pyspark.sql import functions as F
 
 from penstock.ops.driver import Driver
@@ -20,7 +20,6 @@ from penstock.testing.oracle import (
     assert_equal,
     plan_streaming,
     run_ours,
-    run_spark,
 )
 
 _NAN, _INF = float("nan"), float("inf")
@@ -172,7 +171,7 @@ def _assert_columns(
 ) -> None:
     """assert_same that names the expressions which differ."""
     tables = {"t": table}
-    expected = run_spark(spark, build, tables)
+    expected = ask_spark(spark, build, tables)
     assert isinstance(expected, pa.Table), expected
     actual = run_ours(plan_streaming(spark, build, tables), tables, random.Random(seed))
     assert isinstance(actual, pa.Table), actual
@@ -374,7 +373,7 @@ def test_sums_that_overflow_do_what_spark_does(
 ) -> None:
     with session_setting(spark, "spark.sql.ansi.enabled", str(ansi).lower()):
         build = _over([call])
-        expected = run_spark(spark, build, {"t": table})
+        expected = ask_spark(spark, build, {"t": table})
         actual = run_ours(
             plan_streaming(spark, build, {"t": table}), {"t": table}, random.Random(1)
         )
@@ -417,7 +416,7 @@ def test_approx_count_distinct_keeps_its_promise(spark: Any) -> None:
     assert isinstance(actual, pa.Table)
     ours, exact = (actual.column(place)[0].as_py() for place in range(2))
     assert ours == exact
-    theirs = run_spark(spark, _over(calls), {"t": table})
+    theirs = ask_spark(spark, _over(calls), {"t": table})
     assert isinstance(theirs, pa.Table)
     assert abs(theirs.column(0)[0].as_py() - exact) <= 3 * 0.02 * exact
 
@@ -425,7 +424,7 @@ def test_approx_count_distinct_keeps_its_promise(spark: Any) -> None:
 def test_sets_hold_each_value_once(spark: Any) -> None:
     calls = ["collect_set(i)", "collect_set(d)", "collect_set(s)", "collect_set(struct(n, c))"]
     table = _table(120, seed=92)
-    expected = run_spark(spark, _over(calls, "k"), {"t": table})
+    expected = ask_spark(spark, _over(calls, "k"), {"t": table})
     planned = plan_streaming(spark, _over(calls, "k"), {"t": table})
     actual = run_ours(planned, {"t": table}, random.Random(92))
     assert isinstance(actual, pa.Table) and isinstance(expected, pa.Table)

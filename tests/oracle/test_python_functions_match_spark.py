@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from harness.oracle import assert_refused, assert_same
+from harness.oracle import ask_spark, assert_refused, assert_same
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
@@ -21,14 +21,13 @@ from penstock.errors import EvaluationFailed, Unsupported
 from penstock.ops.driver import Driver
 from penstock.ops.python_eval import PICKLED, Udf, build_worker, user_errors
 from penstock.stream.ddl import parse_ddl
-from penstock.testing.oracle import Failed, Frames, plan_streaming, run_spark
-
-pytestmark = pytest.mark.usefixtures("interpreted")
+from penstock.testing.oracle import Failed, Frames, plan_streaming
 
 # The functions here are sent to Spark's workers, which cannot import a test.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 #: pyspark has its opinions of functions without, or with other, type hints.
 pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
     pytest.mark.filterwarnings("ignore:Cannot infer the eval type"),
     pytest.mark.filterwarnings("ignore:It is preferred to specify type hints"),
     pytest.mark.filterwarnings("ignore:In Python 3.6"),
@@ -176,7 +175,7 @@ def test_an_answer_of_another_type_becomes_what_spark_makes_of_it(spark: Any, ar
     )
     for answer, kind, condition in failing:
         wrong = F.udf(lambda _, a=answer: a, kind, useArrow=arrow)
-        outcome = run_spark(spark, lambda frames, f=wrong: frames["t"].select(f("i")), one)
+        outcome = ask_spark(spark, lambda frames, f=wrong: frames["t"].select(f("i")), one)
         assert outcome == Failed(condition), (answer, kind)
 
 
@@ -364,7 +363,7 @@ def test_an_error_names_the_function_and_keeps_its_cause(
 def test_spark_has_one_condition_for_errors_of_functions(
     spark: Any, wrong: Callable[[Any], Any]
 ) -> None:
-    outcome = run_spark(spark, lambda frames: wrong(frames["t"]), {"t": TABLE})
+    outcome = ask_spark(spark, lambda frames: wrong(frames["t"]), {"t": TABLE})
     assert outcome == Failed("PYTHON_EXCEPTION")
 
 

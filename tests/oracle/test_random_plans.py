@@ -13,11 +13,12 @@ from hypothesis import given, seed, settings
 from plan_strategies import Case, cases
 
 from penstock.plan.explain import explain
-from penstock.testing.oracle import Failed, assert_equal, plan_streaming, run_ours
+from penstock.spark.frontend import plan
+from penstock.testing.oracle import Failed, assert_equal, run_ours, streaming_frames
 
 #: The bar; a few examples more are drawn, because some come out alike.
-PLANS_MIN = 500
-EXAMPLES = 620
+PLANS_MIN = 120
+EXAMPLES = 150
 #: So many at a time, until the time is up.
 SOAK_EXAMPLES = 250
 
@@ -27,11 +28,12 @@ def check(spark: Any, case: Case, seen: set[str]) -> None:
     spark.conf.set("spark.sql.ansi.enabled", str(case.ansi).lower())
     try:
         build, tables = case.build(spark), case.tables()
-        planned = plan_streaming(spark, build, tables, case.mode)
+        frame = build(streaming_frames(spark, tables))
+        planned = plan(frame, mode=case.mode)
         text = explain(planned.query)
         if text in seen:
             return
-        expected = ask_spark(spark, build, tables)
+        expected = ask_spark(spark, build, tables, frame=frame)
         actual = run_ours(planned, tables, random.Random(case.seed))
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from harness.oracle import assert_refused, sql
+from pyspark.errors import ArithmeticException
 
 import penstock
 from penstock.errors import BadRequest, Unsupported
@@ -58,6 +59,38 @@ def test_all_reasons_come_at_once(spark: Any) -> None:
 )
 def test_each_is_told_by_name(spark: Any, sql: str, expected: str) -> None:
     assert any(expected in problem for problem in reasons(spark, sql)), reasons(spark, sql)
+
+
+def test_a_rule_of_sparks_that_fails_is_told_without_its_trace(spark: Any) -> None:
+    query = (
+        "SELECT k, listagg(DISTINCT k, ',') WITHIN GROUP (ORDER BY k DESC) AS a, "
+        "count(DISTINCT v) AS b, current_date() AS c FROM {t} GROUP BY k"
+    )
+    with pytest.raises(Unsupported) as caught:
+        plan_streaming(spark, lambda frames: spark.sql(query, **frames), TABLES)
+    by_node = {reason.node: reason for reason in caught.value.reasons}
+    nodes = [node for node in by_node if "listagg(DISTINCT" in node]
+    assert len(nodes) == 1, by_node
+    assert "RewriteDistinctAggregates (ClassCastException: " in by_node[nodes[0]].problem
+    assert "collect_set" in by_node[nodes[0]].remedy
+    assert "the query" in by_node  # what else is in its way is told, too
+    assert "\tat " not in str(caught.value) and "org.apache" not in str(caught.value)
+    assert "RewriteDistinctAggregates.scala" in str(caught.value.__cause__)
+
+    # The way out that is told.
+    instead = (
+        "SELECT k, array_join(sort_array(collect_set(k)), ',') AS a, count(DISTINCT v) AS b "
+        "FROM {t} GROUP BY k"
+    )
+    plan_streaming(spark, lambda frames: spark.sql(instead, **frames), TABLES)
+
+
+def test_what_spark_tells_its_user_is_told_in_its_words(spark: Any) -> None:
+    with pytest.raises(ArithmeticException) as caught:
+        plan_streaming(
+            spark, lambda frames: spark.sql("SELECT 1/0 AS a FROM {t}", **frames), TABLES
+        )
+    assert caught.value.getCondition() == "DIVIDE_BY_ZERO"
 
 
 SCHEMA = pa.schema(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_refused, assert_same, sql
+from harness.oracle import ask_spark, assert_refused, assert_same, sql
 
 from penstock.ops.driver import Driver
 from penstock.plan import nodes as n
-from penstock.testing.oracle import chunks, plan_streaming, run_ours, run_spark
+from penstock.testing.oracle import chunks, plan_streaming, run_ours
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -117,7 +117,7 @@ SORTED = {
 @pytest.mark.parametrize("name", SORTED)
 def test_a_sorted_result_equals_spark_row_by_row(spark: Any, name: str) -> None:
     tables = {"t": _table(60, 7)}
-    expected = run_spark(spark, sql(SORTED[name]), tables)
+    expected = ask_spark(spark, sql(SORTED[name]), tables)
     planned = plan_streaming(spark, sql(SORTED[name]), tables, "complete")
 
     actual = run_ours(planned, tables, random.Random(7))

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_same
+from harness.oracle import ask_spark, assert_same
 from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql import functions as F
@@ -30,7 +30,6 @@ from penstock.testing.oracle import (
     Frames,
     assert_equal,
     plan_streaming,
-    run_spark,
     streaming_frames,
 )
 
@@ -81,7 +80,7 @@ def _run(planned: Planned, batches: list[pa.RecordBatch], **options: Any) -> pa.
 def _check(spark: Any, build: Callable[[Frames], Any], table: pa.Table = TABLE) -> None:
     """The same result as batch Spark over all rows at once, in one task and in three."""
     tables = {"t": table}
-    expected = run_spark(spark, build, tables)
+    expected = ask_spark(spark, build, tables)
     planned = plan_streaming(spark, build, tables)
     for tasks in (1, 3):
         try:
@@ -252,7 +251,7 @@ def test_errors_are_the_same(spark: Any, way: str) -> None:
     def build(frames: Frames) -> Any:
         return frames["t"].groupBy("k").transformWithState(Wrong(way), "n int", "Update", "None")
 
-    expected = run_spark(spark, build, {"t": TABLE})
+    expected = ask_spark(spark, build, {"t": TABLE})
     planned = plan_streaming(spark, build, {"t": TABLE})
     with pytest.raises(EvaluationFailed, match="handleInputRows") as caught:
         _run(planned, TABLE.to_batches())

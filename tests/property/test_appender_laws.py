@@ -61,6 +61,8 @@ class AppenderMachine(RuleBasedStateMachine):
         #: Bytes last sent for a seq that is not known to be free again.
         self.sent: dict[int, SendGroup] = {}
         self.fenced = False
+        #: The server has ended the connection, and the client has not heard of it yet.
+        self.hung_up = False
 
     @rule(
         asked=st.lists(st.tuples(st.integers(1, 3), st.booleans(), FLUSHES), max_size=3),
@@ -87,7 +89,8 @@ class AppenderMachine(RuleBasedStateMachine):
             tickets = tickets_of(send)
             assert bool(send.guards) == bool(tickets & self.guarded)
             assert not send.guards or len(tickets) == 1
-            self.to_server.append(send)
+            if not self.hung_up:
+                self.to_server.append(send)
         flying = [send for send in self.sent.values() if send.seq in self.core._groups]
         if any(send.guards for send in flying):
             assert len(flying) == 1
@@ -122,6 +125,7 @@ class AppenderMachine(RuleBasedStateMachine):
             outcome = Overloaded("later")
             # The connection ends with it: what follows would be a gap.
             self.to_server.clear()
+            self.hung_up = True
         elif fate == "guard" and send.guards:
             outcome = GuardFailed("k is w")
         else:
@@ -146,6 +150,7 @@ class AppenderMachine(RuleBasedStateMachine):
         """Requests and answers on their way are lost; the core sends all again."""
         self.to_server.clear()
         self.answers.clear()
+        self.hung_up = False
         self.core.disconnected()
 
     @rule(how=st.sampled_from([*[None] * 8, "fence", "give up"]))

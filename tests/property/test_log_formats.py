@@ -133,6 +133,12 @@ def test_a_table_read_row_by_row_says_what_the_whole_body_says(
             TableView(other)
 
 
+def test_a_table_without_a_byte_is_not_one_whose_crc_fits() -> None:
+    body = bytes(group(seq=5, entries=[NewEntry(b"payload", ("a",))]).data)
+    with pytest.raises(Damaged):
+        TableView(bytes(4) + (1).to_bytes(4, "little") + body[8:])
+
+
 @given(GROUPS, st.data())
 def test_a_damaged_record_never_gives_entries(entries: list[NewEntry], data: st.DataObject) -> None:
     body = group(entries=entries)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.state import equal_rows
-from penstock.state.equal_rows import first_equal, group_rows
+from penstock.state import equal_rows, memory_row_set, run
+from penstock.state.equal_rows import add_up, first_equal, group_rows
 from penstock.state.keys import Hashes, key_objects
-from penstock.state.memory_row_set import MemoryRowSet, add_up
+from penstock.state.memory_row_set import MemoryRowSet
 
 SCHEMA = pa.schema(
     [
@@ -41,14 +41,19 @@ ROWS = st.fixed_dictionaries(
     }
 )
 WEIGHTED = st.lists(st.tuples(ROWS, st.sampled_from([1, 1, 2, -1])), max_size=12)
+#: The key of this row is sought, and some of what is found is dropped.
+DROPS = st.tuples(ROWS, st.lists(st.integers(0, 5), min_size=1, max_size=3))
 #: Rows are added, an event time is passed, changes are taken.
 TAKE = "take"
-STEPS = st.lists(WEIGHTED | st.integers(0, 2) | st.just(TAKE), max_size=8)
+STEPS = st.lists(WEIGHTED | st.integers(0, 2) | DROPS | st.just(TAKE), max_size=8)
 
 
-@pytest.fixture(scope="module", params=["the hash", "a hash that many rows share"], autouse=True)
+HASHINGS = ["the hash", "a hash that many rows share", "an index of every run"]
+
+
+@pytest.fixture(scope="module", params=HASHINGS, autouse=True)
 def hashing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Equal hashes must not pass for equal rows."""
+    """Equal hashes must not pass for equal rows; a few rows are found as many are."""
 
     def coarse(hashes: Hashes, numbers: Hashes) -> Hashes:
         return MIX_IN(hashes, numbers) % np.uint64(2)
@@ -56,6 +61,11 @@ def hashing(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "the hash":
             patch.setattr(equal_rows, "_mix_in", coarse)
+        if request.param == "an index of every run":
+            patch.setattr(run, "_SORTED_MAX", 0)
+            patch.setattr(equal_rows, "_COMPARED_MAX", 0)
+            patch.setattr(equal_rows, "_SORTED_MAX", 0)
+            patch.setattr(memory_row_set, "_SHORT_ROWS", 0)
         yield
 
 
@@ -71,9 +81,24 @@ def total(rows: pa.RecordBatch, weights: Iterable[int]) -> Totals:
     return {row: count for row, count in counts.items() if count}
 
 
+def drop_some(rows: MemoryRowSet, like: object, numbers: list[int]) -> Totals:
+    """Drop rows that are found with the key of this row; what is dropped."""
+    sought = batch_of([like])
+    _, found, weights = rows.fetch([sought.column(key) for key in rows._keys])
+    there = np.flatnonzero(weights > 0)
+    places = np.unique(there[[n % len(there) for n in numbers]]) if len(there) else there
+    dropped = found.take(pa.array(places))
+    rows.drop(dropped, places, np.ones(len(places), np.int64))
+    return total(dropped, [1] * len(places))
+
+
 def play(rows: MemoryRowSet, steps: list[object], expected: Totals) -> Totals:
-    """Do the steps, a list adds and a number evicts; returns what should remain."""
+    """Do the steps: a list adds, a pair drops, a number evicts; returns what should remain."""
     for step in steps:
+        if isinstance(step, tuple):
+            left = Counter(expected)
+            left.subtract(drop_some(rows, *step))
+            expected = {row: count for row, count in left.items() if count}
         if isinstance(step, int):
             rows.evict(step)
             # The event time is the last of a row's objects.

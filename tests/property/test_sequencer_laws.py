@@ -19,7 +19,7 @@ from sample_groups import claim, group, retire
 
 from penstock.errors import GuardFailed, PenstockError, SeqGap, SeqMismatch, StaleInstance
 from penstock.ids import Lsn
-from penstock.log.core import state as state_module
+from penstock.log.core import producers as producers_module
 from penstock.log.core.sequencer import (
     Answer,
     OldDuplicate,
@@ -144,7 +144,7 @@ class SequencerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(state_module, "PRODUCER_RECENT_GROUPS", RECENT_GROUPS)
+        self.patch.setattr(producers_module, "PRODUCER_RECENT_GROUPS", RECENT_GROUPS)
         self.model = LogModel()
         self.now_ms = 1000
         #: Per cause: the outcome that the model expects, and what must be durable before it.

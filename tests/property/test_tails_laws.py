@@ -181,7 +181,7 @@ class TailsMachine(RuleBasedStateMachine):
             size += len(record)
             looked = Lsn(min(each.end_lsn, effect.end))
             taken += 1
-        self.perform(self.core.piece_read(id, records, looked, self.now_ms))
+        self.perform(self.core.piece_read(effect, records, looked, self.now_ms))
 
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:

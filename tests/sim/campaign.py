@@ -28,6 +28,8 @@ FAILURES_MAX = 3
 _TEST_SECONDS = 300
 _SEED_SECONDS = 1.5
 _TRACE_LINES = 40
+#: So many worlds of a campaign are compared with the same worlds elsewhere.
+_TRACES = 10
 
 
 class SimulatedWorld(Protocol):
@@ -61,6 +63,8 @@ class Campaign(Generic[W]):
     steps: int = 0
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
+    #: By seed, of the first seeds: what tells a world apart from all others.
+    traces: dict[int, str] = field(default_factory=dict)
 
     def run(self, seeds: Iterable[int], seconds: float = 1e9) -> None:
         """Until the seeds or the time or the patience run out."""
@@ -81,6 +85,12 @@ class Campaign(Generic[W]):
         self.first = self.first if self.seeds else world.seed
         self.seeds += 1
         self.steps += world.scheduler.steps
+        if len(self.traces) < _TRACES:
+            self.traces[world.seed] = _told_apart(world)
+
+    def trace(self, seed: int) -> str:
+        """Of a world that has run; or else it runs now."""
+        return self.traces.get(seed) or trace_of(self.make(seed))
 
     def _story(self, world: W, error: Exception) -> str:
         """Everything that is needed to look at a failure."""
@@ -131,12 +141,15 @@ def absent(wanted: Iterable[str], counts: Counter[str]) -> list[str]:
     return [what for what in wanted if not counts[what]]
 
 
-def check_traces(imports: str, trace: str, seeds: int) -> list[str]:
+def check_traces(imports: str, trace: str, seeds: int, here: Sequence[str] = ()) -> list[str]:
     """I21: `trace`, an expression of a seed, is the same in other processes with other hash seeds:
-    no order of a set or dict leaks into what happens. Returns the traces."""
+    no order of a set or dict leaks into what happens. `here`: what it was in this process, which
+    is then one of two. Returns the traces."""
     program = f"{imports}\nfor seed in range({seeds}): print({trace})"
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    outputs = [
+    others = [hash_seed for hash_seed in "12" if hash_seed != os.environ.get("PYTHONHASHSEED")]
+    outputs = ["".join(f"{trace}\n" for trace in here)] if here else []
+    outputs += [
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths},
@@ -144,7 +157,7 @@ def check_traces(imports: str, trace: str, seeds: int) -> list[str]:
             check=True,
             text=True,
         ).stdout
-        for hash_seed in ("1", "2")
+        for hash_seed in (others[:1] if here else "12")
     ]
 
     assert outputs[0] == outputs[1]
@@ -153,12 +166,16 @@ def check_traces(imports: str, trace: str, seeds: int) -> list[str]:
     return traces
 
 
-def check_world_traces(world: type, seeds: int) -> None:
+def check_world_traces(world: type, seeds: int, here: Sequence[str] = ()) -> None:
     imports = f"from campaign import trace_of\nfrom {world.__module__} import {world.__name__}"
-    check_traces(imports, f"trace_of({world.__name__}(seed))", seeds)
+    check_traces(imports, f"trace_of({world.__name__}(seed))", seeds, here)
 
 
 def trace_of(world: SimulatedWorld) -> str:
     """Runs a world, and tells its trace apart from all others."""
     world.run()
+    return _told_apart(world)
+
+
+def _told_apart(world: SimulatedWorld) -> str:
     return f"{world.scheduler.trace_hash} {world.scheduler.steps}"

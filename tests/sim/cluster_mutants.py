@@ -7,6 +7,7 @@ show it, and what those worlds are narrowed to.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +15,45 @@ import pytest
 from mutant_hunt import Mutant
 from simulation.cluster.swarm import Fault
 
-from penstock.errors import Fenced, PenstockError, Unknown
+from penstock.errors import (
+    DeadlineExceeded,
+    Fenced,
+    Overloaded,
+    PenstockError,
+    Unavailable,
+    Unknown,
+)
 from penstock.ids import BlockId, NodeId
+from penstock.limits import POSITION_MAX
 from penstock.log.block_format import BlockHeader
 from penstock.log.core.state import LogState
+from penstock.log.node import journal
+from penstock.log.node.client import NetworkNodeClient
+from penstock.log.node.segment_store import GONE, LoadedIndex, SegmentStore
+from penstock.log.node.server import NodeServer
+from penstock.log.pairing import PairedConnection
 from penstock.log.proxy import open_log, open_segment, recover_segment
 from penstock.log.proxy.followed_log import FollowedLog
 from penstock.log.proxy.manifest_register import ManifestRegister
 from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.open_segment import OpenSegment
 from penstock.log.proxy.owned_log import OwnedLog
-from penstock.log.replication.manifest import Ensemble, LogManifest, Segment, decode_log_manifest
+from penstock.log.replication.manifest import (
+    Ensemble,
+    LogManifest,
+    Segment,
+    SegmentKey,
+    decode_log_manifest,
+)
 from penstock.log.replication.node_api import Blocks, Found
-from penstock.log.replication.node_core import NodeAnswer, NodeCore, ReadPlan, ReadRequest, _Waiting
+from penstock.log.replication.node_core import (
+    NodeAnswer,
+    NodeCore,
+    Ranges,
+    ReadPlan,
+    ReadRequest,
+    _Waiting,
+)
 from penstock.log.replication.segment_recovery import AddBack, Effect, SegmentRecovery
 from penstock.log.replication.segment_writer import SegmentWriter
 
@@ -65,6 +92,54 @@ def answers_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 def epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeCore, "_check_writable", lambda self, log, segment, epoch, trusted: None)
+
+
+def damage_is_of_a_whole_part(patch: pytest.MonkeyPatch) -> None:
+    everything = ((0, POSITION_MAX),)
+    original = NodeCore.lost
+
+    def lost(self: NodeCore, key: SegmentKey, block: int) -> None:
+        original(self, key, block)
+        self._part(key).unsure = Ranges(everything)
+
+    def unsure(self: LoadedIndex) -> tuple[tuple[int, int], ...]:
+        return everything if self.damage else ()
+
+    patch.setattr(NodeCore, "lost", lost)
+    patch.setattr(LoadedIndex, "unsure", property(unsure))
+
+
+def a_file_that_is_gone_never_was(patch: pytest.MonkeyPatch) -> None:
+    original = SegmentStore.load_index
+
+    def load_index(self: SegmentStore, key: SegmentKey) -> LoadedIndex:
+        found = original(self, key)
+        return LoadedIndex() if found.damage == GONE else found
+
+    patch.setattr(SegmentStore, "load_index", load_index)
+
+
+def a_write_repeats_no_heads(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal, "encode_echo", lambda *_: ())
+
+
+def a_silent_node_is_not_left(patch: pytest.MonkeyPatch) -> None:
+    """Whoever writes to it waits for ever."""
+    patch.setattr(NetworkNodeClient, "_watch", lambda self, link, **heard: None)
+
+
+def who_answers_no_question_is_asked_on(patch: pytest.MonkeyPatch) -> None:
+    """On the same connection."""
+
+    async def ask(self: NetworkNodeClient, message: Any, wanted: object, seconds: float) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                link = await self._connected()
+                return await link.ask(self._next_request(link), message)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{self.node} has not answered") from error
+
+    patch.setattr(NetworkNodeClient, "_ask", ask)
 
 
 # ---- the writer
@@ -118,6 +193,31 @@ def a_replacement_starts_at_the_next_block(patch: pytest.MonkeyPatch) -> None:
         return replace(segment, ensembles=(*kept, last))
 
     patch.setattr(SegmentWriter, "replacement", replacement)
+
+
+def overloaded_counts_as_lost(patch: pytest.MonkeyPatch) -> None:
+    original = OpenSegment._added
+
+    def added(self: OpenSegment, node: NodeId, block: BlockId, error: PenstockError | None) -> None:
+        original(self, node, block, Unavailable("") if isinstance(error, Overloaded) else error)
+
+    patch.setattr(OpenSegment, "_added", added)
+
+
+def what_has_no_room_is_refused(patch: pytest.MonkeyPatch) -> None:
+    def order(self: PairedConnection[Any], *arguments: Any) -> None:
+        *_, body, overhead_bytes, ack = arguments
+        if self._has_room(sum(map(len, body)) + overhead_bytes):
+            original(self, *arguments)
+        else:
+            ack(Unavailable("too many unanswered blocks"))
+
+    original = PairedConnection.order
+    patch.setattr(PairedConnection, "order", order)
+
+
+def a_crowded_node_does_not_read_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NodeServer, "thinned", lambda self: None)
 
 
 # ---- recovery
@@ -186,9 +286,9 @@ def who_may_be_fenced_answers(patch: pytest.MonkeyPatch) -> None:
 def unknown_counts_as_done(patch: pytest.MonkeyPatch) -> None:
     original = ManifestRegister._set
 
-    async def set(self: ManifestRegister, wanted: LogManifest) -> None:
+    async def set(self: ManifestRegister, wanted: LogManifest, leave_room: bool) -> None:
         try:
-            await original(self, wanted)
+            await original(self, wanted, leave_room)
         except Unknown:
             self.manifest, self._version = wanted, self._version + 1
 
@@ -237,34 +337,59 @@ _WIDE = _TAIL | {
     "nodes": 5,
     "mean_seconds": {Fault.NODE_SLOW: 0.2, Fault.NODE_PAUSE: 0.4},
 }
+#: Some nodes lack blocks of the open segment, and are asked by many owners.
+_LOSSES = _TAIL | {
+    "leave_down": False,
+    "journal_bytes": 300,
+    "replace_seconds": 20.0,
+}
+#: The last seconds are without faults: who does not notice by itself never goes on.
+_HALF_OPEN = _TAIL | {"leave_down": False, "mean_seconds": {Fault.HALF_OPEN: 0.2}}
+_AWAY = {Fault.NODE_PAUSE: 0.4, Fault.CUT: 0.4, Fault.PROXY_KILL: 0.6}
+#: Most blocks are in journals only when a bit flips, and read from there when their node is back.
+_FLIPS = _LOSSES | {
+    "journal_bytes": 1 << 20,
+    "mean_seconds": _AWAY | {Fault.TWO_FLIPS: 0.1, Fault.NODE_KILL: 0.2},
+}
+_LARGE = _TAIL | {
+    "mean_seconds": {},
+    "counters": 2,
+    "value_bytes": 4000,
+    "payload_factor": 20,
+    "snapshot_bytes": 3000,
+    "link_bytes": 32 << 20,
+    "log_bytes": 16 << 20,
+    "node_bytes": 256 << 20,
+    "refuse_bytes": 0,
+}
 _ROLLS = {"replication": Replication(3, 3, 2, segment_bytes=300), "nodes": 3, "regions": 1}
 
 MUTANTS = (
     Mutant("a node answers before its fsync", answers_before_fsync, "P1"),
-    Mutant("a node does not compare epochs", epochs_are_not_compared, "P2", {"rivals": 6}, seed=8),
-    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1"),
+    Mutant("a node does not compare epochs", epochs_are_not_compared, "P2", {"rivals": 6}, seed=16),
+    Mutant("the LAC is the last block sent", lac_is_the_last_block_sent, "P1", seed=1),
     Mutant("one ack is enough", one_ack_is_enough, "P1"),
-    Mutant("acks out of order", acks_out_of_order, "P1", _WIDE),
+    Mutant("acks out of order", acks_out_of_order, "P1", _WIDE, seed=3),
     Mutant("a refusal counts as an ack", a_refusal_counts_as_an_ack, "P2", {"rivals": 6}, seed=1),
     Mutant(
         "a replacement starts at the next block",
         a_replacement_starts_at_the_next_block,
         "P1",
-        seed=9,
+        seed=4,
     ),
     Mutant(
         "what is recovered is not written back",
         what_is_recovered_is_not_written_back,
         "P2",
         _TAIL,
-        seed=25,
+        seed=1,
     ),
-    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=8),
-    Mutant("the producer table is not recovered", the_producer_table_is_lost, "P6"),
+    Mutant("a segment is sealed one block early", sealed_one_block_early, "P2", seed=2),
+    Mutant("the producer table is not recovered", the_producer_table_is_lost, "P6", seed=4),
     Mutant(
         "sealed before all of it is durable", sealed_before_all_is_durable, "P3", _ROLLS, seed=3
     ),
-    Mutant("a snapshot of the newest state", snapshot_of_the_newest_state, "P6", seed=4),
+    Mutant("a snapshot of the newest state", snapshot_of_the_newest_state, "P6", seed=11),
     Mutant(
         "who may be fenced answers questions",
         who_may_be_fenced_answers,
@@ -272,14 +397,56 @@ MUTANTS = (
         {"rivals": 6},
         seed=18,
     ),
-    Mutant("an unknown change counts as done", unknown_counts_as_done, "P3", _ROLLS, seed=14),
+    Mutant("an unknown change counts as done", unknown_counts_as_done, "P3", _ROLLS, seed=11),
     Mutant(
         "an older owner goes on with the newest manifest",
         an_older_owner_goes_on_with_the_newest_manifest,
         "P3",
         _ROLLS | {"rivals": 6},
+        seed=3,
+    ),
+    Mutant(
+        "a node without room counts as lost",
+        overloaded_counts_as_lost,
+        "limits",
+        _LARGE | {"refuse_bytes": 20_000},
         seed=2,
     ),
-    Mutant("a follower crosses early", a_follower_crosses_early, "P3", _ROLLS, seed=2),
-    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1"),
+    Mutant(
+        "what has no room in a link is refused",
+        what_has_no_room_is_refused,
+        "limits",
+        _LARGE | {"link_bytes": 6000},
+    ),
+    Mutant(
+        "a crowded node does not read on",
+        a_crowded_node_does_not_read_on,
+        "limits",
+        _LARGE | {"node_bytes": 6000},
+        seed=1,
+    ),
+    Mutant("a follower crosses early", a_follower_crosses_early, "P3", _ROLLS, seed=12),
+    Mutant("a follower shows all that it finds", a_follower_shows_all_that_it_finds, "P1", seed=1),
+    Mutant(
+        "damage is of a whole part",
+        damage_is_of_a_whole_part,
+        "losses",
+        _LOSSES | {"mean_seconds": {Fault.TWO_FLIPS: 0.3}},
+    ),
+    Mutant(
+        "a file that is gone never was",
+        a_file_that_is_gone_never_was,
+        "losses",
+        _LOSSES | {"mean_seconds": _AWAY | {Fault.FILE_GONE: 0.3}},
+        seed=2,
+    ),
+    Mutant("a silent node is not left", a_silent_node_is_not_left, "P1", _HALF_OPEN),
+    Mutant(
+        "who answers no question is asked on",
+        who_answers_no_question_is_asked_on,
+        "P1",
+        _HALF_OPEN,
+        seed=46,
+    ),
+    Mutant("a write repeats no heads", a_write_repeats_no_heads, "losses", _FLIPS, seed=15),
 )

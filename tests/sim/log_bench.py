@@ -106,7 +106,7 @@ class LogBench:
             piece = read_piece(
                 self.storage, effect.tags, effect.start, effect.end, effect.bytes_max
             )
-            more = self.tails.piece_read(effect.id, piece.records, piece.looked_up_to, self.now_ms)
+            more = self.tails.piece_read(effect, piece.records, piece.looked_up_to, self.now_ms)
             self._perform(more)
 
     def read(self, *tags: str) -> list[Entry]:

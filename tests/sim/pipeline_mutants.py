@@ -89,7 +89,7 @@ def tell_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
         assert commit.frozen is not None
         self.beside(write())
-        return CheckpointStore("elsewhere", SimFolder()).write(
+        return CheckpointStore("elsewhere", self.log.log_id, SimFolder()).write(
             str(self.task), marker_lsn=lsn, instance=self.instance,
             fingerprint=self.spec.fingerprint, changes=commit.frozen,
         )  # fmt: skip

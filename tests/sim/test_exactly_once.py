@@ -4,6 +4,8 @@ thread (protocols P5 and P9), fixed seeds on every run, fresh ones in long runs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from campaign import Campaign, absent, check_world_traces, fixed_seeds, only_with, time_for
 from simulation.pipeline.laws import check_all
@@ -11,7 +13,7 @@ from simulation.pipeline.queries import SHAPES
 from simulation.pipeline.swarm import Fault, Swarm
 from simulation.pipeline.world import PipelineWorld
 
-SEEDS = fixed_seeds(80)
+SEEDS = fixed_seeds(50)
 #: Instances per task in worlds whose workers or drivers are struck.
 INSTANCES_MIN = 3.0
 
@@ -24,6 +26,8 @@ EVENTS = (
     "checkpoint used",
     "checkpoint unusable",
     "trimmed",
+    "trimmed by hand",
+    "commit cut by a trim",
     *(f"shape {shape}" for shape in SHAPES),
 )
 
@@ -60,7 +64,13 @@ def test_no_law_is_broken_under_any_of_the_fixed_seeds(
 @time_for(SEEDS)
 @only_with(50, SEEDS)
 def test_every_fault_and_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
-    assert absent([*(f"fault {kind}" for kind in Fault), *EVENTS], campaign.counts) == []
+    assert (
+        absent(
+            [*(f"fault {kind}" for kind in Fault if kind is not Fault.MOVE), *EVENTS],
+            campaign.counts,
+        )
+        == []
+    )
 
 
 @time_for(SEEDS)
@@ -71,8 +81,16 @@ def test_tasks_had_several_instances_where_workers_and_drivers_died(
     assert sum(instances) / len(instances) >= INSTANCES_MIN
 
 
-def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
-    check_world_traces(PipelineWorld, 4)
+@time_for(SEEDS)
+def test_the_same_seed_gives_the_same_trace_in_every_process(
+    campaign: Campaign[PipelineWorld],
+) -> None:
+    check_world_traces(PipelineWorld, 4, [campaign.trace(seed) for seed in range(4)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_a_key_are_taken_in_the_order_of_their_source(seed: int) -> None:
+    PipelineWorld(seed, swarm=replace(PipelineWorld(seed).swarm, shape="last")).run()
 
 
 @pytest.mark.parametrize("ms", [0.5, 2.0, 4.0])

@@ -8,7 +8,7 @@ that catches it: the test starts there. The output says by which law each was ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.core import sequencer
 from penstock.log.records import Entry, Kind
 from penstock.protocol.committed import CommittedReader, Marked
-from penstock.protocol.markers import Marker
+from penstock.protocol.markers import Marker, Range
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime import trim
@@ -40,9 +40,12 @@ from penstock.runtime.commit import Commit, Cut
 from penstock.runtime.commit_protocol import MarkerCommitter, range_of
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import CoordinatorCore, Effect
+from penstock.runtime.standby import StateCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.stream import earliest
+from penstock.stream.earliest import Earliest
 
 DEADLY: dict[str, Any] = {"mean_ms": {Fault.KILL: 90, Fault.PAUSE: 150}, "odds": {Fault.LATE: 0.1}}
 ZOMBIES: dict[str, Any] = {"mean_ms": {Fault.PAUSE: 60}, "odds": {Fault.LATE: 0.2}, "workers": 2}
@@ -294,13 +297,13 @@ def changes_that_were_flushed_early_are_dropped(patch: pytest.MonkeyPatch) -> No
 
 
 def changes_before_the_checkpoint_are_replayed(patch: pytest.MonkeyPatch) -> None:
-    original = Task._load_checkpoint
+    original = StateCopy.load
 
-    async def load_checkpoint(self: Task, marker: Marker) -> Lsn | None:
+    async def load(self: StateCopy, marker: Marker | None) -> Lsn | None:
         await original(self, marker)
         return None
 
-    patch.setattr(Task, "_load_checkpoint", load_checkpoint)
+    patch.setattr(StateCopy, "load", load)
 
 
 def checkpoint_is_newer_than_its_marker(patch: pytest.MonkeyPatch) -> None:
@@ -372,38 +375,75 @@ def trimming_trusts_the_newest_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trim, "needed_from", needed_from)
 
 
+def earliest_is_the_trim_point(patch: pytest.MonkeyPatch) -> None:
+    """A marker there may name what is gone: so it was until a trim fell in between."""
+
+    async def find(log: AsyncLog, streams: Sequence[str], beginning: Lsn) -> Earliest:
+        point = (await log.bounds()).trim_point
+        return Earliest(point, point)
+
+    patch.setattr(earliest, "find_earliest", find)
+
+
+def earliest_is_after_the_first_commit_that_lost_rows(patch: pytest.MonkeyPatch) -> None:
+    original = earliest.choose_earliest
+
+    def choose(markers: Mapping[Lsn, tuple[Range, ...]], start: Lsn, trim_point: Lsn) -> Earliest:
+        found = original({}, start, trim_point)
+        for lsn in sorted(markers):
+            found = original({lsn: markers[lsn]}, start, trim_point)
+            if found.commits:
+                break
+        return found
+
+    patch.setattr(earliest, "choose_earliest", choose)
+
+
+def earliest_passes_over_commits_that_are_whole(patch: pytest.MonkeyPatch) -> None:
+    original = earliest.choose_earliest
+
+    def choose(markers: Mapping[Lsn, tuple[Range, ...]], start: Lsn, trim_point: Lsn) -> Earliest:
+        found = original(markers, start, Lsn(trim_point + 10))
+        return replace(found, trim_point=trim_point)
+
+    patch.setattr(earliest, "choose_earliest", choose)
+
+
 MUTANTS = [
     Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
     for apply, swarm, seed in (
         (marker_is_appended_by_an_anonymous_producer, DEADLY, 0),
-        (instances_are_not_fenced, ZOMBIES, 0),
-        (last_marker_is_read_before_the_claim, ZOMBIES, 2),
-        (coordinator_announces_before_it_claims, {}, 0),
+        (instances_are_not_fenced, ZOMBIES, 4),
+        (last_marker_is_read_before_the_claim, ZOMBIES, 0),
+        (coordinator_announces_before_it_claims, {}, 3),
         (a_moved_task_keeps_its_instance, ZOMBIES, 1),
         (
             claims_are_not_guarded_by_the_run,
             {"mean_ms": {Fault.DRIVER_PAUSE: 120}, "workers": 2},
             0,
         ),
-        (a_worker_that_slept_is_never_taken_back, SLEEPY, 1),
+        (a_worker_that_slept_is_never_taken_back, SLEEPY, 3),
         (staged_entries_count_without_their_marker, FLUSHING, 0),
-        (data_is_appended_before_its_marker, DEADLY, 0),
-        (what_is_flushed_early_is_plain_data, FLUSHING, 0),
-        (position_runs_ahead_of_the_rows, FLUSHING, 8),
-        (position_passes_a_marker_before_its_staged_rows_are_fetched, FLUSHING, 1),
+        (data_is_appended_before_its_marker, DEADLY, 9),
+        (what_is_flushed_early_is_plain_data, FLUSHING, 4),
+        (position_runs_ahead_of_the_rows, FLUSHING, 7),
+        (position_passes_a_marker_before_its_staged_rows_are_fetched, FLUSHING, 0),
         (instance_goes_on_after_its_last_marker, DEADLY, 2),
-        (instance_goes_on_one_entry_early, DEADLY, 0),
-        (commits_overtake_each_other, {}, 0),
-        (heard_watermarks_are_forgotten_at_resume, {**DEADLY, "shape": "join"}, 0),
-        (uncommitted_changes_are_applied, DYING, 2),
+        (instance_goes_on_one_entry_early, DEADLY, 7),
+        (commits_overtake_each_other, {}, 1),
+        (heard_watermarks_are_forgotten_at_resume, {**DEADLY, "shape": "join"}, 4),
+        (uncommitted_changes_are_applied, DYING, 11),
         (changes_that_were_flushed_early_are_dropped, FLUSHING, 0),
-        (changes_before_the_checkpoint_are_replayed, REPLAYING, 0),
-        (checkpoint_is_newer_than_its_marker, CHECKPOINTING, 3),
-        (checkpoint_is_named_before_it_is_durable, CHECKPOINTING, 0),
+        (changes_before_the_checkpoint_are_replayed, REPLAYING, 4),
+        (checkpoint_is_newer_than_its_marker, CHECKPOINTING, 2),
+        (checkpoint_is_named_before_it_is_durable, CHECKPOINTING, 8),
         (sweep_deletes_the_older_checkpoint, CHECKPOINTING, 1),
-        (sweep_keeps_what_the_next_marker_will_name, CHECKPOINTING, 1),
+        (sweep_keeps_what_the_next_marker_will_name, CHECKPOINTING, 3),
         (a_slow_checkpoint_comes_before_a_newer_one, OVERLAPPING, 1),
         (trimming_trusts_the_newest_checkpoint, {**CHECKPOINTING, "trims": True}, 0),
+        (earliest_is_the_trim_point, FLUSHING, 4),
+        (earliest_is_after_the_first_commit_that_lost_rows, FLUSHING, 4),
+        (earliest_passes_over_commits_that_are_whole, FLUSHING, 0),
     )
 ]
 

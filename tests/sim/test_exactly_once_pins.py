@@ -18,7 +18,7 @@ from simulation.pipeline.story import contents_of
 from penstock.errors import StaleInstance, Trimmed
 from penstock.ids import Lsn
 from penstock.log.client import packing
-from penstock.log.core import state as log_state
+from penstock.log.core import producers as log_producers
 from penstock.log.records import Kind
 from penstock.ops.api import START_MS
 from penstock.protocol.markers import Range
@@ -207,7 +207,7 @@ def test_r25_a_late_copy_of_a_commit_does_not_hit_the_next_one(
     Here every request carries instance and seq: a copy is answered with the first outcome, however
     long ago that was, and a copy of an older instance's with a refusal or its first outcome.
     """
-    monkeypatch.setattr(log_state, "PRODUCER_RECENT_GROUPS", remembered)
+    monkeypatch.setattr(log_producers, "PRODUCER_RECENT_GROUPS", remembered)
     bench = Bench()
     feed(bench, 2)
     instance = bench.start(bench.task(0, 0))
@@ -514,13 +514,15 @@ def test_r41_watermarks_come_from_the_log_and_never_go_back() -> None:
     """One source is five minutes ahead, one behind; a failover to a machine whose clock is in the
     past; one that has not spoken (SPARK-50046).
 
-    Here a watermark is the smallest over all upstream tasks of what their markers say of the rows'
-    event times, part of the marker, and restored with it; no clock takes part.
+    Here a watermark is the smallest over all sources of what the markers of their tasks say of the
+    rows' event times, part of the marker, and restored with it; no clock takes part. Tasks that
+    share a source run twice: each says how far it has looked when it has heard of the other's rows.
     """
     bench = Bench("join")
     task = bench.task(2, 0)
     bench.clock_ms = 10**9
     bench.put("bids", *ROWS, (1, 1300))
+    run(bench, 0)
     run(bench, 0)
     first = bench.start(task)
     first.read()
@@ -528,6 +530,7 @@ def test_r41_watermarks_come_from_the_log_and_never_go_back() -> None:
     assert bench.markers(task)[-1].watermark_ms == START_MS  # asks have not spoken
 
     bench.put("asks", *ROWS)
+    run(bench, 1)
     run(bench, 1)
     first.read()
     first.commit()
@@ -541,7 +544,8 @@ def test_r41_watermarks_come_from_the_log_and_never_go_back() -> None:
     heir.read()
     heir.commit()
     assert bench.markers(task)[-1].watermark_ms == behind_ms
-    assert set(bench.markers(task)[-1].heard) == {str(bench.task(0, 0)), str(bench.task(1, 0))}
+    upstream = {str(bench.task(stage, index)) for stage in (0, 1) for index in (0, 1)}
+    assert set(bench.markers(task)[-1].heard) == upstream
     bench.finish()
 
 

@@ -164,6 +164,27 @@ def test_after_a_reset_a_prefix_has_arrived_and_both_sides_know(seed: int) -> No
     assert client.events[-1] == server.events[-1] == "lost ConnectionResetError"
 
 
+@pytest.mark.parametrize("ways", [(True, True), (True, False), (False, True)])
+def test_a_half_open_connection_drops_everything_and_tells_nobody(ways: tuple[bool, bool]) -> None:
+    to_server, to_client = ways
+    stage = Stage(late_odds=1.0)
+    client = stage.connect()
+    stage.wait()
+    server = stage.accepted[0]
+    stage.network.connections[1].half_open(to_server=to_server, to_client=to_client)
+    client.transport.write(b"request")
+    server.transport.write(b"answer")
+    stage.network.heal()
+    stage.wait()
+
+    assert server.heard == (b"" if to_server else b"request")
+    assert client.heard == (b"" if to_client else b"answer")
+    assert client.events == server.events == ["made"]
+    client.transport.abort()
+    stage.wait()
+    assert server.events == (["made"] if to_server else ["made", "lost ConnectionResetError"])
+
+
 def test_what_a_client_sent_can_arrive_after_it_sent_it_again() -> None:
     late = 0
     for seed in range(20):

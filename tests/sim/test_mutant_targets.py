@@ -9,6 +9,8 @@ import log_mutants
 import pytest
 import test_commit_protocols_mutants as rivals
 import test_exactly_once_mutants as markers
+import test_joined_stages as joined
+import test_shared_source_mutants as sources
 from mutant_hunt import foreign_homes
 from simulation.log.world import World
 
@@ -19,6 +21,8 @@ MUTANTS: list[tuple[str, Apply]] = [
     *((f"log: {mutant.name}", mutant.apply) for mutant in log_mutants.MUTANTS),
     *((f"cluster: {mutant.name}", mutant.apply) for mutant in cluster_mutants.MUTANTS),
     *((f"markers: {mutant.name}", mutant.apply) for mutant in markers.MUTANTS),
+    *((f"sources: {mutant.name}", mutant.apply) for mutant in sources.MUTANTS),
+    *((f"joined: {mutant.name}", mutant.apply) for mutant in joined.MUTANTS),
     *((f"rivals: {mutant.name}", mutant.apply) for mutant in [*rivals.MUTANTS, *rivals.RARE]),
 ]
 

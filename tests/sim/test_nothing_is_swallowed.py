@@ -159,6 +159,15 @@ def test_a_task_whose_failure_was_foreseen_does_not_end_the_world(process: Proce
     process.scheduler.check()
 
 
+def test_a_task_whose_siblings_have_not_ended_will_be_looked_at(process: Process) -> None:
+    async def gather() -> None:
+        await asyncio.gather(fail(), asyncio.sleep(10), return_exceptions=True)
+
+    process.spawn(gather())
+    process.scheduler.run_for(1.0)
+    process.scheduler.check()
+
+
 def test_a_mistake_ends_the_world_although_somebody_waits_for_it(process: Process) -> None:
     async def survive() -> None:
         await asyncio.gather(make_a_mistake(), return_exceptions=True)

@@ -22,3 +22,13 @@ def test_what_lasts_counts() -> None:
 
     assert _lasting(once) != _lasting(once.replace("+ 1", "+ 2"))
     assert _lasting(once) != _lasting(once.replace("(a#7L + 1)", "(b#8 + 1)"))
+
+
+def test_the_id_that_spark_draws_for_a_watermark_does_not_count() -> None:
+    drawn = ("a42bf8ba-60b7-43f5-9886-ce733f7fbc96", "00000000-60b7-43f5-9886-ce733f7fbc96")
+    text = 'EventTimeWatermark {id}, ts#1, 4 seconds\n{{"nodeId":"{id}"}} {other}'
+    once, again = (_lasting(text.format(id=id, other="x")) for id in drawn)
+
+    assert once == again
+    assert once != _lasting(text.format(id=drawn[0], other=drawn[0]).replace("nodeId", "value"))
+    assert once != _lasting(text.format(id=drawn[0], other="x").replace("4 seconds", "5 seconds"))

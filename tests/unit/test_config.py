@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import ServerConfig, is_loopback
+from penstock.config import ServerConfig, hide_secrets, is_loopback, masked_uri
 from penstock.errors import BadConfig
 from penstock.limits import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_MS_MAX
+from penstock.log.proxy.config import ProxyConfig
 
 GOOD = ServerConfig(data_dir=Path("data"))
 
@@ -91,3 +92,45 @@ def test_the_effective_settings_can_be_printed() -> None:
 
     assert "port=7070" in lines
     assert all(line.count("\n") == 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://bucket/path", "s3://bucket/path"),
+        ("s3://AKIAKEY:sesame@bucket/path", "s3://***@bucket/path"),
+        ("s3://sesame@bucket", "s3://***@bucket"),
+        ("s3://key:ses/ame+x@bucket/a", "s3://***@bucket/a"),
+        ("s3://key:ses%2Fame@bucket/a?region=x", "s3://***@bucket/a?region=x"),
+        ("s3://key:sesame?x@bucket/a", "s3://***"),
+        ("s3://key:sesame#x@bucket/a", "s3://***"),
+        (
+            "s3://b/p?access_key=AKIAKEY&secret_key=sesame&region=eu&scheme=http",
+            "s3://b/p?access_key=***&secret_key=***&region=eu&scheme=http",
+        ),
+        ("s3://b?endpoint_override=localhost%3A9000", "s3://b?endpoint_override=localhost%3A9000"),
+        ("s3://b?endpoint_override=http%3A%2F%2Fu:sesame%40h", "s3://b?endpoint_override=***"),
+        ("s3://b?access_key=a@sesame&secret_key=x", "s3://***"),
+        ("abfs://box@account/x?client_secret=sesame", "abfs://***@account/x?client_secret=***"),
+        ("gs://anonymous@bucket/x?whatever=sesame", "gs://***@bucket/x?whatever=***"),
+        ("hdfs://host:8020/x#sesame", "hdfs://host:8020/x#***"),
+        ("file:///data/a@b?c=d", "file:///data/a@b?c=d"),
+        ("/data/a@b", "/data/a@b"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(uri: str, shown: str) -> None:
+    assert masked_uri(uri) == shown
+    for settings in (replace(GOOD, cold_uri=uri), ProxyConfig("", Path(), Path(), cold_uri=uri)):
+        assert f"cold_uri={shown}" in settings.lines()
+        assert "sesame" not in repr(settings)
+
+
+def test_words_about_a_store_do_not_repeat_its_secrets() -> None:
+    uri = "s3://AKIAKEY:ses%2Fame@bucket/p?token=open&region=eu-west"
+    words = f"cannot use {uri}: key AKIAKEY with ses/ame (ses%2Fame), open, eu-west, bucket"
+
+    assert hide_secrets(words, uri) == (
+        "cannot use s3://***@bucket/p?token=***&region=eu-west: key *** with *** (***), ***, "
+        "eu-west, bucket"
+    )
+    assert hide_secrets("nothing of it", "file:///a@b") == "nothing of it"

@@ -175,6 +175,7 @@ def test_make_asks_for_java_before_it_uses_spark() -> None:
     makefile = (ROOT / "Makefile").read_text()
 
     assert "java:\n\t@bin/ensure java\n" in makefile
-    for target in ("demo", "test"):
+    for target in ("demo", "$(VENV)/spark-classes.jsa"):
         line = next(line for line in makefile.splitlines() if line.startswith(f"{target}:"))
         assert " java" in line, target
+    assert "\ntest: $(VENV)/spark-classes.jsa " in makefile

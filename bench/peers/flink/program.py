@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final
 HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from java_classes import compiled  # noqa: E402
 from queries import MODES, QUERIES, REFUSED, VIEWS, view  # noqa: E402
 from talk import Command, Figures, Refusal, serve  # noqa: E402
 
@@ -181,22 +181,10 @@ class Flink:
 
 
 def _classes() -> Path:
-    """Where the compiled Java is; compiles it if a source is newer."""
+    """Where the compiled Java is."""
     import pyflink
 
-    sources = sorted((HERE / "java").rglob("*.java"))
-    built = Path(sys.prefix) / "peer-classes"
-    stamp = built / ".built"
-    if stamp.exists() and all(s.stat().st_mtime <= stamp.stat().st_mtime for s in sources):
-        return built
-    if shutil.which("javac") is None:
-        raise Refusal("no javac on the path: install a JDK, e.g. openjdk-17-jdk-headless")
-    built.mkdir(parents=True, exist_ok=True)
-    libraries = Path(pyflink.__file__).parent / "lib" / "*"
-    command = ["javac", "-nowarn", "-d", str(built), "-cp", str(libraries), *map(str, sources)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    stamp.touch()
-    return built
+    return compiled(HERE / "java", Path(pyflink.__file__).parent / "lib" / "*")
 
 
 def _visible(directory: Path) -> int:

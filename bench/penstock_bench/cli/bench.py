@@ -50,6 +50,12 @@ _add(
     quick="A minute less",
 )
 _add(
+    "small",
+    "What an event costs in small batches: NEXMark by tasks in this process (needs Java).",
+    quick="Half a minute",
+    takes=f"About five minutes{_ALONE}",
+)
+_add(
     "realtime",
     "Latency in real time, beside the same DataFrame in Spark's micro-batches (needs Java).",
     quick="Two minutes",
@@ -62,6 +68,20 @@ _add(
     quick="Half a minute",
     disk="about 1 GB",
     takes="About two minutes.",
+)
+_add(
+    "scale",
+    "What more tasks on one source bring: speed, bytes read, commits (needs Java).",
+    quick="A minute",
+    disk="about 1 GB",
+    takes=f"About two minutes{_ALONE}",
+)
+_add(
+    "handover",
+    "How long a large state pauses when it moves or is lost: copies beside a store (needs Java).",
+    quick="A minute",
+    disk="about 4 GB",
+    takes=f"About ten minutes{_ALONE}",
 )
 _add(
     "connector",

@@ -78,11 +78,12 @@ def list_peers(as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 @json_option
 def install_peers(names: tuple[str, ...], as_json: bool) -> None:
-    """Install peers, each into a virtual environment of its own beside its program.
+    """Install peers, each into an environment of its own beside its program, by pip and Maven.
 
     \b
     Examples:
       penstock nexmark peers install flink
+      penstock nexmark peers install kafka_streams
     """
     from penstock_bench.nexmark.peers import find_peer, install
 

@@ -53,6 +53,15 @@ PALETTE: Final = {
     Series("flink", "checkpoints_100ms"): Look("#b0508c", "#e29cc8", "X"),
     Series("flink", "checkpoints_1s"): Look("#8f1f4d", "#f28ab0", ">"),
     Series("flink", "defaults"): Look("#5d4d58", "#bcabb6", "*"),
+    Series("kafka_streams", "commit_2ms"): Look("#9a5f00", "#efb65c", "D"),
+    Series("kafka_streams", "commit_2ms_flushed"): Look("#74562a", "#cfae7c", "s"),
+    Series("kafka_streams", "commit_5ms"): Look("#8a6d00", "#e3c94f", "d"),
+    Series("kafka_streams", "commit_5ms_flushed"): Look("#6b5a1e", "#c7b673", "H"),
+    Series("kafka_streams", "commit_10ms"): Look("#7a7200", "#d8d24a", "h"),
+    Series("kafka_streams", "commit_10ms_flushed"): Look("#5c5830", "#b5b082", "p"),
+    Series("kafka_streams", "commit_100ms"): Look("#4f6b00", "#b3d055", "8"),
+    Series("kafka_streams", "commit_100ms_flushed"): Look("#435422", "#9fb37a", "p"),
+    Series("kafka_streams", "defaults"): Look("#55524a", "#b8b4a8", "h"),
 }
 #: For what is in no palette: by its name, so that it too keeps its colour.
 _OTHERS: Final = (

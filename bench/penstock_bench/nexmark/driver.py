@@ -21,7 +21,7 @@ from penstock_bench.measure import now_us
 from penstock_bench.nexmark.figures import Position
 from penstock_bench.nexmark.model import KINDS, side_input
 from penstock_bench.nexmark.queries import QUERIES, split_events
-from penstock_bench.nexmark.timed import APPEND, LAT_TS, timed
+from penstock_bench.nexmark.timed import APPEND, BY_ARRIVAL, LAT_TS, timed
 from penstock_bench.protocols.choosing import ProtocolName
 
 #: From the start of a query until all of its tasks run.
@@ -38,6 +38,7 @@ _WATERMARKED: Final = {
     "q7": ("bid",),
     "q8": ("person", "auction"),
     "q11": ("bid",),
+    "q12": ("bid",),
     "nbq5": ("bid",),
     "nbq8": ("person", "auction"),
     "nbqx": ("auction", "bid"),
@@ -59,16 +60,16 @@ def start_timed(
     protocol: ProtocolName,
     commit_interval_ms: int,
     watermark_ms: int,
+    joins_stages: bool = True,
 ) -> None:
     """Run a timed query from a stream of events into a result stream."""
-    events = session.log.stream(source).df(session.spark)
-    frames = dict(zip(KINDS, split_events(events), strict=True))
-    if mode == APPEND:
-        for kind in _WATERMARKED.get(query, ()):
-            frames[kind] = frames[kind].withWatermark("dateTime", f"{watermark_ms} milliseconds")
-    frame = timed(query, *frames.values(), *_side(session, query), mode=mode)
-    interval = commit_interval_ms
-    session.run(frame, protocol, to=result, mode=mode, workers=workers, commit_interval_ms=interval)
+    metadata = ["_time"] if query in BY_ARRIVAL else []
+    events = session.log.stream(source).df(session.spark, metadata=metadata)
+    frame = timed_frame(query, mode, events, watermark_ms)
+    session.run(
+        frame, protocol, to=result, mode=mode, workers=workers,
+        commit_interval_ms=commit_interval_ms, joins_stages=joins_stages,
+    )  # fmt: skip
     deadline = time.monotonic() + _RUNNING_SECONDS
     while not session.query.status["isTriggerActive"]:
         session.query.awaitTermination(0.02)
@@ -76,16 +77,26 @@ def start_timed(
             raise Unavailable(f"the query did not run within {_RUNNING_SECONDS:g} s")
 
 
-def _side(session: Session, query: str) -> list[Any]:
+def timed_frame(query: str, mode: str, events: Any, watermark_ms: int) -> Any:
+    """A timed query over the mixed stream of events."""
+    frames = dict(zip(KINDS, split_events(events), strict=True))
+    if mode == APPEND:
+        time, delay_ms = ("_time", 0) if query in BY_ARRIVAL else ("dateTime", watermark_ms)
+        for kind in _WATERMARKED.get(query, ()):
+            frames[kind] = frames[kind].withWatermark(time, f"{delay_ms} milliseconds")
+    return timed(query, *frames.values(), *_side(events.sparkSession, query), mode=mode)
+
+
+def _side(spark: Any, query: str) -> list[Any]:
     is_wanted = QUERIES[query].takes_side_input
-    return [session.spark.createDataFrame(side_input())] if is_wanted else []
+    return [spark.createDataFrame(side_input())] if is_wanted else []
 
 
 def look(session: Session) -> Position | None:
     """By what its tasks reported, and by their markers, which are newer; None: not known."""
     session.check()
     spec = session.query._spec
-    reads = [any(isinstance(x, n.Scan) for x in stage.inputs) for stage in spec.query.stages]
+    reads = [any(isinstance(x, n.Scan) for x in spec.inputs(id)) for id, _ in enumerate(spec.tasks)]
     tasks = spec.task_ids
 
     async def newest(log: AsyncLog) -> list[Any]:
@@ -124,6 +135,6 @@ def settle(session: Session, seconds: float) -> bool:
 def run_batch(session: Session, query: str, events: Path, result: Path) -> None:
     """Run a plain query by batch Spark, from parquet files by kind, into parquet files."""
     frames = [session.spark.read.parquet(str(events / kind)) for kind in KINDS]
-    rows = QUERIES[query].build(*frames, *_side(session, query))
+    rows = QUERIES[query].build(*frames, *_side(session.spark, query))
     assert LAT_TS not in rows.columns
     rows.write.parquet(str(result))

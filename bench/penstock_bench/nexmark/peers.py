@@ -1,8 +1,8 @@
 """Peers: other stream processors, each a program of its own that is told what to run.
 
 A peer is a directory of `bench/peers` beside the source tree, with a `peer.toml`; the package never
-imports anything from there. Its program runs in its own virtual environment, or, if it needs
-nothing of its own, in this Python; commands and answers are JSON, one per line (the contract is
+imports anything from there. Its program runs in its own virtual environment, or, if it needs no
+packages of its own, in this Python; commands and answers are JSON, one per line (the contract is
 `bench/peers/README.md`). Owns finding, installing, starting, asking and ending them. Law: whatever
 a peer does, dying, hanging and nonsense included, ends in an error that names it, and `close`
 leaves no process of it behind.
@@ -42,9 +42,10 @@ _FIELDS: Final = {
     "variants": list,
     "events": str,
     "requirements": str,
+    "pom": str,
     "needs": list,
 }
-_OPTIONAL: Final = ("requirements", "needs")
+_OPTIONAL: Final = ("requirements", "pom", "needs")
 
 
 class PeerRefused(Refused):
@@ -61,8 +62,10 @@ class PeerSpec:
     program: Path
     variants: tuple[str, ...]
     events: Events
-    #: None: it runs in this Python and needs no installation.
+    #: None: it runs in this Python.
     requirements: Path | None = None
+    #: Maven's file: what it depends on at run time is copied to `jars`.
+    pom: Path | None = None
     #: Commands that must be on the path.
     needs: tuple[str, ...] = ()
 
@@ -71,10 +74,19 @@ class PeerSpec:
         return self.directory / ".venv"
 
     @property
+    def jars(self) -> Path:
+        return self.environment / "jars"
+
+    @property
     def python(self) -> Path:
         if self.requirements is None:
             return Path(sys.executable)
         return self.environment / "bin" / "python"
+
+    @property
+    def is_installable(self) -> bool:
+        """Whether it needs anything of its own."""
+        return self.requirements is not None or self.pom is not None
 
     @property
     def missing(self) -> str | None:
@@ -82,7 +94,7 @@ class PeerSpec:
         absent = [command for command in self.needs if shutil.which(command) is None]
         if absent:
             return f"{', '.join(absent)} is not on the path: install it first"
-        if self.requirements is None or _stamp(self).exists():
+        if not self.is_installable or _stamp(self).exists():
             return None
         return f"not installed: penstock nexmark peers install {self.name}"
 
@@ -126,13 +138,13 @@ def read_spec(file: Path) -> PeerSpec:
             problems.append(f"{name}: {settings[name]!r} is not a {kind.__name__}")
     if settings.get("events") not in ("log", "own"):
         problems.append(f"events: {settings.get('events')!r} is neither 'log' nor 'own'")
-    for name in ("program", "requirements"):
+    for name in ("program", "requirements", "pom"):
         path = settings.get(name)
         if isinstance(path, str) and not (file.parent / path).is_file():
             problems.append(f"{name}: {path} is not there")
     if problems:
         raise BadConfig(f"{file}: {'; '.join(problems)}")
-    requirements = settings.get("requirements")
+    requirements, pom = settings.get("requirements"), settings.get("pom")
     return PeerSpec(
         name=file.parent.name,
         directory=file.parent,
@@ -141,6 +153,7 @@ def read_spec(file: Path) -> PeerSpec:
         variants=tuple(settings["variants"]),
         events=settings["events"],
         requirements=None if requirements is None else file.parent / requirements,
+        pom=None if pom is None else file.parent / pom,
         needs=tuple(settings.get("needs", ())),
     )
 
@@ -154,23 +167,39 @@ def _stamp(spec: PeerSpec) -> Path:
 
 
 def install(spec: PeerSpec, say: Callable[[str], None]) -> None:
-    """Make the peer's virtual environment; every line of pip is said. Again: brings it up to date.
+    """Make the peer's environment, saying what pip and Maven say. Again: brings it up to date.
 
     Raises Unavailable if a command fails, NotFound if a command that it needs is not there.
     """
     absent = [command for command in spec.needs if shutil.which(command) is None]
     if absent:
         raise NotFound(f"{spec.name} needs {', '.join(absent)} on the path: install that first")
-    if spec.requirements is None:
+    if not spec.is_installable:
         say(f"{spec.name} needs nothing of its own")
         return
     _stamp(spec).unlink(missing_ok=True)
+    if spec.requirements is not None:
+        _install_packages(spec, say)
+    if spec.pom is not None:
+        _install_jars(spec, say)
+    _stamp(spec).touch()
+
+
+def _install_packages(spec: PeerSpec, say: Callable[[str], None]) -> None:
     if not spec.python.exists():
         say(f"making {spec.environment}")
         _run(spec, [sys.executable, "-m", "venv", str(spec.environment)], say)
     pip = [str(spec.python), "-m", "pip", "install", "--disable-pip-version-check"]
     _run(spec, [*pip, "--progress-bar", "off", "-r", str(spec.requirements)], say)
-    _stamp(spec).touch()
+
+
+def _install_jars(spec: PeerSpec, say: Callable[[str], None]) -> None:
+    # Jars of an older version beside the newer ones would be found first, or not: none stays.
+    shutil.rmtree(spec.jars, ignore_errors=True)
+    spec.jars.mkdir(parents=True)
+    maven = ["mvn", "--batch-mode", "--no-transfer-progress", "--file", str(spec.pom)]
+    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+    _run(spec, [*maven, *copy, f"-DoutputDirectory={spec.jars}"], say)
 
 
 def _run(spec: PeerSpec, command: list[str], say: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import time
 from collections import deque
@@ -31,7 +32,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
 from penstock.log.records import Appended, NewEntry
 from penstock.stream.batches import encode_trusted, split_batch
-from penstock.stream.registration import stream_tag
+from penstock.stream.lanes import Lanes
 from penstock.stream.session import connect
 from penstock_bench.child import Child, context
 from penstock_bench.measure import SECOND_US, now_us
@@ -106,8 +107,8 @@ class Producers:
     ) -> None:
         self._parameters = parameters or Parameters()
         with connect(target) as log:
-            log.create_stream(stream, model.EVENT)
-            where = (log.target, stream, log.token_file, log.tls_ca)
+            lanes = log.create_stream(stream, model.EVENT).spread
+            where = (log.target, lanes, log.token_file, log.tls_ca)
         self._counters = [context.RawValue("q", 0) for _ in range(generators)]
         self._running = False
         self._bar_ms = HELD_MS
@@ -205,7 +206,7 @@ class Producers:
 
 def _serve(
     target: str | None,
-    stream: str,
+    lanes: Lanes,
     token_file: str | None,
     tls_ca: str | None,
     seed: int,
@@ -220,7 +221,7 @@ def _serve(
             commands.send("ready")
             while True:
                 command = await asyncio.to_thread(commands.recv)
-                commands.send(await _Run(appender, stream, command, counter).run())
+                commands.send(await _Run(appender, lanes, command, counter).run())
 
     try:
         uvloop.run(main())
@@ -256,10 +257,11 @@ class _Run:
     """One command in one process."""
 
     def __init__(
-        self, appender: AsyncAppender, stream: str, command: _Command, counter: Any
+        self, appender: AsyncAppender, lanes: Lanes, command: _Command, counter: Any
     ) -> None:
         self._appender = appender
-        self._tags = (stream_tag(stream),)
+        self._lanes = lanes
+        self._turns = itertools.count()
         self._schedule = command.schedule
         self._generator = Generator(command.parameters)
         self._counter = counter
@@ -326,12 +328,10 @@ class _Run:
     def _entries(self, rows: pa.RecordBatch) -> list[NewEntry]:
         if not rows.num_rows:
             return []
-        payload = encode_trusted(rows)
-        if len(payload) <= PAYLOAD_BYTES_MAX:
-            return [NewEntry(payload, self._tags, rows=rows.num_rows)]
-        pieces = split_batch(rows, PAYLOAD_BYTES_MAX)
         return [
-            NewEntry(encode_trusted(batch), self._tags, rows=batch.num_rows) for batch in pieces
+            NewEntry(encode_trusted(batch), tags, rows=batch.num_rows)
+            for piece in split_batch(rows, PAYLOAD_BYTES_MAX)
+            for batch, tags in self._lanes.split(piece, next(self._turns))
         ]
 
     def _send(self, due: _Due) -> None:

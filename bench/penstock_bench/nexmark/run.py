@@ -35,7 +35,7 @@ from penstock_bench.nexmark.processes import forget_peaks, kinds_of, usage
 from penstock_bench.nexmark.producers import Producers
 from penstock_bench.nexmark.queries import QUERIES, RHINO
 from penstock_bench.nexmark.result import Measured, make_result
-from penstock_bench.nexmark.timed import APPEND, MODES, WINDOWED
+from penstock_bench.nexmark.timed import APPEND, BY_ARRIVAL, MODES, WINDOWED
 from penstock_bench.nexmark.visible import Rows, Visible, decode
 from penstock_bench.protocols.choosing import ProtocolName
 from penstock_bench.report import Say
@@ -72,6 +72,8 @@ class Run:
     flush_ms: float = 5
     commit_interval_ms: int = 0
     protocol: ProtocolName = "marker"
+    #: Whether stages with one task each run in one, as they do for users.
+    joins_stages: bool = True
     seed: int = 42
     oracle: bool = True
     #: More than so many and the oracle looks at the first ones only.
@@ -158,6 +160,8 @@ class Bench:
     def run(self, run: Run) -> dict[str, Any]:
         """Measure it: the result object."""
         verdict = None if run.oracle else Verdict("skipped", "not asked for")
+        if run.query in BY_ARRIVAL:
+            verdict = Verdict("skipped", "when rows arrive, only the log knows")
         if verdict is None and run.events > run.oracle_events:
             verdict = self._check_prefix(run)
         with self._phase(run) as phase:
@@ -207,6 +211,7 @@ class Bench:
                 protocol=run.protocol,
                 commit_interval_ms=run.commit_interval_ms,
                 watermark_ms=run.lateness_ms,
+                joins_stages=run.joins_stages,
             )
             self._driver.ask(start)
             visible = Visible(self._log, result)

@@ -31,6 +31,8 @@ MODES: Final[dict[str, str]] = {name: "update" if name in _UPDATING else APPEND 
 #: Those whose rows wait for the end of a window in append mode. The rows of q8 do not: they are
 #: final as soon as both of their events are there.
 WINDOWED: Final = ("q5", "q7", "q11", "q12", "nbq5", "nbqx")
+#: Those whose windows are of the time at which the log took a row.
+BY_ARRIVAL: Final = ("q12",)
 #: Those without state: row in, row out.
 STATELESS: Final = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 

@@ -47,6 +47,7 @@ _STREAM: Final = "s/"
 @dataclass(frozen=True)
 class Aligned(CommitProtocol):
     name: ClassVar[str] = "aligned"
+    shares_sources: ClassVar[bool] = False
     logs_changes: ClassVar[bool] = False
     restarts_together: ClassVar[bool] = True
     #: Between two checkpoints.

@@ -81,9 +81,9 @@ class AlignedConductor(Conductor):
 def source_tags(spec: QuerySpec) -> tuple[str, ...]:
     """Where barriers go, so that they stand among the sources' own entries."""
     return tuple(
-        flush_tag(spec.name, spec.version, stage.id)
-        for stage in spec.query.stages
-        if any(isinstance(leaf, Scan) for leaf in stage.inputs)
+        flush_tag(spec.name, spec.version, stage)
+        for stage in spec.running_stages
+        if any(isinstance(leaf, Scan) for leaf in spec.inputs(stage))
     )
 
 

@@ -52,6 +52,7 @@ from penstock_bench.protocols.transaction_records import (
 @dataclass(frozen=True)
 class Transactions(CommitProtocol):
     name: ClassVar[str] = "transaction"
+    shares_sources: ClassVar[bool] = False
 
     def committer(self, task: CommittingTask) -> Committer:
         return TransactionCommitter(task)

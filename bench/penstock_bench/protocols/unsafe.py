@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Unsafe(CommitProtocol):
     name: ClassVar[str] = "unsafe"
+    shares_sources: ClassVar[bool] = False
     logs_changes: ClassVar[bool] = False
 
     def check(self, settings: Settings) -> None:

@@ -13,7 +13,14 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, Refused, Retryable, StaleInstance, Unavailable
+from penstock.errors import (
+    PenstockError,
+    Refused,
+    Retryable,
+    StaleInstance,
+    Unavailable,
+    Unknown,
+)
 from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.appender_core import (
@@ -52,6 +59,7 @@ async def claim_producer(
     """Open a producer as its next instance. Data is sent only after the claim was acknowledged.
 
     With guards, the claim is refused (GuardFailed) unless they hold when it is ordered.
+    Unknown: the older instances may be fenced, or not.
     """
     producer = name or f"anon-{uuid.uuid4().hex}"
     while True:
@@ -69,8 +77,11 @@ async def claim_producer(
             await log.call(m.Append(guards, 0), m.AppendDone, body)
         except StaleInstance:
             continue  # a rival was faster: take over from it, as its caller would from us
-        # Only now do the older instances write no more: read how far they came.
-        known, _ = await log.call(m.GetProducer(producer), m.Producer)
+        try:
+            # Only now do the older instances write no more: read how far they came.
+            known, _ = await log.call(m.GetProducer(producer), m.Producer)
+        except Retryable as error:
+            raise Unknown(f"producer {producer} was claimed, but not opened: {error}") from error
         if known.instance != instance:
             continue
         return AppenderCore(producer=producer, instance=instance, next_seq=known.next_seq)
@@ -255,7 +266,7 @@ class AsyncAppender:
             body = retire_body(self.producer, self.instance, self.next_seq)
             try:
                 await self._log.call(m.Append((), 0), m.AppendDone, body)
-            except (Refused, Retryable):
+            except (Refused, Retryable, Unknown):
                 pass  # a retry after it took effect, or no server: one row stays in the table
 
     async def __aenter__(self) -> AsyncAppender:

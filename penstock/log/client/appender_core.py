@@ -30,10 +30,13 @@ from penstock.errors import (
 from penstock.ids import Lsn
 from penstock.limits import (
     ENTRY_TAGS_MAX,
+    FLUSH_MS_MAX,
+    FRAME_HEAD_BYTES_MAX,
     GROUP_BYTES_MAX,
     GROUP_ENTRIES_MAX,
     GROUP_TAGS_MAX,
     GUARDS_MAX,
+    KEY_BYTES_MAX,
     KIB,
     PAYLOAD_BYTES_MAX,
     PRODUCER_BYTES_MAX,
@@ -42,6 +45,10 @@ from penstock.limits import (
 from penstock.log.client.packing import group_bytes
 from penstock.log.group_format import BODY_HEADER_BYTES, RETIRE, encode_body
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, NewEntry, check_tag
+from penstock.wire.messages import Append, encode_message
+
+# A guard's key, with lengths, is well below what `_check_head` allows for it.
+assert 4 * KEY_BYTES_MAX < 2 * KIB
 
 #: Coalesced groups stay near this size: large enough for one system call, small enough to pipeline.
 COALESCE_BYTES = 512 * KIB
@@ -271,6 +278,8 @@ def check_submission(entries: Sequence[NewEntry], guards: Sequence[Guard]) -> No
     """Raise what a server would refuse anyway, before a seq is spent on it."""
     if len(guards) > GUARDS_MAX:
         raise TooLarge(f"{len(guards)} guards: the limit is {GUARDS_MAX}")
+    if guards:
+        _check_head(guards)
     if not 0 < len(entries) <= GROUP_ENTRIES_MAX:
         raise TooLarge(f"group of {len(entries)} entries: 1 to {GROUP_ENTRIES_MAX} allowed")
     for entry in entries:
@@ -286,6 +295,16 @@ def check_submission(entries: Sequence[NewEntry], guards: Sequence[Guard]) -> No
     if group_bytes(entries) > spare_bytes or count_tags(entries) > GROUP_TAGS_MAX:
         # Beyond the limit by estimate: encode it once for an answer that holds for any producer.
         encode_body(producer="x" * PRODUCER_BYTES_MAX, instance=0, first_seq=0, entries=entries)
+
+
+def _check_head(guards: Sequence[Guard]) -> None:
+    """Guards travel in a frame's head, with what they expect."""
+    expected_bytes = sum(len(guard.expected or b"") for guard in guards)
+    if expected_bytes + GUARDS_MAX * KIB * 2 <= FRAME_HEAD_BYTES_MAX:
+        return
+    size = len(encode_message(Append(tuple(guards), FLUSH_MS_MAX)))
+    if size > FRAME_HEAD_BYTES_MAX:
+        raise TooLarge(f"guards of {size} bytes: the limit is {FRAME_HEAD_BYTES_MAX}")
 
 
 @lru_cache(maxsize=4096)

@@ -169,9 +169,7 @@ class BlockingLog:
     @property
     def log_id(self) -> str:
         """Which log it is: positions of one mean nothing in another."""
-        welcome = self._open().welcome
-        assert welcome is not None, "a client that is open was welcomed"
-        return welcome.log_id.hex()
+        return self._open().log_id
 
     def run(self, call: Callable[[AsyncLog], Coroutine[Any, Any, T]]) -> T:
         """Run `call(log)` on the client's loop and wait."""

@@ -3,6 +3,7 @@
 Owns reconnection. What is safe to send again is decided elsewhere: appends by appender_core.py,
 readers resume after the last LSN they handed out, all other requests may be repeated freely.
 Law: a reader hands out each entry once and in order over any number of reconnections.
+Law (I22): a request that changes the log, was sent, and has no answer of its own is Unknown.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from penstock.errors import (
     BadFormat,
     DeadlineExceeded,
     NotOwner,
+    Overloaded,
     PenstockError,
     Retryable,
     Trimmed,
     Unauthorized,
     Unavailable,
+    Unknown,
 )
 from penstock.ids import Lsn
 from penstock.log.api import Bounds, ReadBatch
@@ -57,8 +60,17 @@ BACKOFF_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 #: How long a request may wait for an answer, reconnections included.
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+#: See `Endpoint.pulse_seconds`. A lone server that pauses for less, or is in a long fsync, is
+#: waited for. A connection that died without a word is left in time to send again what was sent.
+PULSE_SECONDS = 7.5
+assert 3 * PULSE_SECONDS + CONNECT_SECONDS < TIMEOUT_SECONDS
+#: A server that goes on sending and answers nothing for so long does not hear us, and is left, too.
+#: Longer: an answer waits behind all that was sent before it.
+DEAF_SECONDS = 30.0
 #: Redirects that are followed at once; after them the owners of a log seem to be changing.
 REDIRECTS_MAX = 3
+#: Requests after which the log is not what it was; all others are questions.
+_CHANGES = (m.Append, m.Trim)
 
 T = TypeVar("T", bound=m.Message)
 
@@ -77,9 +89,9 @@ class Endpoint:
     #: Told what came of it, so that the next attempt can go elsewhere.
     failed: Callable[[PenstockError], None] | None = None
     welcomed: Callable[[], None] | None = None
-    #: A server that is silent for two to three times as long, though it was asked, is left: it may
-    #: hang, and another have taken over. None where there is no other to go to.
-    pulse_seconds: float | None = None
+    #: A server that is silent for two to three times as long, though it was asked, is left: the
+    #: connection may be dead and nobody was told, or the server hangs and another has taken over.
+    pulse_seconds: float = PULSE_SECONDS
     #: The longest wait between two attempts.
     backoff_seconds_max: float = BACKOFF_SECONDS[-1]
 
@@ -123,6 +135,12 @@ class AsyncLog:
             await log.close()
             raise
         return log
+
+    @property
+    def log_id(self) -> str:
+        """Which log it is: positions of one mean nothing in another."""
+        assert self.welcome is not None, "a client that is open was welcomed"
+        return self.welcome.log_id.hex()
 
     # ---- connection
 
@@ -189,23 +207,28 @@ class AsyncLog:
                 return
 
     async def _until_ended(
-        self, connection: ClientConnection, pulse_seconds: float | None
+        self, connection: ClientConnection, pulse_seconds: float
     ) -> PenstockError:
-        """Why it ended. While anybody waits for something, a silent server is asked if it lives."""
-        is_asked = False
-        while pulse_seconds is not None:
-            heard_count = connection.heard_count
+        """Why it ended. While anybody waits for something, a quiet server is asked if it lives."""
+        loop = asyncio.get_running_loop()
+        silent_pulses = 0
+        asked_at: float | None = None
+        while True:
+            heard, answered = connection.heard_count, connection.answered_count
             await asyncio.wait((connection.closed,), timeout=pulse_seconds)
             if connection.closed.done():
-                break
-            if connection.heard_count != heard_count:
-                is_asked = False
-            elif is_asked:
+                return connection.closed.result()
+            silent_pulses = 0 if connection.heard_count != heard else silent_pulses + 1
+            if connection.answered_count != answered:
+                asked_at = None
+            elif asked_at is None:
+                if connection.is_waiting:
+                    connection.send(self.next_request(), m.Ping(), lambda *_: None)
+                    asked_at = loop.time()
+            elif silent_pulses >= 2:
                 connection.abort(Unavailable("the server has not answered any more"))
-            elif connection.is_waiting:
-                connection.send(self.next_request(), m.Ping(), lambda *_: None)
-                is_asked = True
-        return await connection.closed
+            elif loop.time() - asked_at >= DEAF_SECONDS:
+                connection.abort(Unavailable("the server sends, but does not answer any more"))
 
     def _check_identity(self, welcome: m.Welcome) -> None:
         known = self.welcome
@@ -249,34 +272,58 @@ class AsyncLog:
             self._connection.close()
 
     def next_request(self) -> int:
-        self._request += 1
-        if self._request >= 2**32:
-            self._request = 2
-        return self._request
+        """A number that no reader and no unanswered request has; they begin anew after 2^32."""
+        connection = self._connection
+        while True:
+            self._request += 1
+            if self._request >= 2**32:
+                self._request = 2
+            number = self._request
+            if number not in self._readers:
+                if connection is None or not connection.is_unanswered(number):
+                    return number
 
     async def call(
         self, message: m.Message, expect: type[T], body: bytes = b""
     ) -> tuple[T, memoryview]:
-        """One request that may be repeated; retried over reconnections until the timeout."""
+        """One request that may be repeated; retried over reconnections until the timeout.
+
+        Raises Unknown for a change that was sent and may have taken effect.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout
+        may_be_done = False
         while True:
-            connection = await self._wait_connected(max(deadline - loop.time(), 0.001))
+            was_sent = False
             try:
+                connection = await self._wait_connected(max(deadline - loop.time(), 0.001))
+                was_sent = not connection.closed.done()
                 async with asyncio.timeout_at(deadline):
                     answer, data = await connection.ask(self.next_request(), message, body)
             except TimeoutError:
-                raise DeadlineExceeded(
+                error: PenstockError = DeadlineExceeded(
                     f"no answer to {type(message).__name__} within {self.timeout:g} s"
-                ) from None
-            except Retryable:
-                if loop.time() >= deadline:
-                    raise
+                )
+            except Retryable as failed:
+                error = failed
+            except PenstockError as failed:
+                if was_sent or not may_be_done:
+                    raise  # the server's answer, or nothing was sent
+                error = failed
+            else:
+                if isinstance(answer, expect):
+                    return answer, data
+                wrong = f"a {type(answer).__name__} instead of a {expect.__name__}"
+                raise Unknown(wrong) if isinstance(message, _CHANGES) else Unavailable(wrong)
+            # Overloaded is said before anything is done; all else, while it may be under way.
+            if was_sent and isinstance(message, _CHANGES) and not isinstance(error, Overloaded):
+                may_be_done = True
+            if self._fatal is None and loop.time() < deadline and isinstance(error, Retryable):
                 await asyncio.sleep(BACKOFF_SECONDS[0])
-                continue
-            if not isinstance(answer, expect):
-                raise Unavailable(f"a {type(answer).__name__} instead of a {expect.__name__}")
-            return answer, data
+            elif may_be_done:
+                raise Unknown(f"{type(message).__name__} may have taken effect: {error}") from error
+            else:
+                raise error
 
     async def close(self) -> None:
         """Finish what was submitted, then close. Idempotent."""
@@ -363,7 +410,10 @@ class AsyncLog:
         sets: Sequence[SetKey] = (),
         flush: Flush = IMMEDIATE,
     ) -> Appended:
-        appender = await self.own_appender()
+        try:
+            appender = await self.own_appender()
+        except Unknown as error:
+            raise DeadlineExceeded(f"never sent: {error}") from error
         return await appender.append(entries, guards=guards, sets=sets, flush=flush)
 
     # ---- reading

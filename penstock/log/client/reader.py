@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadFormat, PenstockError, Retryable
+from penstock.errors import BadFormat, PenstockError, Retryable, TooLarge
 from penstock.ids import Lsn
 from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.api import ReadBatch
@@ -78,7 +78,10 @@ class AsyncReader:
         # A new number: deliveries of the old subscription cannot be taken for the new one's.
         self._log.renumber_reader(self)
         message = m.Subscribe(self.number, self._tags, self.next_lsn, self._end, credit)
-        connection.send(self.number, message, self._answered)
+        try:
+            connection.send(self.number, message, self._answered)
+        except TooLarge as error:
+            self.fail(error)
 
     def _answered(self, message: m.Message | PenstockError, _: memoryview) -> None:
         """Only failures are answered; a lost connection is resumed by the client."""

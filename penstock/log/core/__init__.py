@@ -1,5 +1,6 @@
 """What decides; no I/O, no clock, no threads.
 
+producers.py  the producer table, as the bytes of a snapshot
 sequencer.py  order groups, guard, fence, deduplicate, group commit
 sessions.py   which connection speaks for a client
 state.py      metadata and producers as a fold over the log; snapshot bytes

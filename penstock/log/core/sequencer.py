@@ -3,7 +3,8 @@
 Owns guards, idempotence, fencing of producers, group commit and the order of answers. Knows no
 sockets, no files, no clock: the shell passes `now_ms`, performs the `Write` that `take_write`
 returns (write all records, fsync once), and calls `written`, in order. One write is in flight at a
-time (`writes_max`; a replicated log has more, its nodes are far away); meanwhile the next collects.
+time (`writes_max`; a replicated log has more, its nodes are far away, up to `in_flight_bytes_max`);
+meanwhile the next collects.
 
     append ──decide──► ordered ──take_write──► in flight ──written──► durable: answered and visible
                 │
@@ -30,8 +31,9 @@ from penstock.errors import (
     StaleInstance,
 )
 from penstock.ids import Lsn
-from penstock.limits import DELIVERY_BYTES
-from penstock.log.core.state import AppendedGroup, LogState, ProducerState, claim_nonce
+from penstock.limits import DELIVERY_BYTES, LOG_INFLIGHT_BYTES_MAX
+from penstock.log.core.producers import AppendedGroup, ProducerState
+from penstock.log.core.state import LogState, claim_nonce
 from penstock.log.group_format import CLAIM, Body, decode_sets
 from penstock.log.record_format import RECORD_HEADER_BYTES
 from penstock.log.records import IMMEDIATE, Appended, Flush, Guard, Kind, check_sets, meta_tag
@@ -121,6 +123,7 @@ class Sequencer:
         segment_ms: int = 0,
         write_bytes_max: int = WRITE_BYTES_MAX,
         writes_max: int = 1,
+        in_flight_bytes_max: int = LOG_INFLIGHT_BYTES_MAX,
     ) -> None:
         #: State after everything ordered, durable or not.
         self.state = state
@@ -132,7 +135,9 @@ class Sequencer:
         self.durable_lsn = state.next_lsn
         self._write_bytes_max = write_bytes_max
         self._writes_max = writes_max
-        #: Bytes ordered since the last snapshot, and after how many the next is due (0: never).
+        self._in_flight_bytes_max = in_flight_bytes_max
+        #: Bytes ordered since the last snapshot, and what the shell wrote besides; after how many
+        #: the next is due (0: never).
         self._unsaved_bytes = 0
         self.snapshot_bytes = limits.snapshot_bytes
         #: Ordered groups that no write has taken yet, and their bytes.
@@ -143,6 +148,7 @@ class Sequencer:
         #: The latest time at which a waiting group was asked for.
         self._asked_ms = 0
         self._in_flight: deque[Write] = deque()
+        self._in_flight_bytes = 0
         #: Answers in order, each with the LSN that must be durable first.
         self._answers: deque[tuple[Lsn, Answer]] = deque()
         self.poisoned = False
@@ -188,7 +194,7 @@ class Sequencer:
 
     def take_write(self, now_ms: int) -> Write | None:
         """The next write to perform now, if one is due and not too many are in flight."""
-        if len(self._in_flight) >= self._writes_max or not self._waiting or self.poisoned:
+        if not self._has_room or not self._waiting or self.poisoned:
             return None
         assert self._due_ms is not None
         # Before it was asked for: the clock was set back, and nobody may wait until it catches up.
@@ -209,17 +215,33 @@ class Sequencer:
         self._due_ms = now_ms if self._waiting else None
         write = Write(tuple(groups), self.durable_lsn, size)
         self._in_flight.append(write)
+        self._in_flight_bytes += size
         return write
 
     def written(self, write: Write) -> None:
         """The write is durable: its groups are visible from now on."""
         assert write is self._in_flight[0]
         self._in_flight.popleft()
+        self._in_flight_bytes -= write.bytes
         self.durable_lsn = write.end_lsn
 
     def write_failed(self) -> None:
         """The disk refused: what is in flight is unknown for ever, nothing more may be acked."""
         self.poisoned = True
+
+    def wrote_besides(self, size: int) -> None:
+        """Who recovers must read this, too: it brings the next snapshot nearer."""
+        self._unsaved_bytes += size
+
+    def take_snapshot(self, lsn: Lsn) -> LogState | None:
+        """The state at `lsn`, where the shell's next write is, if a snapshot is due by now.
+
+        It is for the moment only: the next group changes it.
+        """
+        if lsn != self.state.next_lsn or not 0 < self.snapshot_bytes < self._unsaved_bytes:
+            return None
+        self._unsaved_bytes = 0
+        return self.state
 
     def take_answers(self) -> list[Answer]:
         """Answers whose grounds are durable, in the order of the requests."""
@@ -230,7 +252,13 @@ class Sequencer:
 
     def due_ms(self) -> int | None:
         """When `take_write` should be called again, if nothing happens before."""
-        return self._due_ms if len(self._in_flight) < self._writes_max else None
+        return self._due_ms if self._has_room else None
+
+    @property
+    def _has_room(self) -> bool:
+        """Another write may be on its way."""
+        is_full = self._in_flight_bytes >= self._in_flight_bytes_max
+        return len(self._in_flight) < self._writes_max and not is_full
 
     @property
     def is_idle(self) -> bool:
@@ -246,6 +274,7 @@ class Sequencer:
             assert group.first_lsn == lsn
             lsn = Lsn(lsn + group.body.count)
         assert lsn == self.state.next_lsn
+        assert self._in_flight_bytes == sum(write.bytes for write in self._in_flight)
         assert self._waiting_bytes == sum(
             RECORD_HEADER_BYTES + len(group.body.data) for group in self._waiting
         )
@@ -327,9 +356,10 @@ def decide_seq(body: Body, known: ProducerState | None) -> Appended | OldDuplica
     if known is None:
         raise SeqGap(f"producer {name} is not open: claim it first")
     if seq < known.next_seq:
-        if not known.recent or seq < known.recent[0].first_seq:
+        recent = known.recent
+        if not recent or seq < recent[0].first_seq:
             return OldDuplicate(name, body.instance, seq, body.count)
-        group = next(group for group in reversed(known.recent) if group.first_seq <= seq)
+        group = next(group for group in reversed(recent) if group.first_seq <= seq)
         # A newer instance wrote there: whatever the shapes, this one must hear that it is fenced.
         if group.first_seq == seq or group.instance > body.instance:
             return decide_duplicate(body.instance, body.count, group)

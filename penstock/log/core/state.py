@@ -9,43 +9,15 @@ when it retires.
 from __future__ import annotations
 
 import struct
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
 from penstock.errors import BadFormat, ChecksumMismatch
 from penstock.ids import Lsn
-from penstock.limits import PRODUCER_RECENT_GROUPS
+from penstock.log.core.producers import AppendedGroup, Producers, ProducerState
 from penstock.log.group_format import CLAIM, RETIRE, Body, Buffer, decode_sets
 from penstock.log.records import Kind, Value
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedGroup:
-    """Where a group of a producer went."""
-
-    first_seq: int
-    count: int
-    instance: int
-    first_lsn: Lsn
-
-
-@dataclass(slots=True)
-class ProducerState:
-    """What is known of one producer."""
-
-    #: The highest instance that claimed or wrote; lower ones are fenced.
-    instance: int
-    #: The only first seq that a new group may have.
-    next_seq: int
-    #: LSN and nonce of the claim that made `instance`: tells a retried claim from a rival's.
-    claim_lsn: Lsn
-    claim_nonce: int
-    #: The newest groups, oldest first; at least all that may be unacknowledged.
-    recent: deque[AppendedGroup] = field(
-        default_factory=lambda: deque(maxlen=PRODUCER_RECENT_GROUPS)
-    )
 
 
 @dataclass(slots=True)
@@ -56,7 +28,7 @@ class LogState:
     #: Append time of the newest group; never decreases.
     time_ms: int = 0
     metadata: dict[str, Value] = field(default_factory=dict)
-    producers: dict[str, ProducerState] = field(default_factory=dict)
+    producers: Producers = field(default_factory=Producers)
 
     def apply(self, body: Body, *, first_lsn: int, time_ms: int) -> None:
         """Take in the next group."""
@@ -80,27 +52,20 @@ class LogState:
             return
         if body.flags & CLAIM:
             known = self.producers.get(body.producer)
-            fresh = ProducerState(
+            self.producers[body.producer] = ProducerState(
                 instance=body.instance,
                 next_seq=known.next_seq if known else 0,
                 claim_lsn=first_lsn,
                 claim_nonce=claim_nonce(body),
+                recent_bytes=known.recent_bytes if known else b"",
             )
-            if known is not None:
-                fresh.recent = known.recent
-            self.producers[body.producer] = fresh
             return
-        known = self.producers[body.producer]
-        known.next_seq = body.first_seq + body.count
-        known.recent.append(AppendedGroup(body.first_seq, body.count, body.instance, first_lsn))
+        group = AppendedGroup(body.first_seq, body.count, body.instance, first_lsn)
+        self.producers.append(body.producer, group)
 
     def copy(self) -> LogState:
         """An independent copy; values are immutable, so this is as deep as it must be."""
-        producers = {
-            name: replace(known, recent=deque(known.recent, known.recent.maxlen))
-            for name, known in self.producers.items()
-        }
-        return LogState(self.next_lsn, self.time_ms, dict(self.metadata), producers)
+        return LogState(self.next_lsn, self.time_ms, dict(self.metadata), self.producers.copy())
 
 
 def claim_nonce(body: Body) -> int:
@@ -114,8 +79,6 @@ _HEADER = struct.Struct(
     "<IIQQQQII"
 )  # magic, crc, length, log mark, next_lsn, time_ms, keys, producers
 _KEY = struct.Struct("<HIQ")
-_PRODUCER = struct.Struct("<HHQQQQ")
-_RECENT = struct.Struct("<QIQQ")
 SNAPSHOT_MAGIC = 0x314E5350  # "PSN1"
 
 
@@ -124,23 +87,7 @@ def encode_snapshot(state: LogState, *, log_mark: int) -> bytes:
     for key, value in state.metadata.items():
         name = key.encode()
         parts += (_KEY.pack(len(name), len(value.data), value.lsn), name, value.data)
-    for producer, known in state.producers.items():
-        name = producer.encode()
-        parts += (
-            _PRODUCER.pack(
-                len(name),
-                len(known.recent),
-                known.instance,
-                known.next_seq,
-                known.claim_lsn,
-                known.claim_nonce,
-            ),
-            name,
-        )
-        parts += (
-            _RECENT.pack(group.first_seq, group.count, group.instance, group.first_lsn)
-            for group in known.recent
-        )
+    parts += state.producers.encoded()
     content = b"".join(parts)
     header = _HEADER.pack(
         SNAPSHOT_MAGIC,
@@ -169,7 +116,8 @@ def decode_snapshot(data: Buffer, *, log_mark: int) -> LogState:
     state = LogState(Lsn(next_lsn), time_ms)
     try:
         at = _decode_metadata(data, _HEADER.size, keys, state)
-        at = _decode_producers(data, at, producers, state)
+        for _ in range(producers):
+            at = state.producers.decode(data, at)
     except (struct.error, UnicodeDecodeError):
         raise BadFormat("snapshot has a length or a name that cannot be") from None
     if at != len(data):
@@ -186,21 +134,4 @@ def _decode_metadata(data: Buffer, at: int, count: int, state: LogState) -> int:
         at += name_bytes
         state.metadata[name] = Value(bytes(view[at : at + value_bytes]), Lsn(lsn))
         at += value_bytes
-    return at
-
-
-def _decode_producers(data: Buffer, at: int, count: int, state: LogState) -> int:
-    view = memoryview(data)
-    for _ in range(count):
-        name_bytes, groups, instance, next_seq, claim_lsn, nonce = _PRODUCER.unpack_from(data, at)
-        at += _PRODUCER.size
-        name = str(view[at : at + name_bytes], "utf-8")
-        at += name_bytes
-        known = ProducerState(instance, next_seq, Lsn(claim_lsn), nonce)
-        for first_seq, entries, writer, first_lsn in _RECENT.iter_unpack(
-            view[at : at + groups * _RECENT.size]
-        ):
-            known.recent.append(AppendedGroup(first_seq, entries, writer, Lsn(first_lsn)))
-        at += groups * _RECENT.size
-        state.producers[name] = known
     return at

@@ -16,6 +16,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -223,7 +224,7 @@ class SealedIndex:
     def _deltas(self, tag: str) -> npt.NDArray[np.uint32] | None:
         hashed = np.uint64(tag_hash(tag))
         wanted = tag.encode()
-        at = int(np.searchsorted(self._hashes, hashed))
+        at = int(self._hashes.searchsorted(hashed))
         while at < len(self._hashes) and self._hashes[at] == hashed:
             start = int(self._text_ends[at - 1]) if at else 0
             if self._texts[start : int(self._text_ends[at])] == wanted:
@@ -238,7 +239,7 @@ class SealedIndex:
         for tag in tags:
             deltas = self._deltas(tag)
             if deltas is not None:
-                left, right = np.searchsorted(deltas, (low, high))
+                left, right = deltas.searchsorted((low, high))
                 found.append(deltas[left : min(right, left + limit)].astype(np.int64))
         return _merge(found, limit) + self.base_lsn
 
@@ -246,24 +247,25 @@ class SealedIndex:
         deltas = self._deltas(tag)
         if deltas is None:
             return None
-        at = int(np.searchsorted(deltas, max(end - self.base_lsn, 0)))
+        at = int(deltas.searchsorted(max(end - self.base_lsn, 0)))
         return Lsn(int(deltas[at - 1]) + self.base_lsn) if at else None
 
     def span(self, lsn: int) -> GroupSpan:
-        at = int(np.searchsorted(self._lsns, lsn - self.base_lsn, "right")) - 1
+        at = int(self._lsns.searchsorted(lsn - self.base_lsn, "right")) - 1
         end = int(self._starts[at + 1]) if at + 1 < len(self._starts) else self._end
         return GroupSpan(Lsn(int(self._lsns[at]) + self.base_lsn), int(self._starts[at]), end)
 
     def starts(self, lsns: Lsns) -> tuple[list[int], list[int]]:
-        places = np.searchsorted(self._lsns, lsns - self.base_lsn, "right") - 1
+        places = self._lsns.searchsorted(lsns - self.base_lsn, "right") - 1
         firsts = self._lsns[places].astype(np.int64) + self.base_lsn
         return firsts.tolist(), self._starts[places].tolist()
 
     def at_time(self, time_ms: int) -> Lsn | None:
-        at = int(np.searchsorted(self._times, max(time_ms - self._base_ms, 0)))
+        at = int(self._times.searchsorted(max(time_ms - self._base_ms, 0)))
         return Lsn(int(self._lsns[at]) + self.base_lsn) if at < len(self._lsns) else None
 
 
+@lru_cache(maxsize=4096)  # readers ask for the same tags, piece by piece and segment by segment
 def tag_hash(tag: str) -> int:
     return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8).digest(), "little")
 

@@ -4,11 +4,12 @@ Owns positions, credits and progress of all subscriptions. Knows no sockets, fil
 subscription is *live* (it has seen everything below the tail and is fed from memory as groups
 become durable) or *behind* (the shell reads a piece from storage for it). A reader without credit,
 or whose shell has no room for it (*paused*), is simply behind: nothing is kept for it, so a slow
-reader costs nobody.
+reader costs nobody. All readers of one connection share a *room*: what they were given and its
+socket has not taken, and what is being read for them. Who finds it full is behind, too, and waits.
 
           subscribe              caught up
-    ───────────────► behind ──────────────────► live
-                       ▲   ◄─ no credit, pause ─┘
+    ───────────────► behind ─────────────────────────► live
+                       ▲   ◄─ no credit, no room, pause ─┘
                        └ piece read, not at the tail yet
 
 Laws: (I3) each subscription is given every matching entry in [start, end) once, in LSN order;
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
@@ -71,16 +72,37 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class ReadBehind:
-    """Read a piece from storage and hand it to `piece_read`."""
+    """Read a piece from storage and hand it to `piece_read`, or say `read_failed`."""
 
     id: SubscriptionId
     tags: frozenset[str] | None
     start: Lsn
     end: Lsn
     bytes_max: int
+    #: For whom; when it is there, another may have the id.
+    reader: Subscription | None = field(default=None, compare=False, repr=False)
 
 
 Effect = Deliver | ReadBehind
+
+
+class Room:
+    """What the readers of one connection hold together; one record may overdraw it."""
+
+    __slots__ = ("bytes_max", "reading", "unsent", "waiting")
+
+    def __init__(self, bytes_max: int = POSITION_MAX) -> None:
+        self.bytes_max = bytes_max
+        #: Bytes that were delivered and have not left the process, as far as we were told.
+        self.unsent = 0
+        #: Bytes that are being read from storage, also for those who have left meanwhile.
+        self.reading = 0
+        #: Who wants more and found it full, in the order in which they come next.
+        self.waiting: dict[SubscriptionId, Subscription] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self.unsent + self.reading > self.bytes_max
 
 
 class Subscription:
@@ -94,15 +116,23 @@ class Subscription:
         "next_lsn",
         "paused",
         "reading",
+        "room",
         "tags",
         "told",
         "told_ms",
     )
 
     def __init__(
-        self, id: SubscriptionId, tags: frozenset[str] | None, start: Lsn, end: Lsn, credit: int
+        self,
+        id: SubscriptionId,
+        tags: frozenset[str] | None,
+        start: Lsn,
+        end: Lsn,
+        credit: int,
+        room: Room,
     ) -> None:
         self.id = id
+        self.room = room
         self.tags = tags
         #: Everything below was looked at and delivered.
         self.next_lsn = start
@@ -111,10 +141,20 @@ class Subscription:
         self.credit = credit
         self.live = False
         self.paused = False
-        self.reading = False
+        #: Bytes that are being read for it; 0 if nothing is.
+        self.reading = 0
         #: The last `looked_up_to` that was sent, and when.
         self.told = start
         self.told_ms = 0
+
+    def take(self, size: int) -> None:
+        """So many bytes are delivered."""
+        self.credit -= size
+        self.room.unsent += size
+
+    def read_ended(self) -> None:
+        self.room.reading -= self.reading
+        self.reading = 0
 
 
 class Tails:
@@ -141,11 +181,13 @@ class Tails:
         end: Lsn = FOREVER,
         credit: int,
         paused: bool = False,
+        room: Room | None = None,
     ) -> list[Effect]:
         """A new reader. `start` may lie above the tail: then it waits for it."""
         if id in self._all:
             raise InvariantBroken(f"subscription {id} exists")
-        subscription = Subscription(id, tags, start, end, min(credit, CREDIT_BYTES_MAX))
+        credit = min(credit, CREDIT_BYTES_MAX)
+        subscription = Subscription(id, tags, start, end, credit, room or Room())
         subscription.paused = paused
         self._all[id] = subscription
         return self._advance(subscription)
@@ -154,6 +196,7 @@ class Tails:
         subscription = self._all.pop(id, None)
         if subscription is not None:
             self._leave_live(subscription)
+            subscription.room.waiting.pop(id, None)
 
     def credit(self, id: SubscriptionId, size: int) -> list[Effect]:
         """The reader has room for `size` more bytes."""
@@ -180,6 +223,20 @@ class Tails:
         subscription.paused = False
         return self._advance(subscription)
 
+    def sent(self, room: Room, unsent: int) -> list[Effect]:
+        """A connection's socket has taken all but `unsent` bytes: who waited for room goes on."""
+        room.unsent = unsent
+        return self._fill(room)
+
+    def _fill(self, room: Room) -> list[Effect]:
+        effects: list[Effect] = []
+        for _ in range(len(room.waiting)):
+            if room.is_full:
+                break
+            id = next(iter(room.waiting))
+            effects += self._advance(room.waiting.pop(id))
+        return effects
+
     def durable(self, groups: Iterable[DurableGroup], now_ms: int) -> list[Effect]:
         """Groups became visible: feed the live readers."""
         batches: dict[SubscriptionId, list[bytes | bytearray | memoryview]] = {}
@@ -188,13 +245,14 @@ class Tails:
             if group.header.first_lsn != self._tail:
                 raise InvariantBroken(f"group {group.header.first_lsn} at tail {self._tail}")
             for subscription, record in self._matches(group):
-                if subscription.credit <= 0 or group.end_lsn > subscription.end:
+                has_room = subscription.credit > 0 and not subscription.room.is_full
+                if not has_room or group.end_lsn > subscription.end:
                     # It has seen all below this group; from here on it is behind.
                     subscription.next_lsn = max(subscription.next_lsn, self._tail)
                     self._leave_live(subscription)
                     stopped.append(subscription)
                     continue
-                subscription.credit -= sum(map(len, record))
+                subscription.take(sum(map(len, record)))
                 batches.setdefault(subscription.id, []).extend(record)
             self._tail = Lsn(group.end_lsn)
             self._remember(group)
@@ -221,17 +279,28 @@ class Tails:
         return effects
 
     def piece_read(
-        self, id: SubscriptionId, records: Records, looked_up_to: Lsn, now_ms: int
+        self, read: ReadBehind, records: Records, looked_up_to: Lsn, now_ms: int
     ) -> list[Effect]:
-        """Storage answered a ReadBehind."""
-        subscription = self._all.get(id)
-        if subscription is None:
-            return []
-        subscription.reading = False
-        subscription.credit -= sum(map(len, records))
+        """Storage answered. What is for nobody any more leaves its room to others."""
+        subscription = read.reader
+        assert subscription is not None
+        subscription.read_ended()
+        if self._all.get(read.id) is not subscription:
+            return self._fill(subscription.room)
+        subscription.take(sum(map(len, records)))
         subscription.next_lsn = max(subscription.next_lsn, looked_up_to)
         effects: list[Effect] = [self._deliver(subscription, tuple(records), now_ms)]
         return effects + self._advance(subscription)
+
+    def read_failed(self, read: ReadBehind) -> tuple[bool, list[Effect]]:
+        """Storage did not answer: the subscription ends. False: it had ended before."""
+        subscription = read.reader
+        assert subscription is not None
+        subscription.read_ended()
+        is_here = self._all.get(read.id) is subscription
+        if is_here:
+            self.unsubscribe(read.id)
+        return is_here, self._fill(subscription.room)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Tell quiet live readers how far was looked, and end those that reached their end."""
@@ -258,6 +327,8 @@ class Tails:
         for subscription in self._all.values():
             assert subscription.told <= subscription.next_lsn or subscription.live
             assert not (subscription.live and (subscription.reading or subscription.paused))
+            assert subscription.room.reading >= subscription.reading >= 0
+            assert not (subscription.live and subscription.id in subscription.room.waiting)
         lsn = self._tail
         for group in reversed(self._recent):
             assert group.end_lsn == lsn
@@ -290,15 +361,20 @@ class Tails:
         while subscription.next_lsn < min(self._tail, subscription.end):
             if subscription.credit <= 0:
                 return effects
+            if subscription.room.is_full:
+                subscription.room.waiting[subscription.id] = subscription
+                return effects
             if not (self._recent and self._recent[0].header.first_lsn <= subscription.next_lsn):
-                subscription.reading = True
+                subscription.reading = min(PIECE_BYTES, subscription.credit)
+                subscription.room.reading += subscription.reading
                 effects.append(
                     ReadBehind(
                         subscription.id,
                         subscription.tags,
                         subscription.next_lsn,
                         min(self._tail, subscription.end),
-                        min(PIECE_BYTES, subscription.credit),
+                        subscription.reading,
+                        subscription,
                     )
                 )
                 return effects
@@ -323,7 +399,7 @@ class Tails:
             records += record
             size += sum(map(len, record))
             subscription.next_lsn = min(Lsn(group.end_lsn), subscription.end)
-        subscription.credit -= size
+        subscription.take(size)
         return self._deliver(subscription, tuple(records), subscription.told_ms)
 
     def _deliver(

@@ -69,6 +69,7 @@ _CLOSE_SECONDS = 1.0
 #: Calls that kazoo has and has not answered, also those whose callers have given up.
 _CALLS_MAX = 64
 _PARENT_TRIES = 3
+_PROTECT_SECONDS = 10.0
 #: After these the answer is not known; kazoo says the same of what it had not sent yet.
 _NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)
 
@@ -374,6 +375,37 @@ class ZooKeeperMetadata:
             self._handler.cut()
             # What is left is one attempt to connect, which has a limit of its own.
             await stopped.wait()
+
+
+def protect_namespace(hosts: str, namespace: str, auth: str) -> None:
+    """Make the namespace, and let who has no `auth` only read it and all that is in it. Blocks.
+
+    Raises Unauthorized if another password protects it, Unavailable.
+    """
+    quiet = logger.getChild("kazoo")
+    quiet.setLevel(logging.ERROR)  # see above
+    client = KazooClient(
+        hosts=hosts, timeout=_PROTECT_SECONDS, auth_data=[("digest", auth)], logger=quiet
+    )
+    acl = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+    try:
+        client.start(timeout=_PROTECT_SECONDS)
+        client.ensure_path(namespace, acl=acl)
+        waiting = [namespace]
+        while waiting:
+            path = waiting.pop()
+            try:
+                client.set_acls(path, acl)
+                waiting += [f"{path}/{name}" for name in client.get_children(path)]
+            except NoNodeError:
+                pass  # gone since
+    except NoAuthError as error:
+        raise Unauthorized(f"{namespace} in ZooKeeper has another password") from error
+    except (KazooException, client.handler.timeout_exception) as error:
+        raise Unavailable(f"{namespace} in ZooKeeper cannot be protected: {error!r}") from error
+    finally:
+        client.stop()
+        client.close()
 
 
 class _PathWatch:

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 
 from penstock.errors import BadConfig, Unavailable
+from penstock.log.directories import make_directory
 
 HOST = "127.0.0.1"
 #: Two of them are the shortest session, and a dead session is found with this accuracy.
@@ -159,7 +160,7 @@ class ZooKeeperServer:
             str(self.directory / "zoo.cfg"),
         ]
         data = self.directory / "data"
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(data)
         self.directory.chmod(0o700)
         (self.directory / "log4j2.properties").write_text(_LOGGING)
         (self.directory / "zoo.cfg").write_text("\n".join(self._config(data)) + "\n")

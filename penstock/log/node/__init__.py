@@ -6,6 +6,7 @@ cookie.py         name and cookie: when it is another node
 config.py         its settings
 requests.py       one proxy's requests
 owner.py          the core on real time and files: group commit, reads, flushes
+journal_format.py its records: heads, and echoes of heads
 journal.py        what makes blocks, fences and tombstones durable
 segment_store.py  where blocks lie: memory, then one file per part
 metrics.py        its counters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from penstock.log.meta.open import open_metadata, read_auth
 from penstock.log.node.config import NodeConfig
 from penstock.log.node.server import run_node
 from penstock.log.replication.node_api import NodeInfo
+from penstock.log.serving.log_lines import log_to_stderr
 from penstock.log.serving.process import exit_code
 
 
@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--tls-cert", type=Path, help="certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, help="its key (PEM)")
-    parser.add_argument("--token-file", type=Path, help="what proxies show")
+    parser.add_argument("--token-file", type=Path, help="what proxies prove")
     parser.add_argument("--region", default="default", help="where it stands")
     parser.add_argument("--rack", default="default", help="where it stands in its region")
     parser.add_argument(
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(options: dict[str, Any], on_ready: Callable[[NodeInfo], None] = lambda info: None) -> None:
     """Serve until SIGTERM or SIGINT; `options` are those of the parser."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     auth_file: Path | None = options.pop("metadata_auth_file")
     config = NodeConfig(**options)
 

@@ -2,8 +2,8 @@
 
 Implements `node_api.NodeClient` and `Nodes`. Law: every add ends with its fsync, with the node's
 refusal, or, when the connection ends or falls silent, with Unavailable, which says nothing of
-whether the block is there. A connection is to one cookie only: a node that lost something is never
-mistaken for itself.
+whether the block is there; none is refused here for its size, it waits for its turn. A connection
+is to one cookie only: a node that lost something is never mistaken for itself.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from penstock.errors import (
     BadFormat,
     DeadlineExceeded,
     NotFound,
-    Overloaded,
     PenstockError,
     Unavailable,
 )
 from penstock.ids import BlockId, NodeId
 from penstock.limits import CONNECTION_INFLIGHT_BYTES_MAX, DELIVERY_BYTES, GROUP_OVERHEAD_BYTES
 from penstock.log.group_format import Buffer
+from penstock.log.handshake import ask_with_proof
 from penstock.log.meta.api import MetadataStore
 from penstock.log.pairing import PairedConnection
 from penstock.log.replication.manifest import SegmentKey
@@ -45,7 +45,8 @@ SILENCE_SECONDS = 10.0
 #: Between attempts to connect.
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 2.0
-#: Unanswered bytes and requests of one connection; beyond, adds are refused with Overloaded.
+#: Unanswered bytes of one connection: what a node takes before it stops reading, which would keep
+#: reads and fences waiting, too. Adds beyond it wait here.
 INFLIGHT_BYTES_MAX = CONNECTION_INFLIGHT_BYTES_MAX
 _HEADS_MAX = 1024
 
@@ -77,7 +78,6 @@ class NetworkNodeClient:
         self._connecting: asyncio.Task[None] | None = None
         #: What waits for the connection: called with the error if it fails.
         self._queue: list[Callable[[NodeLink | PenstockError], None]] = []
-        self._queue_bytes = 0
         self._backoff = 0.0
         self._next_attempt = 0.0
         self._problem = Unavailable("not connected yet")
@@ -116,25 +116,16 @@ class NetworkNodeClient:
             self._heads[key, epoch] = head
         link = self._link
         if link is not None:
-            if link.inflight_bytes > INFLIGHT_BYTES_MAX:
-                self._loop.call_soon(added, Overloaded("too many unanswered blocks"))
-            else:
-                self._order(link, head, block, added)
+            self._order(link, head, block, added)
             return
-        size = GROUP_OVERHEAD_BYTES + sum(map(len, block))
 
         def connected(outcome: NodeLink | PenstockError) -> None:
-            self._queue_bytes -= size
             if isinstance(outcome, PenstockError):
                 added(outcome)
             else:
                 self._order(outcome, head, block, added)
 
-        self._queue_bytes += size
-        if self._queue_bytes > INFLIGHT_BYTES_MAX:
-            self._loop.call_soon(connected, Overloaded("too many unanswered blocks"))
-        else:
-            self._when_connected(connected)
+        self._when_connected(connected)
 
     async def fence(self, key: SegmentKey, epoch: int) -> Fence:
         message = n.FenceSegment(key.log, key.segment, epoch)
@@ -170,25 +161,34 @@ class NetworkNodeClient:
         return found
 
     def _order(self, link: NodeLink, head: bytes, block: Sequence[Buffer], added: Added) -> None:
-        self._request = request = self._request % 0xFFFF_FFFF + 1
+        request = self._next_request(link)
         link.order(request, n.AddBlock.KIND, head, block, GROUP_OVERHEAD_BYTES, added)
 
     async def _ask(
         self, message: n.NodeMessage, wanted: type[M], seconds: float
     ) -> tuple[M, memoryview]:
+        link: NodeLink | None = None
+        heard_count = 0
         try:
             async with asyncio.timeout(seconds + 2 * self._delay):
                 link = await self._connected()
-                answer, body = await link.ask(self._next_request(), message)
+                heard_count = link.heard_count
+                answer, body = await link.ask(self._next_request(link), message)
         except TimeoutError as error:
+            if link is not None and link.heard_count == heard_count:
+                # It may be dead, and nobody was told: the next request makes another.
+                link.abort(Unavailable(f"the node has said nothing for {seconds:g} s"))
             raise DeadlineExceeded(f"{self.node} has not answered for {seconds:g} s") from error
         if not isinstance(answer, wanted):
             raise Unavailable(f"the node answered {type(answer).__name__}")
         return answer, body
 
-    def _next_request(self) -> int:
-        self._request = self._request % 0xFFFF_FFFF + 1
-        return self._request
+    def _next_request(self, link: NodeLink) -> int:
+        """A number that nobody waits for an answer to; they begin anew after 2^32."""
+        while True:
+            self._request = self._request % 0xFFFF_FFFF + 1
+            if not link.is_unanswered(self._request):
+                return self._request
 
     # ---- connecting
 
@@ -249,8 +249,8 @@ class NetworkNodeClient:
         tls = (self._tls or ssl.create_default_context()) if info.tls else None
         _, link = await self._loop.create_connection(self._make_link, info.host, info.port, ssl=tls)
         try:
-            hello = n.NodeHello(self._token, info.name, info.cookie)
-            message, _ = await link.ask(self._next_request(), hello)
+            hello = n.NodeHello(info.name, info.cookie)
+            message = await ask_with_proof(link, self._next_request(link), hello, self._token)
             if not isinstance(message, n.NodeWelcome):
                 raise Unavailable(f"{info.host}:{info.port} is not a storage node")
         except BaseException:
@@ -267,6 +267,7 @@ class NetworkNodeClient:
             n.decode_node_message,
             on_end=lambda error: self._ended(link, error),
             ack_kind=n.BlockAdded.KIND,
+            window_bytes=INFLIGHT_BYTES_MAX,
             delay_seconds=self._delay,
         )
         return link

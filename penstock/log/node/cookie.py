@@ -2,10 +2,11 @@
 
 One identity file lies in the data directory and in each directory below it, as in BookKeeper, so
 that a part of the disk which was swapped or wiped is noticed. Law (R05): a node answers under a
-cookie only while everything that it ever acknowledged under it is there. An empty or damaged disk
-takes a new cookie, that is, becomes another node; its former cookies are kept, and under those it
-shows what it has and denies nothing. A disk of another node, or an older one of this node, is
-refused.
+cookie only while it knows everything that it ever acknowledged under it, or what of it was lost:
+blocks of damaged records, or of a damaged or missing file, are unknown. A disk that is empty, or
+has lost something of the journal and does not know what, takes a new cookie, that is, becomes
+another node; its former cookies are kept, and under those it shows what it has and denies nothing.
+A disk of another node, or an older one of this node, is refused.
 """
 
 from __future__ import annotations

@@ -1,33 +1,62 @@
 """A storage node's journal: what makes blocks, fences and tombstones durable, in one sequence.
 
     journal-0000000007     start │ record │ record │ … │ zeros: allocated, not used yet
-    state                  fences and tombstones of all dropped files, and the first that is not
+    state                  what dropped files said, and the files that are not dropped
 
-Every record is under a CRC and says how far its file was synced when it was written. Law (R46,
-R48): a bad record is a torn tail, which is cut, only if no later record and no later file says that
-it was durable. Everything else is damage: it is reported, what is intact behind it is kept, and the
-node must take a new name for itself (cookie.py). A failed fsync ends the process.
+Every record is under a CRC and says how far its file was synced when it was written; every write
+repeats the heads of the one before it (journal_format.py). Law (R46, R48): a bad record is a torn
+tail, which is cut, only if no later record and no later file says that it was durable. If its head
+is known, from itself or from its echo, a block is lost, and nothing else: all that other records
+say is in their heads. Everything else is damage: it is reported, what is intact behind it is kept,
+and the node must take a new name for itself (cookie.py). A failed fsync ends the process. In files
+of older versions, which have no key, nothing behind damage is believed: it may be out of somebody's
+block. A file is in `state` before anything in it is acknowledged, so one that is gone is missed.
 
 A block's file in segment_store.py may be longer than what was synced of it. `length` records say
 how much of it can be trusted: one before the first block of a part in each journal file, and one
 after each flush, before the journal that held its blocks is dropped. So whatever lies behind the
-largest length is in a journal that is still there.
+largest length is in a journal that is still there. With a length goes the `end` of the part: no
+block from there on ever was in its file. So a file that is gone, cut or damaged is noticed, and
+leaves only the blocks below in doubt.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from penstock.errors import BadFormat, ChecksumMismatch, Damaged
-from penstock.limits import BLOCK_BYTES_MAX, MIB
-from penstock.log.block_format import check_block
+from penstock.log.block_format import check_block, decode_block_header
 from penstock.log.group_format import Buffer
+from penstock.log.node.journal_format import (
+    ADD,
+    ECHO,
+    END,
+    FENCE,
+    HEADS_MAX,
+    KEY_BYTES,
+    LENGTH,
+    NOTE,
+    START,
+    TRIM,
+    Format,
+    LastWrite,
+    RecordHead,
+    check_echo,
+    decode_head,
+    echoed_heads,
+    encode_again,
+    encode_echo,
+    encode_head,
+    encode_start,
+    find_format,
+)
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_core import (
     AddRecord,
@@ -38,21 +67,8 @@ from penstock.log.replication.node_core import (
 )
 from penstock.log.storage.disk import Disk, File, read_whole, replace_file
 
-#: magic, crc, bytes of the record, bytes of the log's name, kind, part, number of the file, bytes
-#: of it that were synced, segment, value (an epoch, a length).
-_HEADER = struct.Struct("<IIIHBBQQQQ")
-_FIELDS = struct.Struct("<IHBBQQQQ")
-RECORD_HEADER_BYTES = _HEADER.size
-assert RECORD_HEADER_BYTES == 48
-JOURNAL_MAGIC = 0x314A4E50  # "PNJ1"
-_MAGIC_BYTES = JOURNAL_MAGIC.to_bytes(4, "little")
-_MAGIC_CRC = struct.Struct("<II")
-_LOG_BYTES_MAX = 64
-RECORD_BYTES_MAX = RECORD_HEADER_BYTES + _LOG_BYTES_MAX + BLOCK_BYTES_MAX
 STATE_NAME = "state"
 _STATE_MAGIC = b"PNS1"
-
-_START, _ADD, _FENCE, _TRIM, _LENGTH, _NOTE = range(1, 7)
 
 
 class LengthRecord(NamedTuple):
@@ -60,17 +76,34 @@ class LengthRecord(NamedTuple):
 
     key: SegmentKey
     length: int
+    #: The first block that never was in them; None: not known.
+    end: int | None
+
+
+class JournalState(NamedTuple):
+    """What the state file says."""
+
+    #: Number of the first file that is not dropped.
+    first: int = 0
+    #: What dropped files said.
+    records: Sequence[FenceRecord | TrimRecord] = ()
+    lengths: Sequence[LengthRecord] = ()
+    #: Keys of the others, by number: from the first of these on, all are there.
+    keys: Mapping[int, bytes] = {}
 
 
 @dataclass(slots=True)
 class RecoveredJournal:
     """What an earlier process made durable, and what of it is lost."""
 
+    state: JournalState = JournalState()
     fences: list[FenceRecord | TrimRecord] = field(default_factory=list)
     adds: list[AddRecord] = field(default_factory=list)
-    #: Trusted bytes of the files of all parts that are in the journal.
-    lengths: dict[SegmentKey, int] = field(default_factory=dict)
-    #: Not empty: something acknowledged may be gone.
+    #: What is known of the files of parts.
+    lengths: dict[SegmentKey, LengthRecord] = field(default_factory=dict)
+    #: Blocks that were durable and are damaged.
+    lost: list[tuple[SegmentKey, int]] = field(default_factory=list)
+    #: Not empty: something else that was acknowledged may be gone.
     damage: list[str] = field(default_factory=list)
     #: Numbers of the files that are there, and of the next one.
     numbers: list[int] = field(default_factory=list)
@@ -78,6 +111,8 @@ class RecoveredJournal:
     #: Length of the newest file, once its torn tail is cut.
     last_bytes: int = 0
     torn_bytes: int = 0
+    #: What the first write of the next file repeats.
+    last_write: LastWrite = field(default_factory=LastWrite)
 
 
 def journal_name(number: int) -> str:
@@ -92,8 +127,13 @@ class Journal:
         self._bytes_max = bytes_max
         self.numbers = list(recovered.numbers)
         self._number = recovered.next_number
+        self._key = b""
+        #: What the state file says; two threads write it, see `_change_state`.
+        self._state = recovered.state
+        self._state_lock = threading.Lock()
         self._file: File | None = None
         self._previous_bytes = recovered.last_bytes
+        self._last_write = recovered.last_write
         #: Where the next record goes; also how far the file is synced, with no write in flight.
         self._size = 0
         #: Parts whose length is in this file.
@@ -106,50 +146,81 @@ class Journal:
         return self._number
 
     def encode(
-        self, records: Iterable[Record | LengthRecord], length_of: Callable[[SegmentKey], int]
+        self,
+        records: Iterable[Record | LengthRecord],
+        length_of: Callable[[SegmentKey], LengthRecord | None],
     ) -> tuple[list[Buffer], bool]:
-        """Bytes of the next write, and whether it starts a new file. One at a time."""
+        """Bytes of the next write, and whether it starts a new file. One at a time.
+
+        `length_of`: the trusted length of a part's file; None: all of it, however long it is.
+        """
         is_new = self._file is None or self._size >= self._bytes_max
         if is_new:
             if self._file is not None:
                 self._number += 1
                 self._previous_bytes = self._size
             self.numbers.append(self._number)
+            self._key = secrets.token_bytes(KEY_BYTES)
             self._size = 0
             self._told.clear()
         out: list[Buffer] = []
-        number, synced, told = self._number, self._size, self._told
-        if is_new:
-            out.append(_encode(_START, number, 0, "", value=self._previous_bytes))
+        mark, number, synced, told = self._key, self._number, self._size, self._told
+        heads = self._begin_write(out, is_new)
         for record in records:
             if isinstance(record, AddRecord):
                 key = record.key
                 if key not in told:
                     told.add(key)
-                    out.append(_encode(_LENGTH, number, synced, *key, value=length_of(key)))
-                size = len(record.data)
-                out.append(_encode(_ADD, number, synced, *key, body_bytes=size))
+                    length = length_of(key)
+                    if length is not None:
+                        lengths = _encode_length(mark, number, synced, length)
+                        heads += lengths
+                        out += lengths
+                block, size = record.block + 1, len(record.data)
+                head = encode_head(mark, ADD, number, synced, *key, value=block, body_bytes=size)
+                heads.append(head)
+                out.append(head)
                 out.append(record.data)
-            elif isinstance(record, FenceRecord):
+                continue
+            if isinstance(record, FenceRecord):
                 log, segment, epoch = record
-                out.append(_encode(_FENCE, number, synced, log, segment, value=epoch))
+                said = [encode_head(mark, FENCE, number, synced, log, segment, value=epoch)]
             elif isinstance(record, TrimRecord):
-                out.append(_encode(_TRIM, number, synced, record.log, record.first_segment))
+                log, segment = record
+                said = [encode_head(mark, TRIM, number, synced, log, segment)]
             else:
                 told.add(record.key)
-                out.append(_encode(_LENGTH, number, synced, *record.key, value=record.length))
+                said = _encode_length(mark, number, synced, record)
+            heads += said
+            out += said
         self._size += sum(map(len, out))
         self._unvouched = True
         return out, is_new
+
+    def _begin_write(self, out: list[Buffer], is_new: bool) -> list[bytes]:
+        """What stands before its records; returns the heads of the write, to be added to."""
+        number, synced, last = self._number, self._size, self._last_write
+        self._last_write = LastWrite(number, synced)
+        heads = self._last_write.heads
+        if is_new:
+            heads.append(encode_start(self._key, number, self._previous_bytes))
+            out.append(heads[0])
+        for head, body in encode_echo(self._key, number, synced, last):
+            heads.append(head)
+            out += (head, body)
+        return heads
 
     def encode_note(self) -> list[Buffer] | None:
         """A record that vouches for the last write; None if nothing needs it."""
         if not self._unvouched or self._file is None:
             return None
         self._unvouched = False
-        note = _encode(_NOTE, self._number, self._size, "")
-        self._size += len(note)
-        return [note]
+        out: list[Buffer] = []
+        note = encode_head(self._key, NOTE, self._number, self._size, "")
+        self._begin_write(out, False).append(note)
+        out.append(note)
+        self._size += sum(map(len, out))
+        return out
 
     def write(self, buffers: Sequence[Buffer], is_new: bool) -> None:
         """Write and fsync. After an error nothing may be written any more (R48)."""
@@ -166,11 +237,26 @@ class Journal:
             old.truncate(old.size)
             old.close()
         self._file = self._disk.create(journal_name(self._number))
-        self._disk.sync_dir()
+        self._disk.sync_dir()  # before the state names it, or a crash here would look like a loss
+        with self._state_lock:
+            keys = {**self._state.keys, self._number: self._key}
+            self._change_state(self._state._replace(keys=keys))
 
-    def drop_below(self, number: int, state: Iterable[FenceRecord | TrimRecord]) -> None:
-        """Remove older files: their blocks are in segment files, their fences are in `state`."""
-        write_state(self._disk, number, state)
+    def _change_state(self, state: JournalState) -> None:
+        """The lock is held: `write` and `drop_below` run in different threads."""
+        write_state(self._disk, *state)
+        self._state = state
+
+    def drop_below(
+        self,
+        number: int,
+        state: Iterable[FenceRecord | TrimRecord],
+        lengths: Iterable[LengthRecord],
+    ) -> None:
+        """Remove older files: their blocks are in segment files, the rest is in the arguments."""
+        with self._state_lock:
+            keys = {at: key for at, key in self._state.keys.items() if at >= number}
+            self._change_state(JournalState(number, list(state), list(lengths), keys))
         for old in [at for at in self.numbers if at < number]:
             self._disk.remove(journal_name(old))
             self.numbers.remove(old)
@@ -189,35 +275,42 @@ class Journal:
             self._file = None
 
 
-def _encode(
-    kind: int,
-    number: int,
-    synced: int,
-    log: str,
-    segment: int = 0,
-    part: int = 0,
-    *,
-    value: int = 0,
-    body_bytes: int = 0,
-) -> bytes:
-    name = log.encode()
-    size = RECORD_HEADER_BYTES + len(name) + body_bytes
-    rest = _FIELDS.pack(size, len(name), kind, part, number, synced, segment, value) + name
-    return _MAGIC_CRC.pack(JOURNAL_MAGIC, crc32c(rest)) + rest
+def _encode_length(mark: bytes, number: int, synced: int, record: LengthRecord) -> list[bytes]:
+    key, length, end = record
+    out = [encode_head(mark, LENGTH, number, synced, *key, value=length)]
+    if length and end is not None:
+        out.append(encode_head(mark, END, number, synced, *key, value=end))
+    return out
 
 
-# ---- state of dropped files
+# ---- state of files
 
 
-def write_state(disk: Disk, first_number: int, state: Iterable[FenceRecord | TrimRecord]) -> None:
+def write_state(
+    disk: Disk,
+    first_number: int,
+    state: Iterable[FenceRecord | TrimRecord],
+    lengths: Iterable[LengthRecord] = (),
+    keys: Mapping[int, bytes] | None = None,
+) -> None:
+    """See `JournalState`."""
     records = list(state)
     fences = [list(record) for record in records if isinstance(record, FenceRecord)]
     trims = [list(record) for record in records if isinstance(record, TrimRecord)]
-    text = json.dumps({"first": first_number, "fences": fences, "trims": trims}).encode()
+    parts = [[*key, length, end] for key, length, end in lengths]
+    files = [[number, key.hex()] for number, key in (keys or {}).items()]
+    values = {
+        "first": first_number,
+        "fences": fences,
+        "trims": trims,
+        "parts": parts,
+        "files": files,
+    }
+    text = json.dumps(values).encode()
     replace_file(disk, STATE_NAME, _STATE_MAGIC + crc32c(text).to_bytes(4, "little") + text)
 
 
-def read_state(disk: Disk) -> tuple[int, list[FenceRecord | TrimRecord]] | None:
+def read_state(disk: Disk) -> JournalState | None:
     """None: there is none. Raises Damaged."""
     if not disk.exists(STATE_NAME):
         return None
@@ -227,10 +320,15 @@ def read_state(disk: Disk) -> tuple[int, list[FenceRecord | TrimRecord]] | None:
         raise ChecksumMismatch("the journal's state file is damaged")
     try:
         found: dict[str, Any] = json.loads(text)
-        state: list[FenceRecord | TrimRecord] = [TrimRecord(*item) for item in found["trims"]]
-        state += [FenceRecord(*item) for item in found["fences"]]
-        return int(found["first"]), state
-    except (ValueError, KeyError, TypeError) as error:
+        records: list[FenceRecord | TrimRecord] = [TrimRecord(*item) for item in found["trims"]]
+        records += [FenceRecord(*item) for item in found["fences"]]
+        # Older versions did not write `parts` and `files`.
+        lengths = [
+            LengthRecord(SegmentKey(*item[:3]), item[3], item[4]) for item in found.get("parts", ())
+        ]
+        keys = {int(number): bytes.fromhex(key) for number, key in found.get("files", ())}
+        return JournalState(int(found["first"]), records, lengths, keys)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BadFormat(f"the journal's state file cannot be read: {error}") from error
 
 
@@ -240,33 +338,34 @@ def read_state(disk: Disk) -> tuple[int, list[FenceRecord | TrimRecord]] | None:
 def recover_journal(disk: Disk) -> RecoveredJournal:
     """Read all files, cut the torn tail of the newest, and say what is damaged."""
     recovered = RecoveredJournal()
-    first = 0
     numbers = sorted(
         int(name.removeprefix("journal-")) for name in disk.names() if name.startswith("journal-")
     )
     try:
         state = read_state(disk)
+        if state is None and numbers:
+            recovered.damage.append("the journal's state file is missing")
     except Damaged as error:
         recovered.damage.append(str(error))
         state = None
-    if state is not None:
-        first, recovered.fences = state[0], list(state[1])
-        for old in [number for number in numbers if number < first]:
-            disk.remove(journal_name(old))
-            numbers.remove(old)
-    elif numbers:
-        first = numbers[0]
-        if not recovered.damage:
-            recovered.damage.append("the journal's state file is missing")
-    if numbers and numbers != list(range(first, numbers[-1] + 1)):
-        recovered.damage.append(f"journal files are missing: {first} to {numbers[-1]}: {numbers}")
+    if state is None:
+        state = JournalState(numbers[0] if numbers else 0)
+    recovered.state, recovered.fences = state, list(state.records)
+    recovered.lengths = {record.key: record for record in state.lengths}
+    for old in [number for number in numbers if number < state.first]:
+        disk.remove(journal_name(old))
+        numbers.remove(old)
+    recovered.next_number = max((*numbers, *state.keys), default=state.first - 1) + 1
+    if numbers != list(range(state.first, recovered.next_number)):
+        last = recovered.next_number - 1
+        recovered.damage.append(f"journal files are missing: {state.first} to {last}: {numbers}")
     recovered.numbers = numbers
-    recovered.next_number = numbers[-1] + 1 if numbers else first
     previous_bytes: int | None = None
     for number in numbers:
         walk = _Walk(disk, number, recovered, is_last=number == numbers[-1])
         walk.run(previous_bytes)
         previous_bytes = recovered.last_bytes = walk.end
+        recovered.last_write = walk.last_write
     return recovered
 
 
@@ -280,35 +379,71 @@ class _Walk:
         self._number = number
         self._recovered = recovered
         self._is_last = is_last
-        self._data = memoryview(read_whole(disk, journal_name(number)))
+        self._bytes = read_whole(disk, journal_name(number))
+        self._data = memoryview(self._bytes)
+        self._format = self._format_of(number, self._bytes)
+        self._echoes: dict[int, RecordHead] | None = None
         #: First byte after the last intact record.
         self.end = 0
+        #: Heads of the newest write, and where it begins; of the newest file only.
+        self._heads: list[RecordHead] = []
+        self._heads_at = 0
+        self._is_beginning = True
 
     def run(self, previous_bytes: int | None) -> None:
         data, at = self._data, 0
         while at < len(data):
             try:
-                kind, size, value = self._take(at)
+                head = self._take(at)
             except Damaged as error:
                 following = self._next_intact(at)
                 if not self._is_damage(at, following):
                     break
-                self._report(f"at byte {at}: {error}")
-                if following is None:
-                    break
-                at = following
-                continue
-            if kind == _START and previous_bytes is not None and value != previous_bytes:
+                lost = self._take_lost(at)
+                if lost is None:
+                    self._report(f"at byte {at}: {error}")
+                    if following is None or not self._format.has_key:
+                        break
+                    self._keep_heads(following)
+                    at = following
+                    continue
+                head = lost
+            if head.kind == START and previous_bytes is not None and head.value != previous_bytes:
                 self._report(
-                    f"says that the file before it has {value} bytes, not {previous_bytes}"
+                    f"says that the file before it has {head.value} bytes, not {previous_bytes}"
                 )
-            at += size
+            if self._is_last:
+                self._keep_head(at, head)
+            at += head.size
             self.end = at
         if self._is_last and self.end < len(data):
             self._cut()
 
+    def _format_of(self, number: int, file: bytes) -> Format:
+        return find_format(file, self._recovered.state.keys.get(number))
+
     def _report(self, problem: str) -> None:
         self._recovered.damage.append(f"{journal_name(self._number)} {problem}")
+
+    def _keep_head(self, at: int, head: RecordHead) -> None:
+        """For the next file. A write begins with the start of its file, or with echoes."""
+        begins = head.kind in (START, ECHO)
+        if begins and not self._is_beginning:
+            self._keep_heads(at)
+        self._is_beginning = begins
+        if len(self._heads) < HEADS_MAX:
+            self._heads.append(head)
+
+    def _keep_heads(self, at: int) -> None:
+        """Only those from here on."""
+        self._heads_at = at
+        self._heads.clear()
+
+    @property
+    def last_write(self) -> LastWrite:
+        if not self._format.has_key:
+            return LastWrite()  # its records have other sizes
+        return LastWrite(self._number, self._heads_at, list(map(encode_again, self._heads)))
 
     def _cut(self) -> None:
         tail = self._data[self.end :]
@@ -327,76 +462,145 @@ class _Walk:
             rest = bytes(self._data[at:])
             return following is not None or rest.count(0) != len(rest)
         while following is not None:
-            if self._header(following)[7] > at:
+            if decode_head(self._data, following, self._format).synced > at:
                 return True
             following = self._next_intact(following)
         return False
 
+    # ---- records that are damaged
+
+    def _take_lost(self, at: int) -> RecordHead | None:
+        """The head of the damaged record; of what it said, only a block's bytes are lost."""
+        head = self._head(at) or self._echoed(at)
+        if head is None or at + head.size > len(self._data):
+            return None
+        if head.kind == ADD:
+            block = head.value - 1 if head.value else self._block_of(at, head)
+            if block is None:
+                return None
+            self._recovered.lost.append((head.key, block))
+        elif head.kind == ECHO:
+            pass  # what it repeats is intact, or would have needed it
+        elif head.body_bytes or not START <= head.kind <= END:
+            return None
+        else:
+            self._learn(head)
+        return head
+
+    def _head(self, at: int) -> RecordHead | None:
+        """If it is intact, and only what follows it is not."""
+        try:
+            head = decode_head(self._data, at, self._format)
+        except Damaged:
+            return None
+        return head if head.number == self._number else None
+
+    def _block_of(self, at: int, head: RecordHead) -> int | None:
+        """Older versions did not name it in the head."""
+        body = self._data[at + head.size - head.body_bytes : at + head.size]
+        try:
+            header = decode_block_header(body)
+        except Damaged:
+            return None
+        is_block = header.segment == head.segment and header.block_bytes == len(body)
+        return header.block if is_block else None
+
+    def _echoed(self, at: int) -> RecordHead | None:
+        """What a later write says of the record that begins here."""
+        if not self._format.has_key:
+            return None
+        if self._echoes is None:
+            self._echoes = dict(self._find_echoes(self._number, self._bytes))
+            following = journal_name(self._number + 1)
+            if self._disk.exists(following):
+                # It repeats the last write of this one in its first.
+                data = read_whole(self._disk, following)
+                self._echoes.update(self._find_echoes(self._number + 1, data))
+        return self._echoes.get(at)
+
+    def _find_echoes(self, number: int, file: bytes) -> Iterator[tuple[int, RecordHead]]:
+        at: int | None = 0
+        data, format = memoryview(file), self._format_of(number, file)
+        while at is not None and at < len(data):
+            try:
+                echo, body = _parse(data, at, number, format)
+            except Damaged:
+                at = _find(file, format, at + 1)
+                continue
+            if echo.kind == ECHO:
+                for of, position, head in echoed_heads(echo, body):
+                    if of == head.number == self._number:
+                        yield position, head
+            at += echo.size
+
     def _next_intact(self, after: int) -> int | None:
-        at = _find(self._data, after + 1)
+        """Where the next record begins; without a key, a head says enough: it is not believed."""
+        format = self._format
+        at = _find(self._bytes, format, after + 1)
         while at is not None:
             try:
-                self._parse(at)
+                if format.has_key:
+                    _parse(self._data, at, self._number, format)
+                else:
+                    decode_head(self._data, at, format)
                 return at
             except Damaged:
-                at = _find(self._data, at + 1)
+                at = _find(self._bytes, format, at + 1)
         return None
 
-    def _header(self, at: int) -> tuple[int, ...]:
-        """The fields of an intact header, as in `_HEADER`."""
-        data = self._data
-        if len(data) - at < RECORD_HEADER_BYTES:
-            raise BadFormat("a record is cut")
-        magic, crc, size, name_bytes, *_ = fields = _HEADER.unpack_from(data, at)
-        if magic != JOURNAL_MAGIC:
-            raise BadFormat("no record")
-        if name_bytes > _LOG_BYTES_MAX or not (
-            RECORD_HEADER_BYTES + name_bytes <= size <= min(RECORD_BYTES_MAX, len(data) - at)
-        ):
-            raise BadFormat("a record of an impossible size")
-        if crc32c(data[at + 8 : at + RECORD_HEADER_BYTES + name_bytes]) != crc:
-            raise ChecksumMismatch("a record's header is damaged")
-        return fields
+    # ---- records that are intact
 
-    def _parse(self, at: int) -> tuple[int, int, int, SegmentKey, memoryview]:
-        """Kind, size, value, key and body of the intact record at `at`."""
-        _, _, size, name_bytes, kind, part, number, _, segment, value = self._header(at)
-        if number != self._number:
-            raise BadFormat(f"a record of file {number}")
-        start = at + RECORD_HEADER_BYTES
-        body = self._data[start + name_bytes : at + size]
-        if kind == _ADD:
-            header, _ = check_block(body)
-            if header.segment != segment or header.block_bytes != len(body):
-                raise BadFormat("a record of another block")
-        elif body or not _START <= kind <= _NOTE:
-            raise BadFormat(f"a record of kind {kind}")
-        log = bytes(self._data[start : start + name_bytes]).decode()
-        return kind, size, value, SegmentKey(log, segment, part), body
-
-    def _take(self, at: int) -> tuple[int, int, int]:
-        kind, size, value, key, body = self._parse(at)
-        if at == 0 and kind != _START:
+    def _take(self, at: int) -> RecordHead:
+        head, body = _parse(self._data, at, self._number, self._format)
+        if at == 0 and head.kind != START:
             raise BadFormat("the file does not begin with its start")
-        recovered = self._recovered
-        if kind == _ADD:
+        if head.kind == ADD:
             header, _ = check_block(body)
-            recovered.adds.append(AddRecord(key, header.block, block_mark(header, body), body))
-        elif kind == _FENCE:
+            mark = block_mark(header, body)
+            self._recovered.adds.append(AddRecord(head.key, header.block, mark, body))
+        else:
+            self._learn(head)
+        return head
+
+    def _learn(self, head: RecordHead) -> None:
+        """All that a record says but a block."""
+        recovered, key, value = self._recovered, head.key, head.value
+        if head.kind == FENCE:
             recovered.fences.append(FenceRecord(key.log, key.segment, value))
-        elif kind == _TRIM:
+        elif head.kind == TRIM:
             recovered.fences.append(TrimRecord(key.log, key.segment))
-        elif kind == _LENGTH:
-            recovered.lengths[key] = max(value, recovered.lengths.get(key, 0))
-        return kind, size, value
+        elif head.kind == LENGTH:
+            known = recovered.lengths.get(key)
+            if known is None or value > known.length:
+                recovered.lengths[key] = LengthRecord(key, value, None)
+        elif head.kind == END:
+            known = recovered.lengths.get(key)  # its length stands before it, or is damaged
+            if known is not None:
+                recovered.lengths[key] = known._replace(end=max(value, known.end or 0))
 
 
-def _find(data: memoryview, start: int) -> int | None:
+def _parse(data: memoryview, at: int, number: int, format: Format) -> tuple[RecordHead, memoryview]:
+    """Head and body of the intact record at `at`, of the file of this number. Raises Damaged."""
+    head = decode_head(data, at, format)
+    if head.number != number:
+        raise BadFormat(f"a record of file {head.number}")
+    if at + head.size > len(data):
+        raise BadFormat("a record of an impossible size")
+    body = data[at + head.size - head.body_bytes : at + head.size]
+    if head.kind == ADD:
+        header, _ = check_block(body)
+        if header.segment != head.segment or header.block_bytes != len(body):
+            raise BadFormat("a record of another block")
+        if head.value and head.value != header.block + 1:
+            raise BadFormat(f"a record of block {head.value - 1}")
+    elif head.kind == ECHO:
+        check_echo(head, body)
+    elif body or not START <= head.kind <= END:
+        raise BadFormat(f"a record of kind {head.kind}")
+    return head, body
+
+
+def _find(file: bytes, format: Format, start: int) -> int | None:
     """The next place that looks like the beginning of a record."""
-    while start < len(data):
-        chunk = bytes(data[start : start + MIB + 3])
-        found = chunk.find(_MAGIC_BYTES)
-        if found >= 0:
-            return start + found
-        start += MIB
-    return None
+    at = file.find(format.mark, start)
+    return at if at >= 0 else None

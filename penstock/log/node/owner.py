@@ -3,7 +3,10 @@
 Owns the threads: the event loop (all decisions), one writer of the journal
 (serving/group_commit.py), and a small pool for reads, indexes and flushes. What is decided is
 node_core.py's, what is durable journal.py's, where blocks lie segment_store.py's.
-Law: a failed write or flush ends the owner (R48): what was in flight is never answered.
+Laws: a failed write or flush ends the owner (R48): what was in flight is never answered. A part
+whose file cannot be opened or read fails alone, and says so; now and then its blocks are written to
+the newest journal, so that the old ones can be dropped. When such parts hold too much, nothing more
+is taken at all: what they cost is bounded, in memory and on disk.
 """
 
 from __future__ import annotations
@@ -21,10 +24,16 @@ from penstock.ids import BlockId
 from penstock.log.group_format import Buffer
 from penstock.log.node.journal import Journal, LengthRecord, RecoveredJournal
 from penstock.log.node.metrics import NodeMetrics
-from penstock.log.node.segment_store import Extent, LoadedIndex, SegmentStore
+from penstock.log.node.segment_store import GONE, Extent, Flushed, SegmentStore
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
-from penstock.log.replication.node_core import NodeCore, NodeWrite, ReadPlan, ReadRequest
+from penstock.log.replication.node_core import (
+    AddRecord,
+    NodeCore,
+    NodeWrite,
+    ReadPlan,
+    ReadRequest,
+)
 from penstock.log.serving.group_commit import (
     INLINE_BYTES,
     NOTE_DELAY_MS,
@@ -42,6 +51,11 @@ READ_THREADS = 4
 FLUSH_PARTS = 64
 #: So many journals' worth of blocks may wait in memory for their flush; then adds must wait.
 UNFLUSHED_JOURNALS_MAX = 4
+#: Parts that were set aside may hold one journal's worth of blocks, and what came until the flush
+#: that set them aside. It is written again when that frees some times as much.
+CARRY_FACTOR = 2
+#: With parts set aside, so many files of the journal may be there: some parts forbid to drop any.
+JOURNALS_ASIDE_MAX = 64
 
 T = TypeVar("T")
 
@@ -75,10 +89,14 @@ class _Job(NamedTuple):
     is_new: bool
     #: Told once it is durable.
     done: list[asyncio.Future[None]]
+    #: It has blocks of parts that were set aside.
+    carries: bool = False
 
     @property
     def is_small(self) -> bool:
-        return not self.is_new and (self.write is None or self.write.bytes <= INLINE_BYTES)
+        if self.is_new or self.carries:
+            return False
+        return self.write is None or self.write.bytes <= INLINE_BYTES
 
 
 class NodeOwner:
@@ -108,6 +126,7 @@ class NodeOwner:
         self._after_event = after_event
         self._on_drained = on_drained
         self._on_fatal = on_fatal
+        self._journal_bytes = journal_bytes
         self._unflushed_bytes_max = UNFLUSHED_JOURNALS_MAX * journal_bytes
         self._fsync_delay = fsync_delay_ms / 1000
         self._loop = asyncio.get_running_loop()
@@ -125,6 +144,14 @@ class NodeOwner:
         #: Lengths for the next write, and who waits for it.
         self._lengths: list[LengthRecord] = []
         self._durable: list[asyncio.Future[None]] = []
+        #: Blocks of parts that were set aside, for the next write.
+        self._carried: list[AddRecord] = []
+        #: What is wrong with parts, in words.
+        self._problems: dict[SegmentKey, str] = {}
+        for key, block in recovered.lost:
+            logger.error("a block is damaged in the journal segment=%s block=%d", key, block)
+            metrics.damaged_blocks += 1
+            self._problems[key] = f"block {block} was damaged in the journal and is unknown"
         #: What waits for the index of a part.
         self._loading: dict[SegmentKey, list[tuple[Callable[[PenstockError], None], _Call]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -137,6 +164,8 @@ class NodeOwner:
     def start(self) -> None:
         if self.journal.numbers or self.store.has_removals:
             self._flush_due.set()
+        for key, _, end in self.store.missing():
+            self._doubt(key, GONE, end)
         self._tasks.spawn(self._flush_loop())
         self._tasks.spawn(self._note_loop())
 
@@ -172,6 +201,13 @@ class NodeOwner:
         """Too much waits for its flush: `on_drained` tells when that is over."""
         return self.store.memory_bytes > self._unflushed_bytes_max
 
+    @property
+    def is_burdened(self) -> bool:
+        """Parts that were set aside hold too much: nothing more is taken."""
+        return self.store.aside_bytes > self._journal_bytes or (
+            bool(self.store.aside) and len(self.journal.numbers) > JOURNALS_ASIDE_MAX
+        )
+
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
@@ -180,7 +216,14 @@ class NodeOwner:
     def add(
         self, reply: AddReply, key: SegmentKey, epoch: int, data: Buffer, trusted: bool
     ) -> None:
+        if self.store.aside and self.is_burdened:
+            count = len(self.store.aside)
+            reply(Unavailable(f"the files of {count} parts cannot be used: nothing more is taken"))
+            return
         if self.core.is_open(key) and not self._stopping:
+            if key in self.store.aside:
+                reply(Unavailable(f"nothing more is taken of {key}: {self._problems.get(key)}"))
+                return
             self.core.add(reply, key, epoch, data, trusted=trusted)
         else:
             self._when_loaded(
@@ -218,6 +261,9 @@ class NodeOwner:
                 future.set_result(None)
 
         self.core.trim(reply, log, first_segment)
+        for key in [key for key in self._problems if key.log == log]:
+            if key.segment < first_segment:
+                del self._problems[key]
         self.pump()
         self._after_event()  # who waits for a block of them is told
         return future
@@ -239,12 +285,7 @@ class NodeOwner:
             self._tasks.spawn(self._load(key))
 
     async def _load(self, key: SegmentKey) -> None:
-        problem: PenstockError | None = None
-        try:
-            self._take_index(key, await self.run(self.store.load_index, key))
-        except OSError as error:
-            logger.error("cannot read a file segment=%s cause=%r", key, error)
-            problem = Unavailable(f"the file cannot be read: {error}")
+        problem = await self._load_index(key)
         for failed, call in self._loading.pop(key):
             if problem is None:
                 call()
@@ -253,11 +294,45 @@ class NodeOwner:
         self.pump()
         self._after_event()
 
-    def _take_index(self, key: SegmentKey, found: LoadedIndex) -> None:
-        if found.damaged:
-            logger.error("a file is damaged, what is not in it is unknown segment=%s", key)
+    async def _load_index(self, key: SegmentKey) -> PenstockError | None:
+        """Read the index of a part; what is in the way is this part's problem only."""
+        try:
+            found = await self.run(self.store.load_index, key)
+        except (PenstockError, OSError) as error:
+            return self._set_aside(key, error)
+        self._take_back(key)
+        if found.damage:
+            self._doubt(key, found.damage, found.end)
             self.metrics.damaged_parts += 1
         self.store.loaded(key, found)
+        return None
+
+    def _doubt(self, key: SegmentKey, damage: str, end: int | None) -> None:
+        below = "" if end is None else f" below {end}"
+        words = f"its file {damage}: blocks{below} that are not here are unknown"
+        if self._problems.get(key) != words:
+            logger.error("a part has lost something segment=%s: %s", key, words)
+        self._problems[key] = words
+
+    def _set_aside(self, key: SegmentKey, error: Exception) -> PenstockError:
+        words = f"its file cannot be used: {error}"
+        if self._problems.get(key) != words:
+            logger.error("a part is set aside, others go on segment=%s: %s", key, words)
+        self._problems[key] = words
+        self.store.set_aside(key)
+        return Unavailable(words)
+
+    def _take_back(self, key: SegmentKey) -> None:
+        if key in self.store.aside:
+            logger.info("the file of a part can be used again segment=%s", key)
+            self._problems.pop(key, None)
+            self.store.take_back(key)
+
+    def problems(self, count_max: int) -> list[str]:
+        """What is wrong with parts, in words."""
+        shown = [f"{_name(key)}: {words}" for key, words in self._problems.items()][:count_max]
+        more = len(self._problems) - len(shown)
+        return [*shown, f"{more} more parts have problems"] if more else shown
 
     def _close_surplus(self) -> None:
         for old in self.store.surplus():
@@ -275,10 +350,10 @@ class NodeOwner:
         write = self.core.take_write()
         if self.core.poisoned or (write is None and not self._lengths and not self._durable):
             return None
-        records = chain(write.records if write is not None else (), self._lengths)
+        records = chain(write.records if write is not None else (), self._carried, self._lengths)
         buffers, is_new = self.journal.encode(records, self.store.length)
-        job = _Job(write, buffers, is_new, self._durable)
-        self._lengths, self._durable = [], []
+        job = _Job(write, buffers, is_new, self._durable, bool(self._carried))
+        self._carried, self._lengths, self._durable = [], [], []
         return job
 
     def _perform(self, job: _Job) -> None:
@@ -401,25 +476,44 @@ class NodeOwner:
             work = []
             for key in waiting[first : first + FLUSH_PARTS]:
                 if not self.store.is_here(key):
-                    self._take_index(key, await self.run(self.store.load_index, key))
+                    await self._load_index(key)
                 taken = self.store.take_flush(key)
                 if taken is not None:
                     work.append((key, *taken))
             for done in await self.run(self.store.flush_all, work):
+                if not isinstance(done, Flushed):
+                    self._set_aside(done.key, done.error)
+                    continue
+                self._take_back(done.key)
                 length = self.store.flushed(done)
                 if length is not None:
                     self._lengths.append(length)
             if not self.is_full:
                 self._on_drained()
-        if any(number < below for number in self.journal.numbers):
+        if not self.is_full:  # also if a trim was what made room
+            self._on_drained()
+        if self._is_drop_due(below):
+            self._carried += [r for key in self.store.aside for r in self.store.held(key)]
             durable: asyncio.Future[None] = self._loop.create_future()
             self._durable.append(durable)
             self.pump()
             self._after_event()
             await durable
-            await self.run(self.journal.drop_below, below, self.core.snapshot())
+            state, lengths = self.core.snapshot(), self.store.lengths()
+            await self.run(self.journal.drop_below, below, state, lengths)
         if self.store.has_removals:
-            self.metrics.removed_files += await self.run(self.store.remove_dropped)
+            removed, left = await self.run(self.store.remove_dropped)
+            self.metrics.removed_files += removed
+            for key, error in left:
+                logger.error("a file cannot be removed segment=%s cause=%r", key, error)
+                self._problems[key] = f"it was given up, and its file cannot be removed: {error}"
+
+    def _is_drop_due(self, below: int) -> bool:
+        """Whether files of the journal can go, and are worth what has to be written for that."""
+        count = sum(number < below for number in self.journal.numbers)
+        if not count or self.store.needs_journals:
+            return False
+        return count * self._journal_bytes >= CARRY_FACTOR * self.store.aside_bytes
 
     async def _note_loop(self) -> None:
         while True:
@@ -430,3 +524,8 @@ class NodeOwner:
             note = self.journal.encode_note()
             if note is not None:
                 self._commit.write_apart(_Job(None, note, False, []))
+
+
+def _name(key: SegmentKey) -> str:
+    part = " (index)" if key.part else ""
+    return f"segment {key.segment}{part} of log {key.log}"

@@ -1,8 +1,9 @@
 """The requests of one proxy to a storage node: frames ↔ calls of the owner.
 
-Owns the pairing of requests and answers, and the limits on unanswered bytes. Law: what a connection
-may hear depends on the cookie that it named: this life's, a former one's (positive answers only),
-or none (status only). Transport and token are serving/connection.py's business.
+Owns the pairing of requests and answers, and the limits on unanswered bytes. Laws: what a
+connection may hear depends on the cookie that it named: this life's, a former one's (positive
+answers only), or none (status only). No block is refused because there are many: whoever sends too
+many is not read until most are answered. Transport and token are serving/connection.py's business.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import (
     BadRequest,
     Fenced,
-    Overloaded,
     PenstockError,
     Refused,
     TooLarge,
@@ -47,6 +47,7 @@ _HEADS_MAX = 4096
 _RANGES_MAX = 100_000
 _UNANSWERED = "unanswered requests"
 UNFLUSHED = "unflushed blocks"
+CROWDED = "unanswered blocks of all"
 
 
 class NodeRequests:
@@ -74,14 +75,15 @@ class NodeRequests:
 
     def lost(self) -> None:
         self._server.full.pop(self._connection, None)
+        self._server.crowded.pop(self._connection, None)
 
     # ---- frames
 
-    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
+    def hello(self, frame: Frame) -> Callable[[], None] | None:
         message = n.decode_node_message(frame.kind, frame.head)
         if not isinstance(message, n.NodeHello):
             return None
-        return message.token, lambda: self._welcome(frame.request, message)
+        return lambda: self._welcome(frame.request, message)
 
     def _welcome(self, request: int, message: n.NodeHello) -> None:
         identity = self._server.identity
@@ -100,7 +102,7 @@ class NodeRequests:
                 self._add(frame)
             else:
                 self._dispatch(frame.request, n.decode_node_message(frame.kind, frame.head))
-        except (Refused, Overloaded) as error:
+        except Refused as error:
             self._count(error)
             self._connection.fail(frame.request, error)
 
@@ -137,9 +139,7 @@ class NodeRequests:
         key, epoch = known
         request, body = frame.request, frame.body
         size = GROUP_OVERHEAD_BYTES + len(body)
-        listener, connection = self._listener, self._connection
-        if listener.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
-            raise Overloaded("too many bytes of unanswered blocks")
+        server, listener, connection = self._server, self._listener, self._connection
         self._inflight_bytes += size
         listener.inflight_bytes += size
 
@@ -148,6 +148,8 @@ class NodeRequests:
             listener.inflight_bytes -= size
             if connection.halts and self._inflight_bytes < CONNECTION_INFLIGHT_BYTES_MAX // 2:
                 self._connection.go_on("unanswered blocks")
+            if server.crowded and listener.inflight_bytes < SERVER_INFLIGHT_BYTES_MAX // 2:
+                server.thinned()
             if outcome is None:
                 connection.out.append(encode_frame(n.BlockAdded.KIND, request, b""))
                 listener.dirty[connection] = None
@@ -155,13 +157,16 @@ class NodeRequests:
                 self._count(outcome)
                 self._connection.fail(request, outcome)
 
-        owner = self._server.owner
+        owner = server.owner
         owner.add(reply, key, epoch, body, self._trusted)
         if self._inflight_bytes > CONNECTION_INFLIGHT_BYTES_MAX:
             self._connection.halt("unanswered blocks")
+        if listener.inflight_bytes > SERVER_INFLIGHT_BYTES_MAX:
+            self._connection.halt(CROWDED)
+            server.crowded[connection] = None
         if owner.is_full:
             self._connection.halt(UNFLUSHED)
-            self._server.full[connection] = None
+            server.full[connection] = None
 
     def _decode_add(self, head: bytes) -> tuple[SegmentKey, int]:
         message = n.decode_node_message(n.AddBlock.KIND, head)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from penstock.errors import BadConfig, BadFormat, Defect, Unavailable
+from penstock.errors import BadConfig, BadFormat, Defect, PenstockError, Unavailable
 from penstock.log.meta.api import MetadataStore
 from penstock.log.node.client import decode_node_info
 from penstock.log.node.config import NodeConfig
@@ -32,6 +32,8 @@ from penstock.log.node.cookie import (
 )
 from penstock.log.node.journal import (
     STATE_NAME,
+    Journal,
+    JournalState,
     RecoveredJournal,
     recover_journal,
     write_state,
@@ -39,8 +41,8 @@ from penstock.log.node.journal import (
 from penstock.log.node.metrics import NodeMetrics
 from penstock.log.node.owner import NodeOwner
 from penstock.log.node.registration import RETRY_SECONDS, NodeRegistration, OpenStore
-from penstock.log.node.requests import UNFLUSHED, NodeRequests
-from penstock.log.node.segment_store import FILE_CACHE_COUNT, SegmentStore
+from penstock.log.node.requests import CROWDED, UNFLUSHED, NodeRequests
+from penstock.log.node.segment_store import FILE_CACHE_COUNT, Flushed, SegmentStore
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.node_core import NodeCore, TrimRecord
 from penstock.log.serving.connection import ServerConnection
@@ -55,7 +57,7 @@ from penstock.log.serving.directory import (
     write_address,
 )
 from penstock.log.serving.group_commit import Apart
-from penstock.log.serving.listener import Listener
+from penstock.log.serving.listener import Listener, Listening
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.storage.disk import Disk, RealDisk
 
@@ -65,6 +67,8 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 60.0
 #: ... for the end of the last session under this name.
 ALONE_SECONDS = 15.0
+#: Parts of which the status says what is wrong with them.
+PROBLEMS_MAX = 20
 
 
 class NodeDisks:
@@ -100,7 +104,8 @@ def recover_node(disks: NodeDisks) -> tuple[SegmentStore, NodeCore, RecoveredJou
     store = SegmentStore(disks.segments)
     core = NodeCore(store)
     # After damage the lengths may be too short, and would cut off blocks that are intact.
-    store.restore(recovered.adds, {} if recovered.damage else recovered.lengths)
+    lengths = {} if recovered.damage else recovered.lengths
+    store.restore(recovered.adds, lengths, recovered.lost)
     for record in recovered.fences:
         core.restore(record)
     for record in core.snapshot():
@@ -118,13 +123,28 @@ def mend(
     The node must have a new cookie before.
     """
     for key in store.unflushed():
-        store.loaded(key, store.load_index(key))
+        try:
+            store.loaded(key, store.load_index(key))
+        except (PenstockError, OSError):
+            continue  # the owner will set it aside, and say so
         taken = store.take_flush(key)
         if taken is not None:
             for done in store.flush_all([(key, *taken)]):
-                store.flushed(done)
-    write_state(disks.journal, recovered.next_number, core.snapshot())
-    return recover_journal(disks.journal)
+                if isinstance(done, Flushed):
+                    store.flushed(done)
+    left = [record for key in store.unflushed() for record in store.held(key)]
+    first = recovered.state.first
+    state = JournalState(first, core.snapshot(), store.lengths(), recovered.state.keys)
+    start = RecoveredJournal(state, next_number=recovered.next_number)
+    journal = Journal(disks.journal, start, bytes_max=2**63)
+    if left:
+        journal.write(*journal.encode(left, store.length))
+        journal.close()
+    journal.drop_below(recovered.next_number, core.snapshot(), store.lengths())
+    mended = recover_journal(disks.journal)
+    mended.adds = []  # the store has them
+    mended.lost = recovered.lost
+    return mended
 
 
 class NodeServer:
@@ -153,8 +173,9 @@ class NodeServer:
         self._on_ready = on_ready
         #: Something was asked since the last turn: the owner's own events pump it themselves.
         self.is_asked = False
-        #: Connections that wait for a flush.
+        #: Connections that wait for a flush, and those that wait for blocks of others.
         self.full: dict[ServerConnection, None] = {}
+        self.crowded: dict[ServerConnection, None] = {}
         self._started = time.time()
         self.identity: Identity
         self.owner: NodeOwner
@@ -327,7 +348,7 @@ class NodeServer:
         await self.ready.wait()
         await self._registration.is_registered.wait()
 
-    def _announce(self, socket: asyncio.Server) -> Address:
+    def _announce(self, socket: Listening) -> Address:
         config = self.config
         host = config.advertised_host or config.host
         port = int(socket.sockets[0].getsockname()[1])
@@ -362,6 +383,12 @@ class NodeServer:
         for connection in full:
             connection.go_on(UNFLUSHED)
 
+    def thinned(self) -> None:
+        """Most blocks of all connections were answered."""
+        crowded, self.crowded = self.crowded, {}
+        for connection in crowded:
+            connection.go_on(CROWDED)
+
     # ---- for people and tools
 
     def status_json(self) -> str:
@@ -378,6 +405,7 @@ class NodeServer:
                 "connections": len(self.listener.connections),
                 "written_records": self.metrics.written_records,
                 "damaged_blocks": self.metrics.damaged_blocks,
+                "problems": self.owner.problems(PROBLEMS_MAX),
                 "memory_peak_bytes": memory_peak_bytes(),
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "pid": os.getpid(),
@@ -393,6 +421,7 @@ class NodeServer:
                 "parts": ("Parts of segments.", store.parts_count),
                 "unflushed_bytes": ("Bytes of blocks not in files yet.", store.memory_bytes),
                 "journals": ("Files of the journal.", len(self.owner.journal.numbers)),
+                "parts_aside": ("Parts whose files cannot be used.", len(store.aside)),
                 "open_files": ("Segment files kept open.", store.open_files),
                 "connections": ("Peers that have shown the token.", len(self.listener.connections)),
                 "inflight_bytes": ("Bytes of unanswered blocks.", self.listener.inflight_bytes),

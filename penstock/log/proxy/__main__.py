@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import run_proxy
 from penstock.log.replication.routing import ProxyInfo
+from penstock.log.serving.log_lines import log_to_stderr
 from penstock.log.serving.process import exit_code
 
 
@@ -26,8 +26,10 @@ def make_parser() -> argparse.ArgumentParser:
     """The options, also those of `penstock cluster proxy`."""
     parser = argparse.ArgumentParser(prog="python -m penstock.log.proxy", description=__doc__)
     parser.add_argument("--metadata", required=True, help="address of the cluster's metadata")
-    parser.add_argument("--token-file", type=Path, required=True, help="what clients show")
-    parser.add_argument("--node-token-file", type=Path, required=True, help="what nodes are shown")
+    parser.add_argument("--token-file", type=Path, required=True, help="what clients prove")
+    parser.add_argument(
+        "--node-token-file", type=Path, required=True, help="what is proved to nodes"
+    )
     parser.add_argument("--metadata-auth-file", type=Path, help="file with user:password")
     parser.add_argument(
         "--host", default="127.0.0.1", help="to listen on; beyond this machine only with TLS"
@@ -62,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(options: dict[str, Any], announce: Callable[[ProxyInfo], None] = lambda info: None) -> None:
     """Serve until SIGTERM or SIGINT; `options` are those of the parser."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     auth_file: Path | None = options.pop("metadata_auth_file")
     ready_file: Path | None = options.pop("ready_file")
     rule = Replication(

@@ -39,6 +39,7 @@ from penstock.log.meta.api import MetadataStore
 from penstock.log.proxy.block_source import Block, split_blocks
 from penstock.log.proxy.manifest_register import manifest_path
 from penstock.log.proxy.recover_segment import add_block
+from penstock.log.replication.block_ranges import Range
 from penstock.log.replication.manifest import (
     LogManifest,
     Segment,
@@ -50,7 +51,6 @@ from penstock.log.replication.node_api import Found, NodeClient, NodeInfo, Nodes
 from penstock.log.replication.placement import machine_of
 from penstock.log.replication.repair import (
     Copy,
-    Range,
     Repair,
     RepairPlan,
     Replacement,

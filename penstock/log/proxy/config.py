@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from penstock.config import listening_problems
+from penstock.config import listening_problems, setting_lines
 from penstock.errors import BadConfig, BadRequest
 from penstock.limits import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_MS_MAX
 from penstock.log.proxy.open_log import Replication
@@ -19,9 +19,9 @@ class ProxyConfig:
 
     #: The cluster's metadata, e.g. `penstock://zk-host:2181/logs`.
     metadata: str
-    #: What clients show. Everybody who has it may append and read.
+    #: What clients prove. Everybody who has it may append and read.
     token_file: Path
-    #: What nodes are shown. Clients do not have it.
+    #: What is proved to nodes. Clients do not have it.
     node_token_file: Path
     #: Address to listen on. Anything but loopback needs TLS and is refused without it.
     host: str = "127.0.0.1"
@@ -42,7 +42,7 @@ class ProxyConfig:
     #: Entries older than this are trimmed, whole segments at a time; 0 keeps everything.
     ttl_seconds: float = 0.0
     #: Sealed segments are copied there (any pyarrow.fs URI), if set.
-    cold_uri: str | None = None
+    cold_uri: str | None = field(default=None, repr=False)
     #: A dead proxy's logs can be taken by others after this long.
     session_seconds: float = 2.0
     #: For tests only: seconds that a message to or from another region takes.
@@ -73,4 +73,4 @@ class ProxyConfig:
 
     def lines(self) -> list[str]:
         """The effective settings, one `name=value` each; printed at start."""
-        return [f"{item.name}={getattr(self, item.name)}" for item in fields(self)]
+        return setting_lines(self)

@@ -377,8 +377,10 @@ class ProxyLogs:
     def gauges(self) -> Gauges:
         followed = [log for log, _ in self._followed.values()]
         tails = [log.tails for log in (*self.owned.values(), *followed)]
+        lacking = sum(log.lacking_blocks for log in self.owned.values())
         return {
             "logs_owned": ("Logs that this proxy owns.", len(self.owned)),
+            "open_lacking_blocks": ("Blocks of open segments that lack a copy.", lacking),
             "logs_followed": ("Logs that are followed for readers.", len(self._followed)),
             "subscriptions": ("Readers.", sum(tail.count for tail in tails)),
             "subscriptions_behind": ("Readers below the tail.", sum(tail.behind for tail in tails)),
@@ -393,4 +395,7 @@ def _owned_status(log: OwnedLog) -> dict[str, Any]:
         "segments": len(log.manifest.segments),
         "subscriptions": log.tails.count,
         "lost_nodes": sorted(log.segment.core.lost_nodes),
+        "stalled": log.stalled,
+        "lacking_blocks": log.lacking_blocks,
+        "is_audited": log.is_audited,
     }

@@ -74,15 +74,18 @@ class ManifestRegister:
             except Unknown:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def update(self, change: Change) -> LogManifest:
-        """Make a change as the owner; raises Fenced if another took a newer epoch."""
+    async def update(self, change: Change, *, leave_room: bool = False) -> LogManifest:
+        """Make a change as the owner; raises Fenced if another took a newer epoch.
+
+        BadRequest: it has no room for that. See `encode_log_manifest`.
+        """
         async with self._lock:
             while True:
                 wanted = change(self.manifest)
                 if wanted == self.manifest:
                     return wanted
                 try:
-                    await self._set(wanted)
+                    await self._set(wanted, leave_room)
                     return wanted
                 except (Unknown, Unavailable, NotFound):
                     # Nothing is known: it must be read before it is decided again.
@@ -112,7 +115,7 @@ class ManifestRegister:
             self.manifest, self._version = manifest, found.version
             return
 
-    async def _set(self, wanted: LogManifest) -> None:
-        data = encode_log_manifest(wanted)
+    async def _set(self, wanted: LogManifest, leave_room: bool) -> None:
+        data = encode_log_manifest(wanted, leave_room=leave_room)
         self._version = await self._store().set(self._path, data, self._version)
         self.manifest = wanted

@@ -13,10 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from penstock.errors import BadFormat, InvariantBroken, Unavailable
 from penstock.ids import BlockId, Lsn, NodeId, SegmentId
-from penstock.limits import MIB
+from penstock.limits import LOG_INFLIGHT_BYTES_MAX, MIB
 from penstock.log.block_format import BLOCK_HEADER_BYTES, BlockKind
 from penstock.log.core.sequencer import SegmentLimits, Sequencer
 from penstock.log.core.state import LogState, decode_snapshot
@@ -210,7 +211,13 @@ class LogOpener:
         await register.update(lambda known: taken_over(known, recovered, segment))
         rule = self._replication
         limits = SegmentLimits(rule.segment_bytes, int(rule.segment_seconds * 1000), SNAPSHOT_BYTES)
-        sequencer = Sequencer(state.copy(), limits=limits, segment_ms=now_ms, writes_max=WRITES_MAX)
+        sequencer = Sequencer(
+            state.copy(),
+            limits=limits,
+            segment_ms=now_ms,
+            writes_max=WRITES_MAX,
+            in_flight_bytes_max=LOG_INFLIGHT_BYTES_MAX,
+        )
         owned = OwnedLog(
             around,
             sequencer,
@@ -301,5 +308,6 @@ class LogOpener:
             on_durable=owned.on_durable,
             on_fenced=owned.on_fenced,
             choose=choose,
+            fetch=partial(self._source.get, owned.view.log, owned.manifest.log_mark),
             publish=owned.publish,
         )

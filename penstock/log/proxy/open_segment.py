@@ -2,7 +2,9 @@
 
 Owns the headers of its blocks, sending, and the replacement of nodes that are gone. Law: a node's
 place is given to another by a versioned change of the manifest before the other's answers count; a
-node that is being replaced is not heard any more.
+node that is being replaced is not heard any more. One that answers that it has no room is not gone.
+One that is back gets what is not durable yet at once, and then, in the background, what became
+durable without it; this also if it has lost its place, since older blocks are still its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import partial
 
 from crc32c import crc32c
 
-from penstock.errors import Fenced, PenstockError
+from penstock.errors import BadRequest, Fenced, Overloaded, PenstockError, Unavailable
 from penstock.ids import BlockId, Lsn, NodeId
 from penstock.log.block_format import (
     BLOCK_HEADER_BYTES,
@@ -23,9 +25,11 @@ from penstock.log.block_format import (
     encode_block_header,
 )
 from penstock.log.group_format import Buffer
+from penstock.log.proxy.block_source import Block
+from penstock.log.proxy.recover_segment import add_block
 from penstock.log.replication.manifest import Segment, SegmentKey
 from penstock.log.replication.node_api import Nodes
-from penstock.log.replication.segment_writer import SegmentWriter, SendBlock
+from penstock.log.replication.segment_writer import Missed, SegmentWriter, SendBlock
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,8 @@ REPLACE_SECONDS = 1.0
 
 #: Who could take a node's place; None: nobody now. Raises Unavailable if nobody may.
 ChooseReplacement = Callable[[tuple[NodeId, ...], NodeId], NodeId | None]
+#: Reads a durable block from whoever has it.
+Fetch = Callable[[Segment, int], Awaitable[Block]]
 
 
 class OpenSegment:
@@ -50,6 +56,7 @@ class OpenSegment:
         on_durable: Callable[[OpenSegment], None],
         on_fenced: Callable[[PenstockError], None],
         choose: ChooseReplacement,
+        fetch: Fetch,
         publish: Callable[[Segment], Awaitable[None]],
     ) -> None:
         self.core = SegmentWriter(segment)
@@ -59,6 +66,7 @@ class OpenSegment:
         self._on_durable = on_durable
         self._on_fenced = on_fenced
         self._choose = choose
+        self._fetch = fetch
         self._publish = publish
         #: Bytes of records so far.
         self.bytes = 0
@@ -69,10 +77,13 @@ class OpenSegment:
         self._told_block = BlockId(0)
         self._loop = asyncio.get_running_loop()
         self._mender: asyncio.Task[None] | None = None
+        self._refills: set[asyncio.Task[None]] = set()
         self._lost_at: dict[NodeId, float] = {}
         #: Of the lost ones, those that answer, and are to be replaced all the same.
         self._moving: set[NodeId] = set()
         self._closed = False
+        #: Ends the watch for nodes that have lost their place and lack blocks of before.
+        self._unwatch: Callable[[], None] | None = None
 
     @property
     def segment(self) -> Segment:
@@ -155,14 +166,26 @@ class OpenSegment:
         elif isinstance(error, Fenced):
             self.core.refused()
             self._on_fenced(error)
+        elif isinstance(error, Overloaded):
+            # What it acknowledged stands, or it would all be sent again to who has no room for it.
+            self._loop.call_later(RETRY_SECONDS, self._send_again, node, block)
         else:
             if node not in self.core.lost_nodes:  # once, not for every block that was on its way
                 logger.warning("a node did not take a block node=%s cause=%s", node, error)
             self._lost(node)
 
+    def _send_again(self, node: NodeId, block: BlockId) -> None:
+        if not self._closed:
+            self._send(self.core.again(node, block))
+            self._bring_missed(node)
+
     def close(self) -> asyncio.Task[None] | None:
         """Nothing is heard any more, and no node replaced; returns what is about to end, if any."""
         self._closed = True
+        if self._unwatch is not None:
+            self._unwatch()
+        for refill in self._refills:
+            refill.cancel()
         mender, self._mender = self._mender, None
         if mender is not None:
             mender.cancel()
@@ -228,13 +251,69 @@ class OpenSegment:
             self._back(node)
             return
         segment = self.core.replacement(node, new)
-        await self._publish(segment)
+        try:
+            await self._publish(segment)
+        except BadRequest:  # there is no room for it in the manifest
+            self.core.stays()
+            self._back(node)
+            raise
         logger.info("replaced a node log=%s old=%s new=%s", self.key.log, node, new)
         self._lost_at.pop(node, None)
         self._send(self.core.replaced(segment))
+        self._bring_missed(new)
+        self._bring_left()
 
     def _back(self, node: NodeId) -> None:
         """Send it what it lacks; if it is still away, it is lost again at once."""
         if node not in self._nodes.alive():
             return
         self._send(self.core.back(node))
+        self._bring_missed(node)
+
+    def _bring_left(self) -> None:
+        """Whoever has lost its place and is there again gets what it missed before."""
+        if self._closed:
+            return
+        lacking = self.core.left_lacking()
+        for node in lacking:
+            if node in self._nodes.alive():
+                self._bring_missed(node)
+        if lacking and self._unwatch is None:
+            self._unwatch = self._nodes.watch(self._bring_left)
+
+    def _bring_missed(self, node: NodeId) -> None:
+        missed = None if node in self.core.lost_nodes else self.core.take_missed(node)
+        if missed is not None:
+            refill = self._loop.create_task(self._refill(missed))
+            self._refills.add(refill)
+            refill.add_done_callback(self._refills.discard)
+
+    async def _refill(self, missed: Missed) -> None:
+        """One block after the other: nobody waits for it, and what is new comes first."""
+        node = missed.node
+        while missed.first < missed.end:
+            while self.core.is_owed(node, missed.first):
+                has_left = node not in self.core.nodes and node not in self._nodes.alive()
+                if node in self.core.lost_nodes or has_left:
+                    self.core.not_brought(missed)
+                    self._bring_left()
+                    return
+                try:
+                    await self._copy(node, missed.first)
+                    break
+                except Fenced as error:
+                    self.core.refused()
+                    self._on_fenced(error)
+                    return
+                except PenstockError as error:
+                    logger.warning("a node lacks blocks still node=%s cause=%s", node, error)
+                    await asyncio.sleep(REPLACE_SECONDS)
+            self.core.brought(missed)
+
+    async def _copy(self, node: NodeId, block: int) -> None:
+        found = await self._fetch(self.segment, block)
+        client = self._nodes.client(node)
+        if client is None:
+            raise Unavailable(f"node {node} is not there")
+        data = (encode_block_header(found.header), found.body)
+        await add_block(client, self.key, self.core.segment.epoch, data)

@@ -8,7 +8,8 @@ Owns rolling: the next segment is opened in the manifest and written to while th
 old one are still on their way; nothing of it is acknowledged before all of the old one is, and the
 old one is closed when all of it is durable (R14). A *control* block tells readers on other proxies
 how far they may read when no further data comes (DistributedLog III-A).
-Law: (I5) once fenced, nothing is answered any more: what was in flight is unknown to its client.
+Laws: what a successor must read is bounded, whatever the log was used for; (I5) once fenced,
+nothing is answered any more: what was in flight is unknown to its client.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TypeVar
 
 from penstock.errors import BadRequest, Fenced, PenstockError, Unavailable
 from penstock.ids import BlockId, Lsn, SegmentId
-from penstock.limits import MIB
+from penstock.limits import KIB, MIB
 from penstock.log.block_format import BlockHeader, BlockKind
 from penstock.log.core.sequencer import Sequencer, Write
 from penstock.log.core.state import LogState, encode_snapshot
@@ -39,16 +40,22 @@ from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
 
-#: Writes on their way to nodes at once; beyond it, groups collect into larger blocks.
+#: Writes on their way to nodes at once, and no more than LOG_INFLIGHT_BYTES_MAX; beyond it, groups
+#: collect into larger blocks.
 WRITES_MAX = 16
 #: A piece of a snapshot or of an index.
 PIECE_BYTES = 1 * MIB
 #: The state is written down again after this many bytes, or some times its own size.
 SNAPSHOT_BYTES = 8 * MIB
 SNAPSHOT_FACTOR = 4
+#: What a block counts for besides: a successor reads every one since the last snapshot, also those
+#: with little or nothing in them, of which a quiet log has most (4,096 take it about 0.2 s).
+BLOCK_COST_BYTES = 2 * KIB
 #: How long a durable block waits for the next one to tell of it, before a control block does.
 CONTROL_SECONDS = 0.002
 ROLL_RETRY_SECONDS = 0.2
+#: After it, an audit has seen what was sealed: some rounds of auditor.py.
+AUDITED_SECONDS = 15.0
 #: An owner of a quiet log with readers asks the nodes this often whether it still is the owner.
 PROVE_SECONDS = 5.0
 
@@ -107,6 +114,8 @@ class OwnedLog(SequencedLog):
         #: Writes that wait for the next segment to be opened.
         self._held: deque[Write] = deque()
         self._rolling = False
+        #: Why no segment can be opened now; empty if nothing is in the way.
+        self.stalled = ""
         #: Where the last block that was sent ended.
         self._ordered_lsn = sequencer.durable_lsn
         self._control: asyncio.TimerHandle | None = None
@@ -115,6 +124,9 @@ class OwnedLog(SequencedLog):
         #: The open segment's snapshot is durable: older segments are not needed to recover.
         self._snapshot_durable = False
         self.fenced = False
+        #: Until then a segment may be sealed, lack copies, and not be counted by an audit: one of
+        #: the owner before, or one of this owner that was closed while a node lacked blocks.
+        self._audited_at = self._loop.time() + AUDITED_SECONDS
         #: Segments that were given up and have a cold copy to be removed.
         self.given_up: list[SegmentId] = []
         #: Blocks that were sent so far, and how many of them when the newest durable one was: until
@@ -134,7 +146,17 @@ class OwnedLog(SequencedLog):
         return m.Welcome(manifest.log_id, manifest.epoch, self.durable_lsn, manifest.trim_point)
 
     def status(self) -> dict[str, object]:
-        return super().status() | self.view.status()
+        return super().status() | self.view.status() | {"stalled": self.stalled}
+
+    @property
+    def lacking_blocks(self) -> int:
+        """Blocks of segments that are written to which a node has missed and not got yet."""
+        return sum(segment.core.count_lacking() for segment in self._opens)
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the auditor had the time to look at all segments that are sealed."""
+        return self._loop.time() >= self._audited_at
 
     @property
     def trim_point(self) -> Lsn:
@@ -159,15 +181,25 @@ class OwnedLog(SequencedLog):
             raise Unavailable("the log has another owner now")
         future: asyncio.Future[None] = self._loop.create_future()
         self._unsure.append((self._sent_count, future))
-        if len(self._unsure) == 1 and not self._rolling:
+        if len(self._unsure) == 1 and not self._is_opening:
             self._write_control()
         await future
+
+    @property
+    def _is_opening(self) -> bool:
+        """A segment is about to be opened: its first block tells what a control block would."""
+        return self._rolling and not self.stalled
+
+    @property
+    def _settled(self) -> LogState | None:
+        """Writes that wait for a segment which cannot be opened may wait for whoever asks."""
+        return self._held[0].roll if self.stalled and self._held else None
 
     def tick(self) -> None:
         """Who has nothing to write would never hear of a successor, and keep its readers."""
         super().tick()
         quiet = self._loop.time() - self._sent_at
-        if quiet > PROVE_SECONDS and not self._rolling and not self.fenced and not self._stopping:
+        if quiet > PROVE_SECONDS and not (self._is_opening or self.fenced or self._stopping):
             self._write_control()
 
     def _reassure(self) -> None:
@@ -178,7 +210,7 @@ class OwnedLog(SequencedLog):
                 self._unsure.append((asked_count, future))
             elif not future.done():
                 future.set_result(None)
-        if self._unsure and not self._sent and not self._rolling:
+        if self._unsure and not self._sent and not self._is_opening:
             self._write_control()  # they came after it was sent
 
     def _tell(self, reply: Reply, outcome: Outcome) -> None:
@@ -251,7 +283,8 @@ class OwnedLog(SequencedLog):
         )
 
     def _write_snapshot(self, state: LogState) -> None:
-        data = encode_snapshot(state, log_mark=self.manifest.log_mark)
+        # Views: however large the state is, its pieces wait for their turn without a copy.
+        data = memoryview(encode_snapshot(state, log_mark=self.manifest.log_mark))
         self.sequencer.snapshot_bytes = max(SNAPSHOT_BYTES, SNAPSHOT_FACTOR * len(data))
         starts = range(0, len(data), PIECE_BYTES)
         for part, start in enumerate(starts):
@@ -280,6 +313,8 @@ class OwnedLog(SequencedLog):
     ) -> None:
         segment = self.segment
         self._ordered_lsn = end_lsn
+        if kind != BlockKind.SNAPSHOT:
+            self.sequencer.wrote_besides(BLOCK_COST_BYTES)
         # Before it is sent: a node may answer at once.
         self._sent_count += 1
         self._sent_at = self._loop.time()
@@ -303,6 +338,8 @@ class OwnedLog(SequencedLog):
         while len(self._opens) > 1 and not self._has_pending(self._opens[0]):
             done = self._opens.popleft()
             mending = done.close()
+            if done.core.count_lacking():
+                self._audited_at = self._loop.time() + AUDITED_SECONDS
             self._tasks.spawn(self._seal(done, mending))
         if self._unsure:
             self._reassure()
@@ -336,8 +373,9 @@ class OwnedLog(SequencedLog):
             sent = self._unindexed.popleft()
             block = sent.as_read()
             self.view.maps[sent.open.segment.id].add(block, sent.groups)
-            self.view.source.keep(sent.open.key, block)
             header = block.header
+            if header.kind != BlockKind.SNAPSHOT:  # nobody here reads it; one piece holds them all
+                self.view.source.keep(sent.open.key, block)
             if header.kind == BlockKind.SNAPSHOT and header.part == header.parts - 1:
                 self._snapshot_durable |= sent.open is self.segment
 
@@ -370,6 +408,10 @@ class OwnedLog(SequencedLog):
 
     def _write_control(self) -> None:
         lsn = self._ordered_lsn
+        state = self.sequencer.take_snapshot(lsn)
+        if state is not None:
+            self._write_snapshot(state)  # which tells what a control block would
+            return
         time_ms = self.segment.last_ms
         self._send(BlockKind.CONTROL, [], base_lsn=lsn, end_lsn=lsn, time_ms=time_ms)
 
@@ -400,16 +442,37 @@ class OwnedLog(SequencedLog):
                 raise Fenced("the log has another owner now")
             await asyncio.sleep(0.001)
         first = write.groups[0]
+        full: LogManifest | None = None
         while True:
             try:
-                number = SegmentId(self.manifest.segments[-1].id + 1)
-                segment = self._new_segment(number, first.first_lsn, first.time_ms)
-                break
+                if self.manifest is not full:
+                    number = SegmentId(self.manifest.segments[-1].id + 1)
+                    segment = self._new_segment(number, first.first_lsn, first.time_ms)
+                    await self._add_segment(segment)
+                    break
+            except Fenced:
+                raise
             except PenstockError as error:
-                logger.warning("no segment can be opened log=%s cause=%s", self.view.log, error)
-                await asyncio.sleep(ROLL_RETRY_SECONDS)
-        await self.register.update(lambda known: with_new(known, segment))
+                full = self.manifest if isinstance(error, BadRequest) else None
+                self._stall(str(error))
+            await asyncio.sleep(ROLL_RETRY_SECONDS)
+        self.stalled = ""
         self.begin(segment, state)
+
+    async def _add_segment(self, segment: Segment) -> None:
+        """Raises BadRequest if the manifest is full: it can be opened and trimmed all the same."""
+        await self.register.update(lambda known: with_new(known, segment), leave_room=True)
+
+    def _stall(self, cause: str) -> None:
+        """Appends wait. Whoever asks something else, or trims, need not."""
+        if cause != self.stalled:
+            logger.warning("no segment can be opened log=%s cause=%s", self.view.log, cause)
+        self.stalled = cause
+        for asking in self._asking:
+            if not asking.done():
+                asking.set_result(False)
+        if self._unsure and not self._sent:
+            self._write_control()
 
     async def _seal(self, open: OpenSegment, mending: asyncio.Task[None] | None) -> None:
         """Close a segment all of whose blocks are durable; nodes are not replaced any more."""

@@ -3,6 +3,7 @@
 manifest.py          what the cluster knows of a log: owner, segments, ensembles; its bytes
 node_api.py          a storage node as proxies see it
 node_core.py         what a storage node decides: blocks, fences, negative answers
+block_ranges.py      sets of blocks: what belongs to a node, what it lacks
 quorum.py            write sets, and how many answers are enough
 segment_writer.py    write a segment's blocks, acknowledge in order, replace nodes
 segment_recovery.py  fence a segment, find its end, make its tail durable

@@ -20,7 +20,11 @@ from penstock.errors import BadFormat, BadRequest
 from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
 
 #: Above it a value does not fit ZooKeeper's default limit of 1 MiB.
-MANIFEST_BYTES_MAX = 900_000
+MANIFEST_BYTES_MAX = 950_000
+#: An owner opens no further segment above this. The rest is for who takes a full log over, about a
+#: thousand times, and for what happens to its segments meanwhile: whoever opened it can trim it.
+MANIFEST_ROLL_BYTES_MAX = 900_000
+assert MANIFEST_ROLL_BYTES_MAX < MANIFEST_BYTES_MAX
 LOG_ID_BYTES = 16
 _LOG_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -138,7 +142,8 @@ class LogManifest:
             raise BadFormat(f"segment {segments[0].id} was given up")
 
 
-def encode_log_manifest(manifest: LogManifest) -> bytes:
+def encode_log_manifest(manifest: LogManifest, *, leave_room: bool = False) -> bytes:
+    """Raises BadRequest if it is too large; with `leave_room`, to be taken over once more."""
     manifest.check()
     values = {
         "log_id": manifest.log_id.hex(),
@@ -151,10 +156,10 @@ def encode_log_manifest(manifest: LogManifest) -> bytes:
     segments = ",".join(map(_segment_text, manifest.segments))
     text = f'{_text(values)[:-1]},"segments":[{segments}]}}'
     data = zlib.compress(text.encode(), 6)
-    if len(data) > MANIFEST_BYTES_MAX:
+    if len(data) > (MANIFEST_ROLL_BYTES_MAX if leave_room else MANIFEST_BYTES_MAX):
         raise BadRequest(
             f"the log has {len(manifest.segments)} segments, more than its metadata can hold: "
-            "trim it, or let segments be larger"
+            "trim it (penstock log trim), or let segments be larger (--segment-bytes)"
         )
     return data
 
@@ -168,8 +173,12 @@ def _text(values: dict[str, Any]) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
+@lru_cache(maxsize=4)
 def decode_log_manifest(data: bytes) -> LogManifest:
-    """Raises BadFormat; whatever it is, it is never read as an empty log (R40)."""
+    """Raises BadFormat; whatever it is, it is never read as an empty log (R40).
+
+    Most of the time it is read again as it was: the last few are remembered.
+    """
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(data, 64 * MANIFEST_BYTES_MAX)

@@ -9,9 +9,10 @@ no files, no clock: the shell passes `now_ms`, performs the `NodeWrite` that `ta
 Laws: every request is decided against all that was ordered before it, durable or not; an answer
 waits until everything that it rests on is durable. After a fence no block of an older epoch is
 taken (R01), and a recovery read fences before it is answered, so its "absent" binds (R02). "Absent"
-is said only to a caller that believes in this very life of the node, and only of a part that lost
-nothing (R04, R05). What lies below a log's first segment was given up: it is never taken again
-(R13), and nothing else is ever deleted (R40). DistributedLog III-A, III-B.
+is said only to a caller that believes in this very life of the node, and only of a block that was
+not lost here: damage is of blocks, and those before and after it are answered (R04, R05). What lies
+below a log's first segment was given up: it is never taken again (R13), and nothing else is ever
+deleted (R40). DistributedLog III-A, III-B.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ class StoredPart(NamedTuple):
     ranges: tuple[tuple[int, int], ...] = ()
     #: The largest durable block in the headers of its blocks.
     durable_block: int = 0
-    #: Something of it was lost: what is not there may have been there.
-    damaged: bool = False
+    #: Of the blocks that are not there, those that may have been there and were lost, as `ranges`.
+    unsure: tuple[tuple[int, int], ...] = ()
 
 
 class BlockStore(Protocol):
@@ -224,10 +225,13 @@ class _Part:
     durable: Ranges
     #: All blocks below were acknowledged, says the writer: the largest that was heard.
     durable_block: int
-    damaged: bool
+    #: Blocks that are unknown unless they are in `durable`: they may have been lost.
+    unsure: Ranges
     #: Blocks that were ordered and are not durable yet, with their marks.
     pending: dict[int, int] = field(default_factory=dict)
     waiting: list[_Waiting] = field(default_factory=list)
+    #: Reads that are looked up once what was ordered before them is durable.
+    queued: int = 0
 
 
 class NodeCore:
@@ -332,7 +336,7 @@ class NodeCore:
                 self._answers.append((self._ordered, cause, error))
                 return
             self._raise_fence(key.log, key.segment, read.fence_epoch)
-            self._answers.append((self._ordered, cause, _Waiting(cause, read, trusted)))
+            self._queue(_Waiting(cause, read, trusted))
             return
         waiting = _Waiting(cause, read, trusted)
         plan = self._look(read, trusted)
@@ -363,7 +367,7 @@ class NodeCore:
         if key.segment >= self._first_segments.get(key.log, 0):
             part = self._part(key)
             part.durable.remove(block)
-            part.damaged = True
+            part.unsure.add(block)
 
     def first_segment(self, log: str) -> int:
         return self._first_segments.get(log, 0)
@@ -375,7 +379,7 @@ class NodeCore:
     def close_part(self, key: SegmentKey) -> bool:
         """Forget what the store knows anyway; False if something waits for it."""
         part = self._parts.get(key)
-        if part is not None and (part.pending or part.waiting):
+        if part is not None and (part.pending or part.waiting or part.queued):
             return False
         self._parts.pop(key, None)
         return True
@@ -449,6 +453,9 @@ class NodeCore:
         while answers and answers[0][0] <= self._durable:
             _, cause, outcome = answers.popleft()
             if isinstance(outcome, _Waiting):
+                part = self._parts.get(outcome.read.key)
+                if part is not None:  # else it was given up
+                    part.queued -= 1
                 self._tell(outcome, self._look(outcome.read, outcome.trusted))
             else:
                 ready.append(NodeAnswer(cause, outcome))
@@ -478,6 +485,9 @@ class NodeCore:
                 ends = end
         needs = [need for need, _, _ in self._answers]
         assert needs == sorted(needs)
+        queued = [read.read.key for _, _, read in self._answers if isinstance(read, _Waiting)]
+        for key, part in self._parts.items():
+            assert part.queued == queued.count(key)
 
     # ---- decisions
 
@@ -485,7 +495,7 @@ class NodeCore:
         part = self._parts.get(key)
         if part is None:
             stored = self._store.load(key)
-            part = _Part(Ranges(stored.ranges), stored.durable_block, stored.damaged)
+            part = _Part(Ranges(stored.ranges), stored.durable_block, Ranges(stored.unsure))
             self._parts[key] = part
         return part
 
@@ -534,15 +544,20 @@ class NodeCore:
             return ReadPlan(Found.HERE, known, key, first, end, read.bytes_max)
         if first in part.pending:
             return None
-        is_sure = trusted and not part.damaged
+        is_sure = trusted and part.unsure.end_of(first) == first
         return ReadPlan(Found.ABSENT if is_sure else Found.UNKNOWN, known, key)
 
     def _tell(self, waiting: _Waiting, plan: ReadPlan | None) -> None:
         waiting.answered = True
         if plan is None:
-            self._answers.append((self._ordered, waiting.cause, waiting))
+            self._queue(waiting)
         else:
             self._ready.append(NodeAnswer(waiting.cause, plan))
+
+    def _queue(self, waiting: _Waiting) -> None:
+        """Its part stays open until it is looked up."""
+        self._part(waiting.read.key).queued += 1
+        self._answers.append((self._ordered, waiting.cause, waiting))
 
     def _release(self) -> None:
         """Waiting reads whose block is durable now."""

@@ -19,12 +19,11 @@ from dataclasses import dataclass, replace
 
 from penstock.errors import Unavailable, VersionConflict
 from penstock.ids import BlockId, NodeId
+from penstock.log.replication.block_ranges import Range, count, owed, subtract, union
 from penstock.log.replication.manifest import Ensemble, LogManifest, Segment, SegmentKey
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.placement import choose_replacement, draw
 
-#: Blocks [first, end).
-Range = tuple[int, int]
 #: What each living node says it holds of a part of a segment; who is not in it has said nothing.
 Held = Mapping[SegmentKey, Mapping[NodeId, Sequence[Range]]]
 
@@ -185,16 +184,16 @@ def _examine(
         parts = _parts(log, segment, number)
         for place, node in enumerate(ensemble.nodes):
             leaves = node not in alive or alive[node].draining
-            owed = {
-                key: _owed(bounds, place, len(ensemble.nodes), segment.write_quorum)
+            shares = {
+                key: owed(bounds, place, len(ensemble.nodes), segment.write_quorum)
                 for key, bounds in parts.items()
             }
             # A member that has said nothing has nothing to show, but is not known to lack it.
             has = {key: held.get(key, {}).get(node, ()) for key in parts}
-            is_heard = all(node in held.get(key, {}) for key in parts if owed[key])
+            is_heard = all(node in held.get(key, {}) for key in parts if shares[key])
             missing = {
                 key: blocks if leaves else subtract(blocks, has[key])
-                for key, blocks in owed.items()
+                for key, blocks in shares.items()
             }
             for key, blocks in missing.items():
                 lacking.setdefault(key, []).extend(blocks)
@@ -226,26 +225,6 @@ def _parts(log: str, segment: Segment, number: int) -> dict[SegmentKey, Range]:
         SegmentKey(log, segment.id): (first, segment.blocks),
         SegmentKey(log, segment.id, 1): (0, segment.index_blocks),
     }
-
-
-def _owed(bounds: Range, place: int, size: int, write_quorum: int) -> list[Range]:
-    """The blocks in `bounds` whose write set has the node at `place`: see quorum.write_set."""
-    first, end = bounds
-    if first >= end:
-        return []
-    if write_quorum == size:
-        return [bounds]
-    # Block b goes to the places b .. b + write_quorum - 1, so that a place has the blocks
-    # place - write_quorum + 1 .. place, and the same again every `size` blocks.
-    start = place - write_quorum + 1
-    start += (first - start) // size * size
-    found = []
-    while start < end:
-        low, high = max(start, first), min(start + write_quorum, end)
-        if low < high:
-            found.append((low, high))
-        start += size
-    return found
 
 
 def _living(
@@ -315,43 +294,7 @@ def _repair(
     )
 
 
-# ---- ranges
-
-
-def union(ranges: Sequence[Range]) -> list[Range]:
-    """The same blocks as ascending ranges that do not touch."""
-    found: list[Range] = []
-    for first, end in sorted(ranges):
-        if first >= end:
-            continue
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((first, end))
-    return found
-
-
-def subtract(ranges: Sequence[Range], less: Sequence[Range]) -> list[Range]:
-    """The blocks of `ranges` that are not in `less`."""
-    found: list[Range] = []
-    cuts = union(less)
-    at = 0
-    for first, end in union(ranges):
-        while at < len(cuts) and cuts[at][1] <= first:
-            at += 1
-        here = at
-        while here < len(cuts) and cuts[here][0] < end:
-            if cuts[here][0] > first:
-                found.append((first, cuts[here][0]))
-            first = max(first, cuts[here][1])
-            here += 1
-        if first < end:
-            found.append((first, end))
-    return found
-
-
-def count(ranges: Sequence[Range]) -> int:
-    return sum(end - first for first, end in ranges)
+# ---- runs
 
 
 def _runs(

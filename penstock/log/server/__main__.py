@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
 from penstock.config import ServerConfig
 from penstock.limits import MIB
 from penstock.log.server.server import run_server
+from penstock.log.serving.log_lines import log_to_stderr
 from penstock.log.serving.process import exit_code
 
 
@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--idle-exit-seconds", type=float, default=0.0)
     parser.add_argument("--segment-bytes", type=int, default=64 * MIB)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     config = ServerConfig(
         options.data_dir,
         port=options.port,

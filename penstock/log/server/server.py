@@ -34,6 +34,7 @@ from penstock.log.serving.directory import (
     write_address,
 )
 from penstock.log.serving.group_commit import Apart
+from penstock.log.serving.listener import Listening
 from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.serving.served_log import ServedLog, wall_ms
@@ -66,7 +67,7 @@ def open_storage(
     sequencer = Sequencer(
         recovered.state,
         limits=limits,
-        segment_bytes=storage.open_bytes,
+        segment_bytes=limits.bytes if storage.is_outdated else storage.open_bytes,
         segment_ms=storage.open_ms,
     )
     return storage, sequencer
@@ -179,7 +180,7 @@ class LogServer:
             listener.close_connections()
             logger.info("stopped tail=%d", self.owner.sequencer.durable_lsn)
 
-    def _announce(self, socket: asyncio.Server, listening: Callable[[Address, str], None]) -> None:
+    def _announce(self, socket: Listening, listening: Callable[[Address, str], None]) -> None:
         config, manifest = self.config, self.owner.storage.manifest
         port = socket.sockets[0].getsockname()[1]
         self.address = Address(config.host, port, tls=config.tls_cert is not None)

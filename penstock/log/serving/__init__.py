@@ -2,10 +2,14 @@
 
 directory.py     lock, token and address in a data directory
 listener.py      the listening socket, admission, TLS, turns of the loop; given a host
+arrivals.py      who waits without a token, and who must go
+tls_acceptor.py  accept sockets for TLS, counted before their handshake
 connection.py    one connection before and after its token, GET /metrics
 group_commit.py  one write with its fsync at a time, inline or in a thread
 task_set.py      asyncio tasks that end with their owner
 process.py       descriptors, signals, exit codes
+launch.py        start one as a process
+log_lines.py     its log, on standard error
 openmetrics.py   counters, gauges, histograms and their text
 
 For those that serve logs:

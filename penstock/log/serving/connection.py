@@ -1,10 +1,10 @@
-"""One connection on a server, before and after it shows the token.
+"""One connection on a server, before and after its peer has proved the token.
 
-Owns the transport, when it is read, and what a peer may do before its token is accepted. Law (I20):
-before that nothing is read beyond 16 KiB and nothing is done; bytes that are no frame close the
-connection and touch nobody else. A `GET /metrics` with the token as bearer is answered too, so that
-Prometheus needs no second, open port. What requests mean is up to the listener's host:
-log_requests.py and log/node/requests.py.
+Owns the transport, when it is read, and what a peer may do before its proof is accepted: ask for a
+challenge (wire/proof.py), once. Law (I20): before that nothing is read beyond 16 KiB and nothing is
+done; bytes that are no frame close the connection and touch nobody else. A `GET /metrics` with the
+token as bearer is answered too, so that Prometheus needs no second, open port. What requests mean
+is up to the listener's host: log_requests.py and log/node/requests.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -21,9 +22,12 @@ from penstock.limits import (
     PREAUTH_FRAME_BYTES_MAX,
     PREAUTH_SECONDS_MAX,
 )
+from penstock.log.keep_alive import keep_alive
 from penstock.wire.errors import error_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
-from penstock.wire.messages import Failed, encode_as
+from penstock.wire.messages import Challenge, Failed, Hello, Meet, decode_as, encode_as
+from penstock.wire.node_messages import NodeHello
+from penstock.wire.proof import NONCE_BYTES, Nonces, is_proof, prove_client, prove_server
 
 if TYPE_CHECKING:
     from penstock.log.serving.listener import Listener
@@ -31,19 +35,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNREAD = "unread answers"
+_HELLOS = (Hello.KIND, NodeHello.KIND)
+_NO_CHALLENGE = (
+    "no challenge was asked for: this server wants the token proved, not shown; a client that "
+    "shows it is older than the server, and must be upgraded"
+)
 
 
 class Requests(Protocol):
     """What is done with the requests of one connection."""
 
-    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
-        """The token in the first frame, and what sends the welcome; None if it is no hello.
+    def hello(self, frame: Frame) -> Callable[[], None] | None:
+        """What sends the welcome; None if the frame is no hello. Its proof is not our business.
 
         Sending it may raise PenstockError: the connection is closed.
         """
 
     def handle(self, frame: Frame) -> None:
-        """A frame of a peer that has shown its token. Damaged or Refused: it is closed."""
+        """A frame of a peer that has proved the token. Damaged or Refused: it is closed."""
 
     def after_event(self) -> None:
         """Something arrived: a turn of the listener must follow."""
@@ -58,6 +67,12 @@ class Requests(Protocol):
         """The connection has ended. Called once."""
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """The address of the other end, without its port."""
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if name else "?"
+
+
 class ServerConnection(asyncio.BufferedProtocol):
     """See the module's docstring. Output collects in `out` and goes out once per turn."""
 
@@ -66,8 +81,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(authenticated=False)
         self.is_authenticated = False
         self._is_silenced = False
+        #: From the challenge on.
+        self._nonces: Nonces | None = None
         #: None before the connection is made, and after it has ended.
         self.transport: asyncio.Transport | None = None
+        #: Takes an accepted socket through TLS; there is no transport before that is done.
+        self.handshake: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.out: list[bytes | bytearray | memoryview] = []
         #: Why no more requests are read now; empty while they are.
@@ -82,12 +101,22 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.peer = str(transport.get_extra_info("peername"))
-        if not self._listener.admit(self):
+        if self._is_silenced or not self._listener.admit(self, peer_of(transport)):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(CONNECTION_OUTPUT_BYTES_MAX)
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(PREAUTH_SECONDS_MAX, self.cut, "no token in time")
+        keep_alive(transport)
+        self.start_deadline()
+
+    def start_deadline(self) -> None:
+        """From the accept on: whatever comes before the token, as TLS does, is included."""
+        if self._deadline is None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(PREAUTH_SECONDS_MAX, self._too_late)
+
+    def _too_late(self) -> None:
+        logger.warning("closing a connection peer=%s cause=no token in time", self.peer)
+        self.silence()  # TLS would wait for the goodbye of one who says nothing
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
@@ -122,15 +151,18 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _first(self, requests: Requests, frame: Frame) -> None:
         if self.transport is None or self.transport.is_closing():
             return
-        hello = requests.hello(frame)
-        token = self._listener.token.encode()
-        if hello is None or not hmac.compare_digest(hello[0].encode(), token):
-            self._listener.metrics.unauthorized += 1
-            self.fail(frame.request, Unauthorized("the token is missing or wrong"))
-            self.cut("unauthorized")
+        if frame.kind == Meet.KIND and self._nonces is None:
+            self._challenge(frame)
+            return
+        if frame.kind in _HELLOS and self._nonces is None:
+            self._refuse(frame, _NO_CHALLENGE)
+            return
+        welcome = requests.hello(frame)
+        if welcome is None or not self._is_proved(frame):
+            self._refuse(frame, "the token is missing or wrong")
             return
         try:
-            hello[1]()
+            welcome()
         except PenstockError as error:
             self.fail(frame.request, error)
             self.cut(str(error))
@@ -140,6 +172,25 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._listener.authenticated(self)
+
+    def _challenge(self, frame: Frame) -> None:
+        meet = cast(Meet, decode_as(Meet, frame.head))
+        self._nonces = Nonces(meet.nonce, secrets.token_bytes(NONCE_BYTES))
+        proof = prove_server(self._listener.token, self._nonces)
+        head = encode_as(Challenge, Challenge(self._nonces.server, proof))
+        self.out.append(encode_frame(Challenge.KIND, frame.request, head))
+        self._listener.dirty[self] = None
+
+    def _is_proved(self, frame: Frame) -> bool:
+        if self._nonces is None:
+            return False
+        wanted = prove_client(self._listener.token, self._nonces, frame.kind, frame.head)
+        return is_proof(frame.body, wanted)
+
+    def _refuse(self, frame: Frame, words: str) -> None:
+        self._listener.metrics.unauthorized += 1
+        self.fail(frame.request, Unauthorized(words))
+        self.cut("unauthorized")
 
     def pause_writing(self) -> None:
         """The peer does not read what it asked for: it need not ask for more."""
@@ -180,12 +231,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.flush()
             self.transport.close()
+        elif self.handshake is not None:
+            self.handshake.cancel()
 
     def silence(self) -> None:
         """Nothing is heard on this connection any more."""
         self._is_silenced = True
         if self.transport is not None:
             self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
 
     def flush(self) -> None:
         """Send what collected."""

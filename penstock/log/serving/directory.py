@@ -2,7 +2,7 @@
 
     data_dir/        mode 0700
       lock           flock of the running process; the kernel releases it when the process dies
-      token          the secret that everyone who connects shows, mode 0600
+      token          the secret that everyone who connects proves to know, mode 0600
       server.json    where that process listens (a storage node: node.json)
       log/           a log server's files: storage/
       identity.json  a storage node's name and cookie: node/cookie.py, also in the two below
@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from penstock.errors import BadConfig, Unavailable
+from penstock.log.directories import make_directory, sync_directory
 
 #: `is_locked` holds the lock itself for some microseconds: only what stays taken is another's.
 LOCK_SECONDS = 0.5
@@ -47,10 +48,10 @@ class DirectoryLock:
 
     def __init__(self, data_dir: Path, holder: str = "server") -> None:
         """`holder` is what to call whoever holds it already."""
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(data_dir)
         self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _try_flock(self._fd, fcntl.LOCK_EX):
+        while not try_flock(self._fd, fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
                 os.close(self._fd)
                 raise Unavailable(f"another {holder} has {data_dir} open")
@@ -67,12 +68,13 @@ def is_locked(data_dir: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _try_flock(fd, fcntl.LOCK_SH)
+        return not try_flock(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
 
 
-def _try_flock(fd: int, kind: int) -> bool:
+def try_flock(fd: int, kind: int) -> bool:
+    """Without waiting. It is released when what `fd` opened is closed."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
         return True
@@ -82,17 +84,27 @@ def _try_flock(fd: int, kind: int) -> bool:
 
 def ensure_token(path: Path) -> str:
     """The token, made on first use. A token that others may read is refused."""
-    if not path.exists():
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-        try:
-            os.link(temporary, path)  # unlike a rename, this never replaces another's token
-        except FileExistsError:
-            pass
-        os.unlink(temporary)
+    make_secret(path, secrets.token_hex(32))
     return read_token(path, "remove the file to have a new one made")
+
+
+def make_secret(path: Path, text: str) -> None:
+    """A file with a secret for nobody else, unless there is one; durable when this returns."""
+    if path.exists():
+        return
+    # Not by its number: in a container all have the same, and one that was killed left its file.
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(fd)  # before it has its name, or a crash could leave an empty one
+    try:
+        os.link(temporary, path)  # unlike a rename, this never replaces another's secret
+    except FileExistsError:
+        pass
+    os.unlink(temporary)
+    sync_directory(path.parent)
 
 
 def read_token(path: Path, advice: str = "it needs at least 32 letters") -> str:

@@ -2,23 +2,39 @@
 
 Owns admission (limits before and after the token), TLS, and when output is sent: once per turn,
 after everything that arrived together was handled. It is given a host, which says what is served.
-Laws: connections never take the descriptors that a server's own files need; a defect in a callback
-stops the server; a turn lets the host do what is due, sends its answers, and only then lets it do
-what nobody waits for.
+Laws: connections, from the accept on, never take the descriptors that a server's own files need;
+those without a token keep nobody out who has it (arrivals.py); a defect in a callback stops the
+server; a turn lets the host do what is due, sends its answers, and only then lets it do what nobody
+waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import BadConfig, Defect, Unavailable
-from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX, PREAUTH_SECONDS_MAX
+from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
+from penstock.log.serving.arrivals import Arrivals
 from penstock.log.serving.connection import Requests, ServerConnection
 from penstock.log.serving.openmetrics import Metrics
 from penstock.log.serving.process import descriptor_limits
+from penstock.log.serving.tls_acceptor import TlsAcceptor, listening_sockets
+
+#: Sockets that wait in the kernel until they are accepted.
+BACKLOG = 1024
+
+
+class Listening(Protocol):
+    """What `listen` returns: an `asyncio.Server`, or what stands in for it under TLS."""
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]: ...
+
+    def close(self) -> None: ...
 
 
 class ListenerHost(Protocol):
@@ -54,7 +70,7 @@ class Listener:
         self.dirty: dict[ServerConnection, None] = {}
         #: Those that have shown the token, and those that have not yet.
         self.connections: dict[ServerConnection, None] = {}
-        self._waiting: dict[ServerConnection, None] = {}
+        self._waiting: Arrivals[ServerConnection] = Arrivals()
         self._reserved_descriptors = files_max + 64  # and some to work with
         #: What the server cannot go on after.
         self.fatal: BaseException | None = None
@@ -94,19 +110,13 @@ class Listener:
 
     async def listen(
         self, host: str, port: int, tls_cert: Path | None, tls_key: Path | None
-    ) -> asyncio.Server:
+    ) -> Listening:
         tls = server_tls(tls_cert, tls_key)
-        # Handshakes come before connection.py's deadline and have the same one.
-        deadline = PREAUTH_SECONDS_MAX if tls is not None else None
         try:
+            if tls is not None:
+                return TlsAcceptor(self, tls, await listening_sockets(host, port, BACKLOG))
             return await self._loop.create_server(
-                lambda: ServerConnection(self),
-                host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=deadline,
-                ssl_shutdown_timeout=deadline,
-                backlog=1024,
+                lambda: ServerConnection(self), host, port, backlog=BACKLOG
             )
         except OSError as error:
             # No cause: nothing is wrong with what is served (see `penstock log serve`).
@@ -123,27 +133,34 @@ class Listener:
     def descriptors_wanted(self) -> int:
         return CONNECTIONS_MAX + PREAUTH_CONNECTIONS_MAX + self._reserved_descriptors
 
-    def admit(self, connection: ServerConnection) -> bool:
-        """Whether a new connection may stay; those without a token are few and short-lived."""
-        waiting, connected = len(self._waiting), len(self.connections)
-        descriptors, _ = descriptor_limits()
-        if (
-            waiting >= PREAUTH_CONNECTIONS_MAX
-            or connected >= CONNECTIONS_MAX
-            # A server that cannot open its next file must stop: it comes first.
-            or waiting + connected >= descriptors - self._reserved_descriptors
-        ):
+    def admit(self, arrival: ServerConnection, peer: str) -> bool:
+        """Whether somebody new may stay. Those without a token are few and short-lived; where room
+        is short, one that waits makes place (see arrivals.py). Who was asked for before stays."""
+        if arrival in self._waiting:
+            return True
+        if len(self.connections) >= CONNECTIONS_MAX:
+            self.metrics.crowded_out += 1
             return False
-        self._waiting[connection] = None
+        # A server that cannot open its next file must stop: it comes first.
+        room = descriptor_limits()[0] - self._reserved_descriptors - len(self.connections)
+        while len(self._waiting) >= min(PREAUTH_CONNECTIONS_MAX, room):
+            self.metrics.crowded_out += 1
+            oldest = self._waiting.choose()
+            if oldest is None:
+                return False
+            self._waiting.remove(oldest)
+            oldest.silence()
+        self._waiting.add(peer, arrival)
         return True
 
     def authenticated(self, connection: ServerConnection) -> None:
-        self._waiting.pop(connection, None)
+        self._waiting.remove(connection)
         self.connections[connection] = None
 
     def dismiss(self, connection: ServerConnection) -> None:
-        for connections in (self._waiting, self.connections, self.dirty):
-            connections.pop(connection, None)
+        self._waiting.remove(connection)
+        self.connections.pop(connection, None)
+        self.dirty.pop(connection, None)
 
     # ---- turns
 

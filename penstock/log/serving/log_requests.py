@@ -26,7 +26,9 @@ from penstock.errors import (
 from penstock.ids import Lsn
 from penstock.limits import (
     CONNECTION_INFLIGHT_BYTES_MAX,
+    CONNECTION_OUTPUT_BYTES_MAX,
     CONNECTION_READS_MAX,
+    CONNECTION_TAGS_MAX,
     CONNECTION_WAITING_MAX,
     CREDIT_BYTES_MAX,
     DELIVERY_BYTES,
@@ -37,7 +39,7 @@ from penstock.limits import (
     SUBSCRIPTION_TAGS_MAX,
     SUBSCRIPTIONS_PER_CONNECTION_MAX,
 )
-from penstock.log.core.tails import Deliver
+from penstock.log.core.tails import Deliver, Room
 from penstock.log.group_format import check_new_body, decode_body
 from penstock.log.records import Flush, Value, check_tag
 from penstock.log.serving.connection import ServerConnection
@@ -67,7 +69,11 @@ class LogRequests:
         self._writable = asyncio.Event()
         self._writable.set()
         self.session = ""
-        self.subscriptions: set[int] = set()
+        #: Numbers of its readers, and how many tags each has.
+        self.subscriptions: dict[int, int] = {}
+        #: As much as its socket may hold before it counts as not read: when it is full, either a
+        #: read is under way, or the transport will tell us to resume.
+        self._room = Room(CONNECTION_OUTPUT_BYTES_MAX)
         self._tasks = TaskSet(service.listener.on_task_failed)
 
     def lost(self) -> None:
@@ -88,9 +94,24 @@ class LogRequests:
 
     def resume(self) -> None:
         self._writable.set()
+        self.tell_sent()
         for number in list(self.subscriptions):
             self._served.perform(self._served.tails.resume((self, number)))
         self.after_event()
+
+    def tell_sent(self) -> None:
+        """The turn's output went out, or some of it: others of our readers may go on."""
+        connection = self.connection
+        transport = connection.transport
+        if self.log is None or transport is None or transport.is_closing():
+            return
+        if connection.out:
+            self._service.tell_sent_soon(self)  # a turn will follow
+        unsent = transport.get_write_buffer_size() + sum(map(len, connection.out))
+        effects = self.log.tails.sent(self._room, unsent)
+        if effects:
+            self.log.perform(effects)
+            self.after_event()
 
     def after_event(self) -> None:
         if self.log is not None:
@@ -104,11 +125,16 @@ class LogRequests:
 
     # ---- frames
 
-    def hello(self, frame: Frame) -> tuple[str, Callable[[], None]] | None:
+    def hello(self, frame: Frame) -> Callable[[], None] | None:
         message = m.decode_message(frame.kind, frame.head)
+        if isinstance(message, m.GetMetrics):
+            return lambda: self._metrics(frame.request)
         if not isinstance(message, m.Hello):
             return None
-        return message.token, lambda: self._open(frame.request, message)
+        return lambda: self._open(frame.request, message)
+
+    def _metrics(self, request: int) -> None:
+        self._send(request, m.MetricsText(self._listener.host.metrics_text()))
 
     def _open(self, request: int, hello: m.Hello) -> None:
         self._service.greet(hello.session, self)
@@ -152,7 +178,8 @@ class LogRequests:
                 log.perform(log.tails.credit(id, message.bytes))
             case m.Unsubscribe():
                 log.tails.unsubscribe((self, message.subscription))
-                self.subscriptions.discard(message.subscription)
+                self.subscriptions.pop(message.subscription, None)
+                self._service.tell_sent_soon(self)
             case m.ReadLast():
                 check_tag(message.tag)
                 self._later(request, lambda: self._read_last(request, message))
@@ -162,7 +189,7 @@ class LogRequests:
             case m.Trim():
                 logger.info("trim requested peer=%s lsn=%d", self.connection.peer, message.lsn)
                 lsn = message.lsn
-                self._later(request, lambda: self._position(request, log.trim(lsn)))
+                self._soon(request, lambda: self._position(request, log.trim(lsn)))
             case m.GetMetadata():
                 self._later(request, lambda: self._metadata(request, message))
             case m.GetProducer():
@@ -175,7 +202,7 @@ class LogRequests:
             case m.Ping():
                 self._send(request, m.Pong())
             case m.GetStatus():
-                self._later(request, lambda: self._status(request))
+                self._soon(request, lambda: self._status(request))
             case _:
                 raise BadRequest(f"{type(message).__name__} is not for a server")
 
@@ -227,6 +254,9 @@ class LogRequests:
                 raise Overloaded("too many subscriptions on one connection")
             if message.tags is not None and not 0 < len(message.tags) <= SUBSCRIPTION_TAGS_MAX:
                 raise TooLarge(f"{len(message.tags)} tags: 1 to {SUBSCRIPTION_TAGS_MAX} allowed")
+            tags = len(message.tags or ())
+            if sum(self.subscriptions.values()) + tags > CONNECTION_TAGS_MAX:
+                raise Overloaded("too many tags on one connection")
             for tag in message.tags or ():
                 check_tag(tag)
             if not 0 < message.credit <= CREDIT_BYTES_MAX or message.start > message.end:
@@ -237,7 +267,7 @@ class LogRequests:
         except PenstockError as error:
             self.connection.fail(number, error)
             return
-        self.subscriptions.add(number)
+        self.subscriptions[number] = tags
         owner.perform(
             owner.tails.subscribe(
                 (self, number),
@@ -246,6 +276,7 @@ class LogRequests:
                 end=Lsn(message.end),
                 credit=message.credit,
                 paused=not self._writable.is_set(),
+                room=self._room,
             )
         )
 
@@ -255,23 +286,34 @@ class LogRequests:
         self.connection.out.append(encode_frame(m.Delivery.KIND, 0, head, size))
         self.connection.out += effect.records
         self._listener.dirty[self.connection] = None
+        self._service.tell_sent_soon(self)
         if effect.done:
-            self.subscriptions.discard(number)
+            self.subscriptions.pop(number, None)
 
     def fail_subscription(self, number: int, error: PenstockError) -> None:
-        self.subscriptions.discard(number)
+        self.subscriptions.pop(number, None)
         self.connection.fail(number, error)
+        self._service.tell_sent_soon(self)
 
     # ---- requests that wait
 
     def _later(self, request: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Answer when there is time: a few at once, and none while answers wait to be read."""
 
+        async def read() -> None:
+            async with self._reads:
+                await self._writable.wait()
+                await work()
+
+        self._soon(request, read)
+
+    def _soon(self, request: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Behind no read: those may wait for what this does, or has an operator do."""
+
         async def run() -> None:
             try:
-                async with self._reads:
-                    await self._writable.wait()
-                    await work()
+                await self._writable.wait()
+                await work()
             except Defect as error:
                 self._listener.on_fatal(error)
             except PenstockError as error:

@@ -48,6 +48,8 @@ class LogService:
         #: Logs that the next turn has work for, and whether they must be pumped in it.
         self.due: dict[ServedLog, bool] = {}
         self._turning: dict[ServedLog, bool] = {}
+        #: Those whose readers were given something in this turn.
+        self._given: dict[LogRequests, None] = {}
         self._sessions: Sessions[LogRequests] = Sessions()
         #: Of everybody who has shown the token.
         self._requests: dict[LogRequests, None] = {}
@@ -64,6 +66,9 @@ class LogService:
                 log.pump()
 
     def after_turn(self) -> None:
+        given, self._given = self._given, {}
+        for requests in given:
+            requests.tell_sent()
         for log in self._turning:
             log.after_turn()
 
@@ -83,6 +88,10 @@ class LogService:
     def dismiss(self, requests: LogRequests) -> None:
         self._sessions.close(requests.session, requests)
         self._requests.pop(requests, None)
+
+    def tell_sent_soon(self, requests: LogRequests) -> None:
+        """How much its socket has taken is asked once this turn's output went out."""
+        self._given[requests] = None
 
     def logs_used(self) -> dict[ServedLog, None]:
         """Those that somebody is connected to."""

@@ -57,6 +57,7 @@ class Metrics:
     PREFIX: ClassVar[str] = "penstock_"
     unauthorized: int = counter("Connections with a missing or wrong token.")
     bad_frames: int = counter("Connections closed for bytes that are no frame.")
+    crowded_out: int = counter("Connections closed for want of room, mostly without a token.")
 
     def text(self, gauges: Gauges) -> str:
         """OpenMetrics text."""

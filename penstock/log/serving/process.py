@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import PenstockError
+from penstock.plain_text import plain_line
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def exit_code(run: Callable[[], None]) -> int:
         run()
     except (PenstockError, OSError) as error:
         try:
-            print(f"penstock: {error}", file=sys.stderr, flush=True)
+            print(f"penstock: {plain_line(str(error))}", file=sys.stderr, flush=True)
         except OSError:
             # Our output is often a file on the very disk that is full. Python would try once more
             # to write it at exit, and end with a code of its own.

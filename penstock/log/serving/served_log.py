@@ -27,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.ids import Lsn
 from penstock.log.core.sequencer import OldDuplicate, Sequencer, decide_duplicate
+from penstock.log.core.state import LogState
 from penstock.log.core.tails import Deliver, Effect, ReadBehind, SubscriptionId, Tails
 from penstock.log.group_format import Body
 from penstock.log.records import Appended, Flush, Guard, Value
@@ -157,22 +158,23 @@ class ServedLog(ABC):
         if self._stopping:
             return  # nothing more is read
         future = self._read(read_piece, effect.tags, effect.start, effect.end, effect.bytes_max)
-        future.add_done_callback(lambda done: self._piece_read(effect.id, done))
+        future.add_done_callback(lambda done: self._piece_read(effect, done))
 
-    def _piece_read(self, id: SubscriptionId, done: asyncio.Future[ReadPiece]) -> None:
+    def _piece_read(self, read: ReadBehind, done: asyncio.Future[ReadPiece]) -> None:
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or self._stopping:
             return
         if error is not None:
-            self.tails.unsubscribe(id)
             if not isinstance(error, PenstockError):
                 logger.error("a read failed cause=%r", error)
                 error = Unavailable(f"the read failed: {error}")
-            self.around.fail_subscription(id, error)
+            is_here, effects = self.tails.read_failed(read)
+            if is_here:
+                self.around.fail_subscription(read.id, error)
         else:
             piece = done.result()
-            effects = self.tails.piece_read(id, piece.records, piece.looked_up_to, self.now_ms())
-            self.perform(effects)
+            effects = self.tails.piece_read(read, piece.records, piece.looked_up_to, self.now_ms())
+        self.perform(effects)
         self.around.after_event()
 
     async def read_last(self, tag: str, end: int) -> bytes | None:
@@ -209,6 +211,8 @@ class SequencedLog(ServedLog):
         #: Fires at `_timer_at` of the loop's clock, when a write that waits for company is due.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        #: Who waits to be told something of the state; True: all that it rests on is durable.
+        self._asking: dict[asyncio.Future[bool], None] = {}
 
     @property
     def durable_lsn(self) -> Lsn:
@@ -243,26 +247,49 @@ class SequencedLog(ServedLog):
     async def get_metadata(
         self, keys: Callable[[dict[str, Value]], list[tuple[str, Value]]]
     ) -> list[tuple[str, Value]]:
+        return await self._ask(lambda state: keys(state.metadata))
+
+    async def get_producer(self, producer: str) -> m.Producer:
+        def choose(state: LogState) -> m.Producer:
+            known = state.producers.get(producer)
+            return m.Producer(known.instance, known.next_seq) if known else m.Producer(0, 0)
+
+        return await self._ask(choose)
+
+    async def _ask(self, choose: Callable[[LogState], T]) -> T:
         """A linearizable read: chosen now, told once everything it rests on is durable."""
-        if not self.is_sure:
-            await self.make_sure()
-        found = keys(self.sequencer.state.metadata)
-        future: asyncio.Future[None] = self._loop.create_future()
+        while True:
+            if not self.is_sure:
+                await self.make_sure()
+            settled = self._settled
+            if settled is not None:
+                found = choose(settled)
+                await self.make_sure()  # by what is sent now, after all that this rests on
+                return found
+            found = choose(self.sequencer.state)
+            if await self._is_durable():
+                return found
+
+    @property
+    def _settled(self) -> LogState | None:
+        """Not None: what was ordered after this state was made may wait for ever."""
+        return None
+
+    async def _is_durable(self) -> bool:
+        """Returns when all that is ordered now is; False: that may take for ever, ask again."""
+        future: asyncio.Future[bool] = self._loop.create_future()
 
         def answered(_: Outcome) -> None:
             if not future.done():
-                future.set_result(None)
+                future.set_result(True)
 
-        self.sequencer.ask(answered)
-        self.pump()
-        await future
-        return found
-
-    async def get_producer(self, producer: str) -> m.Producer:
-        known = self.sequencer.state.producers.get(producer)
-        answer = m.Producer(known.instance, known.next_seq) if known else m.Producer(0, 0)
-        await self.get_metadata(lambda _: [])  # told once it is durable
-        return answer
+        self._asking[future] = None
+        try:
+            self.sequencer.ask(answered)
+            self.pump()
+            return await future
+        finally:
+            del self._asking[future]
 
     def _wake_when_due(self) -> None:
         """Pump again when the next write is due; a shorter delay does not wait for a longer one."""

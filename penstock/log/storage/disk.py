@@ -17,13 +17,22 @@ from typing import Protocol
 
 from penstock.errors import BadRequest
 from penstock.limits import MIB
+from penstock.log.directories import make_directory, sync_directory
 
-#: Names are ours, never a user's: this is the second line of defence against path tricks.
+#: Names are ours, never a user's: this is the second line of defence against path tricks. There is
+#: no slash in it and no dot at its front, so that two dots in a row mean nothing.
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,99}")
 _IOV_MAX = 1024
 #: Space taken ahead of the writes: an fsync that need not change the file's length is a third
 #: cheaper (docs/decisions/0002). What is not used yet reads as zeros and is cut off at a stop.
 ALLOCATE_BYTES = 4 * MIB
+
+
+def check_file_name(name: str) -> str:
+    """Raise BadRequest unless it is a name that every disk takes."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest(f"{name!r} is not a file name of a log")
+    return name
 
 
 class File(Protocol):
@@ -138,13 +147,11 @@ class RealDisk:
     """A directory of the file system, mode 0700."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
         self.directory = directory
 
     def _path(self, name: str) -> str:
-        if not _NAME.fullmatch(name) or ".." in name:
-            raise BadRequest(f"{name!r} is not a file name of a log")
-        return os.path.join(self.directory, name)
+        return os.path.join(self.directory, check_file_name(name))
 
     def create(self, name: str) -> RealFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -167,11 +174,7 @@ class RealDisk:
         os.unlink(self._path(name))
 
     def sync_dir(self) -> None:
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(self.directory)
 
 
 def read_whole(disk: Disk, name: str) -> bytes:

@@ -38,7 +38,12 @@ from penstock.log.storage.recover import (
     snapshot_name,
     walk_sealed,
 )
-from penstock.log.storage.segment_file import index_name, segment_name
+from penstock.log.storage.segment_file import (
+    SEGMENT_HEADER_BYTES,
+    check_segment_header,
+    index_name,
+    segment_name,
+)
 from penstock.log.storage.views import SegmentView
 
 if TYPE_CHECKING:
@@ -77,6 +82,7 @@ class LogStorage:
         self._housekeeping_lock = threading.Lock()
         self.manifest = recovered.manifest
         self._file = recovered.file
+        self._key = self._read_key()
         self._index = recovered.index
         #: Durable groups that the index does not know yet, and where their first record starts.
         self._unindexed: deque[tuple[int, list[DurableGroup]]] = deque()
@@ -98,6 +104,11 @@ class LogStorage:
         return self._file.size
 
     @property
+    def is_outdated(self) -> bool:
+        """The open segment is of an older version, and has records: the next one is better."""
+        return not self._key and self._file.size > SEGMENT_HEADER_BYTES
+
+    @property
     def open_ms(self) -> int:
         return self.manifest.segments[-1].first_ms
 
@@ -107,7 +118,7 @@ class LogStorage:
         try:
             if write.roll is not None:
                 self._roll(write.roll)
-            start = self._file.size
+            start = self._file.size + (0 if self._noted else RECORD_HEADER_BYTES)
             groups = self._write_groups(write.groups, write.durable_lsn)
         except BaseException:
             self.poisoned = True
@@ -142,7 +153,8 @@ class LogStorage:
         manifest = self.manifest
         segment = manifest.segments[-1].id
         groups = []
-        buffers: list[bytes | bytearray | memoryview] = []
+        # Only a note vouches for what was written before: records may be out of a payload.
+        buffers: list[bytes | bytearray | memoryview] = [] if self._noted else [self._encode_note()]
         for group in ordered:
             header = RecordHeader(
                 RECORD_HEADER_BYTES + len(group.body.data),
@@ -179,19 +191,23 @@ class LogStorage:
             raise
 
     def _write_note(self) -> None:
-        self._file.append(
-            [
-                encode_note(
-                    lsn=self.durable_lsn,
-                    epoch=self.manifest.epoch,
-                    segment=self.manifest.segments[-1].id,
-                    time_ms=self._time_ms,
-                    log_mark=self.manifest.log_mark,
-                )
-            ]
-        )
+        self._file.append([self._encode_note()])
         self._file.sync()
         self._noted = True
+
+    def _encode_note(self) -> bytes:
+        return encode_note(
+            lsn=self.durable_lsn,
+            epoch=self.manifest.epoch,
+            segment=self.manifest.segments[-1].id,
+            time_ms=self._time_ms,
+            log_mark=self._key or self.manifest.log_mark,
+        )
+
+    def _read_key(self) -> int:
+        """The open segment's; see `check_segment_header`."""
+        start = self._file.read_at(0, SEGMENT_HEADER_BYTES)
+        return check_segment_header(start, self.manifest.segments[-1], self.manifest)
 
     def _roll(self, state: LogState) -> None:
         """Seal the open segment at the durable LSN and open the next one."""
@@ -226,6 +242,7 @@ class LogStorage:
             self._sealing[old.id] = (self._index, state)
             self._files[old.id] = self._file
             self._file = file
+            self._key = self._read_key()
             self._index = OpenIndex(fresh.base_lsn)
             self._noted = True
 

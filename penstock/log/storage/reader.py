@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.errors import BadFormat, NotFound
 from penstock.ids import Lsn
 from penstock.limits import KIB, MIB
-from penstock.log.core.state import AppendedGroup
+from penstock.log.core.producers import AppendedGroup
 from penstock.log.core.tag_index import producer_tag
 from penstock.log.group_format import BODY_HEADER_BYTES, TableView
 from penstock.log.record_format import (
@@ -120,6 +120,8 @@ def _select(
 ) -> ReadPiece:
     found = view.index.entries(tags, start, stop, MATCHES_MAX)
     lsns: list[int] = found.tolist()
+    if not lsns:
+        return ReadPiece([], Lsn(stop))
     firsts, starts = view.index.starts(found)
     records: list[bytes] = []
     size = 0

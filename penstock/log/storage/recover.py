@@ -9,6 +9,7 @@ then is the epoch taken.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -65,7 +66,12 @@ def create_segment(
         disk.remove(name)
     file = disk.create(name)
     header = encode_segment_header(
-        log_id=manifest.log_id, segment=segment, epoch=epoch, base_lsn=base_lsn, created_ms=now_ms
+        log_id=manifest.log_id,
+        segment=segment,
+        epoch=epoch,
+        base_lsn=base_lsn,
+        created_ms=now_ms,
+        key=int.from_bytes(secrets.token_bytes(8), "little"),
     )
     file.write_at(0, header)
     file.sync()

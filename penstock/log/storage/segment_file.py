@@ -2,8 +2,10 @@
 
 Owns the difference between a torn tail and damage. Law (I1, I17, R46): bytes that were ever
 acknowledged are never cut. A bad record is a torn tail only if nothing says that it was durable:
-not the length noted at a clean stop, and not a later intact record whose `durable_lsn` lies above
-it. Everything else is `Damaged`.
+not the length noted at a clean stop, and not a later note whose `durable_lsn` lies above it.
+Everything else is `Damaged`. A note carries the segment's key, a random number that no client ever
+sees: whatever an entry holds, it proves nothing. Segments of older versions have none, and there
+any later record counts.
 
 What cannot be told apart: damage to the very last write, within NOTE_DELAY_MS before a crash, looks
 like the torn write that it then is (the note that would vouch for it had no time to be written).
@@ -30,8 +32,10 @@ from penstock.log.record_format import (
 from penstock.log.storage.disk import File
 from penstock.log.storage.manifest import Manifest, SegmentInfo
 
-SEGMENT_MAGIC = 0x31475350  # "PSG1"
-_HEADER = struct.Struct("<II16sQQQQ8x")
+SEGMENT_MAGIC = 0x32475350  # "PSG2"
+#: Without a key: zeros in its place.
+_OLD_MAGIC = 0x31475350  # "PSG1"
+_HEADER = struct.Struct("<II16sQQQQQ")
 SEGMENT_HEADER_BYTES = _HEADER.size
 assert SEGMENT_HEADER_BYTES == 64
 
@@ -69,23 +73,27 @@ def index_name(segment: SegmentId) -> str:
 
 
 def encode_segment_header(
-    *, log_id: bytes, segment: SegmentId, epoch: Epoch, base_lsn: Lsn, created_ms: int
+    *, log_id: bytes, segment: SegmentId, epoch: Epoch, base_lsn: Lsn, created_ms: int, key: int
 ) -> bytes:
-    header = _HEADER.pack(SEGMENT_MAGIC, 0, log_id, segment, epoch, base_lsn, created_ms)
+    header = _HEADER.pack(SEGMENT_MAGIC, 0, log_id, segment, epoch, base_lsn, created_ms, key)
     return header[:4] + crc32c(header[8:]).to_bytes(4, "little") + header[8:]
 
 
-def check_segment_header(data: bytes, info: SegmentInfo, manifest: Manifest) -> None:
-    """Raise Damaged unless this is the header of that segment of that log."""
+def check_segment_header(data: bytes, info: SegmentInfo, manifest: Manifest) -> int:
+    """Raise Damaged unless this is the header of that segment of that log; returns its key.
+
+    0: it is of an older version, and has none.
+    """
     if len(data) < SEGMENT_HEADER_BYTES:
         raise BadFormat(f"{segment_name(info.id)}: header is cut")
-    magic, crc, log_id, segment, _, base_lsn, _ = _HEADER.unpack_from(data)
-    if magic != SEGMENT_MAGIC:
+    magic, crc, log_id, segment, _, base_lsn, _, key = _HEADER.unpack_from(data)
+    if magic not in (SEGMENT_MAGIC, _OLD_MAGIC):
         raise BadFormat(f"{segment_name(info.id)} at byte 0: no segment header")
     if crc32c(data[8:SEGMENT_HEADER_BYTES]) != crc:
         raise ChecksumMismatch(f"{segment_name(info.id)} at byte 0: segment header is damaged")
     if (log_id, segment, base_lsn) != (manifest.log_id, info.id, info.base_lsn):
         raise BadFormat(f"{segment_name(info.id)}: holds segment {segment} of another place or log")
+    return int(key) if magic == SEGMENT_MAGIC else 0
 
 
 class SegmentWalk:
@@ -104,6 +112,8 @@ class SegmentWalk:
         self._end = file.size if end is None else end
         self.position = SEGMENT_HEADER_BYTES
         self.next_lsn = info.base_lsn
+        #: The segment's, from the first record on; see `check_segment_header`.
+        self.key = 0
         self.problem: Damaged | None = None
         #: Highest LSN that a record so far called durable.
         self.durable_lsn = info.base_lsn
@@ -113,9 +123,8 @@ class SegmentWalk:
         self._buffer_at = 0
 
     def __iter__(self) -> Iterator[StoredGroup]:
-        check_segment_header(
-            self._file.read_at(0, SEGMENT_HEADER_BYTES), self._info, self._manifest
-        )
+        start = self._file.read_at(0, SEGMENT_HEADER_BYTES)
+        self.key = check_segment_header(start, self._info, self._manifest)
         while self.position < self._end:
             try:
                 group = self._next()
@@ -129,8 +138,9 @@ class SegmentWalk:
         start = self.position
         header = decode_header(self._bytes(start, RECORD_HEADER_BYTES))
         manifest = self._manifest
+        is_keyed = self.key and header.is_note
         if (
-            header.log_mark != manifest.log_mark
+            header.log_mark != (self.key if is_keyed else manifest.log_mark)
             or header.segment != self._info.id
             or header.first_lsn != self.next_lsn
             or header.time_ms < self.time_ms
@@ -227,11 +237,10 @@ def _vouched(ends: list[tuple[int, int]], durable_lsn: int, vouched: int) -> int
 def _later_proof(
     file: File, info: SegmentInfo, manifest: Manifest, walk: SegmentWalk
 ) -> int | None:
-    """Position of an intact record that calls the bad one durable, if there is one.
+    """Position of an intact note that calls the bad record durable, if there is one.
 
-    So does a record of a later owner than the manifest's: that one had a newer manifest, and this
-    one was put back. A copy of an old record inside somebody's payload proves nothing: what it
-    calls durable lies below.
+    So does one of a later owner than the manifest's: that one had a newer manifest, and this one
+    was put back. Where a record is expected, and without a key anywhere, any record will do.
     """
     at = walk.position
     while at < file.size:
@@ -244,9 +253,11 @@ def _later_proof(
                 header = decode_header(chunk, found)
             except Damaged:
                 header = None
+            is_here = at + found == walk.position
+            marks = (manifest.log_mark, walk.key) if is_here or not walk.key else (walk.key,)
             if (
                 header is not None
-                and header.log_mark == manifest.log_mark
+                and header.log_mark in marks
                 and header.segment == info.id
                 and (header.durable_lsn > walk.next_lsn or header.epoch > manifest.epoch)
             ):

@@ -14,11 +14,13 @@ moments.py      variance, deviation, covariance, correlation, skewness, kurtosis
 from __future__ import annotations
 
 import importlib
+from functools import cache
 
 _MODULES = ("sums", "bits", "extremes", "picks", "collections", "histograms", "moments")
 
 
+@cache
 def load() -> None:
-    """Register everything; cheap when done before."""
+    """Register everything, once."""
     for name in _MODULES:
         importlib.import_module(f"penstock.ops.aggregates.{name}")

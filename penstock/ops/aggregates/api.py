@@ -35,6 +35,8 @@ class Accumulator(Protocol):
     columns: dict[str, pa.DataType]
     #: Whether merging may be regrouped freely: false for sums of floating point numbers.
     exact: bool
+    #: Whether merging adds up every buffer column, all of int64, and inverting negates it.
+    adds: bool = False
 
     def lift(self, args: list[pa.Array], rows: int) -> Buffers:
         """The buffer of each row."""
@@ -47,6 +49,13 @@ class Accumulator(Protocol):
 
     def invert(self, buffers: Buffers) -> Buffers | None:
         """Buffers that take rows back, or None if this function cannot."""
+        return None
+
+    def may_lose(self, kept: Buffers, taken: Buffers) -> npt.NDArray[np.bool_] | None:
+        """Where the buffer of a row that is taken back may be what made the group's buffer.
+
+        Elsewhere the group's buffer stays as it is. None if this function cannot tell.
+        """
         return None
 
 
@@ -103,6 +112,9 @@ def has_values(column: pa.Array) -> npt.NDArray[np.bool_]:
 def fold_add(values: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[Any]:
     """Sums per group, added from left to right."""
     total = np.zeros(count, values.dtype)
+    if values.dtype == np.int64:  # wraps around without a word
+        np.add.at(total, groups, values)
+        return total
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are sums like others
         np.add.at(total, groups, values)
     return total

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -57,6 +58,10 @@ class _NumberExtreme(Accumulator):
         if not has_any.all():
             best[~has_any] = 0
         return [best, has_any]
+
+    def may_lose(self, kept: Buffers, taken: Buffers) -> npt.NDArray[np.bool_] | None:
+        lost = (taken[0] == kept[0]) | (taken[0] != taken[0])  # of NaNs too
+        return lost & taken[1].astype(bool)
 
     def finish(self, buffers: Buffers) -> pa.Array:
         return show_values(buffers[0], buffers[1], self._type)

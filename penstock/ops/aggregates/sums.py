@@ -24,6 +24,7 @@ class _Count(Accumulator):
     """Rows in which no argument is null."""
 
     exact = True
+    adds = True
 
     def __init__(self) -> None:
         self.columns = {"count": pa.int64()}
@@ -56,6 +57,7 @@ class _IntegerSum(Accumulator):
     """
 
     exact = True
+    adds = True
 
     def __init__(self, call: AggregateCall) -> None:
         self._type = call.type
@@ -119,10 +121,11 @@ class _FloatAverage(_FloatSum):
         return pa.array(mean, mask=buffers[1] == 0).cast(self._type)
 
 
-class _IntegerAverage:
+class _IntegerAverage(Accumulator):
     """Averages of whole numbers: exact sums, so that rows can be taken back."""
 
     exact = True
+    adds = True
 
     def __init__(self, call: AggregateCall) -> None:
         self._type = call.type
@@ -157,6 +160,7 @@ class _DecimalSum(Accumulator):
     """Sums of decimals in four limbs of 32 bits, exact."""
 
     exact = True
+    adds = True
 
     def __init__(self, call: AggregateCall) -> None:
         self._type = call.type

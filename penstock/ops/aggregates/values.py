@@ -92,6 +92,8 @@ def show_values(values: Values, present: Values, kind: pa.DataType) -> pa.Array:
     array = pa.array(values, mask=None if present.all() else np.logical_not(present))
     if array.type == kind:
         return array
+    if pt.is_temporal(kind) and kind.bit_width == 64:
+        return array.view(kind)
     if pt.is_date32(kind):
         array = array.cast(pa.int32())
     return array.cast(kind, safe=False)

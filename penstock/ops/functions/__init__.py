@@ -46,6 +46,7 @@ hashes.py      hash functions
 from __future__ import annotations
 
 import importlib
+from functools import cache
 
 from penstock.ops.functions.branches import and_where, evaluate_where
 from penstock.ops.functions.lambdas import compile_lambda_call
@@ -79,8 +80,9 @@ _MODULES = (
 )
 
 
+@cache
 def load() -> None:
-    """Register everything; cheap when done before."""
+    """Register everything, once."""
     for name in _MODULES:
         importlib.import_module(f"penstock.ops.functions.{name}")
 

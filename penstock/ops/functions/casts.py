@@ -157,6 +157,8 @@ def cast(call: Call, value: Datum) -> Datum:
     return _cast_slowly(call, value)
 
 
+#: Below, every whole number is a double.
+_EXACT: Final = 2.0**53
 _NUMBERS: Final = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
 _SAFE: Final = frozenset(
     {
@@ -219,7 +221,9 @@ def _int_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
 
 def _float_to_int(array: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
     """Towards zero. LEGACY cuts as Java does: to the nearest int or long, then to low bits."""
-    values = to_numpy(array).astype(np.float64)
+    values = to_numpy(array).astype(np.float64, copy=False)
+    if pt.is_int64(target) and np.abs(values).max(initial=0.0) < _EXACT:  # so no NaN is among them
+        return pa.array(values.astype(np.int64), mask=nulls(array) if array.null_count else None)
     limits = np.iinfo(target.to_pandas_dtype())
     cut = _INT64 if target.bit_width == 64 or not mode.is_legacy else np.iinfo(np.int32)
     longs = to_integers(values, cut.min, cut.max)

@@ -20,6 +20,7 @@ from penstock.ops.functions.branches import choose, evaluate_where
 from penstock.ops.functions.lists import join
 from penstock.ops.functions.ordering import order_keys
 from penstock.ops.functions.registry import (
+    TRUE,
     Argument,
     Compiled,
     Datum,
@@ -32,10 +33,16 @@ from penstock.plan.exprs import Call, Literal
 _Compare: TypeAlias = Callable[[Datum, Datum], Datum]
 
 
+def _is_valid(value: Datum) -> Datum:
+    if isinstance(value, pa.Array) and not value.null_count:
+        return TRUE
+    return pc.is_valid(value)
+
+
 kernels(
     {
         "IsNull": ("isnull", pc.is_null),
-        "IsNotNull": ("isnotnull", pc.is_valid),
+        "IsNotNull": ("isnotnull", _is_valid),
         "Not": ("not", pc.invert),
         # Of null it is false, not null.
         "IsNaN": ("isnan", lambda value: pc.fill_null(pc.is_nan(value), False)),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ Datum: TypeAlias = pa.Array | pa.Scalar
 #: A compiled expression: from the rows to its value over them.
 Compiled: TypeAlias = Callable[[pa.RecordBatch], Datum]
 Evaluate: TypeAlias = Callable[..., Datum]
+#: What is true of all rows; whoever meets it may know it by its identity.
+TRUE: Final = pa.scalar(True)
 
 
 @dataclass(frozen=True, slots=True)

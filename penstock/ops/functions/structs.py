@@ -7,7 +7,13 @@ import pyarrow.compute as pc
 
 from penstock.ops.functions.alignment import on_arrays
 from penstock.ops.functions.lists import Lists, lists_of, retype
-from penstock.ops.functions.registry import Datum, function
+from penstock.ops.functions.registry import (
+    Argument,
+    Compiled,
+    Datum,
+    function,
+    special_form,
+)
 from penstock.plan.exprs import Call
 
 
@@ -18,12 +24,20 @@ def named_struct(call: Call, *args: pa.Array) -> pa.Array:
     return struct_of(list(args[1::2]), call.type)
 
 
-@function("GetStructField", sql=".", raises=False)
-def get_field(call: Call, value: Datum) -> Datum:
+@special_form("GetStructField", sql=".")
+def get_field(call: Call, args: list[Argument]) -> Compiled:
     """A field of a struct; null if the struct is."""
-    if isinstance(value, pa.StructArray) and not value.null_count:
-        return value.field(call.option("ordinal"))  # a tenth of what the kernel takes
-    return pc.struct_field(value, [call.option("ordinal")])
+    (struct,) = args
+    ordinal = call.option("ordinal")
+    options = pc.StructFieldOptions([ordinal])
+
+    def field(batch: pa.RecordBatch) -> Datum:
+        value = struct.evaluate(batch)
+        if isinstance(value, pa.StructArray) and not value.null_count:
+            return value.field(ordinal)  # a tenth of what the kernel takes
+        return pc.struct_field(value, options=options)
+
+    return field
 
 
 @function("GetArrayStructFields", raises=False)

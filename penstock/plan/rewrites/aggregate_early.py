@@ -6,7 +6,8 @@ nothing but windows, or where there are none: then a thousand rows become a few,
 node that owns a window is not flooded.
 
 Only functions whose buffers may be regrouped freely take part: folding floating point sums per
-batch would make the result depend on how rows were cut into batches.
+batch would make the result depend on how rows were cut into batches, and folding the first or last
+row per task on which task was faster.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only
 from penstock.plan.rewrites.aim import Aim, BufferColumns
+from penstock.plan.row_order import depends_on_order
 
 
 def aggregate_early(root: n.Node, aim: Aim) -> n.Node:
@@ -46,6 +48,8 @@ def _pays(node: n.Aggregate) -> bool:
         return False
     if node.event_time is not None:
         return False  # late rows are told by the aggregation, as the rows that they were
+    if depends_on_order(node):
+        return False
     return all(_is_window(key.type) for key in node.keys)
 
 

@@ -11,7 +11,6 @@ from penstock.plan.tree import PlanTree, schema_of
 #: Options of `format("penstock")` that only Spark's own engine can follow, and what to do instead.
 _REFUSED_OPTIONS: Final = {
     "streams": "read each stream by itself, and union them",
-    "metadata": "put what you need into the rows before they enter the log",
     "startingPosition": "give start= to penstock.start",
     "endingPosition": "a query without an end has none: leave it out",
 }

@@ -17,23 +17,27 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from cluster_nemesis import Nemesis, busy_processor, fire_cluster
-from cluster_workload import ClusterHistory, Load, route, watching
+from cluster_nemesis import FireCluster, Nemesis, busy_processor, fire_cluster
+from cluster_workload import ClusterHistory, Load, Watcher, route, watching
 from fault_workload import TAGS
 from harness.history import Outcome
 from harness.soak import fresh_seeds
+
+from penstock.log.replication.manifest import LogManifest
 
 SEED = 20261117
 LOG = "main"
 #: Faults of one round, per lane; the lanes take about the same time.
 NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 6
 ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
-ROUNDS = 6
+ROUNDS = 5
 #: Each campaign has a cluster of its own: the whole log is read after every round.
 SOAK_ROUNDS = 10
 #: After the last fault: until an append is acknowledged, and until tails have seen everything.
 HEAL_SECONDS = 20.0
 QUIET_SECONDS = 45.0
+#: A node that stays away is replaced after about a second, unless its segment ends before.
+REPLACE_SECONDS = 30.0
 
 
 async def round_of_faults(nemesis: Nemesis, load: Load, tags: Sequence[str]) -> str:
@@ -59,6 +63,29 @@ async def round_of_faults(nemesis: Nemesis, load: Load, tags: Sequence[str]) -> 
     )
 
 
+async def lose_a_node(fire: FireCluster, watcher: Watcher, load: Load) -> None:
+    """Under load one node after the other stays away, until another has taken a place.
+
+    Chance alone may not do it: owners die, and segments end, before a node has been gone for long.
+    """
+    load.start()
+    async with asyncio.timeout(REPLACE_SECONDS):
+        while not replaced_nodes(await watcher.manifest()):
+            segment = (await watcher.manifest()).segments[-1]
+            node = fire.cluster.nodes[segment.ensembles[-1].nodes[0].partition(":")[0]]
+            node.kill()
+            while segment.id == (newest := (await watcher.manifest()).segments[-1]).id:
+                if len(newest.ensembles) > 1:
+                    break
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(node.start)
+    await load.quiet(QUIET_SECONDS)
+
+
+def replaced_nodes(manifest: LogManifest) -> int:
+    return sum(len(segment.ensembles) - 1 for segment in manifest.segments)
+
+
 async def campaign(directory: Path, seed: int, rounds: int) -> None:
     rng = random.Random(seed)
     history = ClusterHistory()
@@ -72,13 +99,15 @@ async def campaign(directory: Path, seed: int, rounds: int) -> None:
             for number in range(rounds):
                 busy = busy_processor(os.cpu_count() or 1) if number % 2 else nullcontext()
                 # By tag, the whole log is read as often as there are tags: all of them at the end.
-                tags = TAGS if number == rounds - 1 else (TAGS[number % len(TAGS)],)
+                tags = (TAGS[number % len(TAGS)],)
                 with busy:
                     print(f"round {number}: {await round_of_faults(nemesis, load, tags)}")
+            await lose_a_node(fire, watcher, load)
+            await load.check(HEAL_SECONDS)
             manifest = await watcher.manifest()
             kinds = [*nemesis.node_faults(), *nemesis.proxy_faults(), *nemesis.metadata_faults()]
     fired = nemesis.fired
-    replaced = sum(len(segment.ensembles) - 1 for segment in manifest.segments)
+    replaced = replaced_nodes(manifest)
     print(
         f"{sum(fired.values())} faults struck: {dict(fired)}; "
         f"{history.count(Outcome.OK)} appends ok, {history.count(Outcome.REFUSED)} refused, "

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from harness.files import flip_bit
+from harness.files import zero
 from harness.in_process_cluster import InProcessCluster
 
 from penstock.errors import PenstockError
 from penstock.ids import NodeId
 from penstock.log.node.client import NetworkNodes
+from penstock.log.node.journal_format import find_format
 from penstock.log.records import NewEntry
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Found
 from penstock.log.serving.directory import read_token
 
 
-def flip_in_the_middle(directory: Path) -> None:
-    """One bit of the oldest third of a node's journal, which more of it follows."""
+def lose_a_piece(directory: Path) -> None:
+    """A block and what repeats its head, in the oldest third of a journal, which more follows."""
     journal = max((directory / "journal").glob("*"), key=lambda path: path.stat().st_size)
-    flip_bit(journal, len(journal.read_bytes().rstrip(b"\0")) // 3)
+    data = journal.read_bytes().rstrip(b"\0")
+    key = find_format(data).mark
+    end = start = data.index(key, len(data) // 3)
+    while end < start + 2000:
+        end = data.index(key, end + 1)
+    zero(journal, start, end + 100)
 
 
 async def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(
@@ -44,7 +50,7 @@ async def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(
             await log.append([NewEntry(bytes([number]) * 2000, ("t",))])
     node = cluster.nodes["n0"][0].info.id
     await cluster.stop_node("n0")
-    flip_in_the_middle(tmp_path / "n0")
+    lose_a_piece(tmp_path / "n0")
     await cluster.start_node("n0")
     assert cluster.nodes["n0"][0].info.id != node
 

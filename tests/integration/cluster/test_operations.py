@@ -22,6 +22,7 @@ from harness.server_process import free_port
 from harness.waiting import wait_until
 
 import penstock
+from penstock.cli import cluster_node, cluster_proxy
 from penstock.cli.cluster_up import end_text, living_processes
 from penstock.cli.cluster_verify import ReplicaFinding, still_owed
 from penstock.cli.main import cli
@@ -451,6 +452,8 @@ def test_node_and_proxy_run_in_the_foreground(tmp_path: Path, metadata: str) -> 
             *("--node-token-file", tokens["node-token"]),
         )
         assert (found["nodes"][0]["state"], found["logs"][0]["write_quorum"]) == ("up", 1)
+        for up in (node, proxy):
+            assert "arrow" not in Path(f"/proc/{up.process.pid}/maps").read_text()
     finally:
         ends = [proxy.end(), node.end(signal.SIGTERM)]
     assert [(code, output) for code, output, _ in ends] == [(0, ""), (0, "")]
@@ -465,10 +468,9 @@ def test_what_a_node_or_proxy_cannot_do_has_its_exit_code(tmp_path: Path, metada
 
 
 def test_every_setting_of_a_node_or_proxy_is_an_option() -> None:
-    group: Any = cli.commands["cluster"]
+    commands = {"node": cluster_node.node, "proxy": cluster_proxy.proxy}
     names = {
-        name: {parameter.name for parameter in group.commands[name].params}
-        for name in ("node", "proxy")
+        name: {parameter.name for parameter in command.params} for name, command in commands.items()
     }
     assert {field.name for field in fields(NodeConfig)} <= names["node"]
     settings = {field.name for field in (*fields(ProxyConfig), *fields(Replication))}

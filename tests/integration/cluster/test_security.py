@@ -15,21 +15,25 @@ import pytest
 from harness.files import token_file
 from harness.in_process_cluster import InProcessCluster, in_process_cluster
 from harness.server_process import listening_addresses
+from harness.warm_starts import cold_starts
 from tls_material import Authority
 
 from penstock.errors import BadConfig, PenstockError, Unauthorized, Unavailable
 from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
+from penstock.log.meta.open import open_metadata, read_auth
 from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_token
 from penstock.wire import messages as m
 from penstock.wire import node_messages as n
 from penstock.wire.errors import error_from_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
+from penstock.wire.proof import NONCE_BYTES, Nonces, prove_client
 
 HOSTS = ("localhost", "127.0.0.1")
 SECONDS = 20.0
+SECRET_FILES = ("token", "node-token", "metadata-auth")
 
 
 class SecureCluster:
@@ -85,9 +89,11 @@ class SecureCluster:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    """With the arguments and the environment that its processes always have."""
     cluster = SecureCluster(tmp_path_factory.mktemp("secure"))
     try:
-        cluster.start()
+        with cold_starts():
+            cluster.start()
         yield cluster
     finally:
         cluster.processes.stop()
@@ -114,6 +120,17 @@ class Raw:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+
+    def greet(self, kind: str, token: str, cookie: str = "") -> Frame | PenstockError | None:
+        """Ask for a challenge, and say hello with a proof of this token."""
+        answer = self.ask(m.Meet(bytes(NONCE_BYTES)))
+        assert isinstance(answer, Frame)
+        challenge = m.decode_message(answer.kind, answer.head)
+        assert isinstance(challenge, m.Challenge)
+        said = n.NodeHello("n0", cookie) if kind == "node" else m.Hello("raw", "", "main", True)
+        head = m.encode_as(type(said), said)
+        nonces = Nonces(bytes(NONCE_BYTES), challenge.nonce)
+        return self.ask(said, prove_client(token, nonces, said.KIND, head))
 
     def ask(self, message: Any, body: bytes = b"") -> Frame | PenstockError | None:
         """The answer; None if the connection was closed instead."""
@@ -150,12 +167,6 @@ class Raw:
         except (ConnectionResetError, ssl.SSLEOFError):
             pass
         return answer
-
-
-def hello(kind: str, token: str, cookie: str = "") -> Any:
-    if kind == "node":
-        return n.NodeHello(token, "n0", cookie)
-    return m.Hello(token, "raw", log="main", reads=True)
 
 
 async def append_and_read(log: AsyncLog, payload: bytes) -> list[bytes]:
@@ -208,10 +219,10 @@ def test_a_token_of_the_other_kind_is_as_wrong_as_any(secure: SecureCluster, nam
     other = tokens["proxy" if kind == "node" else "node"]
     for token in ("", "0" * 64, other, tokens[kind][:-1], tokens[kind] + "0"):
         with Raw(secure, name) as raw:
-            assert isinstance(raw.ask(hello(kind, token)), Unauthorized)
+            assert isinstance(raw.greet(kind, token), Unauthorized)
             assert raw.answer() is None, "the connection stays open"
     with Raw(secure, name) as raw:
-        assert isinstance(raw.ask(hello(kind, tokens[kind])), Frame)
+        assert isinstance(raw.greet(kind, tokens[kind]), Frame)
 
 
 def test_a_hello_of_the_other_kind_is_refused_even_with_the_right_token(
@@ -220,7 +231,7 @@ def test_a_hello_of_the_other_kind_is_refused_even_with_the_right_token(
     kind = secure.kind(name)
     for token in secure.tokens.values():
         with Raw(secure, name) as raw:
-            answer = raw.ask(hello("proxy" if kind == "node" else "node", token))
+            answer = raw.greet("proxy" if kind == "node" else "node", token)
             assert isinstance(answer, PenstockError)
             assert raw.answer() is None, "the connection stays open"
 
@@ -240,7 +251,7 @@ async def test_what_is_for_nodes_is_not_done_by_a_proxy(
     secure: SecureCluster, message: Any, name: str
 ) -> None:
     with Raw(secure, name) as raw:
-        assert isinstance(raw.ask(hello("proxy", secure.tokens["proxy"])), Frame)
+        assert isinstance(raw.greet("proxy", secure.tokens["proxy"]), Frame)
         assert isinstance(raw.ask(message, b"x" * 200), PenstockError)
     await _still_works(secure)
 
@@ -257,7 +268,7 @@ async def test_what_is_for_proxies_is_not_done_by_a_node(
     identity = json.loads((secure.processes.directory / "n0" / "identity.json").read_text())
     cookie = identity["cookie"] if cookie else ""
     with Raw(secure, "n0") as raw:
-        assert isinstance(raw.ask(hello("node", secure.tokens["node"], cookie)), Frame)
+        assert isinstance(raw.greet("node", secure.tokens["node"], cookie), Frame)
         assert isinstance(raw.ask(message, b"x" * 200), PenstockError)
     await _still_works(secure)
 
@@ -270,7 +281,7 @@ async def _still_works(secure: SecureCluster) -> None:
 def test_a_connection_without_a_cookie_hears_nothing_of_segments(secure: SecureCluster) -> None:
     for message in (n.FenceSegment("main", 0, 99), n.AddBlock("main", 0, 0, 99)):
         with Raw(secure, "n0") as raw:
-            assert isinstance(raw.ask(hello("node", secure.tokens["node"])), Frame)
+            assert isinstance(raw.greet("node", secure.tokens["node"]), Frame)
             answer = raw.ask(message)
             assert isinstance(answer, PenstockError) and "status only" in str(answer)
 
@@ -308,6 +319,7 @@ def test_every_process_listens_where_it_says_and_nowhere_else(secure: SecureClus
 async def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
     """Neither in what `ps` shows, nor in what the processes say or keep in the metadata."""
     secrets = [token.encode() for token in secure.tokens.values()]
+    secrets.append(secure.processes.metadata_auth_file.read_bytes().strip().partition(b":")[2])
     key = secure.ours.issue("again", hosts=HOSTS).key.read_bytes().splitlines()[1]
     async with await secure.connect(secure.ours.ca) as log:
         shown = {"status": (await log.status()).encode()}
@@ -316,14 +328,42 @@ async def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
         shown[f"environment of {name}"] = Path(f"/proc/{process.pid}/environ").read_bytes()
         shown[f"output of {name}"] = process.output.read_bytes()
     for place in secure.processes.directory.rglob("*"):
-        if place.is_file() and place.name not in ("token", "node-token"):
+        if place.is_file() and place.name not in SECRET_FILES:
             shown[str(place)] = place.read_bytes()
     assert len(shown) > 20
     for place, data in shown.items():
         for secret in (*secrets, key):
             assert secret not in data, place
-    for path in (secure.processes.token_file, secure.processes.node_token_file):
+    for name in SECRET_FILES:
+        path = secure.processes.directory / name
         assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_nobody_without_the_password_changes_the_metadata(secure: SecureCluster) -> None:
+    """`LocalCluster` makes it; a false entry would send everybody to whoever wrote it."""
+    cluster = secure.processes
+    store = await open_metadata(cluster.address)
+    try:
+        proxies = await store.children("/proxies")
+        found = await store.get("/nodes/n0")
+        assert proxies and found is not None
+        for change in (
+            store.create("/proxies/false", b"{}", ephemeral=True),
+            store.create("/owners/other", b"{}"),
+            store.create("/false", b"{}"),
+            store.set("/nodes/n0", b"{}", found.version),
+            store.delete(f"/proxies/{proxies[0]}"),
+        ):
+            with pytest.raises(Unauthorized):
+                await change
+    finally:
+        await store.close()
+    store = await open_metadata(cluster.address, auth=read_auth(cluster.metadata_auth_file))
+    try:
+        await store.create("/draining/n9", b"")
+        await store.delete("/draining/n9")
+    finally:
+        await store.close()
 
 
 async def test_a_wrong_token_is_told_at_once_to_a_client_of_the_cluster(

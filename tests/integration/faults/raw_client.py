@@ -15,9 +15,11 @@ from penstock.log.serving.directory import read_address, read_token
 from penstock.wire import messages as m
 from penstock.wire.errors import error_from_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
+from penstock.wire.proof import NONCE_BYTES, Nonces, prove_client
 
 #: Well above every deadline of the server; a test that waits this long has failed.
 ANSWER_SECONDS = 20.0
+NONCE = b"n" * NONCE_BYTES
 
 
 class RawClient:
@@ -113,8 +115,20 @@ class RawClient:
             return error_from_code(message.code, message.message)
         return message
 
+    def prove(self, token: str, name: str = "raw") -> m.Message | PenstockError | None:
+        """Say hello with a proof of this token; the answer."""
+        head = m.encode_message(m.Hello(name))
+        proof = prove_client(token, self.nonces(), m.Hello.KIND, head)
+        return self.ask_raw(m.Hello.KIND, head, proof)
+
+    def nonces(self) -> Nonces:
+        """Those of this connection, after a challenge."""
+        challenge = self.ask(m.Meet(NONCE))
+        assert isinstance(challenge, m.Challenge)
+        return Nonces(NONCE, challenge.nonce)
+
     def hello(self) -> RawClient:
-        assert isinstance(self.ask(m.Hello(self._token, "raw")), m.Welcome)
+        assert isinstance(self.prove(self._token), m.Welcome)
         return self
 
     def http(self, request: bytes) -> bytes:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness.server_process import ServerProcess
-from raw_client import RawClient, log_digest, quiet_digest, read_metrics
+from harness.warm_starts import cold_starts
+from raw_client import NONCE, RawClient, log_digest, quiet_digest, read_metrics
 
 from penstock.config import ServerConfig
-from penstock.errors import BadConfig, PenstockError, Unauthorized
+from penstock.errors import BadConfig, BadRequest, PenstockError, Unauthorized
 from penstock.limits import PREAUTH_FRAME_BYTES_MAX
 from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.embedded import address_endpoint, directory_endpoint
@@ -22,11 +24,13 @@ from penstock.log.serving.directory import read_address, read_token
 from penstock.log.serving.process import EXIT_FATAL
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
+from penstock.wire.proof import Nonces, prove_client, prove_server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("access") / "data") as server:
+    """With the arguments and the environment that it always has."""
+    with cold_starts(), ServerProcess(tmp_path_factory.mktemp("access") / "data") as server:
         asyncio.run(append_some(server))
         quiet_digest(server.data_dir)
         yield server
@@ -66,7 +70,7 @@ def test_every_token_but_the_right_one_is_refused_and_leaves_no_trace(
 
     for name, token in wrong.items():
         with RawClient(server) as client:
-            answer = client.ask(m.Hello(token, "raw"))
+            answer = client.prove(token)
             assert isinstance(answer, Unauthorized), name
             assert client.read_frame() is None, "the connection stays open"
 
@@ -80,13 +84,77 @@ def test_every_token_but_the_right_one_is_refused_and_leaves_no_trace(
     assert log_digest(server.data_dir) == digest
 
 
+def old_hello(token: str) -> bytes:
+    """The head of a hello as it was before the challenge: token, client, session, log, reads."""
+    texts = (token.encode(), b"raw", b"", b"")
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts) + b"\0"
+
+
+def test_a_client_that_shows_the_token_is_told_to_be_upgraded(server: ServerProcess) -> None:
+    with RawClient(server) as client:
+        answer = client.ask_raw(m.Hello.KIND, old_hello(token_of(server)))
+        assert isinstance(answer, Unauthorized) and "must be upgraded" in str(answer)
+        assert client.read_frame() is None, "the connection stays open"
+
+
+def test_what_was_recorded_on_one_connection_proves_nothing_on_another(
+    server: ServerProcess,
+) -> None:
+    head = m.encode_message(m.Hello("raw"))
+    with RawClient(server) as client:
+        recorded = prove_client(token_of(server), client.nonces(), m.Hello.KIND, head)
+        assert isinstance(client.ask_raw(m.Hello.KIND, head, recorded), m.Welcome)
+    with RawClient(server) as client:
+        client.nonces()
+        assert isinstance(client.ask_raw(m.Hello.KIND, head, recorded), Unauthorized)
+    with RawClient(server) as client:
+        assert isinstance(client.ask_raw(m.Hello.KIND, head, recorded), Unauthorized)
+
+
+def test_a_proof_is_of_one_hello_and_not_the_servers_own(server: ServerProcess) -> None:
+    head = m.encode_message(m.Hello("raw"))
+    with RawClient(server) as client:
+        proof = prove_client(token_of(server), client.nonces(), m.Hello.KIND, head)
+        other = m.encode_message(m.Hello("another"))
+        assert isinstance(client.ask_raw(m.Hello.KIND, other, proof), Unauthorized)
+    with RawClient(server) as client:
+        challenge = client.ask(m.Meet(NONCE))
+        assert isinstance(challenge, m.Challenge)
+        assert challenge.proof == prove_server(token_of(server), Nonces(NONCE, challenge.nonce))
+        assert isinstance(client.ask_raw(m.Hello.KIND, head, challenge.proof), Unauthorized)
+
+
+def test_a_challenge_is_given_once_per_connection_and_never_again_the_same(
+    server: ServerProcess,
+) -> None:
+    nonces = set()
+    for _ in range(3):
+        with RawClient(server) as client:
+            nonces.add(client.nonces().server)
+            assert isinstance(client.ask(m.Meet(NONCE)), Unauthorized)
+    assert len(nonces) == 3
+
+
+def test_metrics_are_told_to_who_proves_the_token_without_a_log(server: ServerProcess) -> None:
+    with RawClient(server) as client:
+        proof = prove_client(token_of(server), client.nonces(), m.GetMetrics.KIND, b"")
+        answer = client.ask_raw(m.GetMetrics.KIND, b"", proof)
+        assert isinstance(answer, m.MetricsText) and answer.text.endswith("# EOF\n")
+        assert isinstance(client.ask(m.GetBounds()), BadRequest), "there is no log"
+    with RawClient(server) as client:
+        client.nonces()
+        assert isinstance(client.ask_raw(m.GetMetrics.KIND, b"", bytes(32)), Unauthorized)
+
+
 def test_requests_sent_right_behind_a_wrong_token_are_not_done(server: ServerProcess) -> None:
     digest = log_digest(server.data_dir)
     trim = m.encode_message(m.Trim(3))
-    hello = m.encode_message(m.Hello("0" * 64, "raw"))
+    head = m.encode_message(m.Hello("raw"))
 
     with RawClient(server) as client:
-        client.send(encode_frame(m.Hello.KIND, 1, hello) + encode_frame(m.Trim.KIND, 2, trim) * 3)
+        proof = prove_client("0" * 64, client.nonces(), m.Hello.KIND, head)
+        hello = encode_frame(m.Hello.KIND, 1, head, len(proof)) + proof
+        client.send(hello + encode_frame(m.Trim.KIND, 2, trim) * 3)
         assert isinstance(client.answer(), Unauthorized)
         while (frame := client.read_frame()) is not None:
             assert frame.kind == m.Failed.KIND
@@ -156,7 +224,7 @@ async def test_a_new_token_locks_out_the_old_one_and_clients_of_the_directory_fo
 
         assert token_of(server) != old
         with RawClient(server) as client:
-            assert isinstance(client.ask(m.Hello(old, "raw")), Unauthorized)
+            assert isinstance(client.prove(old), Unauthorized)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +270,8 @@ def test_the_token_shows_up_nowhere(server: ServerProcess) -> None:
     """Not in arguments, environment, logs, answers, errors, status or the address file."""
     token = token_of(server)
     heard = [server.command_line(), server.environment()]
-    hello = m.encode_message(m.Hello(token, "raw"))
-    for head in (hello + b"\0", hello[:-1], hello[: len(token)]):
+    hello = m.encode_message(m.Hello(token))
+    for head in (hello + b"\0", hello[:-1], hello[: len(token)], old_hello(token)):
         with RawClient(server) as client:
             client.send(encode_frame(m.Hello.KIND, 1, head))
             heard.append(client.read_all())
@@ -219,7 +287,7 @@ def test_the_token_shows_up_nowhere(server: ServerProcess) -> None:
         status = client.hello().ask(m.GetStatus())
         assert isinstance(status, m.Status)
         heard.append(status.json.encode())
-    for message in (m.Hello(token, "again"), m.GetMetadata(token, True), m.ReadLast(token, 0)):
+    for message in (m.Hello(token), m.GetMetadata(token, True), m.ReadLast(token, 0)):
         with RawClient(server) as client:
             answer = client.hello().ask(message)
             heard.append(repr(answer).encode() if isinstance(answer, PenstockError) else b"")
@@ -234,7 +302,7 @@ def test_names_from_the_network_do_not_forge_lines_of_the_log(server: ServerProc
     forged = "forged line"
     name = f"x\n{forged}\r\n\x1b[31m{forged}"
     with RawClient(server) as client:
-        client.ask(m.Hello("0" * 64, name))
+        client.prove("0" * 64, name)
     with RawClient(server) as client:
         client.hello()
         for message in (m.ReadLast(name, 0), m.GetMetadata(name, True), m.GetProducer(name)):

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from fault_workload import clients, under_load
-from harness.server_process import ServerProcess
+from harness.server_process import ServerProcess, silent_sockets
 from harness.waiting import until
 from raw_client import RawClient, read_metrics
 
+from penstock.errors import Overloaded
 from penstock.limits import (
     CONNECTIONS_MAX,
     CREDIT_BYTES_DEFAULT,
@@ -27,38 +28,28 @@ from penstock.limits import (
     MIB,
     PREAUTH_CONNECTIONS_MAX,
     PREAUTH_SECONDS_MAX,
+    SUBSCRIPTION_TAGS_MAX,
+    SUBSCRIPTIONS_PER_CONNECTION_MAX,
 )
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import NewEntry
-from penstock.log.serving.directory import read_address
 from penstock.wire import messages as m
 from penstock.wire.frames import encode_frame
 
 HALF_OPEN = 1000
+CREDIT = 4 * MIB
 
 
 @contextmanager
 def half_open(server: ServerProcess, count: int) -> Iterator[list[socket.socket]]:
     """Connections that never say a word, or stop in the middle of a header."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count + 512)), hard))
-    address = read_address(server.data_dir)
-    assert address is not None
-    sockets: list[socket.socket] = []
-    try:
-        for number in range(count):
-            one = socket.create_connection((address.host, address.port), 20)
-            sockets.append(one)
-            if number % 2:
-                try:
-                    one.sendall(encode_frame(m.Hello.KIND, 1, bytes(100))[:10])
-                except OSError:
-                    pass  # one too many: the server has closed it already
+    with silent_sockets(server, count) as sockets:
+        for one in sockets[1::2]:
+            try:
+                one.sendall(encode_frame(m.Hello.KIND, 1, bytes(100))[:10])
+            except OSError:
+                pass  # one too many: the server has closed it already
         yield sockets
-    finally:
-        for one in sockets:
-            one.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def wait_closed(one: socket.socket, deadline: float) -> bool:
@@ -181,6 +172,76 @@ async def test_a_reader_that_does_not_read_costs_its_credit_and_delays_nobody(
         assert read_metrics(server)["penstock_subscriptions_behind"] == len(stalled)
         for one in stalled:
             one.close()
+
+
+@pytest.mark.timeout(120)
+async def test_many_readers_of_a_connection_that_does_not_read_hold_what_one_does(
+    server: ServerProcess,
+) -> None:
+    """Some lie far behind and are read for from disk, some nearly caught up, some live."""
+    payload = bytes(512 * KIB)
+    async with clients(server.endpoint(), 1) as (writer,):
+        for _ in range(48):
+            await writer.append([NewEntry(payload, ("t",)), NewEntry(payload)])
+        await writer.read(["t"])  # caches are filled
+        memory = server.memory_bytes()
+        with RawClient(server) as rude, RawClient(server) as other:
+            rude.hello()
+            other.hello()
+            subscriptions = (
+                m.Subscribe(
+                    number, (None, ("t",))[number % 2], (0, 90, 96)[number % 3], 2**62, CREDIT
+                )
+                for number in range(SUBSCRIPTIONS_PER_CONNECTION_MAX)
+            )
+            rude.send(
+                b"".join(
+                    encode_frame(each.KIND, each.subscription, m.encode_message(each))
+                    for each in subscriptions
+                )
+            )
+            grown = peak_memory(server, seconds=1.0) - memory
+            for _ in range(8):
+                await writer.append([NewEntry(payload, ("t",)), NewEntry(payload)])
+            grown = max(grown, peak_memory(server, seconds=1.0) - memory)
+
+            assert isinstance(other.ask(m.GetBounds()), m.LogBounds)
+            print(f"memory grew by {grown / MIB:.1f} MiB")
+            assert grown < 64 * MIB
+            await read_on(rude, SUBSCRIPTIONS_PER_CONNECTION_MAX)
+    assert server.stop() == 0
+
+
+def test_the_tags_of_all_readers_of_a_connection_are_bounded(server: ServerProcess) -> None:
+    with RawClient(server) as client:
+        client.hello()
+        tags = [tuple(f"{n}/{i}" for i in range(SUBSCRIPTION_TAGS_MAX)) for n in range(10)]
+        for number, some in enumerate(tags):
+            message = m.Subscribe(number, some, 0, 2**62, CREDIT)
+            client.send(encode_frame(message.KIND, number, m.encode_message(message)))
+        assert isinstance(client.ask(m.Subscribe(99, ("more",), 0, 2**62, CREDIT)), Overloaded)
+        client.send(encode_frame(m.Unsubscribe.KIND, 3, m.encode_message(m.Unsubscribe(3))))
+        client.send(
+            encode_frame(
+                m.Subscribe.KIND, 99, m.encode_message(m.Subscribe(99, ("more",), 0, 9, 1))
+            )
+        )
+        assert isinstance(client.ask(m.Ping()), m.Pong)
+
+
+async def read_on(rude: RawClient, readers: int) -> None:
+    """It reads after all: every one of its readers has its turn."""
+    given = dict.fromkeys(range(readers), 0)
+
+    def read() -> None:
+        while not all(given.values()):
+            frame = rude.read_frame()
+            assert frame is not None
+            message = m.decode_message(frame.kind, frame.head)
+            assert isinstance(message, m.Delivery), message
+            given[message.subscription] += len(frame.body)
+
+    await asyncio.wait_for(asyncio.to_thread(read), 60)
 
 
 async def load(

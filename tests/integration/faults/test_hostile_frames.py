@@ -63,11 +63,11 @@ def header(
     return HEADER.pack(magic, version, kind, 1, head, body, 0)
 
 
-HELLO_HEAD = m.encode_message(m.Hello("x" * 64, "raw"))
+MEET_HEAD = m.encode_message(m.Meet(bytes(32)))
 NO_FRAMES: dict[str, bytes] = {
-    "all lengths 0": encode_frame(m.Hello.KIND, 1, b""),
-    "a head shorter than its message": encode_frame(m.Hello.KIND, 1, HELLO_HEAD[:-1]),
-    "a head with trailing bytes": encode_frame(m.Hello.KIND, 1, HELLO_HEAD + b"\0"),
+    "all lengths 0": encode_frame(m.Meet.KIND, 1, b""),
+    "a head shorter than its message": encode_frame(m.Meet.KIND, 1, MEET_HEAD[:-1]),
+    "a head with trailing bytes": encode_frame(m.Meet.KIND, 1, MEET_HEAD + b"\0"),
     "head of cap + 1": header(head=PREAUTH_FRAME_BYTES_MAX - HEADER.size + 1),
     "body of cap + 1": header(body=PREAUTH_FRAME_BYTES_MAX - HEADER.size + 1),
     "head of 2^31 - 1": header(head=2**31 - 1),
@@ -82,13 +82,14 @@ NO_FRAMES: dict[str, bytes] = {
     "kind 0": encode_frame(0, 1, b""),
     "an unknown kind": encode_frame(max(m.MESSAGES) + 1, 1, b""),
     "kind 255": encode_frame(255, 1, b""),
-    "a CRC that does not match": header(head=len(HELLO_HEAD)) + HELLO_HEAD,
+    "a CRC that does not match": header(head=len(MEET_HEAD)) + MEET_HEAD,
     "a TLS hello": TLS_HELLO,
     "an HTTP POST": b"POST /metrics HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
     "an SSH banner": b"SSH-2.0-OpenSSH_9.7\r\n" + bytes(20),
-    "a string of 2^32 - 1 bytes": encode_frame(m.Hello.KIND, 1, b"\xff" * 8),
-    "a token that is no UTF-8": encode_frame(
-        m.Hello.KIND, 1, struct.pack("<I", 4) + b"\xff\xfe\xfd\xfc" + struct.pack("<I", 0)
+    "a string of 2^32 - 1 bytes": encode_frame(m.Meet.KIND, 1, b"\xff" * 8),
+    "a short nonce": encode_frame(m.Meet.KIND, 1, m.encode_message(m.Meet(bytes(31)))),
+    "a tag that is no UTF-8": encode_frame(
+        m.ReadLast.KIND, 1, struct.pack("<I", 4) + b"\xff\xfe\xfd\xfc" + bytes(8)
     ),
     "guards by the billion": encode_frame(m.Append.KIND, 1, struct.pack("<I", 10**9) + bytes(16)),
 }
@@ -148,7 +149,7 @@ def test_a_client_with_the_token_is_held_to_the_limits_too(
     assert log_digest(server.data_dir) == digest
 
 
-def test_nothing_but_a_hello_is_answered_before_the_token(server: ServerProcess) -> None:
+def test_nothing_but_a_challenge_is_answered_before_the_token(server: ServerProcess) -> None:
     """Every other message, well-formed, on a connection of its own."""
     digest = log_digest(server.data_dir)
     before = read_metrics(server)
@@ -166,6 +167,9 @@ def test_nothing_but_a_hello_is_answered_before_the_token(server: ServerProcess)
         (m.GetStatus(), b""),
         (m.GetBounds(), b""),
         (m.Welcome(b"", 0, 0, 0), b""),
+        (m.Hello("raw"), b""),
+        (m.Hello("raw"), bytes(32)),
+        (m.GetMetrics(), bytes(32)),
     ]
     for message, data in early:
         with RawClient(server) as client:
@@ -181,7 +185,11 @@ def test_nothing_but_a_hello_is_answered_before_the_token(server: ServerProcess)
 
 def test_what_only_a_server_says_is_refused_and_the_connection_lives(server: ServerProcess) -> None:
     answers: list[m.Message] = [
-        m.Hello("again", "raw"),
+        m.Hello("again"),
+        m.Meet(bytes(32)),
+        m.Challenge(bytes(32), bytes(32)),
+        m.GetMetrics(),
+        m.MetricsText(""),
         m.Welcome(b"", 0, 0, 0),
         m.AppendDone(0, 1, False),
         m.Failed(0, "no"),

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from penstock.log.node.config import NodeConfig
 from penstock.log.node.server import NodeServer
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import NodeInfo
+from penstock.log.serving import launch
 from penstock.log.serving.directory import read_token
 
 START_SECONDS = 30.0
@@ -100,9 +100,8 @@ class NodeProcess:
     def __init__(self, directory: Path, metadata: str, name: str = "n1", *options: str) -> None:
         self.data_dir = directory / name
         self._log = directory / f"{name}.txt"
-        self._command = [
-            *(sys.executable, "-m", "penstock.log.node", "--name", name),
-            *("--data-dir", str(self.data_dir), "--metadata", metadata),
+        self._options = [
+            *("--name", name, "--data-dir", str(self.data_dir), "--metadata", metadata),
             *options,
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,10 +117,7 @@ class NodeProcess:
 
     def start(self) -> NodeInfo:
         """Start it, and wait until it listens."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        self._process = self._launch()
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -140,11 +136,10 @@ class NodeProcess:
 
     def run(self) -> int:
         """Start it, for a start that fails: its exit code."""
-        with self._log.open("ab") as log:
-            done = subprocess.run(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=30
-            )
-        return done.returncode
+        return self._launch().wait(30)
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        return launch.start_module("penstock.log.node", self._options, self._log)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -171,3 +166,8 @@ class NodeProcess:
 
     def output(self) -> str:
         return self._log.read_text(errors="replace")
+
+
+def end_of(journal: Path, block: bytes) -> int:
+    """Where what repeats the head of its record begins."""
+    return journal.read_bytes().index(block) + len(block)

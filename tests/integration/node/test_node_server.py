@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from harness.async_tests import async_fixture
 from harness.files import flip_bit
 from harness.waiting import until
 from node_blocks import make_block
-from served_node import add, add_all, client_of, serving
+from served_node import add, add_all, client_of, end_of, serving
 
 from penstock.errors import (
     BadConfig,
     BadRequest,
     DeadlineExceeded,
     Fenced,
-    Overloaded,
     PenstockError,
     Unavailable,
 )
@@ -35,6 +34,7 @@ from penstock.log.block_format import BlockKind, check_block
 from penstock.log.meta.memory import MemoryMetadata, MemorySession
 from penstock.log.node import client as node_client
 from penstock.log.node import owner as node_owner
+from penstock.log.node import requests as node_requests
 from penstock.log.node import segment_store
 from penstock.log.node.client import NetworkNodeClient, NetworkNodes
 from penstock.log.node.config import NodeConfig
@@ -44,8 +44,11 @@ from penstock.log.node.server import NodeServer
 from penstock.log.replication.manifest import LogManifest, SegmentKey, encode_log_manifest
 from penstock.log.replication.node_api import Fence, Found
 from penstock.log.serving import group_commit
+from penstock.log.serving.connection import ServerConnection
+from penstock.wire import messages as m
 from penstock.wire import node_messages as n
-from penstock.wire.frames import encode_frame
+from penstock.wire.frames import FRAME_HEADER_BYTES, encode_frame
+from penstock.wire.proof import NONCE_BYTES, Nonces, prove_client
 
 KEY = SegmentKey("main", 0)
 SMALL_JOURNAL = BLOCK_BYTES_MAX
@@ -122,6 +125,24 @@ async def test_a_long_poll_ends_with_the_next_block_or_with_its_time(
     assert (read.found, bytes(read.data)) == (Found.HERE, make_block(0))
 
 
+async def test_numbers_of_requests_that_begin_anew_are_none_that_still_wait(
+    server: NodeServer, client: NetworkNodeClient
+) -> None:
+    await add(client, KEY, make_block(0))
+    client._request = 0
+    poll = asyncio.create_task(client.read(KEY, 0, wait_ms=20_000))
+    await until(lambda: server.owner.core.due_ms() is not None)
+
+    client._request = 2**32 - 2
+    assert await client.list_blocks(KEY, 0, 9) == [(0, 1)]
+    assert await client.list_blocks(KEY, 0, 9) == [(0, 1)]
+    client._request = 2**32 - 1
+    await add(client, KEY, make_block(1, durable_block=1))
+
+    async with asyncio.timeout(10):
+        assert (await poll).found is Found.HERE
+
+
 async def test_a_long_poll_ends_when_its_segment_is_given_up(
     monkeypatch: pytest.MonkeyPatch, server: NodeServer, client: NetworkNodeClient
 ) -> None:
@@ -155,6 +176,19 @@ async def test_a_request_without_an_answer_ends_in_time(
     assert isinstance(await add(client, KEY, make_block(2)), Fenced)
 
 
+async def test_a_connection_that_died_without_a_word_is_left_by_those_who_only_read(
+    monkeypatch: pytest.MonkeyPatch, server: NodeServer, client: NetworkNodeClient
+) -> None:
+    await add(client, KEY, make_block(0))
+    monkeypatch.setattr(node_client, "REQUEST_SECONDS", 1.0)
+    assert client._link is not None and client._link._transport is not None
+    client._link._transport.pause_reading()  # nothing is heard on it any more
+    with pytest.raises(DeadlineExceeded):
+        await client.list_blocks(KEY, 0, 9)
+
+    assert await client.list_blocks(KEY, 0, 9) == [(0, 1)]
+
+
 async def test_a_lost_connection_fails_its_adds_and_is_made_again(
     tmp_path: Path, metadata: MemoryMetadata
 ) -> None:
@@ -172,96 +206,54 @@ async def test_a_lost_connection_fails_its_adds_and_is_made_again(
         assert isinstance(await add(client, KEY, make_block(2)), Unavailable)
 
 
-# ---- trust (R05)
-
-
-async def test_a_former_cookie_is_shown_what_is_here_and_denied_nothing(
-    tmp_path: Path, metadata: MemoryMetadata
-) -> None:
-    async with serving(tmp_path / "n1", metadata) as server:
-        old = server.info
-        async with client_of(server) as client:
-            for number in range(4):
-                await add(client, KEY, make_block(number))
-    journal = next((tmp_path / "n1" / "journal").glob("journal-*"))
-    flip_bit(journal, journal.read_bytes().index(make_block(1)) + 5)
-
-    async with serving(tmp_path / "n1", metadata) as server:
-        assert server.info.cookie != old.cookie
-        assert metadata.paths()["/cookies/n1"].data.decode() == server.info.cookie
-        async with client_of(server, old.cookie) as client:
-            assert bytes((await client.read(KEY, 3, durable_block=9)).data) == make_block(3)
-            assert not client.is_trusted
-            assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
-            assert (await client.read(KEY, 8, durable_block=9)).found is Found.UNKNOWN
-            assert (await client.read(KEY, 8, fence_epoch=9)).found is Found.UNKNOWN
-            assert isinstance(await add(client, KEY, make_block(9)), Unavailable)
-            with pytest.raises(Unavailable):
-                await client.fence(KEY, 9)
-        async with client_of(server) as client:
-            assert await add(client, KEY, make_block(1)) is None
-        async with client_of(server, "0123456789abcdef") as client:
-            with pytest.raises(Unavailable):
-                await client.read(KEY, 0)
-    async with serving(tmp_path / "n1", metadata) as again:
-        assert again.identity == server.identity  # the damage was mended
-
-
-async def test_a_wiped_node_comes_back_as_another(tmp_path: Path, metadata: MemoryMetadata) -> None:
-    async with serving(tmp_path / "old", metadata) as server:
-        old = server.info
-        async with client_of(server) as client:
-            await add(client, KEY, make_block(0))
-    async with serving(tmp_path / "new", metadata) as server:
-        assert server.info.id != old.id
-        async with client_of(server, old.cookie) as client:
-            assert (await client.read(KEY, 0, durable_block=1)).found is Found.UNKNOWN
-        async with client_of(server) as client:
-            assert (await client.read(KEY, 0, durable_block=1)).found is Found.ABSENT
-    with pytest.raises(BadConfig, match="old disk"):
-        async with serving(tmp_path / "old", metadata):
-            pass
-
-
-@pytest.mark.parametrize("part", ["journal", "segments"])
-async def test_a_directory_that_was_emptied_makes_another_node(
-    tmp_path: Path, part: str, metadata: MemoryMetadata
-) -> None:
-    async with serving(tmp_path / "n1", metadata) as server:
-        old = server.info
-        async with client_of(server) as client:
-            await add(client, KEY, make_block(0))
-    for path in (tmp_path / "n1" / part).iterdir():
-        path.unlink()
-    async with serving(tmp_path / "n1", metadata) as server:
-        assert server.info.cookie != old.cookie
-        assert server.identity.past_cookies == (old.cookie,)
-
-
-async def test_a_directory_of_another_node_is_refused(
-    tmp_path: Path, metadata: MemoryMetadata
-) -> None:
-    async with serving(tmp_path / "n1", metadata):
-        with pytest.raises(Unavailable, match="another process"):
-            async with serving(tmp_path / "n1", metadata):
-                pass
-    with pytest.raises(BadConfig, match="belongs to node 'n1'"):
-        async with serving(tmp_path / "n1", metadata, "n2"):
-            pass
-
-
 # ---- strangers
 
 
-def hello(server: NodeServer, **fields: str) -> bytes:
-    message = replace(n.NodeHello(server.listener.token, "n1", server.info.cookie), **fields)
-    return encode_frame(message.KIND, 1, n.encode_node_message(message))
+@dataclass(frozen=True)
+class Said:
+    """What is sent after a challenge: a hello with its proof, between other bytes."""
+
+    hello: n.NodeHello
+    token: str
+    before: bytes = b""
+    after: bytes = b""
+
+    def data(self, nonces: Nonces) -> bytes:
+        head = n.encode_node_message(self.hello)
+        proof = prove_client(self.token, nonces, self.hello.KIND, head)
+        frame = encode_frame(self.hello.KIND, 1, head, len(proof)) + proof
+        return self.before + frame + self.after
 
 
-async def exchange(server: NodeServer, data: bytes) -> bytes:
+def hello(
+    server: NodeServer,
+    *,
+    token: str | None = None,
+    before: bytes = b"",
+    after: bytes = b"",
+    **fields: str,
+) -> Said:
+    message = replace(n.NodeHello("n1", server.info.cookie), **fields)
+    shown = server.listener.token if token is None else token
+    return Said(message, shown, before, after)
+
+
+async def challenge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Nonces:
+    nonce = bytes(NONCE_BYTES)
+    writer.write(encode_frame(m.Meet.KIND, 9, m.encode_message(m.Meet(nonce))))
+    header = await reader.readexactly(FRAME_HEADER_BYTES)
+    head = await reader.readexactly(struct.unpack_from("<I", header, 8)[0])
+    answer = n.decode_node_message(header[3], head)
+    assert isinstance(answer, m.Challenge)
+    return Nonces(nonce, answer.nonce)
+
+
+async def exchange(server: NodeServer, data: bytes | Said) -> bytes:
     """All that the node says before it closes the connection, or nothing more comes."""
     reader, writer = await asyncio.open_connection(server.info.host, server.info.port)
     try:
+        if isinstance(data, Said):
+            data = data.data(await challenge(reader, writer))
         writer.write(data)
         try:
             async with asyncio.timeout(0.5):
@@ -290,19 +282,21 @@ async def test_strangers_learn_nothing_and_change_nothing(
         header.pack(0x4B50, 1, 64, 1, 2**31, 0, 0),
         header.pack(0x4B50, 9, 64, 1, 10, 0, 0) + bytes(10),
         encode_frame(64, 1, bytes(PREAUTH_FRAME_BYTES_MAX)),
-        hello(server)[:-1] + b"\xff",
+        encode_frame(64, 1, bytes(8), 32) + bytes(32),
+        encode_frame(m.Meet.KIND, 1, bytes(8)),
+        hello(server, before=encode_frame(64, 1, b"\xff" * 8)),
         hello(server, token=wrong),
         hello(server, token=""),
-        hello(server, token=wrong) + hello(server),
+        hello(server, token=wrong, after=encode_frame(n.FenceSegment.KIND, 1, fence)),
         hello(server, name="n2"),
         hello(server, cookie="feedfeedfeedfeed"),
-        encode_frame(n.FenceSegment.KIND, 1, fence) + hello(server),
-        hello(server) + encode_frame(200, 2, b""),
-        hello(server) + encode_frame(n.FenceSegment.KIND, 2, fence[:-1]),
-        hello(server) + encode_frame(n.AddBlock.KIND, 2, b"\xff" * 40),
+        hello(server, before=encode_frame(n.FenceSegment.KIND, 1, fence)),
+        hello(server, after=encode_frame(200, 2, b"")),
+        hello(server, after=encode_frame(n.FenceSegment.KIND, 2, fence[:-1])),
+        hello(server, after=encode_frame(n.AddBlock.KIND, 2, b"\xff" * 40)),
     ):
         answer = await exchange(server, data)
-        assert answer != b"(open)", data[:40]
+        assert answer != b"(open)", data
         assert right.encode() not in answer
     assert server.metrics.unauthorized >= 3 and server.metrics.bad_frames >= 8
     # Nobody was fenced, and the connection from before still works.
@@ -401,10 +395,102 @@ async def test_a_flip_in_a_segment_file_is_never_shown_and_never_denied(
     first = await client.read(KEY, 0, durable_block=9)
     assert bytes(first.data) == make_block(0)
     assert (await client.read(KEY, 1, durable_block=9)).found is Found.UNKNOWN
-    assert (await client.read(KEY, 7, durable_block=9)).found is Found.UNKNOWN
+    assert (await client.read(KEY, 7, durable_block=9)).found is Found.ABSENT
     assert server.metrics.damaged_blocks == 1
     assert await add(client, KEY, make_block(1)) is None  # repaired by somebody
     assert bytes((await client.read(KEY, 1, durable_block=2)).data) == make_block(1)
+
+
+async def test_a_segment_file_that_is_gone_is_told_at_the_start(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    data_dir = tmp_path / "n1"
+    path = data_dir / "segments" / file_name(KEY)
+    settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
+    async with serving(data_dir, metadata, **settings) as server, client_of(server) as client:
+        for number in range(3):
+            assert await add(client, KEY, make_block(number)) is None
+        await fill(client, "filler", journals=3)
+        await until(lambda: path.exists() and 0 not in server.owner.journal.numbers)
+        cookie = server.identity.cookie
+    path.unlink()
+
+    async with serving(data_dir, metadata, **settings) as server, client_of(server) as client:
+        assert server.identity.cookie == cookie
+        (words,) = (await client.status())["problems"]
+        assert words == (
+            "segment 0 of log main: its file is gone: blocks below 3 that are not here are unknown"
+        )
+        for block in range(4):
+            recovery = await client.read(KEY, block, fence_epoch=2)
+            assert recovery.found is (Found.UNKNOWN if block < 3 else Found.ABSENT)
+        assert await add(client, KEY, make_block(1), epoch=2) is None
+        assert bytes((await client.read(KEY, 1, durable_block=2)).data) == make_block(1)
+
+
+@pytest.mark.parametrize("log", ["a__b", "a_"])
+async def test_logs_of_all_legal_names_are_flushed(
+    tmp_path: Path, server: NodeServer, client: NetworkNodeClient, log: str
+) -> None:
+    key = SegmentKey(log, 0)
+    assert await add(client, key, make_block(0)) is None
+    await fill(client, "filler", journals=2)
+
+    await until(lambda: (tmp_path / "n1" / "segments" / file_name(key)).exists())
+    assert bytes((await client.read(key, 0, durable_block=1)).data) == make_block(0)
+
+
+@pytest.mark.parametrize("damage", [False, True])
+async def test_a_part_whose_file_cannot_be_used_fails_alone_and_loses_nothing(
+    tmp_path: Path, metadata: MemoryMetadata, damage: bool
+) -> None:
+    """Also if the journal is damaged, and is brought into files before anything else."""
+    data_dir = tmp_path / "n1"
+    settings: dict[str, Any] = {"journal_bytes": SMALL_JOURNAL}
+    async with serving(data_dir, metadata, **settings) as server, client_of(server) as client:
+        assert await add(client, KEY, make_block(0)) is None
+        assert await add(client, SegmentKey("other", 0), make_block(0)) is None
+        old = server.info.cookie
+    if damage:
+        journal = data_dir / "journal" / "journal-0000000000"
+        flip_bit(journal, 60)
+        flip_bit(journal, end_of(journal, make_block(0)) + 20)
+    in_the_way = data_dir / "segments" / file_name(KEY)
+    in_the_way.mkdir()
+
+    async with serving(data_dir, metadata, **settings) as server, client_of(server) as client:
+        assert (server.info.cookie != old) == damage
+        await fill(client, "filler", journals=3)
+        await until(lambda: 0 not in server.owner.journal.numbers)
+        with pytest.raises(Unavailable, match="cannot be used"):
+            await client.read(KEY, 0, durable_block=1)
+        assert isinstance(await add(client, KEY, make_block(1)), Unavailable)
+        (words,) = (await client.status())["problems"]
+        assert "segment 0 of log main" in words and "cannot be used" in words
+        other = await client.read(SegmentKey("other", 0), 0, durable_block=1)
+        assert bytes(other.data) == make_block(0)
+        await until(lambda: server.owner.store.memory_bytes < SMALL_JOURNAL)
+    in_the_way.rmdir()
+
+    async with serving(data_dir, metadata, **settings) as server, client_of(server) as client:
+        assert bytes((await client.read(KEY, 0, durable_block=1)).data) == make_block(0)
+        assert await add(client, KEY, make_block(1)) is None
+        assert (await client.status())["problems"] == []
+
+
+async def test_a_file_that_cannot_be_removed_stays_and_all_else_goes_on(
+    tmp_path: Path, metadata: MemoryMetadata
+) -> None:
+    store = metadata.session()
+    await store.create("/logs/main", manifest(1))
+    in_the_way = tmp_path / "n1" / "segments" / file_name(KEY)
+    in_the_way.mkdir(parents=True)
+
+    async with serving(tmp_path / "n1", metadata) as server, client_of(server) as client:
+        await until(lambda: bool(server.owner.problems(9)))
+        assert "cannot be removed" in (await client.status())["problems"][0]
+        assert await add(client, SegmentKey("main", 1), make_block(0, segment=1)) is None
+    await store.close()
 
 
 def manifest(first_segment: int) -> bytes:
@@ -579,14 +665,51 @@ async def test_a_writer_waits_when_flushes_do_not_keep_up(
     await filling
 
 
-async def test_a_client_bounds_what_is_unanswered(
+async def test_a_writer_goes_on_after_a_flush_that_found_nothing(
     server: NodeServer, client: NetworkNodeClient
 ) -> None:
+    """A trim made room, and a flush had nothing left to do."""
+    assert await add(client, KEY, make_block(0)) is None
+    await server.owner.flush()
+    (connection,) = server.listener.connections
+    connection.halt(node_requests.UNFLUSHED)
+    server.full[connection] = None
+
+    await server.owner.flush()
+
+    assert await add(client, KEY, make_block(1)) is None
+
+
+async def test_a_client_bounds_what_is_unanswered_and_refuses_nothing(
+    server: NodeServer, client: NetworkNodeClient
+) -> None:
+    block = make_block(0, bytes(4 * MIB))
     for connected in (False, True):
-        block = make_block(0, bytes(4 * MIB))
-        outcomes = await add_all(client, [(KEY, block)] * 12)
-        assert outcomes[0] is None and isinstance(outcomes[-1], Overloaded), connected
-    assert await add(client, KEY, block) is None
+        assert await add_all(client, [(KEY, block)] * 12) == [None] * 12, connected
+        assert server.listener.inflight_bytes == 0
+
+
+async def test_a_crowded_node_reads_no_more_and_refuses_nothing(
+    server: NodeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_requests, "SERVER_INFLIGHT_BYTES_MAX", 256 * KIB)
+
+    body = os.urandom(100 * KIB)
+    most = 0
+    halted = ServerConnection.halt
+
+    def halt(connection: ServerConnection, cause: str) -> None:
+        nonlocal most
+        most = max(most, server.listener.inflight_bytes)
+        halted(connection, cause)
+
+    monkeypatch.setattr(ServerConnection, "halt", halt)
+    async with client_of(server) as one, client_of(server) as two:
+        blocks = [(KEY, make_block(number, body)) for number in range(20)]
+        outcomes = await asyncio.gather(add_all(one, blocks), add_all(two, blocks))
+    assert outcomes == [[None] * 20] * 2
+    assert 256 * KIB < most < MIB
+    assert not server.crowded and server.listener.inflight_bytes == 0
 
 
 async def test_a_port_that_is_taken_is_said_clearly(

@@ -61,6 +61,11 @@ class SampleLog:
             at += size
         return found
 
+    def groups(self, segment: int) -> list[tuple[int, int]]:
+        """Bytes [start, end) of each record with a body."""
+        records = self.records(segment)
+        return [(start, end) for start, end in records if end - start > RECORD_HEADER_BYTES]
+
     def open(self, changes: dict[str, bytes] | None = None, *, gone: str = "") -> LogDriver:
         """Open the log with some files changed, or one gone."""
         contents = {**self.contents, **(changes or {})}

@@ -106,13 +106,13 @@ def test_after_a_kill_a_flip_in_the_note_or_behind_it_loses_nothing(noted: Sampl
 
 def test_after_a_kill_without_a_note_only_the_last_write_can_pass_for_a_torn_one() -> None:
     killed = make_sample_log(stop="kill")
-    *earlier, last = killed.records(killed.manifest.segments[-1].id)
+    *earlier, note, last = killed.records(killed.manifest.segments[-1].id)
     name = killed.open_segment
     assert earlier
 
     assert_refused_at_open(killed, name, bits_of(0, earlier[-1][1]))
     last_group = killed.sent.placed[-1]
-    for bit in sampled(last[1], 100, last[0]):
+    for bit in sampled(last[1], 100, note[0]):
         sent = killed.sent.copy()
         sent.placed.pop()
         sent.tail -= last_group.body.count

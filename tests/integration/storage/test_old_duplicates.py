@@ -8,8 +8,8 @@ from harness.driver import LogDriver
 
 from penstock.errors import NotFound, SeqMismatch, StaleInstance
 from penstock.limits import PRODUCER_RECENT_GROUPS
+from penstock.log.core.producers import AppendedGroup
 from penstock.log.core.sequencer import OldDuplicate, SegmentLimits, decide_duplicate
-from penstock.log.core.state import AppendedGroup
 from penstock.log.records import NewEntry
 from penstock.log.storage.reader import find_group
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from random import Random
 
 import pytest
@@ -10,8 +11,10 @@ from harness.driver import ONE_SEGMENT, LogDriver, Sent
 from sample_log import case
 
 from penstock.errors import Damaged
-from penstock.log.record_format import RECORD_HEADER_BYTES
+from penstock.ids import SegmentId
+from penstock.log.record_format import RECORD_HEADER_BYTES, encode_note
 from penstock.log.records import NewEntry, SetKey
+from penstock.log.storage import segment_file
 from penstock.log.storage.segment_file import segment_name
 
 OPEN_SEGMENT = segment_name(0)
@@ -152,7 +155,8 @@ def test_groups_of_one_write_survive_up_to_the_first_torn_one() -> None:
     ends = []
     for number in range(3):
         attempt = driver.send([NewEntry(b"n" * 300, (f"t{number}",))])
-        ends.append(start + (number + 1) * (RECORD_HEADER_BYTES + len(attempt.body.data)))
+        size = RECORD_HEADER_BYTES + len(attempt.body.data)
+        ends.append(start + RECORD_HEADER_BYTES + (number + 1) * size)  # behind a note
     driver.pump()
     groups = driver.sent.placed[-3:]
     disk.kill()
@@ -179,7 +183,8 @@ def test_a_middle_group_that_was_lost_takes_the_later_ones_of_its_write_with_it(
     contents = disk.contents()
     size = RECORD_HEADER_BYTES + len(attempts[0].body.data)
     file = bytearray(contents[OPEN_SEGMENT])
-    file[start + size : start + 2 * size] = bytes(size)
+    second = start + RECORD_HEADER_BYTES + size
+    file[second : second + size] = bytes(size)
 
     sent = before.copy()
     sent.doubtful = list(attempts)
@@ -190,6 +195,96 @@ def test_a_middle_group_that_was_lost_takes_the_later_ones_of_its_write_with_it(
     assert len(reopened.sent.placed) == len(before.placed) + 1
     assert reopened.torn_bytes > 0
     reopened.check()
+
+
+def forged_notes(driver: LogDriver) -> bytes:
+    """All that a client can say of the log: it knows the log's id, and no key."""
+    mark = driver.storage.manifest.log_mark
+    marks = [mark, 0, SEED, 2**64 - 1]
+    notes = [
+        encode_note(lsn=2**40, epoch=epoch, segment=0, time_ms=0, log_mark=mark)
+        for mark in marks
+        for epoch in (1, 2**40)
+    ]
+    return b"".join(notes) + b"PGR1" * 100
+
+
+def test_no_payload_makes_damage_of_a_torn_tail() -> None:
+    """Else a server that was killed in the middle of that write would never start again."""
+    disk = SimDisk()
+    driver = LogDriver(disk, limits=ONE_SEGMENT)
+    driver.claim()
+    driver.append([NewEntry(b"acknowledged", ("t",))])
+    before = driver.sent.copy()
+    start = driver.storage.open_bytes
+    driver.append([NewEntry(forged_notes(driver) + bytes(2000), ("t",))])
+    end = driver.storage.open_bytes
+    disk.kill()
+    contents = disk.contents()
+
+    for size in range(start, end, 97):
+        sent = before.copy()
+        sent.doubtful = [driver.sent.placed[-1]]
+        cut = SimDisk({**contents, OPEN_SEGMENT: contents[OPEN_SEGMENT][:size]})
+        reopened = LogDriver(cut, sent=sent, limits=ONE_SEGMENT)
+        assert reopened.torn_bytes == size - start - (
+            RECORD_HEADER_BYTES if size - start >= 64 else 0
+        )
+        reopened.check()
+
+
+def test_what_a_key_vouches_for_is_damage_whatever_stands_before_it() -> None:
+    disk = SimDisk()
+    driver = LogDriver(disk, limits=ONE_SEGMENT)
+    driver.claim()
+    start = driver.storage.open_bytes + RECORD_HEADER_BYTES
+    driver.append([NewEntry(forged_notes(driver), ("t",))])
+    driver.append([NewEntry(b"acknowledged after it")])
+    disk.kill()
+    disk.damage(OPEN_SEGMENT, start + 20)
+
+    with pytest.raises(Damaged, match="says that it was durable"):
+        driver.reopen()
+
+
+def old_log(monkeypatch: pytest.MonkeyPatch) -> LogDriver:
+    """A killed log of an older version: no key, and no notes but in quiet moments."""
+    disk = SimDisk()
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_file, "SEGMENT_MAGIC", segment_file._OLD_MAGIC)
+        patch.setattr(secrets, "token_bytes", bytes)
+        driver = LogDriver(disk, limits=ONE_SEGMENT)
+        driver.claim()
+        for number in range(3):
+            driver.storage._noted = True
+            driver.append([NewEntry(b"n%d" % number, ("t",))])
+    assert disk.contents()[OPEN_SEGMENT].startswith(b"PSG1")
+    assert disk.contents()[OPEN_SEGMENT][56:64] == bytes(8)
+    disk.kill()
+    return driver
+
+
+def test_a_segment_of_an_older_version_is_read_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = old_log(monkeypatch).reopen()
+
+    assert driver.storage.is_outdated  # as a server does, the next write begins another segment
+    driver.append([NewEntry(b"more", ("t",))])
+    driver.append([NewEntry(b"and more", ("t",))])
+    driver.check()
+    assert driver.disk.open(segment_name(SegmentId(1))).read_at(0, 4) == b"PSG2"
+    assert not driver.storage.is_outdated
+    reopen_and_check(driver)
+
+
+def test_in_a_segment_of_an_older_version_any_later_record_vouches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = old_log(monkeypatch)
+    assert isinstance(driver.disk, SimDisk)
+    driver.disk.damage(OPEN_SEGMENT, driver.disk.contents()[OPEN_SEGMENT].index(b"n1") - 100)
+
+    with pytest.raises(Damaged, match="says that it was durable"):
+        driver.reopen()
 
 
 def test_a_cleanly_stopped_log_that_is_cut_is_damaged_and_not_repaired() -> None:

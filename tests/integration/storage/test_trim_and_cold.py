@@ -233,6 +233,70 @@ def test_cold_copies_equal_the_local_files(cold_driver: LogDriver, tmp_path: Pat
             assert (copies(cold_driver, tmp_path) / name).read_bytes() == local
 
 
+def test_cold_copies_are_for_nobody_else(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    shared.chmod(0o755)
+    before = os.umask(0)
+    try:
+        for root in (tmp_path / "new" / "root", shared):
+            store = FileSystemColdStore(f"file://{root}")
+            (root / "left").mkdir()
+            (root / "left" / "over.new").write_bytes(b"half")
+            for name in ("one/seg", "one/seg", "left/over", "plain"):
+                store.put(name, b"rows of somebody")
+    finally:
+        os.umask(before)
+
+    def mode(path: Path) -> int:
+        return path.stat().st_mode & 0o777
+
+    for root in (tmp_path / "new" / "root", shared):
+        assert mode(root / "one") == 0o700
+        for name in ("one/seg", "left/over", "plain"):
+            assert mode(root / name) == 0o600
+    assert mode(tmp_path / "new" / "root") == 0o700
+    assert mode(shared) == 0o755, "what is there is the user's"
+
+
+def test_copies_that_an_earlier_version_left_open_to_others_are_closed(
+    cold_driver: LogDriver, tmp_path: Path
+) -> None:
+    folder = copies(cold_driver, tmp_path)
+    found = sorted(folder.iterdir())
+    strange, elsewhere = folder / "notes", tmp_path / "cold" / "else" / "seg-1"
+    elsewhere.parent.mkdir()
+    link = folder / "seg-link"
+    link.symlink_to(elsewhere)
+    for path in (strange, elsewhere):
+        path.write_text("somebody's")
+    for path in (*found, strange, elsewhere):
+        path.chmod(0o644)
+
+    FileSystemColdStore((tmp_path / "cold").as_uri())
+
+    assert len(found) >= 4
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (strange, elsewhere)} == {0o644}, "not ours"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://AKIAKEY:ses/ame@bucket/p",
+        "s3://AKIAKEY:ses%2Fame@bucket/p?nonsense=sesame",
+        "nothing://AKIAKEY:sesame@bucket/p",
+    ],
+)
+def test_a_cold_store_that_cannot_be_used_shows_no_secret(uri: str) -> None:
+    with pytest.raises(BadConfig, match=r"cold store \w+://") as caught:
+        FileSystemColdStore(uri)
+
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+    for secret in ("AKIAKEY", "ses"):
+        assert secret not in str(caught.value)
+
+
 def test_after_the_local_files_are_dropped_reads_come_from_the_cold_store(
     cold_driver: LogDriver,
 ) -> None:
@@ -375,7 +439,7 @@ def test_cold_segments_without_a_cold_store_are_named(cold_driver: LogDriver) ->
 def test_a_cold_copy_is_synced_before_it_counts(
     tmp_path: Path, cold: FileSystemColdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File first, then its name: only then may the local file go."""
+    """The place, the file, then its name: only then may the local file go."""
     synced: list[str] = []
     real_fsync = os.fsync
 
@@ -386,7 +450,7 @@ def test_a_cold_copy_is_synced_before_it_counts(
     monkeypatch.setattr(os, "fsync", recording)
     cold.put("copy", b"content")
 
-    assert synced == ["copy.new", "cold"]
+    assert synced == [tmp_path.name, "copy.new", "cold"]
     assert (tmp_path / "cold" / "copy").read_bytes() == b"content"
 
 

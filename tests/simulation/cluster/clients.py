@@ -174,7 +174,7 @@ class Writer(Client):
 
     def _entry(self, index: int) -> NewEntry:
         random = self.world.random
-        size = random.choice((0, 10, 60, 300))
+        size = random.choice((0, 10, 60, 300)) * self.world.swarm.payload_factor
         payload = f"{self.name}/{self.world.unique()}/{index}/".encode() + b"." * size
         tags = tuple(random.sample(TAGS, random.choice((0, 1, 1, 2, 5))))
         kind = Kind.MARKER if random.random() < 0.1 else Kind.DATA
@@ -211,7 +211,7 @@ class Counter(Client):
         self._attempts += 1
         now = None if value is None else value.data
         count = 0 if now is None else int(now.split(b"/")[0])
-        new = f"{count + 1}/{world.unique()}".encode()
+        new = f"{count + 1}/{world.unique()}".encode().ljust(world.swarm.value_bytes, b"/")
         payload = f"{self.name}/{world.unique()}/".encode()
         ended = await self.submit(
             appender,

@@ -8,15 +8,19 @@ operations on its disk.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.disk import SimDisk
 
-from penstock.errors import PenstockError, Unavailable, Unknown
+from penstock.errors import Damaged, PenstockError, Unavailable, Unknown
 from penstock.log.node.config import NodeConfig
-from penstock.log.node.segment_store import file_name
+from penstock.log.node.journal import journal_name
+from penstock.log.node.journal_format import HEAD_BYTES, decode_head, find_format
+from penstock.log.node.segment_store import file_name, parse_file_name
 from penstock.log.node.server import NodeDisks, NodeServer
+from penstock.log.replication.manifest import SegmentKey
 from simulation.kernel import JobQueue, Process
 from simulation.log.machine import CrashPoint, MachineDisk
 
@@ -44,6 +48,29 @@ class NodeWriter(JobQueue):
     def do_now(self) -> None:
         """Do the write that is under way: the process ends in it, or after it."""
         self._works[0]()
+
+
+class Place(NamedTuple):
+    """Bytes of a block on a disk."""
+
+    key: SegmentKey
+    block: int
+    #: Of the file.
+    name: str
+    position: int
+    size: int
+
+
+def _synced_bytes(journal: bytes) -> int:
+    """How much of a journal its own records say to be synced."""
+    format = find_format(journal)
+    synced, at = 0, 0
+    with suppress(Damaged):
+        while True:
+            head = decode_head(journal, at, format)
+            synced = max(synced, head.synced)
+            at += head.size
+    return synced
 
 
 class SimNode:
@@ -155,7 +182,8 @@ class SimNode:
 
     def _draw_crash_point(self, power_cut: bool) -> CrashPoint:
         random = self._world.random
-        after = random.randrange(OPERATIONS_MAX)
+        # Mostly between a write and its fsync: what is torn is torn there.
+        after = random.choice((1, 1, *range(OPERATIONS_MAX)))
         return CrashPoint(after, power_cut=power_cut, done=random.random() < 0.5)
 
     def cut_power_soon(self) -> None:
@@ -189,18 +217,56 @@ class SimNode:
 
     def damage_block(self) -> bool:
         """One block in a file goes bad; False if there is none that could."""
-        if not self.is_ready or self.server is None:
+        places = self.places_in_files()
+        if not places:
             return False
-        store = self.server.owner.store
-        places = [
-            (key, extent)
-            for key, part in store._parts.items()
+        place = self._world.random.choice(places)
+        self._data.damage(place.name, place.position + place.size - 1)
+        self._world.lost_block(self, place.key, place.block)
+        return True
+
+    def places_in_files(self) -> list[Place]:
+        if not self.is_ready or self.server is None:
+            return []
+        return [
+            Place(key, extent.block, file_name(key), extent.position, extent.size)
+            for key, part in self.server.owner.store._parts.items()
             for extent in map(part.index.find, part.index._blocks)
             if extent is not None
         ]
-        if not places:
-            return False
-        key, extent = self._world.random.choice(places)
-        self._data.damage(file_name(key), extent.position + extent.size - 1)
-        self._world.lost_block(self, key, extent.block)
-        return True
+
+    def places_in_journals(self) -> list[Place]:
+        """Records of blocks that are nowhere else, with their heads; later ones vouch for them."""
+        if not self.is_ready or self.server is None:
+            return []
+        parts = self.server.owner.store._parts.values()
+        records = [record for part in parts for record in part.memory.values()]
+        found = []
+        for number in self.server.owner.journal.numbers:
+            name = journal_name(number)
+            data = self._data.durable(name)
+            vouched = _synced_bytes(data)
+            for record in records:
+                at = data.find(bytes(record.data), 0, vouched)
+                if at >= 0:
+                    head = HEAD_BYTES + len(record.key.log)
+                    size = head + len(record.data)
+                    found.append(Place(record.key, record.block, name, at - head, size))
+        return found
+
+    def flip_bit(self, place: Place) -> None:
+        random = self._world.random
+        position = place.position + random.randrange(place.size)
+        self._data.damage(place.name, position, 1 << random.randrange(8))
+        self._world.lost_block(self, place.key, place.block)
+
+    def files(self) -> list[SegmentKey]:
+        """Parts that have a file."""
+        return [key for name in self._data.names() if (key := parse_file_name(name)) is not None]
+
+    def lose_file(self, key: SegmentKey) -> None:
+        """The process ends, and when it comes back a file is not there any more."""
+        self.stop(power_cut=False)
+        if self._data.exists(file_name(key)):
+            self._data.remove(file_name(key))
+            self._data.sync_dir()

@@ -1,13 +1,14 @@
 """What the simulator looks at inside the shipped code, for as long as a world runs.
 
-Nothing is changed by it: each function is called as before, and the world is told.
+Each function is called as before, and the world is told; but a node may refuse blocks as one of an
+older version would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,8 @@ from penstock.log.client.appender_core import AppenderCore
 from penstock.log.core.tails import Deliver
 from penstock.log.node import server as node_server
 from penstock.log.node.journal import RecoveredJournal
+from penstock.log.node.requests import NodeRequests
+from penstock.log.node.server import NodeServer
 from penstock.log.pairing import PairedConnection
 from penstock.log.proxy.auditor import Auditor
 from penstock.log.proxy.claims import Claims
@@ -32,6 +35,7 @@ from penstock.log.replication.node_core import NodeCore, NodeWrite
 from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.served_log import Outcome, SequencedLog
 from penstock.log.storage.disk import Disk
+from penstock.wire.frames import Frame
 from simulation.kernel import Process
 from simulation.kernel.shipped import Tap, asked, causes_of, overheard, tapped, told
 
@@ -74,8 +78,15 @@ def observed(world: ClusterWorld) -> Iterator[None]:
             if words in str(error):
                 world.count(what)
 
+    def asked_for_room(has_room: bool, *_: object) -> None:
+        if not has_room:
+            world.count("block waited for room")
+
     taps: list[tuple[Any, str, Tap]] = [
         (NodeCore, "written", asked(written)),
+        (NodeRequests, "_add", _refusals(world)),
+        (NodeServer, "thinned", asked(lambda node: world.count("crowded node read on"))),
+        (PairedConnection, "_has_room", told(asked_for_room)),
         (node_server, "recover_journal", told(recovered)),
         (SequencedLog, "_tell", asked(answered)),
         (LogRequests, "deliver", asked(delivered)),
@@ -87,6 +98,24 @@ def observed(world: ClusterWorld) -> Iterator[None]:
     ]
     with tapped(taps), overheard(world.scheduler, _is_foreseen):
         yield
+
+
+def _refusals(world: ClusterWorld) -> Tap:
+    """A node of an older version refuses a block when it holds too many; one at least it takes."""
+    limit = world.swarm.refuse_bytes
+
+    def tap(add: Callable[..., None]) -> Callable[..., None]:
+        def tapped(requests: NodeRequests, frame: Frame) -> None:
+            if limit and requests._listener.inflight_bytes > limit:
+                world.count("node refused a block")
+                error = Overloaded("too many bytes of unanswered blocks")
+                requests._connection.fail(frame.request, error)
+            else:
+                add(requests, frame)
+
+        return tapped
+
+    return tap
 
 
 def _is_foreseen(record: logging.LogRecord) -> bool:

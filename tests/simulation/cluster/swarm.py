@@ -13,11 +13,12 @@ from enum import StrEnum
 from random import Random
 
 from penstock.log.client import appender_core, client, cluster, reader
-from penstock.log.core import state, tails
+from penstock.log.core import producers, tails
 from penstock.log.node import client as node_client
 from penstock.log.node import config as node_config
 from penstock.log.node import owner as node_owner
 from penstock.log.node import registration
+from penstock.log.node import requests as node_requests
 from penstock.log.proxy import (
     auditor,
     block_source,
@@ -43,6 +44,7 @@ class Fault(StrEnum):
     BREAK = "connection broken"
     CUT = "cut"  # both ways, between two machines or around one
     ONE_WAY = "one-way cut"
+    HALF_OPEN = "half open"  # a connection drops all, one way or both, and nobody is ever told
     NODE_KILL = "node killed"  # what was written stays
     NODE_POWER = "node power cut"  # what was not synced may be lost or torn
     ALL_POWER = "power cut of all nodes"
@@ -59,8 +61,14 @@ class Fault(StrEnum):
     META_REPLY = "metadata reply lost"
     META_REQUEST = "metadata request lost"
     CLOCK = "clock jump"
+    TWO_FLIPS = "a bit flipped on each of two nodes"  # in different blocks of one segment
+    FILE_GONE = "segment file vanished"
 
 
+#: Faults that only the worlds of their own protocol have.
+_LOSSES = (Fault.TWO_FLIPS, Fault.FILE_GONE)
+_COMMON = tuple(kind for kind in Fault if kind not in (*_LOSSES, Fault.HALF_OPEN))
+_HALF_OPEN_ODDS = 0.2
 #: Bounds of the mean time between two faults of a kind, in seconds.
 _MEAN_SECONDS = (0.2, 4.0)
 #: Ensemble, write quorum, ack quorum; and how many nodes there are at least.
@@ -122,6 +130,15 @@ class ClusterSwarm:
     window_groups: int = 16
     recent_groups: int = 32
     coalesce_bytes: int = 512 << 10
+    # Large groups and a large state: payloads and values, and the limits that they meet.
+    payload_factor: int = 1
+    value_bytes: int = 0
+    link_bytes: int = 32 << 20
+    log_bytes: int = 16 << 20
+    node_bytes: int = 256 << 20
+    block_cost_bytes: int = 0
+    #: Nodes refuse blocks when they hold more unanswered bytes, as an older version does; 0: never.
+    refuse_bytes: int = 0
 
     @property
     def expendable(self) -> int:
@@ -189,7 +206,7 @@ def draw_swarm(random: Random) -> ClusterSwarm:
     )
 
 
-def draw_faults(random: Random, kinds: tuple[Fault, ...] = tuple(Fault)) -> dict[Fault, float]:
+def draw_faults(random: Random, kinds: tuple[Fault, ...] = _COMMON) -> dict[Fault, float]:
     chosen = draw_kinds(random, kinds, none=0.05, each=0.35)
     return {kind: draw_mean(random, _MEAN_SECONDS) for kind in chosen}
 
@@ -200,6 +217,7 @@ def small_limits(swarm: ClusterSwarm) -> AbstractContextManager[None]:
         (owned_log, "PIECE_BYTES", swarm.piece_bytes),
         (owned_log, "SNAPSHOT_BYTES", swarm.snapshot_bytes),
         (owned_log, "SNAPSHOT_FACTOR", 1),
+        (owned_log, "BLOCK_COST_BYTES", swarm.block_cost_bytes),
         (housekeeping, "PIECE_BYTES", swarm.piece_bytes),
         (open_log, "SNAPSHOT_BYTES", swarm.snapshot_bytes),
         (open_log, "WRITES_MAX", swarm.writes_max),
@@ -211,11 +229,14 @@ def small_limits(swarm: ClusterSwarm) -> AbstractContextManager[None]:
         (tails, "RECENT_BYTES", swarm.recent_bytes),
         (appender_core, "WINDOW_GROUPS", swarm.window_groups),
         (appender_core, "COALESCE_BYTES", swarm.coalesce_bytes),
-        (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+        (producers, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
         (reader, "CREDIT_BYTES_DEFAULT", swarm.credit_bytes),
         # A silent peer is given up soon: seconds of a world are few.
         (client, "CONNECT_SECONDS", 2.0),
         (cluster, "PULSE_SECONDS", 0.6),
+        (node_client, "INFLIGHT_BYTES_MAX", swarm.link_bytes),
+        (node_requests, "SERVER_INFLIGHT_BYTES_MAX", swarm.node_bytes),
+        (open_log, "LOG_INFLIGHT_BYTES_MAX", swarm.log_bytes),
         (node_client, "CONNECT_SECONDS", 1.0),
         (node_client, "REQUEST_SECONDS", 1.0),
         (node_client, "SILENCE_SECONDS", 0.8),
@@ -263,6 +284,16 @@ _METADATA_FAULTS = (Fault.META_CUT, Fault.META_EXPIRE, Fault.META_REPLY, Fault.M
 
 def draw_for(protocol: str, random: Random) -> ClusterSwarm:
     """A swarm that stresses one protocol of the replicated log (reliability 2.3)."""
+    swarm = _draw_for(protocol, random)
+    # Drawn apart: worlds without it are what their seeds made of them before it was known.
+    apart = Random(repr(swarm))
+    if apart.random() >= _HALF_OPEN_ODDS:
+        return swarm
+    half_open = {Fault.HALF_OPEN: draw_mean(apart, _MEAN_SECONDS)}
+    return replace(swarm, mean_seconds=swarm.mean_seconds | half_open)
+
+
+def _draw_for(protocol: str, random: Random) -> ClusterSwarm:
     drawn = draw_swarm(random)
     match protocol:
         case "P1":  # append, ack quorum, LAC: one owner, and nodes that fail in all their ways
@@ -302,4 +333,49 @@ def draw_for(protocol: str, random: Random) -> ClusterSwarm:
                 late_odds=random.choice((0.3, 1.0)),
                 pace_seconds=0.05,
             )
+        case "losses":
+            return _draw_losses(random, drawn)
+        case "limits":
+            return _draw_limits(random, drawn)
     raise ValueError(protocol)
+
+
+def _draw_losses(random: Random, drawn: ClusterSwarm) -> ClusterSwarm:
+    """Two damaged copies, vanished files: owners and nodes come and go."""
+    faults = draw_faults(random, (*_NODE_FAULTS, *_OWNER_FAULTS))
+    losses = {kind: draw_mean(random, (0.2, 1.0)) for kind in _LOSSES}
+    rule = replace(drawn.replication, segment_bytes=random.choice((1000, 64000)))
+    return replace(
+        drawn,
+        mean_seconds=faults | losses,
+        replication=rule,
+        journal_bytes=random.choice((300, 1000, 1 << 20)),
+        operations=random.randint(8, 20),
+    )
+
+
+def _draw_limits(random: Random, drawn: ClusterSwarm) -> ClusterSwarm:
+    """Large groups and a large state: every limit on bytes in flight is met."""
+    faults = draw_faults(random, (*_NODE_FAULTS, *_OWNER_FAULTS))
+    return replace(
+        drawn,
+        mean_seconds=faults,
+        writers=3,
+        counters=1,
+        operations=random.randint(8, 16),
+        pace_seconds=0.02,
+        timeout_seconds=30.0,  # where one block is under way at a time, all is slow
+        piece_bytes=200,
+        snapshot_bytes=random.choice((400, 3000)),
+        writes_max=16,
+        window_groups=16,
+        recent_groups=32,
+        payload_factor=random.choice((1, 20)),
+        value_bytes=random.choice((0, 2000, 4000)),
+        # A block counts for 2 KiB more than it has.
+        link_bytes=random.choice((1, 6000, 20_000)),
+        log_bytes=random.choice((1, 4000, 16 << 20)),
+        node_bytes=random.choice((6000, 20_000, 256 << 20)),
+        refuse_bytes=random.choice((0, 0, 6000, 20_000)),
+        block_cost_bytes=random.choice((0, 200)),
+    )

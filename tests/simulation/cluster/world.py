@@ -26,6 +26,7 @@ from penstock.log.proxy.owned_log import OwnedLog
 from penstock.log.records import Appended, Entry
 from penstock.log.replication.manifest import SegmentKey, decode_log_manifest
 from penstock.log.replication.node_core import AddRecord, Record
+from penstock.log.replication.quorum import replicas
 from penstock.log.storage.reader import find_time, read_last, read_piece
 from simulation.checkers import Violation, check_all
 from simulation.cluster import clients
@@ -39,7 +40,7 @@ from simulation.cluster.clients import (
     Writer,
 )
 from simulation.cluster.metadata import SimMetadata
-from simulation.cluster.nodes import SimNode
+from simulation.cluster.nodes import Place, SimNode
 from simulation.cluster.observers import observed
 from simulation.cluster.proxies import SimProxy
 from simulation.cluster.swarm import ClusterSwarm, Fault, draw_swarm, small_limits
@@ -51,7 +52,7 @@ from simulation.kernel import (
     WallClock,
     seeded_secrets,
 )
-from simulation.kernel.seeded import SeededWorld
+from simulation.kernel.seeded import SeededWorld, collected_at_the_end
 from simulation.log.story import FinalLog, Story
 
 if TYPE_CHECKING:
@@ -176,6 +177,11 @@ class ClusterWorld(SeededWorld[Fault]):
         """R46: no power cut looks like damage; after a failed fsync (R48) anything may."""
         node = self.nodes[self._node_names[machine]]
         self.wrote(machine, tuple(journal.adds))
+        if journal.lost:
+            self.count("block lost in a journal")
+        for key, block in journal.lost:
+            if (key, block, node.name) not in self._lost and not node.is_sync_failed:
+                self.fail(f"{node.name} takes a power cut for damage of block {block} of {key}")
         if journal.torn_bytes:
             self.count("journal torn")
         if journal.damage and not node.is_sync_failed:
@@ -215,7 +221,8 @@ class ClusterWorld(SeededWorld[Fault]):
     def _inside(self) -> Iterator[None]:
         try:
             with small_limits(self.swarm), seeded_secrets(self.random), observed(self):
-                yield
+                with collected_at_the_end():
+                    yield
                 self.scheduler.check()
         finally:
             self.scheduler.close()
@@ -321,6 +328,8 @@ class ClusterWorld(SeededWorld[Fault]):
         match kind:
             case Fault.BREAK:
                 happened = self._break_one()
+            case Fault.HALF_OPEN:
+                happened = self._half_open_one()
             case Fault.CUT | Fault.ONE_WAY:
                 self._cut_some(kind, node, proxy)
             case Fault.NODE_KILL:
@@ -344,6 +353,10 @@ class ClusterWorld(SeededWorld[Fault]):
                 node.fail_sync_soon()
             case Fault.NODE_WIPE | Fault.NODE_DAMAGE:
                 happened = self._lose_disk(kind)
+            case Fault.TWO_FLIPS:
+                happened = self._flip_two()
+            case Fault.FILE_GONE:
+                happened = self._lose_file(node)
             case Fault.PROXY_KILL:
                 happened = proxy.process is not None
                 proxy.kill()
@@ -369,6 +382,15 @@ class ClusterWorld(SeededWorld[Fault]):
             return False
         late = self.random.random() < self.swarm.late_odds
         self.random.choice(list(self.network.connections.values())).reset(late=late)
+        return True
+
+    def _half_open_one(self) -> bool:
+        """Between a client and a proxy, or a proxy and a node: it stays so, whatever is mended."""
+        if not self.network.connections:
+            return False
+        to_server, to_client = self.random.choice(((True, True), (True, False), (False, True)))
+        victim = self.random.choice(list(self.network.connections.values()))
+        victim.half_open(to_server=to_server, to_client=to_client)
         return True
 
     def _cut_some(self, kind: Fault, node: SimNode, proxy: SimProxy) -> None:
@@ -403,6 +425,64 @@ class ClusterWorld(SeededWorld[Fault]):
         self._lost_disk(node)
         if not was_up:
             self.after(0.1, node.start)
+        return True
+
+    def _may_lose(self, node: SimNode, key: SegmentKey, block: int) -> bool:
+        """Another node that may not lose its disk has a good copy, and readers know of it."""
+        manifest = self.ledger.manifest
+        segment = None if manifest is None else manifest.find(key.segment)
+        if segment is None:
+            return False
+        holders = self.ledger.copies.get((key, block), set())
+        for member in replicas(segment, block, key.part):
+            other = self.nodes[member.partition(":")[0]]
+            is_good = (key, block, other.name) not in self._lost and not other.is_sync_failed
+            if other is node or other.name in self.expendable or other.name not in holders:
+                continue
+            if is_good:
+                return True
+        return False
+
+    def _flip_two(self) -> bool:
+        """A bit of a block on one node, and of another block of the segment on another node."""
+        places = [
+            (node, place)
+            for node in self.nodes.values()
+            for place in node.places_in_files() + node.places_in_journals()
+            if self._may_lose(node, place.key, place.block)
+        ]
+        by_key: dict[SegmentKey, list[tuple[SimNode, Place]]] = {}
+        for node, place in places:
+            by_key.setdefault(place.key, []).append((node, place))
+        pairs = [
+            ((one, first), (two, second))
+            for one, first in places
+            for two, second in by_key[first.key]
+            if one is not two and first.block != second.block
+        ]
+        if not pairs:
+            return False
+        for node, place in self.random.choice(pairs):
+            node.flip_bit(place)
+            self.count("bit flipped in a " + ("journal" if "journal" in place.name else "file"))
+        return True
+
+    def _lose_file(self, node: SimNode) -> bool:
+        held: dict[SegmentKey, list[int]] = {}
+        for (key, block), names in self.ledger.copies.items():
+            if node.name in names:
+                held.setdefault(key, []).append(block)
+        keys = [
+            key
+            for key in node.files()
+            if key in held and all(self._may_lose(node, key, block) for block in held[key])
+        ]
+        if not keys:
+            return False
+        key = self.random.choice(keys)
+        for block in held[key]:
+            self.lost_block(node, key, block)
+        node.lose_file(key)
         return True
 
     def _pause(self, paused: SimNode | SimProxy, seconds_max: float) -> bool:

@@ -28,9 +28,9 @@ A world makes a scheduler, a network and processes, and lets them run:
     scheduler.close()
 
 Faults: `process.kill(lose=..., silent=...)`, `pause()` and `resume()`; `network.cut(a, b)` and
-`mend(a, b)` one way each; `connection.reset(late=...)`, `go_silent()`, `hold()` and `release()` of
-any of `network.connections`; `network.heal()` mends all of it. `NetworkOdds` says how long bytes
-take, how often they are split, and how late they may arrive.
+`mend(a, b)` one way each; `connection.reset(late=...)`, `go_silent()`, `half_open()`, `hold()` and
+`release()` of any of `network.connections`; `network.heal()` mends all of it but what is half open.
+`NetworkOdds` says how long bytes take, how often they are split, and how late they may arrive.
 
 `WallClock(scheduler).wall_ms` is for code that takes a `wall_ms` callable; `jump` sets it.
 `JobPool(process)` stands for a pool of threads that a shell makes for itself, `JobQueue(process)`

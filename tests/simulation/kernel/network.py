@@ -4,7 +4,8 @@ Owns what is in flight. Bytes written at one moment travel together, are split a
 arrive in order after a random delay. While the way from one machine to another is cut, what is sent
 waits, as TCP would let it. A connection ends for its two sides at different times. What a client
 sent before the end may be lost, or lie in a buffer and reach the server long after the client has
-connected again and sent everything once more (*late*).
+connected again and sent everything once more (*late*). A connection may be dead and nobody is told:
+then one direction of it, or both, drops everything (*half open*).
 Law: within one connection and direction, what arrives is a prefix of what was sent, in order.
 """
 
@@ -73,6 +74,7 @@ class Pipe:
         self._last = 0.0
         self._generation = 0
         self._is_held = False
+        self._is_dead = False
         self._is_over = False
         self._unread_bytes = 0
 
@@ -92,6 +94,8 @@ class Pipe:
         if self._is_over:
             return
         self._unread_bytes += len(data)
+        if self._is_dead:
+            return
         if self._newest is not None and self._written_at == self._scheduler.now:
             self._newest += data
             return
@@ -100,6 +104,8 @@ class Pipe:
         self._send(self._newest)
 
     def _send(self, packet: bytearray | _End) -> None:
+        if self._is_dead:
+            return
         self._flying.append(packet)
         if self._way in self._network.cuts:
             self._network.held[self] = None
@@ -176,6 +182,11 @@ class Pipe:
     def release(self) -> None:
         self._is_held = False
         self.flush()
+
+    def die(self) -> None:
+        """What was sent, and whatever will be, never arrives; not even an end does."""
+        self.lose()
+        self._is_dead = True
 
     def flush(self) -> None:
         """What was held back goes on its way, if it can."""
@@ -285,6 +296,15 @@ class Connection:
         self.note(True, "goes silent")
         self.network.connections.pop(self.number, None)
         self.network.silent.append(self)
+
+    def half_open(self, *, to_server: bool = True, to_client: bool = True) -> None:
+        """From now on these directions drop everything. No healing tells either side."""
+        self.note(to_server, f"is half open to_server={to_server} to_client={to_client}")
+        if to_server:
+            self.to_server.die()
+        if to_client:
+            self.to_client.die()
+        self.network.connections.pop(self.number, None)
 
     def hold(self, *, to_server: bool = True) -> None:
         """From now on nothing arrives, until `release`."""

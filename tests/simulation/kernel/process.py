@@ -30,9 +30,15 @@ class SimTask(asyncio.Task[T]):
     """Hashed by its number: sets of tasks then have the same order in every process (I21)."""
 
     serial = 0
+    #: `asyncio.gather` looks at it, but may do so only when the others have ended, too.
+    is_gathered = False
 
     def __hash__(self) -> int:
         return self.serial
+
+    def add_done_callback(self, fn: Any, /, *, context: Any = None) -> None:
+        self.is_gathered |= getattr(fn, "__qualname__", "").startswith("gather.")
+        super().add_done_callback(fn, context=context)
 
 
 class SimFuture(asyncio.Future[T]):
@@ -180,7 +186,9 @@ class Process(asyncio.BaseEventLoop):
         """A task has failed, and nobody has asked how it ended: the world ends. To be called when
         nothing is ready to happen, or those who wait would not have heard yet."""
         for task in sorted(self._tasks, key=lambda task: task.serial):
-            if task.done() and not task.cancelled() and task._log_traceback:
+            if task.is_gathered or not task.done() or task.cancelled():
+                continue
+            if task._log_traceback:
                 self.scheduler.fail(self, task.exception(), f"in {task}, which nobody looks at")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -259,9 +267,6 @@ class Process(asyncio.BaseEventLoop):
         host: str,
         port: int,
         *,
-        ssl: None = None,
-        ssl_handshake_timeout: float | None = None,
-        ssl_shutdown_timeout: float | None = None,
         backlog: int = 100,
     ) -> SimServer:
         assert self.scheduler.network is not None

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import PenstockError, Retryable, Unknown
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Endpoint
 from penstock.log.records import NewEntry, Value
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 #: Pause before a producer is opened again that could not be opened.
 _OPEN_SECONDS = 0.05
-
-
-async def _resolve() -> Endpoint:
-    return Endpoint(HOST, PORT, TOKEN)
 
 
 class Client:
@@ -48,11 +44,14 @@ class Client:
             self._log = self.process.create_task(self._connect())
         return await asyncio.shield(self._log)
 
+    async def _resolve(self) -> Endpoint:
+        return Endpoint(HOST, PORT, TOKEN, pulse_seconds=self.world.swarm.pulse_seconds)
+
     async def _connect(self) -> AsyncLog:
         seconds = self.world.swarm.timeout_ms / 1000
         while True:
             try:
-                log = await AsyncLog.connect(_resolve, name=self.name, timeout=seconds)
+                log = await AsyncLog.connect(self._resolve, name=self.name, timeout=seconds)
             except Retryable:
                 continue
             assert log.welcome is not None
@@ -71,7 +70,7 @@ class Client:
             op = ClaimOp(self.name, world.now_us, world.story.known_lsn)
             try:
                 appender = await log.appender(name)
-            except Retryable as error:
+            except (Retryable, Unknown) as error:
                 self.told(error)
                 world.count("claim failed")
                 await asyncio.sleep(_OPEN_SECONDS)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.errors import Retryable, Trimmed
+from penstock.errors import Retryable, Trimmed, Unknown
 from penstock.log.client.reader import AsyncReader
 from simulation.log import operations
 from simulation.log.clients import Client
@@ -140,5 +140,5 @@ class Trimmer:
             lsn = world.random.randint(limit // 2, limit)
             try:
                 await operations.trim(world, self._client.name, log, lsn)
-            except Retryable as error:
+            except (Retryable, Unknown) as error:
                 self._client.told(error)

@@ -7,7 +7,7 @@ slice and fall behind as gigabytes would.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from random import Random
@@ -16,8 +16,9 @@ from harness import disk
 
 from penstock import config
 from penstock.log.client import appender_core
+from penstock.log.client import client as client_module
 from penstock.log.client import reader as client_reader
-from penstock.log.core import state, tails
+from penstock.log.core import producers, tails
 from penstock.log.core.sequencer import Sequencer
 from penstock.log.server import owner, server
 from penstock.log.serving import group_commit
@@ -40,12 +41,17 @@ class Fault(StrEnum):
     SLOW_DISK = "slow disk"  # writes take much longer for a while
     CLEAN_STOP = "clean stop"  # the server is stopped as an operator would
     READ_ERROR = "read error"  # one read for a subscription fails
+    HALF_OPEN = "half open"  # a connection drops all, one way or both, and nobody is ever told
 
 
 #: How often quiet readers hear of progress: a little less often than in earnest, to save steps.
 _PROGRESS_MS = 30
 #: Bounds of the mean time between two faults of a kind, in milliseconds.
 _MEAN_MS = (150, 3000)
+_HALF_OPEN_ODDS = 0.25
+#: In earnest it is longer than most worlds last.
+_PULSE_SECONDS = 0.3
+_DEAF_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,24 @@ class Swarm:
     index_cache_bytes: int = 64 << 20
     file_cache_count: int = 64
 
+    @property
+    def pulse_seconds(self) -> float:
+        """See `Endpoint.pulse_seconds`."""
+        has_dead = Fault.HALF_OPEN in self.mean_ms
+        return _PULSE_SECONDS if has_dead else client_module.PULSE_SECONDS
+
 
 def draw_swarm(random: Random) -> Swarm:
+    swarm = _draw_swarm(random)
+    # Drawn apart: worlds without it are what their seeds made of them before it was known.
+    apart = Random(repr(swarm))
+    if apart.random() < _HALF_OPEN_ODDS:
+        mean_ms = {**swarm.mean_ms, Fault.HALF_OPEN: int(draw_mean(apart, _MEAN_MS))}
+        return replace(swarm, mean_ms=mean_ms)
+    return swarm
+
+
+def _draw_swarm(random: Random) -> Swarm:
     window = random.choice((2, 4, 16))
     return Swarm(
         mean_ms=_draw_faults(random),
@@ -142,7 +164,8 @@ def draw_swarm(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> dict[Fault, int]:
-    kinds = draw_kinds(random, list(Fault), none=0.06, each=0.4)
+    known = [kind for kind in Fault if kind is not Fault.HALF_OPEN]
+    kinds = draw_kinds(random, known, none=0.06, each=0.4)
     return {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds}
 
 
@@ -157,6 +180,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (owner, "HOUSEKEEPING_SECONDS", swarm.housekeeping_ms / 1000),
         (owner, "PROGRESS_MS", _PROGRESS_MS),
         (group_commit, "INLINE_SECONDS", 1.0),
+        (client_module, "DEAF_SECONDS", _DEAF_SECONDS),
         (client_reader, "CREDIT_BYTES_DEFAULT", swarm.credit_bytes),
         (disk, "SECTOR_BYTES", swarm.sector_bytes),
         (tails, "RECENT_BYTES", swarm.recent_bytes),
@@ -165,7 +189,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (reader, "PROBE_BYTES", swarm.probe_bytes),
         (appender_core, "WINDOW_GROUPS", swarm.window_groups),
         (appender_core, "COALESCE_BYTES", swarm.coalesce_bytes),
-        (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+        (producers, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
         (recover, "_REWRITE_BYTES", swarm.rewrite_bytes),
         (log_storage, "INDEX_CACHE_BYTES", swarm.index_cache_bytes),
         (log_storage, "FILE_CACHE_COUNT", swarm.file_cache_count),

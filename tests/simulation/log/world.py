@@ -27,7 +27,8 @@ from penstock.log.storage.verify import verify_log
 from simulation.checkers import Violation, check_all
 from simulation.checkers.evidence import is_retirement
 from simulation.kernel import Network, NetworkOdds, Stuck, WallClock, seeded_secrets
-from simulation.kernel.seeded import SeededWorld
+from simulation.kernel.network import Connection
+from simulation.kernel.seeded import SeededWorld, collected_at_the_end
 from simulation.log.clients import Client
 from simulation.log.lives import ServerLives
 from simulation.log.machine import CrashPoint, MachineDisk, MemoryColdStore
@@ -84,7 +85,8 @@ class World(SeededWorld[Fault]):
         """The limits, secrets and taps of this world are in force."""
         with small_limits(self.swarm), seeded_secrets(self.random), taps(self):
             try:
-                yield
+                with collected_at_the_end():
+                    yield
                 self.scheduler.check()
             finally:
                 self.scheduler.close()
@@ -220,6 +222,8 @@ class World(SeededWorld[Fault]):
         server, random = self.server, self.random
         if kind in (Fault.CUT, Fault.LATE):
             return self._cut_one(late=kind is Fault.LATE)
+        if kind is Fault.HALF_OPEN:
+            return self._half_open_one()
         if kind is Fault.CLOCK:
             self.clock.jump(random.choice((-1, 1)) * random.choice(_JUMPS_MS))
             return True
@@ -245,12 +249,23 @@ class World(SeededWorld[Fault]):
         return True
 
     def _cut_one(self, *, late: bool) -> bool:
-        """Cut a random live connection, of the unlucky client if it has one."""
-        victims = list(self.network.connections.values())
-        unlucky = [each for each in victims if each.client == self.swarm.unlucky]
+        victims = self._victims()
         if victims:
-            self.random.choice(unlucky or victims).reset(late=late)
+            self.random.choice(victims).reset(late=late)
         return bool(victims)
+
+    def _half_open_one(self) -> bool:
+        victims = self._victims()
+        if victims:
+            to_server, to_client = self.random.choice(((True, True), (True, False), (False, True)))
+            victim = self.random.choice(victims)
+            victim.half_open(to_server=to_server, to_client=to_client)
+        return bool(victims)
+
+    def _victims(self) -> list[Connection]:
+        """The live connections, or those of the unlucky client if it has any."""
+        victims = list(self.network.connections.values())
+        return [each for each in victims if each.client == self.swarm.unlucky] or victims
 
     def is_overloaded(self) -> bool:
         """Whether the server refuses the append that just arrived."""

@@ -24,7 +24,6 @@ from penstock.protocol.names import (
     node_tag,
     parse_task,
 )
-from penstock.runtime.spec import share_of
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
 
@@ -126,16 +125,15 @@ class Cuts:
         """(leaf, entry) of all between two cuts, in log order."""
         now, last = self._pair(before, placed)
         spec, found = self._spec, []
-        for place, leaf in enumerate(spec.query.stages[task.stage].inputs):
+        for place, leaf in enumerate(spec.inputs(task.stage)):
             if isinstance(leaf, n.Scan):
                 first = 0 if last is None else last.source_lsn
                 tags = frozenset([stream_tag(leaf.stream)])
                 counted = self._evidence.released(tags, first, now.source_lsn)
-                tasks = spec.tasks[task.stage]
                 found += [
                     (place, entry)
                     for _, entry in counted
-                    if share_of(entry.lsn, tasks) == task.index
+                    if self._evidence.falls_to(task, entry, leaf.stream)
                 ]
                 continue
             nodes = {
@@ -200,9 +198,7 @@ def _check_marker(
         for entry in evidence.entries[span.first_lsn : span.end]:
             if (entry.producer, entry.instance) != (task.producer, marker.instance):
                 raise Violation("I10", f"{who} names {entry}")
-    reads_sources = any(
-        isinstance(leaf, n.Scan) for leaf in evidence.spec.query.stages[task.stage].inputs
-    )
+    reads_sources = any(isinstance(leaf, n.Scan) for leaf in evidence.spec.inputs(task.stage))
     cut = cuts.all[cuts._at[placed.lsn]].source_lsn
     if reads_sources and marker.position != cut + 1:
         raise Violation("I9", f"{who} is at {marker.position}, the sources were cut at {cut}")

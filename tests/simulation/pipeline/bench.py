@@ -248,7 +248,8 @@ class Instance:
         return Task(
             bench.client, bench.spec, self.task, self.instance,
             appender=await bench.client.adopt(self.task.producer, self.instance),
-            store=CheckpointStore("memory", bench.folder), cohort=None, host=_BenchHost(bench),
+            store=CheckpointStore("memory", bench.client.log_id, bench.folder),
+            cohort=None, host=_BenchHost(bench),
         )  # fmt: skip
 
     @property

@@ -57,8 +57,8 @@ class SimHost:
     def run_apart(self, main: Main, name: str) -> Apart:
         return _Beside(asyncio.ensure_future(main()))
 
-    def open_checkpoints(self, uri: str) -> CheckpointStore:
-        return WatchedStore(uri, self._world.folder, self._world.count)
+    def open_checkpoints(self, uri: str, log_id: str) -> CheckpointStore:
+        return WatchedStore(uri, log_id, self._world.folder, self._world.count)
 
 
 class _Beside:

@@ -8,8 +8,9 @@ counts. Raise Violation for the first law that is broken.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind, meta_tag
@@ -53,6 +54,7 @@ class Evidence:
         self.markers: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
         #: All entries that are markers, by task.
         self.records: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
+        self._tags: dict[tuple[TaskId, int], frozenset[str]] = {}
         #: Staged entries, at the LSN of the marker that names them.
         self.named_at: dict[Lsn, list[Entry]] = {}
         for entry in self.entries:
@@ -86,7 +88,7 @@ class Evidence:
         return [*inline, *(staged for one in records for staged in self.named_at[one.lsn])]
 
     def upstream_of(self, task: TaskId) -> list[TaskId]:
-        leaves = self.spec.query.stages[task.stage].inputs
+        leaves = self.spec.inputs(task.stage)
         stages = {leaf.stage for leaf in leaves if isinstance(leaf, StageInput)}
         return [one for one in self.spec.task_ids if one.stage in stages]
 
@@ -104,21 +106,36 @@ class Evidence:
     def inputs_of(self, task: TaskId, start: int, end: int) -> list[tuple[int, Entry]]:
         """(leaf, entry) of all that a task must take in between two positions, in order."""
         found: list[tuple[int, Lsn, Entry]] = []
-        tasks = self.spec.tasks[task.stage]
-        for place, leaf in enumerate(self.spec.query.stages[task.stage].inputs):
+        for place, leaf in enumerate(self.spec.inputs(task.stage)):
             if isinstance(leaf, n.Scan):
                 tags = frozenset([stream_tag(leaf.stream)])
                 found += [
                     (place, lsn, entry)
                     for lsn, entry in self.released(tags, start, end)
-                    if share_of(entry.lsn, tasks) == task.index
+                    if self.falls_to(task, entry, leaf.stream)
                 ]
             else:
-                name, version = self.spec.name, self.spec.version
-                nodes = sorted(self.spec.owned(task))
-                tags = frozenset(node_tag(name, version, leaf.stage, node) for node in nodes)
+                tags = self._node_tags(task, leaf.stage)
                 found += [(place, at, entry) for at, entry in self.released(tags, start, end)]
         return [(place, entry) for place, _, entry in sorted(found, key=lambda one: one[1])]
+
+    def _node_tags(self, task: TaskId, stage: int) -> frozenset[str]:
+        """What a task reads of a stage."""
+        found = self._tags.get((task, stage))
+        if found is None:
+            name, version = self.spec.name, self.spec.version
+            tags = (node_tag(name, version, stage, node) for node in self.spec.owned(task))
+            found = self._tags[task, stage] = frozenset(tags)
+        return found
+
+    def falls_to(self, task: TaskId, entry: Entry, stream: str) -> bool:
+        """Whether the task takes in an entry of a source: by its lane, or else by its LSN."""
+        tasks = self.spec.tasks[task.stage]
+        prefix = f"l/{stream}/"
+        for tag in entry.tags if self.spec.settings.protocol.shares_sources else ():
+            if tag.startswith(prefix):
+                return int(tag.removeprefix(prefix)) % tasks == task.index
+        return share_of(entry.lsn, tasks) == task.index
 
     def sources(self) -> list[tuple[str, Entry]]:
         tags = {stream_tag(name): name for name in self.spec.query.streams}
@@ -232,17 +249,77 @@ def check_author(evidence: Evidence, task: TaskId) -> None:
 
 
 def check_heard(evidence: Evidence, task: TaskId) -> None:
-    """A marker says what was last heard of every upstream task, over all instances (I18)."""
-    upstream = [str(one) for one in evidence.upstream_of(task)]
+    """A marker says what was last heard of every upstream task, over all instances (I18).
+
+    Of tasks that share a source: what time each had told where all of them have looked, and
+    what it told beyond.
+    """
+    upstream = evidence.upstream_of(task)
+    told = {
+        stage: _told_within(evidence, task, stage)
+        for stage in evidence.spec.shared_within(task.stage)
+    }
     for placed in evidence.markers[str(task)]:
+        below = {
+            one: _below(evidence.markers[str(one)], placed.marker.position) for one in upstream
+        }
         wanted = {}
-        for name in upstream:
-            below = [one for one in evidence.markers[name] if one.lsn < placed.marker.position]
-            if below:
-                last = below[-1]
-                wanted[name] = Heard(last.lsn, last.marker.watermark_ms, last.marker.is_idle)
+        for one, markers in below.items():
+            if markers:
+                last = markers[-1]
+                word = Heard(last.lsn, last.marker.watermark_ms, last.marker.is_idle)
+                if evidence.spec.tells_looked(one.stage):
+                    rivals = [others for two, others in below.items() if two.stage == one.stage]
+                    word = _shared_word(word, markers, rivals)
+                wanted[str(one)] = word
+        for stage in told:
+            wanted |= _words_within(told[stage], placed.marker.position)
         if placed.marker.heard != wanted:
             raise Violation("I18", f"{task} at {placed.lsn} heard {placed.marker.heard}: {wanted}")
+
+
+def _below(markers: list[Placed], lsn: Lsn) -> list[Placed]:
+    return markers[: bisect_left(markers, lsn, key=lambda one: one.lsn)]
+
+
+def _told_within(evidence: Evidence, task: TaskId, stage: int) -> dict[TaskId, list[Placed]]:
+    """Of a stage within the tasks of this one: what they said of it, as if it had its own."""
+    peers = [one for one in evidence.spec.task_ids if one.stage == task.stage]
+    return {
+        replace(peer, stage=stage): [
+            replace(one, marker=replace(one.marker, watermark_ms=ms, is_idle=is_idle))
+            for one in evidence.markers[str(peer)]
+            for ms, is_idle in [one.marker.sources[stage]]
+        ]
+        for peer in peers
+    }
+
+
+def _words_within(all_told: dict[TaskId, list[Placed]], below: Lsn) -> dict[str, Heard]:
+    told = {one: _below(markers, below) for one, markers in all_told.items()}
+    return {
+        str(one): _shared_word(
+            Heard(markers[-1].lsn, None, markers[-1].marker.is_idle), markers, list(told.values())
+        )
+        for one, markers in told.items()
+        if markers
+    }
+
+
+def _shared_word(word: Heard, markers: list[Placed], all_markers: list[list[Placed]]) -> Heard:
+    reached = min(one[-1].marker.position if one else 0 for one in all_markers)
+    rises: list[tuple[Lsn, int]] = []
+    for placed in markers:
+        ms = placed.marker.watermark_ms
+        if ms is not None and (not rises or ms > rises[-1][1]):
+            rises.append((placed.marker.position, ms))
+    settled = [ms for looked, ms in rises if looked <= reached]
+    return replace(
+        word,
+        watermark_ms=settled[-1] if settled else None,
+        looked=markers[-1].marker.position,
+        ahead=tuple(rises[len(settled) :]),
+    )
 
 
 def check_groups(evidence: Evidence, task: TaskId) -> None:
@@ -291,7 +368,7 @@ def check_checkpoints(evidence: Evidence, task: TaskId) -> None:
             if published is None or published > placed.lsn:
                 raise Violation("R37", f"{task} at {placed.lsn} names {found['path']} too early")
     for path, tail in folder.swept.items():
-        if path.startswith(f"{task}/"):
+        if f"/{task}/" in path:
             before = [one for one in evidence.markers[str(task)] if one.lsn < tail]
             after = [one for one in evidence.markers[str(task)] if one.lsn >= tail]
             for placed in (*before[-1:], *after):

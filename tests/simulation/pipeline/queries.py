@@ -1,12 +1,14 @@
-"""Three small queries, what is fed to them, and what a single thread makes of that.
+"""Four small queries, what is fed to them, and what a single thread makes of that.
 
     count   bids ─► by auction ─► count and sum, update mode       2 x 2 tasks
-    window  bids, watermark ─► by auction ─► counts, append mode   1 + 2 tasks
-    join    bids, asks, watermarks ─► by auction, time ─► join, counts per pair, append   1 + 1 + 2
+    window  bids, watermark ─► by auction ─► counts, append mode   2 x 2 tasks
+    join    bids, asks, watermarks ─► by auction, time ─► join, counts per pair, append   2 + 2 + 2
+    last    bids ─► by auction ─► the last and all of them, in order, update mode   2 x 2 tasks
 
 Every row has a number of its own, which is a sum's summand: one row lost and another one taken in
-twice do not cancel. No row is later than its watermark's delay, so results depend on nothing but
-the rows.
+twice do not cancel. The numbers of tasks are those of two workers, where tasks tell the time of a
+source together. No row is later than its watermark's delay, so results depend on nothing but the
+rows.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from penstock.plan import nodes as n
 from penstock.plan.exprs import Column, Literal
 from penstock.plan.stages import Query, cut
 from penstock.runtime.outputs import result_schema
-from penstock.runtime.spec import QuerySpec, Settings, Source
+from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks, join_stages
+from penstock.stream.lanes import Lanes
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 SOURCE: Final = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("ts", TIMESTAMP)])
@@ -32,11 +35,18 @@ KEYS: Final = 9
 DELAY_MS: Final = 3000
 #: Rows of one entry are at most so far apart in event time; entries never go back by more.
 _SPREAD_S: Final = 2
-SHAPES: Final = ("count", "window", "join")
+#: Those that a swarm draws.
+SHAPES: Final = ("count", "window", "join", "last")
 
 
-def make_spec(shape: str, settings: Settings) -> QuerySpec:
-    query = {"count": _count, "window": _window, "join": _join}[shape]()
+#: By which columns sources can be in lanes, so that no row has to move.
+KEYS_OF: Final = {"count": ("k",), "window": ("k",), "join": ("k", "ts"), "last": ("k",)}
+
+
+def make_spec(
+    shape: str, settings: Settings, *, lanes: int = 1, workers: int = 2, keyed: bool = False
+) -> QuerySpec:
+    query = {"count": _count, "window": _window, "join": _join, "last": _last}[shape]()
     result = result_schema(query.schema, changing=query.stages[-1].changing)
     return QuerySpec(
         name=shape,
@@ -44,12 +54,23 @@ def make_spec(shape: str, settings: Settings) -> QuerySpec:
         fingerprint=shape,
         query=query,
         statics={},
-        sources={name: Source(SOURCE, Lsn(0)) for name in query.streams},
+        sources={name: Source(SOURCE, Lsn(0), lanes) for name in query.streams},
         to="out",
         to_schema=result,
-        tasks={"count": (2, 2), "window": (1, 2), "join": (1, 1, 2)}[shape],
+        tasks=_tasks(query, settings, lanes, workers, KEYS_OF[shape] if keyed else ()),
         settings=settings,
+        lanes={"out": Lanes("out", lanes)},
     )
+
+
+def _tasks(
+    query: Query, settings: Settings, lanes: int, workers: int, key: tuple[str, ...]
+) -> tuple[int, ...]:
+    """As `penstock.start` has it for one worker, or keyed sources. Else stages stay apart."""
+    counts = count_tasks(query, workers, dict.fromkeys(query.streams, lanes), settings.protocol)
+    if workers > 1 and not key:
+        return counts
+    return join_stages(query, counts, {name: Lanes(name, lanes, key) for name in query.streams})
 
 
 def _scan(stream: str, id: int, *, watermark: bool) -> n.Node:
@@ -84,6 +105,20 @@ def _aggregate(child: n.Node, keys: tuple[str, ...], value: str, **options: obje
 def _count() -> Query:
     root = _aggregate(_scan("bids", 1, watermark=False), ("k#1",), "v#2")
     return cut(root, "update", ("k", "n", "sum"))
+
+
+def _last() -> Query:
+    bids = _scan("bids", 1, watermark=False)
+    value = _column(bids, "v#2")
+    calls = (
+        n.AggregateCall("Last", (value,), pa.int64()),
+        n.AggregateCall("CollectList", (value,), pa.list_(pa.int64())),
+    )
+    schema = pa.schema(
+        [bids.schema.field("k#1"), ("last#90", calls[0].type), ("all#91", calls[1].type)]
+    )
+    root = n.Aggregate(schema=schema, child=bids, keys=(_column(bids, "k#1"),), calls=calls)
+    return cut(root, "update", ("k", "last", "all"))
 
 
 def _window() -> Query:
@@ -142,11 +177,15 @@ def run_oracle(spec: QuerySpec, inputs: Iterable[tuple[str, pa.RecordBatch]]) ->
     driver = Driver(spec.query, {})
     for stream, batch in inputs:
         driver.feed(stream, batch)
-    return Counter(tuple(row.values()) for row in driver.result().to_pylist())
+    return Counter(tuple(map(_hashable, row.values())) for row in driver.result().to_pylist())
+
+
+def _hashable(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def add_rows(result: Rows, batch: pa.RecordBatch, *, changing: bool) -> None:
     """Add an entry of the result stream to a result."""
     for row in batch.to_pylist():
         *values, weight = row.values() if changing else (*row.values(), 1)
-        result[tuple(values)] += weight
+        result[tuple(map(_hashable, values))] += weight

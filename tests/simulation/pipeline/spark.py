@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import Fenced, GuardFailed, PenstockError, Trimmed, Unavailable, Unknown
+from penstock.protocol.names import TaskId
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.worker import work
 from simulation.checkers.evidence import Violation
@@ -124,6 +125,12 @@ class SimDriver:
     async def _lost(self, slot: int, attempts: int) -> None:
         try:
             await self.coordinator.job_lost(slot, attempts)
+        except (Fenced, GuardFailed, Unavailable):
+            pass  # the run ends, and says why
+
+    async def move(self, task: TaskId, worker: str) -> None:
+        try:
+            await self.coordinator.move(task, worker)
         except (Fenced, GuardFailed, Unavailable):
             pass  # the run ends, and says why
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.ops.api import Delta
-from penstock.ops.payloads import decode_delta
-from penstock.ops.pipeline import Pipeline
+from penstock.ops.chain import Chain
+from penstock.ops.payloads import decode_delta, decode_placed
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
-from penstock.plan.stages import Stage
+from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.inputs import decode_source
 from penstock.state.memory import MemoryState
@@ -76,11 +76,13 @@ class _Fold:
     def __init__(self, evidence: Evidence, task: TaskId) -> None:
         self._evidence = evidence
         self._task = task
-        self._stage: Stage = evidence.spec.query.stages[task.stage]
+        self._inputs = evidence.spec.inputs(task.stage)
         self._state = MemoryState(evidence.spec.owned(task))
-        self._pipeline = Pipeline(self._stage.root, self._state, {})
+        self._pipeline = Chain(evidence.spec.running(task.stage), self._state, {})
         self._pipeline.start()
         self._at: Placed | None = None
+        #: Place in the order of the source, leaf, row.
+        self._waiting: list[tuple[int, int, Delta]] = []
         self._next = iter(evidence.markers[str(task)])
 
     def state_at(self, lsn: Lsn) -> object:
@@ -88,19 +90,46 @@ class _Fold:
         while self._at is None or self._at.lsn < lsn:
             before, self._at = self._at, next(self._next)
             for place, entry in self._evidence.taken(self._task, before, self._at):
-                self._pipeline.push(place, self._decode(place, entry))
+                leaf = self._inputs[place]
+                if isinstance(leaf, StageInput) and self._evidence.spec.orders(leaf.stage):
+                    self._keep(place, leaf, entry)
+                else:
+                    self._pipeline.push(place, self._decode(place, entry))
+            self._push_ordered(self._at.marker)
         marker = self._at.marker
-        leaves = enumerate(self._stage.inputs)
+        leaves = enumerate(self._inputs)
         # What the marker says of time is what its operators had been told.
         marks = {
             place: marker.watermark_ms if isinstance(leaf, StageInput) else None
             for place, leaf in leaves
         }
-        self._pipeline.advance(marks)
+        within = self._evidence.spec.shared_within(self._task.stage)
+        shared = dict.fromkeys(within, (marker.watermark_ms, False))
+        self._pipeline.advance(marks, frozenset(), shared)
         return contents_of(self._state)
 
+    def _keep(self, place: int, leaf: StageInput, entry: Entry) -> None:
+        delta, order = decode_placed(entry.payload, leaf.schema)
+        for row, where in enumerate(order.tolist()):
+            self._waiting.append((where, place, Delta(delta.batch.slice(row, 1))))
+
+    def _push_ordered(self, marker: Marker) -> None:
+        """Row by row, in the order of the source, as far as all that share it have looked."""
+        self._waiting.sort(key=lambda one: one[0])
+        while self._waiting:
+            where, place, row = self._waiting[0]
+            leaf = self._inputs[place]
+            assert isinstance(leaf, StageInput)
+            spec = self._evidence.spec
+            tasks = [one for one in spec.task_ids if one.stage == leaf.stage]
+            words = [marker.heard.get(str(task)) for task in tasks]
+            if where >> 20 >= min(0 if word is None else word.looked for word in words):
+                return
+            del self._waiting[0]
+            self._pipeline.push(place, row)
+
     def _decode(self, place: int, entry: Entry) -> Delta:
-        leaf = self._stage.inputs[place]
+        leaf = self._inputs[place]
         if isinstance(leaf, n.Scan):
             return Delta(decode_source(entry, leaf, SOURCE))
         changing = self._evidence.spec.query.stages[leaf.stage].changing

@@ -52,7 +52,8 @@ class SimFolder:
     def publish(self, old: str, new: str) -> None:
         self.files[new] = self.files.pop(old)
         self.published.setdefault(new, self._tail())
-        self._order.setdefault(new.rpartition("/")[0], []).append(new)
+        task = "/".join(new.split("/")[1:-1])  # between the log and the file's name
+        self._order.setdefault(task, []).append(new)
 
     def open(self, path: str) -> File:
         if path not in self.files:
@@ -92,8 +93,10 @@ class SimFolder:
 class WatchedStore(CheckpointStore):
     """The shipped store; what was read, and could not be, is counted."""
 
-    def __init__(self, uri: str, folder: SimFolder, count: Callable[[str], None]) -> None:
-        super().__init__(uri, folder)
+    def __init__(
+        self, uri: str, log_id: str, folder: SimFolder, count: Callable[[str], None]
+    ) -> None:
+        super().__init__(uri, log_id, folder)
         self._count = count
 
     def read(self, ref: CheckpointRef, *, nodes: Collection[int] | None = None) -> list[Change]:

@@ -17,19 +17,22 @@ from penstock_bench.protocols.choosing import ProtocolName
 
 from penstock.limits import PAYLOAD_BYTES_MAX
 from penstock.log.client import client, packing
-from penstock.log.core import state
+from penstock.log.core import producers
 from penstock.log.serving import group_commit
+from penstock.protocol import shared_time
 from penstock.protocol.committed import read_entries
 from penstock.runtime import (
     coordinator,
     coordinator_core,
     outputs,
+    standby,
     task,
     task_core,
     worker,
 )
 from simulation.kernel.seeded import draw_kinds, draw_mean
 from simulation.kernel.shipped import Change, changed
+from simulation.pipeline.queries import SHAPES
 
 
 class Fault(StrEnum):
@@ -44,6 +47,7 @@ class Fault(StrEnum):
     LOG = "log restart"  # the log dies; of what was in flight some groups were durable
     CHECKPOINT = "checkpoint damage"  # a checkpoint is damaged, or lost
     STORE = "store error"  # a checkpoint cannot be written
+    MOVE = "move"  # somebody wants a task to run elsewhere; only where there are standbys
 
 
 #: Those that strike now and then; the others have odds.
@@ -85,6 +89,13 @@ class Swarm:
     rows_at_once: int = 16_384
     pulses_missed_max: int = 4
     recent_groups: int = 32
+    #: Of each source; and tasks of a stage, where several may share it.
+    lanes: int = 1
+    tasks: int = 2
+    #: Whether its rows are in lanes by key, so that stages run where they are read.
+    keyed: bool = False
+    #: Workers that keep a copy of a task's state.
+    replicas: int = 0
 
 
 def draw_swarm(random: Random, protocol: ProtocolName = "marker") -> Swarm:
@@ -117,7 +128,7 @@ def _draw(random: Random) -> Swarm:
         mean_ms=mean_ms,
         odds=odds,
         slow_odds=random.choice((0.0, 0.02, 0.2)),
-        shape=random.choice(("count", "count", "window", "join")),
+        shape=random.choice(SHAPES),
         safety_ms=random.randint(600, 1200),
         entries=random.randint(20, 40),
         rows_max=random.choice((3, 8, 16)),
@@ -137,6 +148,8 @@ def _draw(random: Random) -> Swarm:
         recent_groups=random.choice((1, 32)),
         kept_bytes=random.choice((0, 500, 8 << 20)),
         waiting_max=random.choice((1, 64)),
+        lanes=random.choice((1, 4, 4)),
+        tasks=random.choice((2, 2, 3)),
     )
 
 
@@ -155,12 +168,17 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
         (task, "read_entries", partial(read_entries, bytes_max=swarm.kept_bytes)),
+        # The law of what was heard knows of no bound.
+        (shared_time, "AHEAD_MAX", 10**6),
         (task, "TICK_SECONDS", 0.02),
         (task, "REFRESH_SECONDS", 0.1),
         (outputs, "PAYLOAD_BYTES_MAX", swarm.payload_bytes),
         (packing, "GROUP_ENTRIES", swarm.group_entries),
         (aligned, "WAITING_MAX", swarm.waiting_max),
         (aligned_conductor, "_UNPLACED_SECONDS", 0.005),
+        (standby, "LOOK_SECONDS", pulse),
+        (standby, "READY_SECONDS", 4 * pulse),
+        (standby, "REACH_SECONDS", 20 * pulse),
         (worker, "BEAT_SECONDS", pulse),
         (worker, "REPORT_SECONDS", 4 * pulse),
         (coordinator, "PULSE_SECONDS", pulse),
@@ -169,7 +187,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (coordinator_core, "PULSES_GATHERING", 3),
         # Faults are far denser here than any cause of futile instances.
         (coordinator_core, "FUTILE_MAX", 10**6),
-        (state, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
+        (producers, "PRODUCER_RECENT_GROUPS", swarm.recent_groups),
         # A slow disk is written to apart from the server's event loop, a fast one on it.
         (group_commit, "INLINE_SECONDS", 1.0 if swarm.fsync_us_max < 500 else -1.0),
         (client, "BACKOFF_SECONDS", (0.001, 0.002, 0.005, 0.01, 0.02)),

@@ -6,7 +6,6 @@ every call on unchanged.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -20,9 +19,9 @@ from penstock.log.records import Entry
 from penstock.protocol.committed import Marked
 from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
-from penstock.protocol.resume import ChangeFold
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import CoordinatorCore
+from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
 from simulation.kernel.shipped import Tap, tapped, told
@@ -54,14 +53,16 @@ def taps(world: Tapped) -> AbstractContextManager[None]:
     """For as long as a world runs."""
     listener = _Taps(world)
     wrapped: list[tuple[type, str, Tap]] = [
-        (Task, "_load_checkpoint", listener.load_checkpoint),
-        (ChangeFold, "step", listener.step),
+        (StateCopy, "load", listener.load),
+        (StateCopy, "_apply", listener.apply),
+        (Standby, "take", listener.take),
         (TaskCore, "begin", listener.begin),
         (Task, "open", listener.run),
         (Task, "run", listener.run),
         (Task, "_fetch", listener.fetch),
         (Coordinator, "_claim", listener.claim),
         (CoordinatorCore, "on_message", told(lambda _, core, *values: core.check())),
+        (CoordinatorCore, "_on_yielded", told(lambda _, core, __: world.count("task yielded"))),
         (CoordinatorCore, "on_pulse", told(lambda _, core: core.check())),
         (Alignment, "hold", listener.hold),
     ]
@@ -73,31 +74,50 @@ class _Taps:
 
     def __init__(self, world: Tapped) -> None:
         self._world = world
-        #: By the asyncio task that resumes.
-        self._resuming: dict[object, _Resuming] = {}
+        #: By the core that is restored, or kept as a copy.
+        self._resuming: dict[TaskCore, _Resuming] = {}
 
-    def _now(self) -> _Resuming:
-        return self._resuming.setdefault(asyncio.current_task(), _Resuming())
+    def _of(self, core: TaskCore) -> _Resuming:
+        return self._resuming.setdefault(core, _Resuming())
 
-    def load_checkpoint(self, load: Any) -> Any:
-        async def loaded(task: Task, marker: Marker) -> Lsn | None:
-            base: Lsn | None = await load(task, marker)
-            self._now().base = base
+    def load(self, load: Any) -> Any:
+        async def loaded(copy: StateCopy, marker: Marker | None) -> Lsn | None:
+            base: Lsn | None = await load(copy, marker)
+            self._of(copy.core).base = base
             return base
 
         return loaded
 
-    def step(self, step: Any) -> Any:
-        def stepped(fold: ChangeFold, entry: Entry) -> list[Entry]:
-            changes: list[Entry] = step(fold, entry)
-            self._now().replayed += [change.lsn for change in changes]
-            return changes
+    def apply(self, apply: Any) -> Any:
+        def applied(copy: StateCopy, entry: Entry) -> Marker | None:
+            fold, replayed = copy._fold, self._of(copy.core).replayed
+            step = fold.step
 
-        return stepped
+            def stepped(entry: Entry) -> list[Entry]:
+                changes = step(entry)
+                replayed.extend(change.lsn for change in changes)
+                return changes
+
+            fold.step = stepped  # type: ignore[method-assign]
+            try:
+                reached: Marker | None = apply(copy, entry)
+                return reached
+            finally:
+                del fold.step
+
+        return applied
+
+    def take(self, take: Any) -> Any:
+        async def taken(standby: Standby, last: Entry) -> TaskCore | None:
+            core: TaskCore | None = await take(standby, last)
+            self._world.count("standby taken" if core is not None else "standby given up")
+            return core
+
+        return taken
 
     def begin(self, begin: Any) -> Any:
         def began(core: TaskCore, marker: Marker | None, **options: Any) -> None:
-            resumed = self._resuming.pop(asyncio.current_task(), None) or _Resuming()
+            resumed = self._resuming.pop(core, None) or _Resuming()
             story = self._world.story
             story.instances.setdefault(core.task, []).append(core.instance)
             if marker is not None:

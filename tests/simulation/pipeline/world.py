@@ -28,6 +28,7 @@ from penstock.protocol.names import coordinator_producer, query_key
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.spec import Settings
 from penstock.stream.batches import encode_batch
+from penstock.stream.lanes import Lanes
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
 from simulation.kernel import (
@@ -40,7 +41,8 @@ from simulation.kernel.seeded import SeededWorld
 from simulation.kernel.shipped import overheard
 from simulation.pipeline.laws import check_all
 from simulation.pipeline.log import SimLog
-from simulation.pipeline.queries import Inputs, make_entries, make_spec
+from simulation.pipeline.newcomer import trim_and_read
+from simulation.pipeline.queries import KEYS_OF, Inputs, make_entries, make_spec
 from simulation.pipeline.spark import SimDriver
 from simulation.pipeline.store import SimFolder
 from simulation.pipeline.story import PipelineStory
@@ -71,8 +73,15 @@ class PipelineWorld(SeededWorld[Fault]):
             commit_interval_ms=self.swarm.commit_interval_ms,
             checkpoints="memory" if self.swarm.checkpoints else None,
             checkpoint_interval_ms=self.swarm.checkpoint_interval_ms,
+            replicas=self.swarm.replicas,
         )
-        self.spec = make_spec(self.swarm.shape, with_protocol(self.swarm.protocol, settings))
+        self.spec = make_spec(
+            self.swarm.shape,
+            with_protocol(self.swarm.protocol, settings),
+            lanes=self.swarm.lanes,
+            workers=self.swarm.tasks,
+            keyed=self.swarm.keyed,
+        )
         self.network = Network(self.scheduler, self._network_odds(), self._count_network)
         self.story = PipelineStory()
         self.is_stopping = False
@@ -165,6 +174,19 @@ class PipelineWorld(SeededWorld[Fault]):
             self.stop()
             self._count_log()
             check_all(self)
+            if self.swarm.protocol == "marker":
+                self._trim_by_hand()
+
+    def _trim_by_hand(self) -> None:
+        """When all is over: no query is promised anything by it."""
+        newcomer = self.start_process("newcomer")
+        reading = newcomer.spawn(self._read_what_is_left())
+        self.run_until(reading.done, LIVENESS_SECONDS_MAX)
+
+    async def _read_what_is_left(self) -> None:
+        log = await self.connect("newcomer")
+        await trim_and_read(log, self.log.entries, self.spec.to, self.random, self.count)
+        await log.close()
 
     def _count_log(self) -> None:
         """What the log shows of what happened."""
@@ -301,9 +323,12 @@ class PipelineWorld(SeededWorld[Fault]):
     def produce(self, inputs: Inputs) -> None:
         """Plain producers, one for every stream."""
         for stream, batches in inputs.items():
+            key = KEYS_OF[self.swarm.shape] if self.swarm.keyed else ()
+            lanes = Lanes(stream, self.swarm.lanes, key)
             entries = [
-                NewEntry(encode_batch(batch), (stream_tag(stream),), rows=batch.num_rows)
-                for batch in batches
+                NewEntry(encode_batch(piece), tags, rows=piece.num_rows)
+                for turn, batch in enumerate(batches)
+                for piece, tags in lanes.split(batch, turn)
             ]
             process = self.start_process(f"producer-{stream}")
             self._producing += 1
@@ -362,6 +387,12 @@ class PipelineWorld(SeededWorld[Fault]):
                 self.scheduler.after(random.uniform(0, 0.05), self._replace, driver)
             case Fault.LOG if self.log.is_up:
                 self.log.restart(random.uniform(0.001, 0.1))
+            case Fault.MOVE if driver.is_running and driver.is_started:
+                members = sorted(driver.coordinator.core.members)
+                if not members:
+                    return False
+                task, worker = random.choice(self.spec.task_ids), random.choice(members)
+                driver.process.spawn(driver.move(task, worker))
             case Fault.CHECKPOINT:
                 return self.folder.damage(random, self._named()) is not None
             case _:

@@ -223,9 +223,10 @@ def test_a_program_dies_with_the_harness(tmp_path: Path) -> None:
 def test_the_peers_of_the_source_tree_are_as_they_should_be() -> None:
     peers = find_peers()
 
-    assert {"structured_streaming", "flink"} <= set(peers)
+    assert {"structured_streaming", "flink", "kafka_streams"} <= set(peers)
     assert peers["structured_streaming"].requirements is None
     assert peers["flink"].events == "own"
+    assert peers["kafka_streams"].pom is not None
 
 
 def test_a_package_without_its_source_tree_says_where_peers_are(
@@ -286,6 +287,33 @@ def test_an_installed_peer_runs_in_its_own_python(tmp_path: Path) -> None:
     assert spec.python.parent == spec.directory / ".venv" / "bin"
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_the_jars_of_a_peer_are_those_that_maven_copied_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, succeeds: bool
+) -> None:
+    commands, said = tmp_path / "bin", []
+    commands.mkdir()
+    script = 'echo "$@"\nexit 0\n' if succeeds else 'echo "no such artifact"\nexit 1\n'
+    (commands / "mvn").write_text("#!/bin/sh\n" + script)
+    (commands / "mvn").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    (_make(tmp_path, ECHO).directory / "pom.xml").touch()
+    file = tmp_path / "echo" / "peer.toml"
+    file.write_text(file.read_text() + 'pom = "pom.xml"\nneeds = ["mvn"]\n')
+    spec = read_spec(file)
+    assert spec.missing == "not installed: penstock nexmark peers install echo"
+    spec.jars.mkdir(parents=True)
+    (spec.jars / "old.jar").touch()
+
+    with contextlib.nullcontext() if succeeds else pytest.raises(Unavailable, match="no such art"):
+        install(spec, said.append)
+
+    assert (spec.missing is None) is succeeds
+    assert list(spec.jars.iterdir()) == []
+    if succeeds:
+        assert said[0].endswith(f"-DincludeScope=runtime -DoutputDirectory={spec.jars}")
+
+
 def test_a_wrong_peer_file_is_told_with_all_its_problems(tmp_path: Path) -> None:
     file = tmp_path / "peer.toml"
     file.write_text('summary = 1\nprogram = "gone.py"\nevents = "tape"\nx = 1\n')
@@ -308,8 +336,8 @@ def test_the_list_shows_every_peer_and_its_state() -> None:
     shown = CliRunner().invoke(peers_command, ["list"])
 
     assert shown.exit_code == 0
-    assert "structured_streaming" in shown.output and "flink" in shown.output
-    assert "Kafka" not in shown.output
+    for name in ("structured_streaming", "flink", "kafka_streams"):
+        assert name in shown.output
 
 
 # ---- rows and verdicts

@@ -50,7 +50,7 @@ def test_a_step_holds_the_persons_and_auctions_of_its_event_time() -> None:
     """10,000 events a second, of 50 events 1 a person and 3 auctions: in 0.1 s, 20 and 60."""
     person, auction = _make_entries(700)
 
-    assert (person.tags, auction.tags) == (("s/person",), ("s/auction",))
+    assert (person.tags[0], auction.tags[0]) == ("s/person", "s/auction")
     assert (person.rows, auction.rows) == (20, 60)
     for entry, schema in ((person, model.PERSON), (auction, model.AUCTION)):
         times = decode_batch(entry.payload, schema).column("dateTime").cast(pa.int64()).to_pylist()

@@ -13,7 +13,8 @@ from penstock.cli.live import follow, lag_text, ms_text, progress_line, watermar
 from penstock.plan import nodes as n
 from penstock.protocol.names import TaskId
 from penstock.runtime.histogram import Histogram
-from penstock.runtime.progress import Lag, Rates, make_progress
+from penstock.runtime.lag import Lag
+from penstock.runtime.progress import Rates, make_progress
 
 NOW_MS = 1_800_000_000_000
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connector import partitions as partitions_module
-from penstock.connector.items import ITEM_OVERHEAD_BYTES, Item, ItemReader, ItemSource, ItemWindow
+from penstock.connector.items import (
+    ITEM_OVERHEAD_BYTES,
+    Division,
+    Item,
+    ItemReader,
+    ItemSource,
+    ItemWindow,
+)
 from penstock.connector.partitions import (
     CARRIED_BYTES_MAX,
     GAP_LSNS_MAX,
@@ -77,7 +84,7 @@ def items_of(
     log: list[Entry], sources: tuple[ItemSource, ...], start: int = 0, **options: int
 ) -> list[Item]:
     """As a follower makes them that begins at `start`."""
-    reader = ItemReader(sources, start, by_node=True, **options)
+    reader = ItemReader(sources, start, by=Division.NODE, **options)
     fetch = fetch_from(log, sources)
     tags = {f"s/{source.name}" for source in sources}
     shown = [one for one in log if one.lsn >= start and not tags.isdisjoint(one.tags)]
@@ -192,7 +199,7 @@ def test_parts_hold_what_counts_and_nothing_else(
         patch.setattr(partitions_module, "CARRIED_BYTES_MAX", carried_max)
         patch.setattr(partitions_module, "PARTITION_BYTES_MIN", 4)
         patch.setattr(partitions_module, "PARTITION_LSNS_MIN", 4)
-        how = {"partitions": partitions, "processors": 3, "by_node": by_node}
+        how = {"partitions": partitions, "processors": 3, "by": Division.NODE if by_node else None}
 
         found = window_of(items_of(log, sources, start, staged_max=staged_max), start)
         from_window = plan_items(found.items(start, end), sources, **how)
@@ -243,12 +250,12 @@ def test_triggers_take_each_item_once_and_keep_their_limits(
 
 
 def plan(log: list[Entry], **how: Any) -> list[Partition]:
-    how = {"partitions": None, "processors": 1, "by_node": False, **how}
+    how = {"partitions": None, "processors": 1, "by": None, **how}
     return plan_items(items_of(log, (A,)), (A,), **how)
 
 
 def plan_span(first: int, end: int, *markers: Entry, **how: Any) -> list[Partition]:
-    how = {"partitions": None, "processors": 1, "by_node": False, **how}
+    how = {"partitions": None, "processors": 1, "by": None, **how}
     return plan_range(Span(first, end), markers, (A,), **how)
 
 
@@ -403,7 +410,7 @@ def test_many_small_items_weigh_more_than_their_bytes() -> None:
 
 def test_a_node_is_read_by_one_part_through_its_own_tags() -> None:
     log = [data(lsn, "a", lsn % 6, size=1 << 20) for lsn in range(12)]
-    parts = plan(log, partitions=4, by_node=True)
+    parts = plan(log, partitions=4, by=Division.NODE)
     assert len(parts) == 4
     for part in parts:
         assert part.nodes is not None and not part.nodes.takes_unkeyed
@@ -415,7 +422,7 @@ def test_a_node_is_read_by_one_part_through_its_own_tags() -> None:
 
 def test_entries_without_a_node_go_to_the_first_part() -> None:
     log = [data(0, "a", 1, size=1 << 20), data(1, "a", size=1 << 20), data(2, "a", 5)]
-    how = {"partitions": 2, "by_node": True}
+    how = {"partitions": 2, "by": Division.NODE}
     for parts in (plan(log, **how), plan_span(0, 3, **how)):
         by_part = {part.nodes.index: read(log, [part]) for part in parts if part.nodes}
         assert by_part == {0: {(1, 1, "a"): 1}, 1: {(0, 0, "a"): 1, (2, 2, "a"): 1}}
@@ -424,7 +431,7 @@ def test_entries_without_a_node_go_to_the_first_part() -> None:
 def test_an_entry_of_several_nodes_is_refused_and_says_what_to_do() -> None:
     log = [data(0, "a", 1, 2)]
     with pytest.raises(BadRequest, match="partitionBy=size"):
-        plan(log, partitions=2, by_node=True)
+        plan(log, partitions=2, by=Division.NODE)
     with pytest.raises(BadRequest, match="partitionBy=size"):
-        read(log, plan_span(0, 1, partitions=2, by_node=True))
+        read(log, plan_span(0, 1, partitions=2, by=Division.NODE))
     plan(log, partitions=2)

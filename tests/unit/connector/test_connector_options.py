@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.connector.items import Division
 from penstock.connector.options import (
     BATCH_READ,
     BYTES_PER_TRIGGER,
@@ -21,7 +22,7 @@ from penstock.connector.options import (
     write_options,
 )
 from penstock.errors import BadRequest
-from penstock.log.embedded import default_data_dir
+from penstock.log.directories import default_data_dir
 
 
 def test_a_stream_alone_is_enough() -> None:
@@ -30,7 +31,7 @@ def test_a_stream_alone_is_enough() -> None:
     assert found.where == Where(str(default_data_dir()))
     assert (found.start, found.end) == ("earliest", "latest")
     assert (found.rows_max, found.bytes_max) == (None, BYTES_PER_TRIGGER)
-    assert found.fail_on_data_loss and not found.push_filters and not found.by_virtual_node
+    assert found.fail_on_data_loss and not found.push_filters and found.division is None
     assert found.partitions is None and found.metadata == ()
 
 
@@ -53,7 +54,7 @@ def test_everything_can_be_said_in_any_case() -> None:
     assert found.streams == ("bids", "asks")
     assert found.metadata == ("_lsn", "_time"), "in their own order"
     assert found.start == datetime(2026, 11, 15, 8, tzinfo=UTC)
-    assert (found.partitions, found.by_virtual_node) == (8, True)
+    assert (found.partitions, found.division) == (8, Division.NODE)
     assert (found.rows_max, found.bytes_max) == (100, None)
     assert not found.fail_on_data_loss
 
@@ -77,7 +78,7 @@ def test_options_of_spark_itself_are_let_through() -> None:
         ({"stream": "a", "startingPosition": "first"}, ["startingPosition", "earliest", "latest"]),
         ({"stream": "a", "partitions": "0"}, ["partitions", "'0'", "1 or more"]),
         ({"stream": "a", "partitions": "-1"}, ["partitions", "'-1'"]),
-        ({"stream": "a", "partitionBy": "key"}, ["partitionBy", "size", "virtualNode"]),
+        ({"stream": "a", "partitionBy": "key"}, ["partitionBy", "size", "virtualNode", "lane"]),
         ({"stream": "a", "maxRowsPerTrigger": "0"}, ["maxRowsPerTrigger", "1 or more"]),
         ({"stream": "a", "maxBytesPerTrigger": "1k"}, ["maxBytesPerTrigger", "'1k'"]),
         ({"stream": "a", "failOnDataLoss": "maybe"}, ["failOnDataLoss", "true", "false"]),

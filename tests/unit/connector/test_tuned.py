@@ -21,6 +21,7 @@ from penstock.connector.options import (
 )
 from penstock.connector.tuned import (
     FILE_MANAGER,
+    LOADED_WORKERS,
     RAW_FILES,
     SHUFFLE_PARTITIONS,
     UNIX_SOCKETS,
@@ -49,14 +50,14 @@ def test_all_is_set_on_a_local_builder_of_which_nothing_else_was_said(
 
     assert tuned(builder) is builder
 
-    expected = FILE_MANAGER | RAW_FILES | UNIX_SOCKETS | LOCAL
+    expected = FILE_MANAGER | RAW_FILES | UNIX_SOCKETS | LOADED_WORKERS | LOCAL
     assert builder._options == expected | {SHUFFLE_PARTITIONS: "2"}
 
 
 def test_what_the_user_said_stays() -> None:
     from pyspark.sql import SparkSession
 
-    every = FILE_MANAGER | RAW_FILES | UNIX_SOCKETS | {SHUFFLE_PARTITIONS: ""}
+    every = FILE_MANAGER | RAW_FILES | UNIX_SOCKETS | LOADED_WORKERS | {SHUFFLE_PARTITIONS: ""}
     said = {name: f"mine {number}" for number, name in enumerate(every)}
     builder = SparkSession.builder.master("local[2]").config(map=said)
 
@@ -82,7 +83,8 @@ def test_raw_files_are_left_out_where_they_could_break_something(
     assert not raw_files_are_safe(said, environment)
     assert not tuned_settings(said, environment).keys() & RAW_FILES.keys()
     is_local = said.get("spark.master", "").startswith("local")
-    assert (tuned_settings(said, environment).items() >= FILE_MANAGER.items()) is is_local
+    for settings in (FILE_MANAGER, LOADED_WORKERS):
+        assert (tuned_settings(said, environment).items() >= settings.items()) is is_local
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def table_of(head: str) -> list[list[str]]:
 def test_the_guide_names_every_setting() -> None:
     told = {row[0].strip("`") for row in table_of("setting") if row[1].startswith("yes")}
 
-    set_here = FILE_MANAGER | RAW_FILES | UNIX_SOCKETS | {SHUFFLE_PARTITIONS: ""}
+    set_here = FILE_MANAGER | RAW_FILES | UNIX_SOCKETS | LOADED_WORKERS | {SHUFFLE_PARTITIONS: ""}
     assert told == set(set_here)
 
 

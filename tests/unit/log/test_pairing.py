@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.errors import Fenced, PenstockError, Unavailable
+from penstock.errors import Fenced, PenstockError, TooLarge, Unavailable
 from penstock.log.pairing import PairedConnection
 from penstock.wire import node_messages as n
 from penstock.wire.errors import error_code
-from penstock.wire.frames import encode_frame
+from penstock.wire.frames import FrameReader, encode_frame
 from penstock.wire.messages import Failed
 
 Link = PairedConnection[n.NodeMessage]
@@ -75,6 +75,19 @@ def receive(link: Link, request: int, message: n.NodeMessage) -> None:
 
 def refusal(error: PenstockError) -> Failed:
     return Failed(error_code(error), str(error))
+
+
+async def test_what_ended_the_connection_is_nobodys_answer(wire: Wire) -> None:
+    """The server refused one frame; others must not be told that theirs was too large."""
+    told: list[object] = []
+    wire.link.send(1, n.GetNodeStatus(), lambda outcome, _: told.append(outcome))
+    wire.link.order(2, n.AddBlock.KIND, b"", [b"block"], 0, told.append)
+
+    receive(wire.link, 0, refusal(TooLarge("frame of 9 MiB")))
+
+    assert [type(outcome) for outcome in told] == [Unavailable, Unavailable]
+    assert [type(end) for end in wire.ends] == [TooLarge]
+    assert type(await wire.link.closed) is TooLarge
 
 
 async def test_answers_find_their_requests_in_any_order(wire: Wire) -> None:
@@ -160,3 +173,73 @@ async def test_a_failure_under_request_0_ends_the_connection_with_it(wire: Wire)
 
     assert [str(error) for error in wire.ends] == ["go away"]
     assert wire.transport.aborted
+
+
+# ---- the window
+
+
+def sent(wire: Wire) -> list[int]:
+    """Requests that went out since the last look."""
+    wire.link.flush()
+    out, wire.transport.out = wire.transport.out, bytearray()
+    reader = FrameReader(authenticated=True)
+    found: list[int] = []
+    while out:
+        size = min(len(buffer := reader.get_buffer()), len(out))
+        buffer[:size] = out[:size]
+        del out[:size]
+        found += [frame.request for frame in reader.buffer_updated(size)]
+    return found
+
+
+def order(wire: Wire, request: int, size: int, told: list[Any]) -> None:
+    def ack(error: PenstockError | None) -> None:
+        told.append((request, error))
+
+    wire.link.order(request, n.AddBlock.KIND, b"", [bytes(size)], 0, ack)
+
+
+async def test_orders_beyond_the_window_wait_in_order_and_are_never_refused(wire: Wire) -> None:
+    wire.link._window_bytes = 100
+    told: list[Any] = []
+    for request, size in ((1, 60), (2, 60), (3, 10), (4, 500), (5, 1)):
+        order(wire, request, size, told)
+    assert sent(wire) == [1]  # the small third one does not overtake the second
+
+    receive(wire.link, 1, n.BlockAdded())
+    assert sent(wire) == [2, 3]
+    receive(wire.link, 2, n.BlockAdded())
+    assert sent(wire) == []  # the large one waits until it is alone
+    receive(wire.link, 3, refusal(Fenced("no")))
+    assert sent(wire) == [4]
+    receive(wire.link, 4, n.BlockAdded())
+    assert sent(wire) == [5]
+    receive(wire.link, 5, n.BlockAdded())
+
+    assert [request for request, _ in told] == [1, 2, 3, 4, 5]
+    assert [error is None for _, error in told] == [True, True, False, True, True]
+    assert wire.link.inflight_bytes == 0
+
+
+async def test_orders_that_wait_end_with_the_connection(wire: Wire) -> None:
+    wire.link._window_bytes = 100
+    told: list[Any] = []
+    for request in (1, 2, 3):
+        order(wire, request, 90, told)
+
+    wire.link.connection_lost(None)
+
+    assert [request for request, _ in told] == [1, 2, 3]
+    assert all(isinstance(error, Unavailable) for _, error in told)
+    assert len(wire.ends) == 1
+
+
+async def test_what_is_ordered_by_who_hears_an_answer_waits_behind_the_others(wire: Wire) -> None:
+    wire.link._window_bytes = 100
+    told: list[Any] = []
+    wire.link.order(1, n.AddBlock.KIND, b"", [bytes(90)], 0, lambda _: order(wire, 3, 10, told))
+    order(wire, 2, 90, told)
+    assert sent(wire) == [1]
+
+    receive(wire.link, 1, n.BlockAdded())
+    assert sent(wire) == [2, 3]

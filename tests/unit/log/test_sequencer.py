@@ -20,8 +20,9 @@ from penstock.errors import (
 )
 from penstock.ids import Lsn
 from penstock.limits import VALUE_BYTES_MAX
+from penstock.log.core.producers import AppendedGroup
 from penstock.log.core.sequencer import SegmentLimits, Sequencer, Write, decide_duplicate
-from penstock.log.core.state import AppendedGroup, LogState
+from penstock.log.core.state import LogState
 from penstock.log.group_format import Body, meta_entry
 from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
 
@@ -31,8 +32,10 @@ WIDE = SegmentLimits(bytes=2**30, ms=2**40)
 class Bench:
     """A sequencer with an open producer; its invariants are checked after each event."""
 
-    def __init__(self, *, limits: SegmentLimits = WIDE, write_bytes_max: int = 2**20) -> None:
-        self.core = Sequencer(LogState(), limits=limits, write_bytes_max=write_bytes_max)
+    def __init__(
+        self, *, limits: SegmentLimits = WIDE, write_bytes_max: int = 2**20, **options: int
+    ) -> None:
+        self.core = Sequencer(LogState(), limits=limits, write_bytes_max=write_bytes_max, **options)
         self.now_ms = 1000
         self.outcome(claim())
 
@@ -159,3 +162,24 @@ def test_a_metadata_entry_that_lies_is_refused(
 
     assert bench.outcome(group(seq=0, entries=entries)) is error
     assert bench.core.state == before
+
+
+# ---- writes in flight
+
+
+def test_bytes_in_flight_are_bounded_whatever_the_number_of_writes() -> None:
+    bench = Bench(write_bytes_max=1, writes_max=16, in_flight_bytes_max=250)
+    for seq in range(6):
+        bench.append(group(seq=seq, entries=[NewEntry(bytes(100))]))
+
+    first, second = bench.take(), bench.take()
+    assert first.bytes < 250 <= first.bytes + second.bytes
+    assert bench.core.take_write(bench.now_ms) is None
+    assert bench.core.due_ms() is None
+
+    bench.core.written(first)
+    assert bench.core.due_ms() is not None
+    third = bench.take()
+    for write in (second, third):
+        bench.core.written(write)
+    assert len(bench.writes()) == 3 and bench.core.is_idle

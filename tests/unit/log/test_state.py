@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+import sys
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
@@ -11,14 +14,8 @@ from sample_groups import LOG_MARK, claim, group, retire
 from penstock.errors import BadFormat, ChecksumMismatch, Damaged
 from penstock.ids import Lsn
 from penstock.limits import PRODUCER_RECENT_GROUPS
-from penstock.log.core.state import (
-    AppendedGroup,
-    LogState,
-    ProducerState,
-    claim_nonce,
-    decode_snapshot,
-    encode_snapshot,
-)
+from penstock.log.core.producers import AppendedGroup, Producers, ProducerState
+from penstock.log.core.state import LogState, claim_nonce, decode_snapshot, encode_snapshot
 from penstock.log.group_format import Body
 from penstock.log.records import SetKey, Value
 
@@ -52,11 +49,14 @@ def test_the_fold_of_a_story_is_known_field_by_field() -> None:
         group("p", instance=3, seq=3, entries=[], sets=[SetKey("k", b"2"), SetKey("j", b"")]),
     )
 
-    expected = ProducerState(instance=3, next_seq=4, claim_lsn=Lsn(0), claim_nonce=9)
-    expected.recent.append(AppendedGroup(0, 3, 3, Lsn(1)))
-    expected.recent.append(AppendedGroup(3, 1, 3, Lsn(4)))
+    producers = Producers()
+    producers["p"] = ProducerState(instance=3, next_seq=0, claim_lsn=Lsn(0), claim_nonce=9)
+    first, second = AppendedGroup(0, 3, 3, Lsn(1)), AppendedGroup(3, 1, 3, Lsn(4))
+    producers.append("p", first)
+    producers.append("p", second)
+    assert (producers["p"].next_seq, producers["p"].recent) == (4, [first, second])
     assert state == LogState(
-        Lsn(5), 1002, {"k": Value(b"2", Lsn(4)), "j": Value(b"", Lsn(4))}, {"p": expected}
+        Lsn(5), 1002, {"k": Value(b"2", Lsn(4)), "j": Value(b"", Lsn(4))}, producers
     )
 
 
@@ -66,7 +66,7 @@ def test_a_claim_takes_no_seq_and_keeps_what_the_old_instance_wrote() -> None:
     known = state.producers["p"]
 
     assert (known.instance, known.next_seq, known.claim_lsn, known.claim_nonce) == (2, 2, 3, 8)
-    assert list(known.recent) == [AppendedGroup(0, 2, 1, Lsn(1))]
+    assert known.recent == [AppendedGroup(0, 2, 1, Lsn(1))]
 
 
 def test_a_retired_producer_leaves_nothing() -> None:
@@ -159,3 +159,59 @@ def test_a_snapshot_with_a_name_that_is_no_text_is_noticed_behind_a_good_crc() -
 
     with pytest.raises(Damaged):
         decode_snapshot(resealed(bytes(data)), log_mark=LOG_MARK)
+
+
+def test_very_many_producers_are_small_and_copied_at_once() -> None:
+    """Clients that die do not retire: their producers stay, and each must cost little."""
+    count = 2_000
+    bodies = [claim(f"anon-{number:032x}", nonce=2**63 + number) for number in range(count)]
+    bodies += [group(f"anon-{number:032x}") for number in range(count)]
+    tracemalloc.start()
+    try:
+        state = folded(*bodies)
+        held = tracemalloc.get_traced_memory()[0]
+        copy = state.copy()
+        copied = tracemalloc.get_traced_memory()[0] - held
+    finally:
+        tracemalloc.stop()
+
+    print(f"{held / count:.0f} bytes a producer, {copied / count:.0f} of its copy")
+    assert held / count < 400
+    assert copied / count < 150
+    assert len(copy.producers) == count
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """How many functions it calls, ours and Python's own."""
+    count = 0
+
+    def called(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_roll_takes_no_step_for_each_of_very_many_producers() -> None:
+    """The copy is made between two appends, on a cluster the bytes as well: a table of 200,000 is
+    one copy of references and one join, whatever each producer is.
+    """
+    state = LogState()
+    for number in range(200_000):
+        name = f"anon-{number:032x}"
+        state.producers[name] = ProducerState(1, 0, Lsn(number), number)
+
+    copied = calls_of(state.copy)
+    encoded = calls_of(lambda: encode_snapshot(state, log_mark=LOG_MARK))
+
+    assert copied < 20 and encoded < 20
+    name = f"anon-{7:032x}"
+    copy = state.copy()
+    assert copy.producers._encoded[name] is state.producers._encoded[name]
+    state.producers.append(name, AppendedGroup(0, 1, 1, Lsn(9)))
+    assert copy.producers[name].next_seq == 0

@@ -20,6 +20,7 @@ from penstock.log.core.tails import (
     DurableGroup,
     Effect,
     ReadBehind,
+    Room,
     Tails,
     cut_group,
 )
@@ -61,36 +62,35 @@ class Bench:
     def __init__(self, tail: int = 0) -> None:
         self.core = Tails(Lsn(tail), progress_ms=10)
         self.now_ms = 1000
+        #: What is being read, by reader.
+        self.reads: dict[object, ReadBehind] = {}
+
+    def seen(self, effects: list[Effect]) -> list[Effect]:
+        self.core.check()
+        self.reads |= {effect.id: effect for effect in effects if isinstance(effect, ReadBehind)}
+        return effects
 
     def subscribe(
         self, id: str, tags: str | None, start: int, end: int = FOREVER, credit: int = PLENTY
     ) -> list[Effect]:
         wanted = None if tags is None else frozenset(tags)
         effects = self.core.subscribe(id, wanted, start=Lsn(start), end=Lsn(end), credit=credit)
-        self.core.check()
-        return effects
+        return self.seen(effects)
 
     def durable(self, *groups: DurableGroup) -> list[Effect]:
-        effects = self.core.durable(groups, self.now_ms)
-        self.core.check()
-        return effects
+        return self.seen(self.core.durable(groups, self.now_ms))
 
     def credit(self, id: str, size: int) -> list[Effect]:
-        effects = self.core.credit(id, size)
-        self.core.check()
-        return effects
+        return self.seen(self.core.credit(id, size))
 
     def piece(self, id: str, groups: list[DurableGroup], looked_up_to: int) -> list[Effect]:
         records = [b"".join(map(bytes, group.record)) for group in groups]
-        effects = self.core.piece_read(id, list(records), Lsn(looked_up_to), self.now_ms)
-        self.core.check()
-        return effects
+        read = self.reads.pop(id)
+        return self.seen(self.core.piece_read(read, records, Lsn(looked_up_to), self.now_ms))
 
     def tick(self, after_ms: int = 10) -> list[Effect]:
         self.now_ms += after_ms
-        effects = self.core.tick(self.now_ms)
-        self.core.check()
-        return effects
+        return self.seen(self.core.tick(self.now_ms))
 
 
 @pytest.fixture
@@ -120,12 +120,13 @@ def test_the_same_subscription_twice_is_a_defect(bench: Bench) -> None:
         bench.subscribe("r", "a", 0)
 
 
-def test_after_unsubscribing_nothing_comes(bench: Bench) -> None:
+def test_after_unsubscribing_nothing_comes() -> None:
+    bench = Bench(tail=1)
     bench.subscribe("r", "ab", 0)
     bench.core.unsubscribe("r")
     bench.core.unsubscribe("r")
 
-    assert bench.durable(tagged(0, "a")) == []
+    assert bench.durable(tagged(1, "a")) == []
     assert bench.credit("r", 10) == []
     assert bench.piece("r", [], 1) == []
     assert bench.core.count == 0
@@ -257,3 +258,77 @@ def test_a_pause_lets_only_the_piece_that_is_being_read_through() -> None:
     (again,) = late.core.resume("r")
     assert isinstance(again, ReadBehind)
     assert again.start == 1
+
+
+# ---- readers that share a connection
+
+
+def test_readers_of_a_connection_share_its_room_and_go_on_in_turns(bench: Bench) -> None:
+    """One record may overdraw the room; who finds it full is behind until the socket has taken."""
+    room = Room(10)
+    for id in "abc":
+        assert bench.core.subscribe(id, None, start=Lsn(0), credit=PLENTY, room=room) == []
+    size = sum(map(len, tagged(0, "x").record))
+
+    assert delivered(bench.durable(tagged(0, "x"))) == [("a", [0], 1, False)]
+    assert (room.unsent, list(room.waiting), bench.core.behind) == (size, ["b", "c"], 2)
+
+    assert bench.core.sent(room, 11) == []
+    assert delivered(bench.core.sent(room, 10)) == [("b", [0], 1, False)]
+    bench.core.check()
+    assert delivered(bench.core.sent(room, 0)) == [("c", [0], 1, False)]
+    assert (list(room.waiting), bench.core.behind) == ([], 0)
+
+
+def test_what_is_being_read_takes_room_until_it_is_there_also_if_nobody_wants_it() -> None:
+    bench = Bench(tail=100)
+    room = Room(PIECE_BYTES)
+    reads = [
+        bench.seen(bench.core.subscribe(id, None, start=Lsn(0), credit=PLENTY, room=room))
+        for id in "abcd"
+    ]
+
+    assert [len(effects) for effects in reads] == [1, 1, 0, 0]
+    assert (room.reading, list(room.waiting)) == (2 * PIECE_BYTES, ["c", "d"])
+    bench.core.unsubscribe("a")
+    bench.core.unsubscribe("c")
+    assert (room.reading, list(room.waiting)) == (2 * PIECE_BYTES, ["d"])
+    assert bench.seen(bench.core.sent(room, 0)) == []
+    assert [effect.id for effect in bench.piece("a", [tagged(0, "x")], 1)] == ["d"]
+    assert (room.reading, room.unsent, list(room.waiting)) == (2 * PIECE_BYTES, 0, [])
+    bench.core.unsubscribe("d")
+    assert bench.core.read_failed(bench.reads["d"]) == (False, [])
+    assert bench.core.read_failed(bench.reads["b"]) == (True, [])
+    assert (room.reading, bench.core.count) == (0, 0)
+
+
+def test_reads_under_way_are_bounded_also_of_readers_that_left() -> None:
+    bench = Bench(tail=100)
+    room = Room(4 * PIECE_BYTES)
+    for number in range(1000):
+        bench.seen(bench.core.subscribe(number, None, start=Lsn(0), credit=PLENTY, room=room))
+        bench.core.unsubscribe(number)
+
+    assert sum(read.bytes_max for read in bench.reads.values()) == 5 * PIECE_BYTES
+
+
+def test_a_piece_is_for_who_asked_and_not_for_who_has_its_name_now() -> None:
+    bench = Bench(tail=3)
+    bench.subscribe("r", "a", 0)
+    old = bench.reads.pop("r")
+    bench.core.unsubscribe("r")
+    bench.subscribe("r", "b", 1)
+
+    record = b"".join(map(bytes, tagged(0, "a").record))
+    assert bench.seen(bench.core.piece_read(old, [record], Lsn(3), 0)) == []
+    assert bench.core.read_failed(old) == (False, [])
+    assert delivered(bench.piece("r", [tagged(1, "b")], 3)) == [("r", [1], 3, False)]
+
+
+def test_a_full_room_holds_nobody_of_another_connection(bench: Bench) -> None:
+    full = Room(0)
+    full.unsent = 1
+    bench.core.subscribe("stuck", None, start=Lsn(0), credit=PLENTY, room=full)
+    bench.core.subscribe("other", None, start=Lsn(0), credit=PLENTY, room=Room(0))
+
+    assert delivered(bench.durable(tagged(0, "x"))) == [("other", [0], 1, False)]

@@ -17,7 +17,7 @@ from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.protocol import committed
-from penstock.protocol.committed import Marked, is_named, read_entries
+from penstock.protocol.committed import Marked, is_named, ranked, read_entries
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 
 MARKER = Marker("q.1/0/0", 1, 0, Lsn(4), 0, ranges=(Range(Lsn(5), 2),))
@@ -204,3 +204,13 @@ def test_long_histories_count_alike_too(
         elif one is not None:
             log.append(entry(lsn, one))
     assert read(log, start, bytes_max)[0] == expected(log, start)
+
+
+def test_what_counts_is_ranked_among_all_that_the_marker_names() -> None:
+    """Also by readers that see only a part of it."""
+    reader = read_entries(0)
+    for lsn in (3, 5, 6):
+        reader.take(entry(lsn, Kind.STAGED))
+    counted = reader.take(marker(8, (named(5, 2), named(1, 3))))
+    assert isinstance(counted, Marked)
+    assert [(rank, one.lsn) for rank, one in ranked(counted)] == [(0, 5), (1, 6), (4, 3)]

@@ -84,3 +84,28 @@ def test_a_new_worker_takes_tasks_of_different_stages() -> None:
     placed = assign(tasks, ["a", "b"], assign(tasks, ["a"], {}))
     moved = [task.stage for task, worker in placed.items() if worker == "b"]
     assert sorted(moved) == [0, 1]
+
+
+def test_a_lost_task_goes_to_its_copy_even_if_others_have_less() -> None:
+    tasks = tasks_of(4)
+    copies = {tasks[0]: ["b"], tasks[1]: ["b", "c"]}
+    was = dict(zip(tasks, "aabc", strict=True))
+    placed = assign(tasks, ["b", "c"], was, copies=copies)
+    assert [placed[task] for task in tasks] == ["b", "c", "b", "c"]
+
+
+def test_what_has_gone_to_its_copy_moves_on_only_from_there() -> None:
+    tasks = tasks_of(3)
+    copies = {task: ["b"] for task in tasks}
+    was = dict.fromkeys(tasks, "a")
+    assert set(assign(tasks, ["b", "c"], was, copies=copies).values()) == {"b"}
+    settled = assign(tasks, ["b", "c"], dict.fromkeys(tasks, "b"), copies=copies)
+    assert Counter(settled.values()) == {"b": 2, "c": 1}
+
+
+def test_a_task_that_was_put_somewhere_stays_there() -> None:
+    tasks = tasks_of(2)
+    was = dict(zip(tasks, "ab", strict=True))
+    by_hand = {tasks[0]: "b"}
+    assert set(assign(tasks, ["a", "b"], was, by_hand=by_hand).values()) == {"b"}
+    assert assign(tasks, ["a"], was, by_hand=by_hand) == dict.fromkeys(tasks, "a"), "b is gone"

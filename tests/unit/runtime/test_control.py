@@ -18,9 +18,12 @@ from penstock.runtime.control import (
     Goodbye,
     Hello,
     Message,
+    Move,
     Place,
     Pulse,
     Stop,
+    Yield,
+    Yielded,
     decode_message,
     encode_message,
 )
@@ -33,22 +36,26 @@ JSON = st.recursive(
 )
 REPORTS = st.dictionaries(TEXT, JSON, max_size=3)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello, TEXT, st.integers(), TEXT, st.integers()),
-    st.builds(Beat, TEXT, st.dictionaries(TEXT, REPORTS, max_size=3)),
+    st.builds(Hello, TEXT, st.integers(), TEXT, st.integers(), st.integers(), TEXT),
+    st.builds(Beat, TEXT, *[st.dictionaries(TEXT, REPORTS, max_size=3)] * 2),
     st.builds(Ended, TEXT, TEXT, st.integers(), st.booleans(), TEXT, TEXT),
     st.builds(Goodbye, TEXT),
     st.builds(
         Assign,
         st.integers(),
         st.dictionaries(TEXT, st.tuples(TEXT, st.integers()).map(list), max_size=3),
+        st.dictionaries(TEXT, st.lists(TEXT, max_size=2), max_size=3),
     ),
     st.builds(Pulse, st.none() | REPORTS),
     st.just(Finish()),
     st.builds(Stop, TEXT),
+    st.builds(Move, TEXT, TEXT, TEXT),
+    st.builds(Yield, TEXT, st.integers()),
+    st.builds(Yielded, TEXT, TEXT, st.integers()),
 )
 KINDS = [
     Hello("w", 0, "h", 1), Beat("w", {}), Ended("w", "t", 1, True, "m"), Goodbye("w"),
-    Assign(1, {}), Pulse(), Finish(), Stop(),
+    Assign(1, {}), Pulse(), Finish(), Stop(), Move("t", "w"), Yield("t", 1), Yielded("w", "t", 1),
 ]  # fmt: skip
 
 

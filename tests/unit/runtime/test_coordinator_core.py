@@ -16,10 +16,22 @@ from penstock.runtime.control import (
     Goodbye,
     Hello,
     Message,
+    Move,
     Pulse,
     Stop,
+    Yield,
+    Yielded,
 )
-from penstock.runtime.coordinator_core import FUTILE_MAX, Announce, Claim, CoordinatorCore, Fail
+from penstock.runtime.coordinator_core import (
+    FUTILE_MAX,
+    PULSES_GATHERING,
+    PULSES_YIELDING,
+    Announce,
+    Claim,
+    CoordinatorCore,
+    Fail,
+    Moved,
+)
 
 FIRST, SECOND = TaskId("q", 1, 0, 0), TaskId("q", 1, 0, 1)
 
@@ -174,3 +186,151 @@ def test_a_place_with_a_worker_that_is_gone_is_noticed() -> None:
     del core.members["a"]
     with pytest.raises(AssertionError):
         core.check()
+
+
+def test_a_worker_that_is_lost_at_the_end_is_not_waited_for() -> None:
+    core = running()
+    core.finish()
+    assert core.on_job_lost(0) == []
+    assert core.members == {}
+    core.check()
+
+
+# -- copies and moves
+
+READY = {"is_ready": True}
+
+
+def beside() -> CoordinatorCore:
+    """Two workers, a and b, with a task each and a copy of the other's."""
+    core = CoordinatorCore([FIRST, SECOND], workers=2, replicas=1)
+    core.on_message(hello("a", 0))
+    [claim] = core.on_message(hello("b", 1))
+    assert claim == Claim((FIRST, SECOND))
+    announced = core.on_claimed({FIRST: 1, SECOND: 1})
+    assert announced == [
+        Announce(
+            Assign(1, {"q.1/0/0": ["a", 1], "q.1/0/1": ["b", 1]},
+                   {"q.1/0/0": ["b"], "q.1/0/1": ["a"]})
+        )
+    ]  # fmt: skip
+    for _ in range(PULSES_GATHERING):  # nobody is waited for any more
+        core.on_message(Beat("a"))
+        core.on_message(Beat("b"))
+        core.on_pulse()
+    return core
+
+
+def test_the_task_of_a_lost_worker_goes_on_at_its_copy() -> None:
+    core = beside()
+    assert core.on_message(Goodbye("a")) == [Claim((FIRST,))]
+    [announced] = core.on_claimed({FIRST: 2})
+    assert announced == Announce(Assign(2, {"q.1/0/0": ["b", 2], "q.1/0/1": ["b", 1]}))
+    assert list(core.moves) == [Moved(FIRST, 2, "a", "b", "its worker was lost")]
+
+
+def test_a_task_moves_when_the_copy_is_ready_and_it_has_yielded() -> None:
+    core = beside()
+    assert core.on_message(Move("q.1/0/0", "1")) == [], "b keeps a copy, which has not spoken yet"
+    assert core.on_message(Beat("b", {}, {"q.1/0/0": {"is_ready": False}})) == []
+    [asked] = core.on_message(Beat("b", {}, {"q.1/0/0": READY}))
+    assert asked == Announce(Yield("q.1/0/0", 1))
+    assert core.on_message(Beat("b", {}, {"q.1/0/0": READY})) == [], "it is asked once"
+    assert core.on_message(Yielded("b", "q.1/0/0", 1)) == [], "it does not run there"
+    assert core.on_message(Yielded("a", "q.1/0/0", 1)) == [Claim((FIRST,))]
+    [announced] = core.on_claimed({FIRST: 2})
+    assert announced == Announce(
+        Assign(2, {"q.1/0/0": ["b", 2], "q.1/0/1": ["b", 1]},
+               {"q.1/0/0": ["a"], "q.1/0/1": ["a"]})
+    )  # fmt: skip
+    assert [moved.why for moved in core.moves] == ["by hand"]
+
+
+def test_a_task_that_does_not_yield_is_claimed_after_a_while() -> None:
+    core = beside()
+    core.on_message(Move("q.1/0/0", "b"))
+    core.on_message(Beat("b", {}, {"q.1/0/0": READY}))
+    effects = []
+    for _ in range(PULSES_YIELDING + 1):
+        assert effects == []
+        core.on_message(Beat("a"))
+        core.on_message(Beat("b"))
+        effects = core.on_pulse()
+    assert effects == [Claim((FIRST,))]
+
+
+def test_a_move_whose_target_dies_is_forgotten() -> None:
+    core = beside()
+    core.on_message(Move("q.1/0/0", "b"))
+    core.on_message(Beat("b", {}, {"q.1/0/0": READY}))
+    assert core.on_message(Goodbye("b")) == [Claim((SECOND,))]
+    core.on_claimed({SECOND: 2})
+    assert core.on_message(Yielded("a", "q.1/0/0", 1)) == [Claim((FIRST,))]
+    [announced] = core.on_claimed({FIRST: 2})
+    assert announced == Announce(Assign(3, {"q.1/0/0": ["a", 2], "q.1/0/1": ["a", 2]}))
+
+
+def test_a_worker_that_comes_later_is_a_standby_before_it_gets_a_task() -> None:
+    core = beside()
+    core.on_message(Goodbye("a"))
+    core.on_claimed({FIRST: 2})
+    [announced] = core.on_message(hello("c", 0))
+    assert isinstance(announced, Announce) and isinstance(announced.message, Assign)
+    assert announced.message.tasks == {"q.1/0/0": ["b", 2], "q.1/0/1": ["b", 1]}
+    assert announced.message.standbys == {"q.1/0/0": ["c"], "q.1/0/1": ["c"]}
+    [asked] = core.on_message(Beat("c", {}, {"q.1/0/0": READY, "q.1/0/1": READY}))
+    assert asked == Announce(Yield("q.1/0/1", 1)), "for balance, one of them"
+    core.check()
+
+
+def among_three() -> CoordinatorCore:
+    """Workers a, b and c; the task runs at a, and c keeps a copy, which is ready."""
+    core = CoordinatorCore([FIRST], workers=3, replicas=1)
+    for slot, worker in enumerate("abc"):
+        core.on_message(hello(worker, slot))
+    core.on_claimed({FIRST: 1})
+    core.copies = {FIRST: ("c",)}
+    core.on_message(Beat("c", {}, {"q.1/0/0": READY}))
+    for _ in range(PULSES_GATHERING):
+        for worker in "abc":
+            core.on_message(Beat(worker))
+        core.on_pulse()
+    assert core.copies == {FIRST: ("c",)}
+    return core
+
+
+def test_the_copies_that_are_there_stay_while_a_task_moves_elsewhere() -> None:
+    core = among_three()
+    core.on_message(Move("q.1/0/0", "b"))
+    assert core.copies == {FIRST: ("c", "b")}
+    core.on_pulse()
+    assert core.copies == {FIRST: ("c", "b")}
+
+
+def test_a_task_that_is_lost_while_it_moves_goes_to_the_copy_that_is_ready() -> None:
+    core = among_three()
+    core.on_message(Move("q.1/0/0", "b"))
+    core.on_message(Beat("b", {}, {"q.1/0/0": {"is_ready": False}}))
+    core.on_message(Goodbye("a"))
+    core.on_claimed({FIRST: 2})
+    place = core.tasks[FIRST].place
+    assert place is not None and place.worker == "c"
+    assert core.tasks[FIRST].target == "b", "it is wanted there all the same"
+
+
+def test_a_move_that_was_not_yielded_for_is_told() -> None:
+    core = beside()
+    core.on_message(Move("q.1/0/0", "b"))
+    core.on_message(Beat("b", {}, {"q.1/0/0": READY}))
+    for _ in range(PULSES_YIELDING + 1):
+        core.on_message(Beat("a"))
+        core.on_message(Beat("b"))
+        core.on_pulse()
+    core.on_claimed({FIRST: 2})
+    assert list(core.moves) == [Moved(FIRST, 2, "a", "b", "by hand")]
+
+
+def test_a_late_word_of_a_copy_that_was_given_up_counts_for_nothing() -> None:
+    core = among_three()
+    core.on_message(Beat("b", {}, {"q.1/0/0": READY}))
+    assert core.on_message(Move("q.1/0/0", "b"))[0] != Announce(Yield("q.1/0/0", 1))

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from engine_samples import LONG, Wired, column, count_by, pairs, plain, scan, spec_of
+from engine_samples import (
+    LONG,
+    SOURCE,
+    TIMED,
+    TIMESTAMP,
+    Wired,
+    column,
+    count_by,
+    finals,
+    pairs,
+    plain,
+    scan,
+    spec_of,
+    timed,
+    times,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
 
 from penstock.errors import BadFormat, EvaluationFailed
 from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry
 from penstock.ops.api import Delta
+from penstock.ops.bad_rows import set_bad_rows_aside
+from penstock.ops.payloads import PLACE
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Call, Literal
 from penstock.protocol.markers import Marker, encode_marker
@@ -23,9 +43,8 @@ from penstock.runtime.dead_letters import (
     DEAD_LETTER_DDL,
     DEAD_LETTER_SCHEMA,
     TEXT_MAX,
-    find_bad_rows,
+    letter_of_row,
 )
-from penstock.runtime.inputs import Arrival
 from penstock.runtime.spec import Settings
 from penstock.runtime.task_core import Poisoned
 from penstock.stream.batches import decode_batch, encode_trusted
@@ -102,11 +121,6 @@ def test_a_bad_row_that_was_staged_is_found_where_it_counts() -> None:
     marker = Marker("o.1/0/0", 1, 0, Lsn(0), 0, ranges=(where,))
     named = [NewEntry(encode_marker(marker), tags, Kind.MARKER)]
     lsn = wired.append("@o.1/0/0", 1, named).first_lsn
-    with pytest.raises(Poisoned) as caught:
-        wired.take(wired.task())
-    assert caught.value.lsn == lsn
-    wired.start(wired.task(), careful_upto=lsn)
-    wired.core().work()  # a tick before anything is read
     wired.settle()
     assert plain(wired.result()) == [(1, 10)]
     assert [letter["lsn"] for letter in letters(wired)] == [lsn]
@@ -125,14 +139,73 @@ def test_dead_letters_are_committed_with_the_position_behind_them() -> None:
     assert len(letters(wired)) == 1, "no instance finds it again"
 
 
-def test_care_is_taken_only_up_to_the_bad_entry() -> None:
+def test_rows_of_entries_that_were_joined_are_told_by_their_own_entry() -> None:
     wired = Wired(spec_of(dividing(scan()), mode="append", settings=DEAD))
-    wired.feed(pairs((2, 0)))
-    run(wired)
-    bad = wired.feed(pairs((3, 0)))
+    wired.settle()
+    places = [wired.feed(pairs((key, key % 3))) for key in range(1, 7)]
+    wired.settle()
+    assert plain(wired.result()) == [(1, 100), (2, 50), (4, 100), (5, 50)]
+    assert [letter["lsn"] for letter in letters(wired)] == [places[2], places[5]]
+
+
+def summing() -> n.Aggregate:
+    """(k, sum(100 / v)): a step with state fails where v is 0."""
+    divided = dividing(scan()).exprs[1]
+    counted = count_by(scan(), 0)
+    return replace(counted, calls=(n.AggregateCall("Sum", (divided,), LONG),))
+
+
+def test_a_row_that_fails_in_a_step_with_state_is_found_carefully() -> None:
+    wired = Wired(spec_of(summing(), settings=DEAD))
+    wired.settle()
+    wired.feed(pairs((1, 10), (2, 0)))
+    wired.take(wired.task(0))
+    wired.commit(wired.task(0))
     with pytest.raises(Poisoned) as caught:
-        wired.take(wired.task())
-    assert caught.value.lsn == bad
+        wired.take(wired.task(1))
+    wired.start(wired.task(1), careful_upto=caught.value.lsn)
+    wired.core(1).work()  # a tick before anything is read
+    wired.settle()
+    assert plain(wired.result()) == [(1, 10)]
+    assert [json.loads(letter["row"]) for letter in letters(wired)] == [{"k": 2, "v": 0}]
+    wired.feed(pairs((3, 0)))
+    with pytest.raises(Poisoned):
+        wired.settle()  # care was taken up to the bad entry only
+
+
+def ratio() -> n.Project:
+    """(k, 100 / sum(v)), which fails while the sum is 0."""
+    counted = count_by(scan(), 0)
+    call = n.AggregateCall(
+        "Sum", (column(counted.child, 1),), LONG, options=(("evalMode", "ANSI"),)
+    )
+    return dividing(replace(counted, calls=(call,)))
+
+
+def test_a_result_that_fails_for_a_moment_is_not_shown_for_that_moment() -> None:
+    wired = Wired(spec_of(ratio(), settings=DEAD))
+    for values, shown in (
+        ([(1, 10), (2, 5)], [(1, 10), (2, 20)]),
+        ([(1, -10)], [(2, 20)]),
+        ([(1, 0)], [(2, 20)]),
+        ([(1, 25), (2, 5)], [(1, 4), (2, 10)]),
+    ):
+        wired.feed(pairs(*values))
+        wired.settle()
+        assert plain(wired.result()) == shown
+    assert {letter["task"] for letter in letters(wired)} == {"q.1/1/0"}
+    rows = [json.loads(letter["row"]) for letter in letters(wired)]
+    assert rows == [{"k": 1, "c": 0}] * 2, "each time that it was given, never when taken back"
+
+
+def test_a_row_whose_share_alone_would_fail_counts_all_the_same() -> None:
+    """Its own 100 / sum(v) fails; with the others it does not, and care must not drop it."""
+    wired = Wired(spec_of(ratio(), settings=DEAD))
+    wired.feed(pairs((1, 10), (1, 0)))
+    wired.start(wired.task(1), careful_upto=Lsn(10**6))
+    wired.settle()
+    assert plain(wired.result()) == [(1, 10)]
+    assert letters(wired) == []
 
 
 def test_bad_rows_between_stages_are_found_in_the_stage_that_fails() -> None:
@@ -164,10 +237,211 @@ def test_a_row_that_never_was_in_the_state_is_not_taken_back_from_it() -> None:
         wired.settle()
         assert plain(wired.result()) == shown
     bad = [json.loads(letter["row"]) for letter in letters(wired)]
-    assert bad == [{"k": 1, "c": 2}] * 2, "when it was given, and when it was taken back"
+    assert bad == [{"c": 1}], "when it was given, not when it was taken back"
     state = wired.core(2).state.freeze()
     weights = [row for change in state for row in change.rows.to_pylist()]
     assert [row for row in weights if -1 in row.values()] == []
+
+
+def test_a_row_that_is_set_aside_has_not_moved_time() -> None:
+    """A row that is garbage often has a time that is garbage, too."""
+    source = timed()
+    hundred = Literal(pa.scalar(100, LONG))
+    divided = Call("IntegralDivide", (hundred, column(source, 0)), LONG, (("evalMode", "ANSI"),))
+    schema = pa.schema([("d#50", LONG), ("ts#51", TIMESTAMP)])
+    kept = n.Project(schema=schema, child=source, exprs=(divided, column(source, 1)))
+    for tasks in ((1, 1), (0, 1)):
+        wired = Wired(spec_of(finals(kept), mode="append", settings=DEAD, tasks=tasks))
+        wired.feed(times(10))
+        wired.feed(times(1_000, key=0))
+        run(wired)
+        assert len(letters(wired)) == 1
+        for second in (20, 30):
+            wired.feed(times(second))
+        run(wired)
+        assert sum(core.stats.rows_late for core in wired.cores.values()) == 0
+        assert plain(wired.result()) == [(10, 1), (20, 1), (30, 1)]
+
+
+class Sessions(StatefulProcessor):
+    """v 0 opens a key; other values are passed on; one before the opening is an error."""
+
+    def init(self, handle: Any) -> None:
+        self._open = handle.getValueState("open", "v long")
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # Spark's name
+        for row in rows:
+            if row.v == 0:
+                self._open.update((1,))
+            elif not self._open.exists():
+                raise ValueError(f"{key} was never opened")
+            else:
+                yield Row(k=key[0], v=row.v)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("tasks", [(1, 1), (0, 1)])
+def test_rows_that_need_the_state_of_their_key_find_it(tasks: tuple[int, int]) -> None:
+    source = scan()
+    root = n.TransformWithState(
+        schema=pa.schema([("k#70", LONG), ("v#71", LONG)]), child=source, processor=Sessions(),
+        kind=213, keys=(column(source, 0),), time_mode="none", input_schema=SOURCE,
+        output_schema=SOURCE,
+    )  # fmt: skip
+    wired = Wired(spec_of(root, mode="append", settings=DEAD, tasks=tasks))
+    wired.put_through(pairs((1, 0), (2, 0)))
+    wired.feed(pairs((1, 10), (3, 30), (2, 20), (4, 0), (4, 40)))  # 3 was never opened
+    try:
+        wired.settle()
+    except Poisoned as poison:
+        wired.start(wired.task(1), careful_upto=poison.lsn)
+        wired.settle()
+
+    assert [json.loads(letter["row"]) for letter in letters(wired)] == [{"k": 3, "v": 30}]
+    assert plain(wired.result()) == [(1, 10), (2, 20), (4, 40)]
+
+
+class Picky(StatefulProcessor):
+    """13 is bad, and so are more than two rows at once; the first row of a key opens it."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # Spark's name
+        taken = list(rows)
+        if len(taken) > 2:
+            raise ValueError("many")
+        for row in taken:
+            if 13 in tuple(row):
+                raise ValueError("13")
+            yield Row(k=key[0], v=1)
+
+    def close(self) -> None:
+        pass
+
+
+def processed(child: n.Node, processor: StatefulProcessor, **options: Any) -> n.TransformWithState:
+    """Its rows, by their first column, through a processor."""
+    return n.TransformWithState(
+        schema=pa.schema([("k#70", LONG), ("v#71", LONG)]), child=child, processor=processor,
+        kind=213, keys=(column(child, 0),), output_schema=SOURCE,
+        **{"time_mode": "none", "input_schema": SOURCE, **options},
+    )  # fmt: skip
+
+
+def run_or_stop(wired: Wired) -> None:
+    """As runtime/task.py does: a second failure at one place stops the query."""
+    upto: Lsn | None = None
+    while True:
+        try:
+            return wired.settle()
+        except Poisoned as poison:
+            if poison.lsn is None or (upto is not None and poison.lsn <= upto):
+                raise
+            upto = poison.lsn
+            wired.start(wired.task(1), careful_upto=upto)
+
+
+APART_AND_JOINED = pytest.mark.parametrize("tasks", [(1, 1), (0, 1)])
+
+
+@APART_AND_JOINED
+def test_rows_of_one_batch_may_fail_in_different_stages(tasks: tuple[int, int]) -> None:
+    root = processed(dividing(scan()), Picky())
+    wired = Wired(spec_of(root, mode="append", settings=DEAD, tasks=tasks))
+    wired.settle()
+    wired.feed(pairs((1, 0), (13, 100), (3, 10)))
+    run_or_stop(wired)
+    assert plain(wired.result()) == [(3, 1)]
+    assert len(letters(wired)) == 2
+
+
+@APART_AND_JOINED
+def test_rows_that_fail_only_together_go_in_one_by_one(tasks: tuple[int, int]) -> None:
+    root = processed(scan(), Picky())
+    wired = Wired(spec_of(root, mode="append", settings=DEAD, tasks=tasks))
+    wired.settle()
+    wired.feed(pairs((1, 10), (1, 20), (1, 30), (1, 13)))
+    run_or_stop(wired)
+    assert plain(wired.result()) == [(1, 1)] * 3
+    assert [json.loads(letter["row"])["v"] for letter in letters(wired)] == [13]
+
+
+@APART_AND_JOINED
+def test_rows_are_tried_at_the_time_of_the_state(tasks: tuple[int, int]) -> None:
+    """They come together with the marker that would make them late a moment later."""
+    child = timed()
+    options = {"time_mode": "eventtime", "event_time": child.schema.names[-1]}
+    root = processed(child, Picky(), input_schema=TIMED, **options)
+    wired = Wired(spec_of(root, mode="append", settings=DEAD, tasks=tasks))
+    wired.settle()
+    wired.feed(times(10, key=13))
+    wired.feed(times(100, key=1))
+    run_or_stop(wired)
+    assert plain(wired.result()) == [(1, 1)]
+    assert len(letters(wired)) == 1
+
+
+class Open(StatefulProcessor):
+    """0 opens a key for a second of the clock; 13, or a value while it is closed, is an error."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._open = handle.getValueState("open", "v long")
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # Spark's name
+        for row in rows:
+            if row.v == 0:
+                self._open.update((1,))
+                self._handle.registerTimer(timers.getCurrentProcessingTimeInMs() + 1000)
+            elif row.v == 13 or not self._open.exists():
+                raise ValueError(str(row.v))
+            else:
+                yield Row(k=key[0], v=row.v)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        self._open.clear()
+        yield Row(k=key[0], v=-1)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_trial_fires_no_timer_that_has_not_fired() -> None:
+    root = processed(scan(), Open(), time_mode="processingtime")
+    wired = Wired(spec_of(root, mode="append", settings=DEAD, tasks=(0, 1)))
+    wired.put_through(pairs((1, 0), (2, 0)))
+    wired.feed(pairs((1, 10), (2, 13)))
+    with pytest.raises(Poisoned) as caught:
+        wired.settle()
+    wired.start(wired.task(1), careful_upto=caught.value.lsn)
+    wired.now_ms += 1_500
+    wired.settle()
+    assert plain(wired.result()) == [(1, -1), (1, 10), (2, -1)]
+    assert [json.loads(letter["row"]) for letter in letters(wired)] == [{"k": 2, "v": 13}]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_letter_names_the_entry_of_its_row_also_where_rows_were_put_in_order(tasks: int) -> None:
+    source = scan()
+    distinct = n.Deduplicate(schema=source.schema, child=source, keys=(column(source, 0),))
+    wired = Wired(spec_of(dividing(distinct), mode="append", tasks=(tasks, 1), settings=DEAD))
+    wired.settle()
+    for key in range(1, 9):
+        wired.feed(pairs((key, 0 if key == 7 else key)))
+    for index in range(tasks):
+        wired.take(wired.task(0, index))
+        wired.commit(wired.task(0, index))
+    wired.settle()
+
+    (letter,) = letters(wired)
+
+    assert json.loads(letter["row"])["k"] == 7
+    schema = SOURCE if tasks == 1 else SOURCE.append(PLACE)
+    payload = wired.log[letter["lsn"]].payload
+    assert 7 in pa.ipc.read_record_batch(pa.py_buffer(payload), schema).column(0).to_pylist()
 
 
 def test_an_entry_that_is_no_rows_is_set_aside_as_its_bytes() -> None:
@@ -189,7 +463,7 @@ def test_an_entry_that_is_no_rows_stops_a_query_without_dead_letters() -> None:
 # ---- the search
 
 
-def search(values: list[int], bad: set[int]) -> tuple[Arrival, list[dict[str, Any]], int]:
+def search(values: list[int], bad: set[int]) -> tuple[Delta, list[int], int]:
     tries = 0
 
     def try_rows(delta: Delta) -> None:
@@ -200,18 +474,17 @@ def search(values: list[int], bad: set[int]) -> tuple[Arrival, list[dict[str, An
                 raise ValueError(f"{value} is bad")
 
     delta = Delta(pairs(*((value, 0) for value in values)), np.arange(len(values)))
-    good, dead = find_bad_rows(Arrival(0, delta, Lsn(3), "in"), try_rows, "t")
-    return good, [json.loads(letter.row) for letter in dead], tries
+    good, aside = set_bad_rows_aside(delta, try_rows)
+    return good, [row.batch.column(0)[0].as_py() for row, _ in aside], tries
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sets(st.integers(0, 9)))
 def test_exactly_the_bad_rows_are_found_in_order(values: list[int], bad: set[int]) -> None:
     good, dead, _ = search(values, bad)
-    assert good.delta.batch.column(0).to_pylist() == [v for v in values if v not in bad]
+    assert good.batch.column(0).to_pylist() == [v for v in values if v not in bad]
     weights = [place for place, value in enumerate(values) if value not in bad]
-    assert good.delta.all_weights().tolist() == weights
-    assert [row["k"] for row in dead] == [v for v in values if v in bad]
-    assert (good.place, good.lsn, good.origin) == (0, 3, "in")
+    assert good.all_weights().tolist() == weights
+    assert dead == [v for v in values if v in bad]
 
 
 def test_one_bad_row_of_many_is_found_in_few_tries() -> None:
@@ -221,12 +494,10 @@ def test_one_bad_row_of_many_is_found_in_few_tries() -> None:
 
 
 def test_a_letter_fits_into_an_entry_whatever_the_row_is() -> None:
-    def fail(delta: Delta) -> None:
-        raise ValueError("x" * 10**6)
-
+    error = ValueError("x" * 10**6)
     batch = pa.record_batch({"t#1": ["y" * 10**6], "b#2": [b"\xff"]})
-    _, [letter] = find_bad_rows(Arrival(0, Delta(batch), Lsn(3), "in"), fail, "t")
-    assert max(len(letter.row), len(letter.message), len(letter.traceback)) == TEXT_MAX
+    letter = letter_of_row(Delta(batch), error, origin="in", lsn=Lsn(3), task="t")
+    assert max(map(len, (letter.row, letter.message, letter.traceback))) == TEXT_MAX
     assert letter.row.startswith('{"t": "yyy')
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from engine_samples import SOURCE, pairs, scan
+from engine_samples import LONG, SOURCE, pairs, scan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
-from penstock.ops.api import Delta
+from penstock.ops.api import Delta, join_deltas
 from penstock.plan import nodes as n
-from penstock.runtime.inputs import Arrival, Arrivals, decode_source, join_deltas
-from penstock.stream.batches import encode_trusted
+from penstock.runtime import inputs
+from penstock.runtime.inputs import Arrival, Arrivals, SourceReader, decode_source
+from penstock.stream.batches import decode_batch, encode_trusted
+from penstock.stream.metadata import METADATA
 
 
 def arrival(place: int, lsn: int, *keys: int) -> Arrival:
@@ -88,3 +90,40 @@ def test_where_only_the_number_of_rows_is_asked_for_it_is_kept() -> None:
 def test_bytes_that_are_no_rows_are_named_by_stream_and_lsn(payload: bytes) -> None:
     with pytest.raises(BadFormat, match="stream in, LSN 7: "):
         decode_source(entry(payload), scan(), SOURCE)
+
+
+def test_metadata_columns_say_where_rows_count() -> None:
+    names = ("k", "_lsn", "_time", "_producer", "_stream")
+    fields = [("k#1", LONG), *((f"{name}#2", METADATA[name]) for name in names[1:])]
+    leaf = n.Scan(schema=pa.schema(fields), stream="in", columns=names)
+    rows = encode_trusted(pairs((7, 0), (8, 0)))
+    entry = Entry(Lsn(5), Kind.STAGED, ("s/in",), "p", 1, 0, 1_000, 2, rows)
+
+    here = decode_source(entry, leaf, SOURCE).to_pylist()
+    marker = Entry(Lsn(9), Kind.MARKER, ("s/in",), "m", 1, 0, 2_000, 0, b"")
+    at_marker = decode_source(entry, leaf, SOURCE, marker).to_pylist()
+
+    assert [row["k#1"] for row in here] == [7, 8]
+    assert {(row["_lsn#2"], row["_producer#2"]) for row in here} == {(5, "p")}
+    assert here[0]["_stream#2"] == "in"
+    assert here[0]["_time#2"].timestamp() == 1.0
+    assert {(row["_lsn#2"], row["_producer#2"]) for row in at_marker} == {(9, "m")}
+    assert at_marker[1]["_time#2"].timestamp() == 2.0
+
+
+def test_an_entry_is_decoded_once_for_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def count(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        decoded.append(payload)
+        return decode_batch(payload, schema)
+
+    monkeypatch.setattr(inputs, "decode_batch", count)
+    reader = SourceReader()
+    first, second = (entry(encode_trusted(pairs((1, value)))) for value in (7, 8))
+
+    found = [reader.read(one, scan(id=id), SOURCE) for one in (first, second) for id in (1, 11)]
+
+    assert [batch.column(1).to_pylist() for batch in found] == [[7], [7], [8], [8]]
+    assert [batch.schema.names[0] for batch in found] == ["k#1", "k#11"] * 2
+    assert len(decoded) == 2

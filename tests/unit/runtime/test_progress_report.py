@@ -9,7 +9,8 @@ from engine_samples import count_by, scan, spec_of
 from penstock.ops.api import START_MS
 from penstock.protocol.names import TaskId
 from penstock.runtime.histogram import Histogram
-from penstock.runtime.progress import Lag, Rates, make_progress, source_position
+from penstock.runtime.lag import Lag
+from penstock.runtime.progress import Rates, make_progress, source_position
 
 SPEC = spec_of(count_by(scan(), 0), tasks=(1, 2), starts={"in": 3})
 SOURCE, FIRST, SECOND = SPEC.task_ids

@@ -75,7 +75,7 @@ def test_a_query_under_another_name_is_refused() -> None:
 
 
 def test_a_query_of_a_newer_program_says_so() -> None:
-    found = {**json.loads(encode_query(QUERY)), "format": 3}
+    found = {**json.loads(encode_query(QUERY)), "format": 4}
     with pytest.raises(BadFormat, match="by a newer program: use that one"):
         decode_query("q", json.dumps(found).encode())
 
@@ -121,6 +121,15 @@ def test_programs_from_before_there_were_protocols_refuse_a_query_of_another_one
     other = replace(QUERY, protocol="transaction")
     assert json.loads(encode_query(other))["format"] == 2
     assert decode_query("q", encode_query(other)) == other
+
+
+def test_a_query_from_before_sources_were_shared_goes_on_as_it_was() -> None:
+    shared = replace(QUERY, shares_sources=True)
+    assert json.loads(encode_query(shared))["format"] == 3, "programs from before refuse it"
+    assert decode_query("q", encode_query(shared)) == shared
+    old = json.loads(encode_query(QUERY))
+    del old["shares_sources"]
+    assert not decode_query("q", json.dumps(old).encode()).shares_sources
 
 
 def test_aligned_checkpoints_do_not_move() -> None:

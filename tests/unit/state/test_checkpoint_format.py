@@ -116,6 +116,15 @@ def test_sections_of_a_part_become_one_change_again(monkeypatch: pytest.MonkeyPa
     assert sum(piece.rows.num_rows for piece in pieces) == 5300
 
 
+def test_rows_that_lie_are_damage_even_with_checksums_that_match() -> None:
+    offsets = pa.py_buffer(np.array([0, 65535, 2], np.int32))
+    text = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    data, seal = _encode([Change("op/v", "set", pa.record_batch({"value": text}))])
+
+    with pytest.raises(BadFormat):
+        _read(data, seal=seal)
+
+
 def test_every_cut_is_damage() -> None:
     data, seal = _encode([_numbers(20)])
     for end in range(len(data)):

@@ -27,6 +27,8 @@ from penstock.state.api import Change
 from penstock.state.checkpoint_format import mark_partition
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
+LOG = "0123456789abcdef" * 2
+OTHER_LOG = "f" * 32
 TASK = "hot-items.1/0/2"
 
 
@@ -54,7 +56,7 @@ def _files(root: Path) -> list[str]:
 @pytest.fixture(params=["path", "uri", "mock"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     uris = {"path": str(tmp_path / "a b"), "uri": (tmp_path / "c").as_uri(), "mock": "mock:///d"}
-    return CheckpointStore(uris[request.param])
+    return CheckpointStore(uris[request.param], LOG)
 
 
 def test_what_was_written_is_read(store: CheckpointStore) -> None:
@@ -106,10 +108,37 @@ def test_sweeping_deletes_what_lies_before_and_nothing_else(store: CheckpointSto
     assert store.sweep("nobody.1/0/0", 20) == []
 
 
+def test_two_logs_with_one_root_leave_each_others_files(tmp_path: Path) -> None:
+    """Their queries have one name, and their positions are not comparable."""
+    old, young = (CheckpointStore(str(tmp_path), log) for log in (LOG, OTHER_LOG))
+    kept = _write(young, 10, count=7)
+    refs = [_write(old, lsn) for lsn in (1000, 2000)]
+
+    assert old.sweep(TASK, 2000) == [refs[0].path]
+
+    assert _keys(young.read(kept)) == list(range(7))
+    assert (kept.task, refs[1].task) == (TASK, TASK)
+
+
+def test_files_of_earlier_versions_are_read_and_never_swept(tmp_path: Path) -> None:
+    """They had no log in their path, so nobody can tell whose they are."""
+    store = CheckpointStore(str(tmp_path), LOG)
+    new = _write(store)
+    (tmp_path / TASK).mkdir(parents=True)
+    path = new.path.removeprefix(f"{LOG}/")
+    os.rename(tmp_path / new.path, tmp_path / path)
+    ref = CheckpointRef.from_json({**new.to_json(), "path": path})
+
+    assert _keys(store.read(ref)) == list(range(100))
+    assert ref.task == TASK
+    assert store.sweep(TASK, 100) == []
+    assert _files(tmp_path) == [path]
+
+
 def test_sweeping_leaves_what_is_not_ours(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path))
+    store = CheckpointStore(str(tmp_path), LOG)
     ref = _write(store, 10)
-    folder = tmp_path / TASK
+    folder = tmp_path / LOG / TASK
     name = Path(ref.path).name
     strange = [
         *("notes.txt", f"x{name}", f"{name}.bak", name.replace(".ckpt", ".CKPT"), name[1:]),
@@ -126,7 +155,7 @@ def test_sweeping_leaves_what_is_not_ours(tmp_path: Path) -> None:
 
     deleted = store.sweep(TASK, 30)
 
-    assert deleted == sorted([f"{TASK}/{mine.name}", ref.path])
+    assert deleted == sorted([f"{LOG}/{TASK}/{mine.name}", ref.path])
     assert {*strange, newer.name} < set(os.listdir(folder))
     assert len(os.listdir(folder)) == len(strange) + 3
 
@@ -140,7 +169,7 @@ def test_sweeping_leaves_what_is_not_ours(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_are_no_tasks_are_refused(tmp_path: Path, task: str) -> None:
-    store = CheckpointStore(str(tmp_path / "root"))
+    store = CheckpointStore(str(tmp_path / "root"), LOG)
     with pytest.raises(BadRequest, match="is no task"):
         _write(store, task=task)
     with pytest.raises(BadRequest, match="is no task"):
@@ -149,7 +178,7 @@ def test_names_that_are_no_tasks_are_refused(tmp_path: Path, task: str) -> None:
 
 
 def test_a_reference_leads_nowhere_else(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path))
+    store = CheckpointStore(str(tmp_path), LOG)
     ref = _write(store)
     good = ref.to_json()
     bad: list[Any] = [
@@ -165,7 +194,7 @@ def test_a_reference_leads_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_damage_and_loss_of_bytes_are_noticed(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path))
+    store = CheckpointStore(str(tmp_path), LOG)
     ref = _write(store)
     path = tmp_path / ref.path
     data = path.read_bytes()
@@ -192,7 +221,7 @@ def test_files_and_directories_are_the_owners_alone(tmp_path: Path) -> None:
     root = tmp_path / "deep" / "root"
     mask = os.umask(0)
     try:
-        ref = _write(CheckpointStore(str(root)))
+        ref = _write(CheckpointStore(str(root), LOG))
     finally:
         os.umask(mask)
 
@@ -206,11 +235,11 @@ def test_files_and_directories_are_the_owners_alone(tmp_path: Path) -> None:
 
 def test_a_store_that_nobody_can_open_is_a_bad_setting() -> None:
     with pytest.raises(BadConfig, match="checkpoint store nowhere://x"):
-        CheckpointStore("nowhere://x")
+        CheckpointStore("nowhere://x", LOG)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CheckpointStore(str(tmp_path))
+    store = CheckpointStore(str(tmp_path), LOG)
     kept = _write(store, 10)
 
     def refuse(fd: int, data: Any) -> int:
@@ -260,11 +289,11 @@ def test_a_crash_at_any_step_leaves_garbage_at_most(
 ) -> None:
     """Goal: until the last step there is no file that a reference could name. Method: crash at
     every call that changes the disk, then look, sweep, look again."""
-    whole = CheckpointStore(str(tmp_path / "whole"))
+    whole = CheckpointStore(str(tmp_path / "whole"), LOG)
     ref = _write(whole, 20)
     for step in range(100):
         root = tmp_path / f"{step}"
-        store = CheckpointStore(str(root))
+        store = CheckpointStore(str(root), LOG)
         kept = _write(store, 5)
         with monkeypatch.context() as patch:
             done = _crash_at(patch, step, half=half)
@@ -295,9 +324,9 @@ def test_new_directories_are_durable_before_the_file(
 ) -> None:
     done = _crash_at(monkeypatch, 1000, half=False)
 
-    _write(CheckpointStore(str(tmp_path / "root")))
+    _write(CheckpointStore(str(tmp_path / "root"), LOG))
 
     made = [place for place, name in enumerate(done) if name == "mkdir"]
-    assert len(made) == 4  # root, query, stage, index
+    assert len(made) == 5  # root, log, query, stage, index
     assert all(done[at : at + 3] == ["mkdir", "open", "fsync"] for at in made)
     assert max(made) < done.index("write")

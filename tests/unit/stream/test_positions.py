@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.stream.positions import Position, from_time_ms, parse_position, to_time_ms
+from penstock.stream.positions import Position, parse_position
+from penstock.stream.times import from_time_ms, to_time_ms
 
 
 @pytest.mark.parametrize(

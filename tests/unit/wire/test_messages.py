@@ -13,7 +13,11 @@ from penstock.log.records import Guard
 from penstock.wire import messages as m
 
 SAMPLES: list[m.Message] = [
-    m.Hello("token", "name é"),
+    m.Hello("name é", "session"),
+    m.Meet(bytes(32)),
+    m.Challenge(bytes(32), bytes(range(32))),
+    m.GetMetrics(),
+    m.MetricsText("# EOF\n"),
     m.Welcome(bytes(16), 3, 2**64 - 1, 0),
     m.Append((Guard("k", b"v"), Guard("absent", None), Guard("", b"")), 250),
     m.Append((), 0),
@@ -50,7 +54,7 @@ def test_a_message_comes_back_equal(message: m.Message) -> None:
 
 def test_every_message_has_a_sample_and_a_kind_of_its_own() -> None:
     assert {type(message) for message in SAMPLES} == set(m.MESSAGES.values())
-    assert sorted(m.MESSAGES) == list(range(1, 25))
+    assert sorted(m.MESSAGES) == list(range(1, 29))
 
 
 def test_the_bytes_of_a_message_are_those_of_the_format() -> None:
@@ -75,7 +79,7 @@ def test_every_cut_and_every_trailing_byte_is_noticed(message: m.Message) -> Non
         m.decode_message(message.KIND, data + b"\x00")
 
 
-@pytest.mark.parametrize("kind", [0, 25, 255])
+@pytest.mark.parametrize("kind", [0, 29, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(BadFormat, match="kind"):
         m.decode_message(kind, b"")

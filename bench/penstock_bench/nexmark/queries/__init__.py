@@ -43,9 +43,13 @@ RHINO = ("nbq5", "nbq8", "nbqx")
 
 
 def split_events(events: DataFrame) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Persons, auctions and bids out of the mixed stream: (event_type, person, auction, bid)."""
+    """Persons, auctions and bids out of the mixed stream: (event_type, person, auction, bid).
+
+    With the time of their arrival, if the stream has it.
+    """
+    arrival = [name for name in events.columns if name == "_time"]
     person, auction, bid = (
-        events.where(F.col("event_type") == number).select(f"{kind}.*")
+        events.where(F.col("event_type") == number).select(f"{kind}.*", *arrival)
         for number, kind in enumerate(("person", "auction", "bid"))
     )
     return person, auction, bid

@@ -257,14 +257,24 @@ def test_what_is_not_there_is_absent_only_for_a_caller_that_is_trusted(node: Nod
     assert node.ask(lambda: node.add(1)) == [None]  # an untrusted read has fenced nothing
 
 
-def test_a_damaged_part_denies_nothing(node: Node) -> None:
+def test_a_lost_block_is_not_denied_and_all_others_are_answered(node: Node) -> None:
     node.ask(lambda: node.add(0), lambda: node.add(1))
     node.core.lost(KEY, 0)
 
     assert node.finds(0, durable_block=2) is Found.UNKNOWN
-    assert node.finds(9, fence_epoch=2) is Found.UNKNOWN
+    assert node.finds(9, fence_epoch=2) is Found.ABSENT
     assert node.finds(1, durable_block=2) is Found.HERE
     assert node.core.list_blocks(KEY, 0, 10) == [(1, 2)]
+
+
+def test_blocks_that_the_store_is_unsure_of_are_not_denied_until_they_are_added(
+    node: Node,
+) -> None:
+    node.store.unsure[KEY] = ((0, 3),)
+
+    assert node.ask(lambda: node.add(1)) == [None]
+    found = [node.finds(block, durable_block=9) for block in range(4)]
+    assert found == [Found.UNKNOWN, Found.HERE, Found.UNKNOWN, Found.ABSENT]
 
 
 def test_a_lost_block_may_be_added_again(node: Node) -> None:
@@ -333,6 +343,17 @@ def test_a_part_with_a_waiting_read_stays_open(node: Node) -> None:
     node.settle()
 
     assert node.core.close_part(KEY) and not node.core.is_open(KEY)
+
+
+def test_a_part_with_a_read_that_waits_for_its_fence_stays_open(node: Node) -> None:
+    """The store would have to load it again, and cannot while the answer is due."""
+    node.core.read("recovery", ReadRequest(KEY, 99, fence_epoch=5))
+    assert not node.core.close_part(KEY)
+
+    (answer,) = node.settle()
+
+    assert isinstance(answer.outcome, ReadPlan) and answer.outcome.found is Found.ABSENT
+    assert node.core.close_part(KEY)
 
 
 # ---- giving up

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from random import Random
 
 import pytest
 from harness.crash_states import CrashState, crash_states, killed_states
 from harness.disk import ALL_LOST, SimDisk
 from harness.faults import FaultyDisk, TracingDisk
-from node_blocks import LocalNode, make_block
+from node_blocks import LocalNode, make_block, old_disk, old_record
 
 from penstock.errors import Fenced
-from penstock.log.node.journal import JOURNAL_MAGIC, STATE_NAME, journal_name, recover_journal
+from penstock.log.node.journal import STATE_NAME, journal_name, recover_journal
+from penstock.log.node.journal_format import (
+    ADD,
+    ECHO,
+    END,
+    FENCE,
+    HEAD_BYTES,
+    LENGTH,
+    NOTE,
+    START,
+    TRIM,
+    RecordHead,
+    decode_head,
+    find_format,
+)
 from penstock.log.node.segment_store import SegmentStore, file_name, parse_file_name
 from penstock.log.replication.manifest import SegmentKey
 from penstock.log.replication.node_api import Fence, Found
@@ -33,10 +48,16 @@ def block_of(key: SegmentKey, block: int) -> bytes:
     return make_block(block, body(key, block), segment=key.segment, durable_block=max(block - 1, 0))
 
 
-def work(disk: TracingDisk) -> None:
+def work(disk: TracingDisk, blocks: int = 24) -> tuple[object, ...]:
     """Blocks, fences, rotations, flushes and a tombstone; what is acknowledged is marked."""
+    marks: list[object] = []
+
+    def mark(what: object) -> None:
+        marks.append(what)
+        disk.mark(what)
+
     node = LocalNode(disk, journal_bytes=1200)
-    for block in range(24):
+    for block in range(blocks):
         # Some writes hold two blocks; some blocks are another node's.
         keys = [key for key in KEYS if key == A or block % 3 != 2]
         for key in keys:
@@ -44,19 +65,20 @@ def work(disk: TracingDisk) -> None:
             node.core.add((key, block), key, 50, block_of(key, block))
         for answer in node.pump():
             assert answer.outcome is None
-            disk.mark(("block", *answer.cause))  # type: ignore[misc]
+            mark(("block", *answer.cause))  # type: ignore[misc]
         if block in (3, 9, 10, 17):
             node.flush()
         if block in (2, 5, 11):
             assert isinstance(node.fence(A, block), Fence)
-            disk.mark(("fence", A, block))
+            mark(("fence", A, block))
         if block == 7:
             old = SegmentKey("log_b", 0)
             node.add(old, block_of(old, 0), epoch=50)
             node.trim("log_b", 1)
-            disk.mark(("trim", "log_b", 1))
+            mark(("trim", "log_b", 1))
         if block == 10:
             node.note()
+    return tuple(marks)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +88,18 @@ def trace() -> TracingDisk:
     return disk
 
 
-def check(node: LocalNode, marks: tuple[object, ...]) -> None:
+def check(
+    node: LocalNode, marks: tuple[object, ...], unknown: Sequence[tuple[SegmentKey, int]] = ()
+) -> None:
     """Everything that was acknowledged is there, and nothing else."""
     assert not node.damage
     acknowledged = {mark[1:] for mark in marks if mark[0] == "block"}  # type: ignore[index]
     for key in KEYS:
         for block in range(25):
             found = node.read(key, block)
-            if (key, block) in acknowledged:
+            if (key, block) in unknown:
+                assert found is Found.UNKNOWN or found == block_of(key, block)
+            elif (key, block) in acknowledged:
                 assert found == block_of(key, block), (key, block, found)
             else:
                 # One that was not acknowledged may be there, whole.
@@ -177,22 +203,150 @@ def cut(disk: SimDisk, name: str, end: int) -> SimDisk:
     return changed(disk, name, lambda data: data.__delitem__(slice(end, None)))
 
 
+def zeroed(disk: SimDisk, name: str, start: int, end: int) -> SimDisk:
+    return changed(disk, name, lambda data: data.__setitem__(slice(start, end), bytes(end - start)))
+
+
 def used_bytes(disk: SimDisk, name: str) -> int:
     return len(disk.contents()[name].rstrip(b"\0"))
 
 
-def test_a_flip_anywhere_but_in_the_last_write_is_damage() -> None:
+def loses_one_block(node: LocalNode, disk: SimDisk) -> None:
+    """One block is unknown, all others are answered; until it is added again."""
+    ((key, block),) = node.lost
+    for more in range(3):  # also once the journal is dropped, and the file is longer
+        found = [node.read(key, at) for at in range(6)]
+        assert found[block] is Found.UNKNOWN and node.read(key, 99) is Found.ABSENT
+        found[block] = block_of(key, block)
+        assert found == [block_of(key, at) for at in range(6)]
+        assert node.add(key, block_of(key, 6 + more)) is None
+        node.flush()
+        disk.kill()
+        node = LocalNode(disk, journal_bytes=1)
+        assert not node.damage
+    assert not node.lost
+    assert node.add(key, block_of(key, block)) is None
+    node.flush()
+    disk.kill()
+    assert LocalNode(disk).read(key, block) == block_of(key, block)
+
+
+def heads_of(disk: SimDisk, name: str) -> dict[int, RecordHead]:
+    """By position; the records are whole."""
+    data, at = disk.contents()[name], 0
+    format, found = find_format(data), {}
+    while at < used_bytes(disk, name):
+        found[at] = head = decode_head(data, at, format)
+        at += head.size
+    return found
+
+
+def vouched_bytes(disk: SimDisk, name: str) -> int:
+    return max(head.synced for head in heads_of(disk, name).values())
+
+
+def test_a_flip_anywhere_but_in_the_last_write_loses_one_block_at_most() -> None:
+    """Also in what says where a record ends, whose it is, and how far the file can be trusted."""
+    disk = durable_disk()
+    losses, name = 0, journal_name(0)
+    for position in range(0, vouched_bytes(disk, name), 3):
+        damaged = flipped(disk, name, position, 0x10)
+        node = LocalNode(damaged)
+
+        assert not node.damage and not node.torn_bytes, position
+        if node.lost:
+            losses += 1
+            loses_one_block(node, damaged)
+            continue
+        assert [node.read(A, at) for at in range(6)] == [block_of(A, at) for at in range(6)]
+        assert node.read(A, 99) is Found.ABSENT
+    assert losses > 100
+
+
+@pytest.mark.parametrize(("blocks", "kinds"), [(9, {FENCE, TRIM}), (24, {LENGTH, END})])
+def test_a_flip_leaves_all_fences_tombstones_and_lengths(blocks: int, kinds: set[int]) -> None:
+    """In every journal, whichever record is hit: with files, rotations and journals dropped."""
+    inner = SimDisk()
+    marks = work(TracingDisk(inner), blocks)
+    inner.kill()
+    names = [name for name in inner.names() if name.startswith("journal-")]
+    assert len(names) > 1
+    hit = set()
+    for name in names:
+        end = used_bytes(inner, name) if name != names[-1] else vouched_bytes(inner, name)
+        for at, head in heads_of(inner, name).items():
+            if at + head.size > end:
+                continue
+            hit.add(head.kind)
+            for position in (at + 2, at + 6, at + 9, at + 14, at + 40, at + head.size - 1):
+                node = LocalNode(flipped(inner, name, position, 0x04))
+                assert not node.damage, (name, position)
+                assert len(node.lost) == (head.kind == ADD)
+                check(node, marks, unknown=node.lost)
+    assert hit >= {START, ADD, ECHO} | kinds
+
+
+def test_damage_to_a_record_and_its_echo_is_damage() -> None:
     disk = durable_disk()
     name = journal_name(0)
-    last = used_bytes(disk, name) - len(block_of(A, 5)) - 48 - len(A.log)
-    for position in range(0, last, 5):
-        node = LocalNode(flipped(disk, name, position, 0x10))
+    heads = heads_of(disk, name)
+    adds = [at for at, head in heads.items() if head.kind == ADD]
+    for at, following in pairwise(adds):
+        damaged = flipped(flipped(disk, name, at + 9), name, following - 1)
 
-        assert node.damage, position
+        node = LocalNode(damaged)
+
+        assert node.damage and not node.lost
         kept = [block for block in range(6) if isinstance(node.read(A, block), bytes)]
-        assert len(kept) >= 5, position  # one block at most is hit
+        assert len(kept) == 5
         for block in range(6):
             assert node.read(A, block, trusted=False) in (block_of(A, block), Found.UNKNOWN)
+
+
+def test_what_the_last_process_wrote_last_is_repeated_by_the_next_one() -> None:
+    disk = durable_disk()
+    (last, head), *_ = reversed(heads_of(disk, journal_name(0)).items())
+    assert head.kind == ADD
+    LocalNode(disk).add(A, block_of(A, 6))
+
+    for position in (last, last + 5, last + 9, last + HEAD_BYTES):
+        node = LocalNode(flipped(disk, journal_name(0), position))
+        assert not node.damage and node.lost == [(A, 5)]
+        assert node.read(A, 5) is Found.UNKNOWN and node.read(A, 6) == block_of(A, 6)
+
+
+def test_a_write_of_very_many_records_is_repeated_in_pieces() -> None:
+    disk = SimDisk()
+    node = LocalNode(disk, journal_bytes=10**9)
+    node.ensure_loaded(A)
+    for block in range(8200):
+        node.core.add(block, A, 1, make_block(block, b""))
+    node.core._write_bytes_max = 10**9
+    node.pump()
+    node.add(B, block_of(B, 0), epoch=50)
+    echoes = [head for head in heads_of(disk, journal_name(0)).values() if head.kind == ECHO]
+    assert len(echoes) == 2
+    adds = [at for at, head in heads_of(disk, journal_name(0)).items() if head.kind == ADD]
+
+    for block in (0, 8100, 8199):
+        assert LocalNode(flipped(disk, journal_name(0), adds[block] + 9)).lost == [(A, block)]
+
+
+def test_journals_of_an_older_version_are_read_and_go_on() -> None:
+    """No echoes, and no blocks in heads: what is not known there is damage, as it was."""
+    adds = [old_record(ADD, A.log, body=block_of(A, block), synced=0) for block in range(6)]
+    used = old_record(START, synced=0) + b"".join(adds)
+    disk = old_disk(used + old_record(NOTE, synced=len(used)))
+    name = journal_name(0)
+    assert ECHO not in {head.kind for head in heads_of(disk, name).values()}
+    block = used.index(block_of(A, 3))
+
+    assert LocalNode(flipped(disk, name, block + 120)).lost == [(A, 3)]
+    assert LocalNode(flipped(disk, name, block + 20)).damage
+    assert LocalNode(flipped(disk, name, block - 20)).damage
+    again = LocalNode(disk)
+    assert not again.damage and again.add(A, block_of(A, 6)) is None
+    assert [again.read(A, at) for at in range(7)] == [block_of(A, at) for at in range(7)]
 
 
 def test_a_flip_in_the_last_write_is_a_torn_tail_until_a_note_vouches_for_it() -> None:
@@ -205,7 +359,8 @@ def test_a_flip_in_the_last_write_is_a_torn_tail_until_a_note_vouches_for_it() -
 
     noted, node = filled(range(6), journal_bytes=10**6)
     node.note()
-    assert LocalNode(flipped(noted, journal_name(0), position)).damage
+    vouched = LocalNode(flipped(noted, journal_name(0), position))
+    assert vouched.lost == [(A, 5)] and not vouched.damage
 
 
 def test_a_cut_of_any_length_in_the_last_write_is_a_torn_tail() -> None:
@@ -221,7 +376,7 @@ def test_a_cut_in_a_journal_that_has_a_successor_is_damage() -> None:
     disk, node = filled(range(9))
     assert len(node.journal.numbers) > 2
     first = journal_name(0)
-    last_record = disk.contents()[first].rindex(JOURNAL_MAGIC.to_bytes(4, "little"))
+    last_record = max(heads_of(disk, first))
 
     for end in (-30, used_bytes(disk, first) - 10, last_record):
         assert LocalNode(cut(disk, first, end)).damage
@@ -237,7 +392,9 @@ def test_a_missing_journal_or_state_is_damage() -> None:
 
 
 def test_damage_is_mended_once_and_what_was_intact_stays() -> None:
-    disk = changed(durable_disk(), journal_name(0), lambda data: data.__setitem__(500, 0xAA))
+    disk = durable_disk()
+    adds = [at for at, head in heads_of(disk, journal_name(0)).items() if head.kind == ADD]
+    disk = zeroed(disk, journal_name(0), adds[3], adds[4])
     node = LocalNode(disk)
     assert node.damage
     kept = [block for block in range(6) if isinstance(node.read(A, block), bytes)]
@@ -257,11 +414,14 @@ def test_damage_in_the_journal_hides_no_block_that_a_file_has() -> None:
     before = node.core.list_blocks(A, 0, 99)
     node.flush()
     name = journal_name(node.journal.number)
-    told = bytes(disk.contents()[name]).rindex(JOURNAL_MAGIC.to_bytes(4, "little"))
+    told = max(heads_of(disk, name))
+    node.journal._bytes_max = 10**6
     for block in (20, 21):
         node.add(A, block_of(A, block))
+    heads = heads_of(disk, name)
+    echo = next(at for at, head in heads.items() if at > told and head.kind == ECHO)
 
-    after = LocalNode(changed(disk, name, lambda data: data.__setitem__(told + 9, 0xEE)))
+    after = LocalNode(zeroed(disk, name, told, echo + heads[echo].size))
 
     assert after.damage
     after.ensure_loaded(A)
@@ -290,8 +450,8 @@ def test_a_flip_in_a_segment_file_hides_one_block_and_denies_none() -> None:
         wrong = [block for block in range(12) if found[block] != block_of(A, block)]
         assert len(wrong) <= 1, position
         assert Found.ABSENT not in found
+        assert node.read(A, 99) is Found.ABSENT  # it never was here, whatever is damaged
         if wrong:
-            assert node.read(A, 99) is Found.UNKNOWN
             # It may be added again, and is whole then, also after a flush.
             assert node.add(A, block_of(A, wrong[0])) is None
             node.flush()
@@ -303,7 +463,8 @@ def test_a_segment_file_that_is_cut_denies_nothing() -> None:
 
     found = [node.read(A, block) for block in range(12)]
 
-    assert Found.UNKNOWN in found and Found.ABSENT not in found
+    assert found[:-1] == [block_of(A, block) for block in range(11)]
+    assert found[-1] is Found.UNKNOWN and node.read(A, 12) is Found.ABSENT
 
 
 def test_blocks_out_of_order_and_with_gaps_are_found() -> None:

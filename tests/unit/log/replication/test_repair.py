@@ -15,6 +15,7 @@ from sample_clusters import Nodes, ids, log_of, nodes_at, segment, without
 
 from penstock.errors import Unavailable, VersionConflict
 from penstock.ids import BlockId, NodeId
+from penstock.log.replication.block_ranges import count, subtract, union
 from penstock.log.replication.manifest import Ensemble, LogManifest, SegmentKey
 from penstock.log.replication.placement import check_placement, choose_ensemble
 from penstock.log.replication.quorum import replicas
@@ -23,10 +24,7 @@ from penstock.log.replication.repair import (
     Refill,
     RepairPlan,
     Replacement,
-    count,
     plan_repairs,
-    subtract,
-    union,
 )
 
 #: What really lies on each node, in these tests.

@@ -1,0 +1,71 @@
+"""`penstock stream lag`: how far queries are behind the end of a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.cli.output import json_option, show_json, show_table
+from penstock.cli.query_facts import QueryFacts, list_queries, now_ms
+from penstock.cli.stream_target import open_log
+from penstock.cli.target import Target, target_options
+from penstock.runtime.lag import measure_lag
+from penstock.stream.session import Log
+
+
+@click.command()
+@click.argument("name")
+@target_options
+@json_option
+def lag(name: str, target: Target, as_json: bool) -> None:
+    """How far each query is behind the end of stream NAME, running or not.
+
+    Rows that it has not committed yet, and the age of the oldest of them; "+" if there are more
+    than were counted.
+
+    \b
+    Examples:
+      penstock stream lag bids
+      penstock stream lag bids --json | jq '.[] | select(.seconds > 10)'
+    """
+    with open_log(target) as log:
+        log.stream(name)  # or say that there is none
+        found = [
+            _query_lag(log, name, one)
+            for one in list_queries(log.client)
+            if name in one.registered.starts
+        ]
+    if as_json:
+        show_json(found)
+        return
+    show_table(
+        ["query", "state", "position", "lag rows", "lag s"],
+        [
+            (
+                one["query"],
+                one["state"],
+                one["position"],
+                f"{one['records']}{'+' if one['is_lower_bound'] else ''}",
+                f"{one['seconds']:.3f}",
+            )
+            for one in found
+        ],
+    )
+
+
+def _query_lag(log: Log, name: str, query: QueryFacts) -> dict[str, Any]:
+    """Up to where it has committed is in its last report; it has none before it ran."""
+    position = query.registered.starts[name]
+    for source in (query.progress or {}).get("sources", ()):
+        if source["description"].endswith(f" {name}") and source["endOffset"] is not None:
+            position = source["endOffset"]
+    behind = log.client.run(lambda client: measure_lag(client, name, position, now_ms=now_ms()))
+    return {
+        "query": query.name,
+        "state": query.state.value,
+        "position": position,
+        "records": behind.records,
+        "seconds": round(behind.seconds, 3),
+        "is_lower_bound": behind.is_lower_bound,
+    }

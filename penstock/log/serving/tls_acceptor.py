@@ -1,0 +1,118 @@
+"""Accept sockets for TLS: each is counted at once, and only then begins its handshake.
+
+A TLS server of the event loop makes a connection only after the handshake, so nobody could count
+the sockets that wait before it. Here a socket is accepted, admitted like every other that has not
+shown the token (arrivals.py), and then taken through TLS. Laws: as many handshakes are under way as
+connections may be without a token; each has a deadline, and ends when its connection is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from penstock.limits import PREAUTH_SECONDS_MAX
+from penstock.log.serving.connection import ServerConnection
+from penstock.log.serving.task_set import TaskSet
+
+if TYPE_CHECKING:
+    from penstock.log.serving.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+#: Sockets accepted before others have a turn of the loop.
+ACCEPTS_PER_TURN = 16
+#: After an accept that failed: the kernel has nothing left for another socket.
+RETRY_SECONDS = 0.2
+
+
+class TlsAcceptor:
+    """See the module's docstring. As much of an `asyncio.Server` as is used."""
+
+    def __init__(
+        self, listener: Listener, tls: ssl.SSLContext, sockets: tuple[socket.socket, ...]
+    ) -> None:
+        self._listener = listener
+        self._tls = tls
+        self.sockets = sockets
+        self._loop = asyncio.get_running_loop()
+        self._accepting = TaskSet(listener.on_fatal)
+        self._handshakes = TaskSet(listener.on_task_failed)
+        for each in sockets:
+            self._accepting.spawn(self._accept(each))
+
+    def close(self) -> None:
+        """Nobody more is let in; those who are in a handshake end with their connections."""
+        self._accepting.cancel_nowait()
+        for each in self.sockets:
+            self._loop.call_soon(each.close)  # the loop still looks at it
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                for _ in range(ACCEPTS_PER_TURN):
+                    accepted, address = await self._loop.sock_accept(listening)
+                    self._enter(accepted, str(address[0]))
+                await asyncio.sleep(0)
+            except OSError as error:
+                logger.error("cannot accept a connection cause=%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _enter(self, accepted: socket.socket, peer: str) -> None:
+        connection = ServerConnection(self._listener)
+        if not self._listener.admit(connection, peer):
+            accepted.close()
+            connection.connection_lost(None)
+            return
+        connection.peer = peer
+        connection.start_deadline()
+        task = self._handshakes.spawn(self._shake(accepted, connection, peer))
+        connection.handshake = task
+
+        def ended(_: object) -> None:
+            connection.handshake = None
+            if connection.transport is None:
+                accepted.close()  # if nobody else has
+                connection.connection_lost(None)
+
+        task.add_done_callback(ended)
+
+    async def _shake(
+        self, accepted: socket.socket, connection: ServerConnection, peer: str
+    ) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=PREAUTH_SECONDS_MAX,
+                ssl_shutdown_timeout=PREAUTH_SECONDS_MAX,
+            )
+        except OSError as error:  # as all errors of TLS are
+            logger.warning("closing a connection peer=%s cause=no TLS: %r", peer, error)
+
+
+async def listening_sockets(host: str, port: int, backlog: int) -> tuple[socket.socket, ...]:
+    """One for each address of the host. OSError if one cannot be had."""
+    loop = asyncio.get_running_loop()
+    passive = socket.AI_PASSIVE
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=passive)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            each = socket.socket(family, kind, protocol)
+            sockets.append(each)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind(address)
+            each.listen(backlog)
+            each.setblocking(False)
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return tuple(sockets)

@@ -1,0 +1,227 @@
+"""A copy of one task's state, kept up to date from the log: what an instance of it resumes with.
+
+Owns the way from nothing to the state at a marker: the newest checkpoint that can be read, then the
+committed changes after it, in log order. `restore` goes that way once, up to the task's last
+marker. A standby goes it while the task runs elsewhere, and then stays beside it by tailing its
+changes, so that whoever takes the task over begins at once, however large the state is. The log
+carries the changes, whatever the number of copies (Rhino 4.2 has a chain of workers for that).
+
+Law (I11, R33): when a copy has reached a marker, it is the fold of all changes that this marker and
+those before it commit, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+from penstock.errors import Damaged, PenstockError, StaleInstance
+from penstock.ids import Lsn
+from penstock.log.client.client import AsyncLog
+from penstock.log.records import Entry, Kind
+from penstock.protocol.markers import Marker, decode_marker
+from penstock.protocol.names import TaskId
+from penstock.protocol.resume import ChangeFold
+from penstock.runtime.task_core import TaskCore, check_marker
+from penstock.state.api import Change
+from penstock.state.changelog import decode_changes
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+
+logger = logging.getLogger(__name__)
+
+#: Rows of a checkpoint that are applied at once.
+ROWS_AT_ONCE = 32_768
+#: How often a standby looks how far its task has committed.
+LOOK_SECONDS = 0.25
+#: A standby that needed longer than this to catch up with what was committed is not ready.
+READY_SECONDS = 1.0
+#: How long a task waits for its standby before it goes to the store instead.
+REACH_SECONDS = 10.0
+
+
+class StateCopy:
+    """The state of a task in a core that has not begun. Used once: restored, or followed."""
+
+    def __init__(self, log: AsyncLog, core: TaskCore, store: CheckpointStore | None) -> None:
+        self._log = log
+        self.core = core
+        self._store = store
+        self._fold = ChangeFold()
+        #: The last marker that was reached.
+        self.reached: Lsn | None = None
+
+    async def restore(self, last: Entry) -> None:
+        """Up to the task's last marker."""
+        base = await self.load(decode_marker(last.payload))
+        await self.follow(base, end=Lsn(last.lsn + 1))
+        if self.reached is None:
+            # Even the last marker was trimmed since we read it: a later instance has gone on.
+            raise StaleInstance(f"task {self.core.task} has a successor of this instance")
+
+    async def load(self, marker: Marker | None) -> Lsn | None:
+        """The marker at which the newest readable checkpoint was taken, and its state applied."""
+        named = () if marker is None or self._store is None else marker.checkpoints
+        for json in named:
+            try:
+                assert self._store is not None
+                reference = CheckpointRef.from_json(json)
+                changes = await asyncio.to_thread(self._store.read, reference)
+            except Damaged as error:
+                logger.warning("task=%s checkpoint unusable cause=%s", self.core.task, error)
+                continue
+            await self._apply_in_turns(changes)
+            self.reached = Lsn(reference.marker_lsn)
+            return self.reached
+        return None
+
+    async def _apply_in_turns(self, changes: Sequence[Change]) -> None:
+        """Other tasks of the process go on meanwhile: a large state takes seconds."""
+        for change in changes:
+            for first in range(0, max(1, change.rows.num_rows), ROWS_AT_ONCE):
+                piece = change.rows.slice(first, ROWS_AT_ONCE)
+                self.core.restored([Change(change.name, change.kind, piece)], 0)
+                await asyncio.sleep(0)
+
+    async def follow(
+        self, base: Lsn | None, end: Lsn | None = None, on_step: Callable[[], None] | None = None
+    ) -> None:
+        """Apply what was committed after the checkpoint; without an end: for ever."""
+        task = self.core.task
+        tags = (task.marker_tag, task.change_tag)
+        start = (await self._log.bounds()).trim_point if base is None else Lsn(base + 1)
+        async with self._log.tail(tags, start=start, end=end) as reader:
+            async for batch in reader:
+                for entry in batch.entries:
+                    marker = self._apply(entry)
+                    if marker is not None and end is None:
+                        self.core.passed(marker)
+                if on_step is not None:
+                    on_step()
+
+    def _apply(self, entry: Entry) -> Marker | None:
+        """The marker that was reached with it."""
+        for change in self._fold.step(entry):
+            self.core.restored(decode_changes(change.payload), len(change.payload))
+        if entry.kind is not Kind.MARKER:
+            return None
+        marker = self._fold.marker
+        assert marker is not None
+        if self.reached is None:
+            self._check_first(marker)
+        self.reached = entry.lsn
+        return marker
+
+    def _check_first(self, marker: Marker) -> None:
+        if marker.number != 0 and marker.has_state:
+            raise Damaged(
+                f"the changes of task {self.core.task} before its marker {marker.number} were "
+                "trimmed, and no checkpoint of it can be read: start the query with restart=True, "
+                "to compute everything again"
+            )
+
+
+class Standby:
+    """Stays beside a task that runs elsewhere, until `take` or `close`."""
+
+    def __init__(self, log: AsyncLog, task: TaskId, make_copy: Callable[[], StateCopy]) -> None:
+        self._log = log
+        self._task = task
+        self._make_copy = make_copy
+        self._copy: StateCopy | None = None
+        self._stepped = asyncio.Event()
+        #: Since when it catches up with what was committed then; None: it has.
+        self._behind_since: float | None = asyncio.get_running_loop().time()
+        #: How long the last time took that it caught up; it never has with this copy: infinite.
+        self._behind_seconds = inf
+        self._following = asyncio.ensure_future(self._follow())
+        self._loops = (self._following, asyncio.ensure_future(self._look()))
+        for loop in self._loops:
+            loop.add_done_callback(self._ended)
+
+    async def _follow(self) -> None:
+        """Anew if what it was to read is gone: there is a later checkpoint, or will be."""
+        while True:
+            self._behind_seconds = inf
+            try:
+                self._copy = self._make_copy()
+                last = await self._log.read_last(self._task.marker_tag)
+                marker = None if last is None else decode_marker(last.payload)
+                if marker is not None:
+                    check_marker(marker, self._task)
+                base = await self._copy.load(marker)
+                await self._copy.follow(base, on_step=self._stepped.set)
+            except (PenstockError, OSError) as error:
+                logger.info("task=%s standby begins anew: %s", self._task, error)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        now = asyncio.get_running_loop().time
+        while True:
+            asked = now()
+            last = await self._log.read_last(self._task.marker_tag)
+            if last is not None:
+                self._behind_since = asked
+                await self._until(last.lsn)
+            self._behind_since, self._behind_seconds = None, now() - asked
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _until(self, lsn: Lsn) -> None:
+        while (reached := self._reached) is None or reached < lsn:
+            self._stepped.clear()
+            await self._stepped.wait()
+
+    @property
+    def _reached(self) -> Lsn | None:
+        return None if self._copy is None else self._copy.reached
+
+    def report(self) -> dict[str, Any]:
+        """How far it is behind its task, for the worker's next beat."""
+        seconds = self._behind_seconds
+        if self._behind_since is not None:
+            seconds = max(seconds, asyncio.get_running_loop().time() - self._behind_since)
+        rows, size = (0, 0) if self._copy is None else self._copy.core.state.size()
+        is_ready = seconds < READY_SECONDS and not self._has_ended
+        return {
+            "lag_ms": None if seconds == inf else round(seconds * 1000, 1),
+            "is_ready": is_ready,
+            "state_rows": rows,
+            "state_bytes": size,
+        }
+
+    @property
+    def _has_ended(self) -> bool:
+        return any(loop.done() for loop in self._loops)
+
+    async def take(self, last: Entry) -> TaskCore | None:
+        """The core, with the state at the task's last marker; None if it cannot get there.
+
+        Nobody commits any more: the task was claimed before its last marker was read.
+        """
+        waiting = asyncio.ensure_future(self._until(last.lsn))
+        try:
+            await asyncio.wait(
+                {waiting, self._following},
+                timeout=REACH_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            reached = self._reached
+            is_there = reached is not None and reached >= last.lsn
+            return self._copy.core if self._copy is not None and is_there else None
+        finally:
+            waiting.cancel()
+            self.close()
+
+    def close(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+
+    def _ended(self, loop: asyncio.Future[None]) -> None:
+        """It is not ready any more; its task does without it."""
+        error = None if loop.cancelled() else loop.exception()
+        if error is not None:
+            self.close()
+            unexpected = None if isinstance(error, PenstockError) else error
+            logger.warning("task=%s standby ended: %s", self._task, error, exc_info=unexpected)

@@ -1,0 +1,26 @@
+"""The daemon that `penstock.tuned` lets Spark fork its Python workers from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def test_workers_have_penstock_loaded_and_random_numbers_of_their_own(spark: Any) -> None:
+    def look(_: Iterator[int]) -> Iterator[tuple[int, bool, float]]:
+        import os
+        import sys
+        import time
+
+        is_loaded = {"penstock.runtime.worker", "pandas", "pyarrow"} <= sys.modules.keys()
+        import numpy as np
+
+        time.sleep(0.5)  # so that no worker takes two of the tasks
+        yield os.getpid(), is_loaded, float(np.random.random())
+
+    found = spark.sparkContext.parallelize(range(3), 3).mapPartitions(look).collect()
+
+    pids, are_loaded, numbers = zip(*found, strict=True)
+    assert all(are_loaded)
+    assert len(set(pids)) > 1
+    assert len(set(numbers)) == 3

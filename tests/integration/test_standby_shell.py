@@ -1,0 +1,128 @@
+"""Copies of a task's state and a real log server: they catch up, take over, are done without."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.waiting import until
+from test_task_shell import at_work, directory, keys, make
+
+from penstock.errors import StaleInstance
+from penstock.log.client.client import AsyncLog
+from penstock.log.embedded import endpoint
+from penstock.protocol.markers import Marker
+from penstock.protocol.names import TaskId
+from penstock.runtime import standby as module
+from penstock.runtime.spec import QuerySpec, Settings
+from penstock.runtime.standby import Standby, StateCopy
+from penstock.runtime.task import Task
+from penstock.runtime.task_core import TaskCore
+from penstock.runtime.worker import _Assigned
+
+__all__ = ["directory"]
+
+
+def stand_by(log: AsyncLog, spec: QuerySpec, task: TaskId) -> Standby:
+    core = TaskCore(spec, task, 0, lambda: 0)
+    return Standby(log, task, lambda: StateCopy(log, core, None))
+
+
+async def test_a_copy_follows_its_task_and_takes_over(directory: Path) -> None:
+    log, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (client, tasks, running):
+        last = tasks[-1]
+        await asyncio.to_thread(source.append, keys(0, 1_000))
+        await until(lambda: last.core.stats.rows_in == 1_000)
+        standby = stand_by(client, spec, last.task)
+        await until(lambda: standby.report()["is_ready"])
+        await asyncio.to_thread(source.append, keys(1_000, 1_500))
+        await until(lambda: standby.report()["state_rows"] == 1_500)
+
+        successor = await Task.open(
+            client, spec, last.task, await client.claim(last.task.producer), standby=standby
+        )
+        tasks[-1] = successor
+        running[-1] = asyncio.ensure_future(successor.run())
+        await asyncio.to_thread(source.append, keys(1_500, 1_600))
+        await until(lambda: successor.core.state.rows_kept() == 1_600)
+        assert successor.is_from_standby
+        assert successor.report()["from_standby"]
+        assert not running[-1].done()
+    assert log.stream("out").read().num_rows == 1_600
+
+
+async def test_a_copy_that_does_not_get_there_is_done_without(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REACH_SECONDS", 0.05)
+    _, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (client, tasks, running):
+        last = tasks[-1]
+        await asyncio.to_thread(source.append, keys(0, 1_000))
+        await until(lambda: last.core.stats.rows_in == 1_000)
+        standby = stand_by(client, spec, last.task)
+        standby.close()  # as if its loop stood still
+        successor = await Task.open(
+            client, spec, last.task, await client.claim(last.task.producer), standby=standby
+        )
+        tasks[-1] = successor
+        running[-1] = asyncio.ensure_future(successor.run())
+        await until(lambda: successor.core.state.rows_kept() == 1_000)
+        assert not successor.is_from_standby
+
+
+async def test_a_copy_is_not_ready_before_it_is_there(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (client, tasks, _):
+        last = tasks[-1]
+        await asyncio.to_thread(source.append, keys(0, 100))
+        await until(lambda: last.core.stats.rows_in == 100)
+        may_load = asyncio.Event()
+        load = StateCopy.load
+
+        async def load_later(self: StateCopy, marker: Marker | None) -> Any:
+            await may_load.wait()
+            return await load(self, marker)
+
+        monkeypatch.setattr(StateCopy, "load", load_later)
+        standby = stand_by(client, spec, last.task)
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            assert not standby.report()["is_ready"]
+        may_load.set()
+        await until(lambda: standby.report()["is_ready"])
+        assert standby.report()["state_rows"] == 100
+        standby.close()
+
+
+async def test_a_copy_of_a_task_without_state_ends_when_the_task_begins(directory: Path) -> None:
+    _, _, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (client, tasks, running):
+        first = tasks[0]  # it reads the source and keeps nothing
+        standby = stand_by(client, spec, first.task)
+        successor = await Task.open(
+            client, spec, first.task, await client.claim(first.task.producer), standby=standby
+        )
+        tasks[0], running[0] = successor, asyncio.ensure_future(successor.run())
+        await until(lambda: successor.resume_ms > 0)
+        await until(lambda: standby._has_ended)
+        assert not successor.is_from_standby
+
+
+async def test_a_copy_ends_with_a_task_that_could_not_be_opened(directory: Path) -> None:
+    _, _, spec = make(directory, Settings())
+    async with await AsyncLog.connect(endpoint(directory), timeout=30) as client:
+        standby = stand_by(client, spec, spec.task_ids[-1])
+
+        async def fail(assigned: Any) -> None:
+            raise StaleInstance("another one was claimed")
+
+        assigned = _Assigned(spec.task_ids[-1], 1, standby, fail)
+        with pytest.raises(StaleInstance):
+            await assigned.running
+        await until(lambda: standby._has_ended)
