@@ -17,6 +17,7 @@ from mutant_hunt import Mutant
 from simulation.log.swarm import Fault
 
 from penstock.errors import GuardFailed
+from penstock.limits import PREAUTH_CONNECTIONS_MAX
 from penstock.log.client.appender_core import AppenderCore
 from penstock.log.client.client import AsyncLog
 from penstock.log.core import sequencer as sequencer_module
@@ -29,6 +30,8 @@ from penstock.log.record_format import RECORD_HEADER_BYTES, RecordHeader, encode
 from penstock.log.records import Appended, Guard
 from penstock.log.server import server as server_module
 from penstock.log.server.owner import LogOwner
+from penstock.log.serving.arrivals import Arrivals
+from penstock.log.serving.listener import Listener
 from penstock.log.storage import log_storage, manifest, recover
 from penstock.log.storage.disk import Disk
 from penstock.log.storage.log_storage import LogStorage
@@ -398,8 +401,21 @@ def a_silent_server_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AsyncLog, "_until_ended", until_ended)
 
 
+def silent_sockets_take_all_descriptors(patch: pytest.MonkeyPatch) -> None:
+    def admit(self: Listener, arrival: Any, peer: str) -> bool:
+        self._waiting.add(peer, arrival)
+        return len(self._waiting) <= PREAUTH_CONNECTIONS_MAX
+
+    patch.setattr(Listener, "admit", admit)
+
+
+def who_waits_keeps_newcomers_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Arrivals, "choose", lambda self: None)
+
+
 LATE = {"mean_ms": {Fault.LATE: 60}, "unlucky": "anon0", "anonymous": 2, "timeout_ms": 3000}
 HALF_OPEN = {"mean_ms": {Fault.HALF_OPEN: 400}}
+CROWD = {"mean_ms": {Fault.CROWD: 60}, "zombies": 2}
 CLOCK = {"mean_ms": {Fault.CLOCK: 100}}
 BAD_DISK = {"mean_ms": {Fault.FSYNC: 150, Fault.POWER_CUT: 300}}
 TORN = {
@@ -456,4 +472,6 @@ MUTANTS = (
     ),
     Mutant("groups are made anew when sent again", groups_are_made_anew_when_sent_again, seed=13),
     Mutant("a silent server is not asked", a_silent_server_is_not_asked, swarm=HALF_OPEN),
+    Mutant("silent sockets take all descriptors", silent_sockets_take_all_descriptors, swarm=CROWD),
+    Mutant("who waits keeps newcomers out", who_waits_keeps_newcomers_out, swarm=CROWD),
 )

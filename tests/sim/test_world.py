@@ -48,6 +48,7 @@ EVENTS = (
     "inline write",
     "late request",
     "lost in flight",
+    "no descriptor left for sockets",
     "read behind",
     "read failed",
     "reader left",

@@ -110,6 +110,8 @@ class Process(asyncio.BaseEventLoop):
         self.dead = False
         self.paused = False
         self.parked: list[SimHandle] = []
+        #: Ends of connections that this process has, in the order in which they were made.
+        self.sockets: dict[SimTransport, None] = {}
         self._left: list[SimTask[Any]] = []
         self._tasks: WeakSet[SimTask[Any]] = WeakSet()
         #: How long the next job of an executor takes before it happens.

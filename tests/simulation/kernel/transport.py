@@ -44,6 +44,7 @@ class SimTransport(asyncio.Transport):
     def begin(self, protocol: Any) -> None:
         self._protocol = protocol
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
+        self.process.sockets[self] = None
         protocol.connection_made(self)
         self._read_inbox()
 
@@ -146,6 +147,7 @@ class SimTransport(asyncio.Transport):
         if not self._is_lost and self._protocol is not None:
             self._is_lost = True
             self._inbox.clear()
+            self.process.sockets.pop(self, None)
             self._protocol.connection_lost(error)
 
     def _read_inbox(self) -> None:

@@ -7,6 +7,7 @@ machine.py    the server's computer: disk operations that fail or kill, cold sto
 lives.py      the log server, one process life after the other on that computer
 operations.py what programs ask of a log, here and in a cluster: all of it goes into the story
 clients.py    the client as the programs below use it, in a process of its own
+crowd.py      strangers that say nothing, and few descriptors
 writers.py    programs that append: named, anonymous, zombies
 registers.py  programs that compare and set: counters and locks
 readers.py    programs that follow, scan, ask and trim

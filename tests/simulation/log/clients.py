@@ -48,13 +48,14 @@ class Client:
         return Endpoint(HOST, PORT, TOKEN, pulse_seconds=self.world.swarm.pulse_seconds)
 
     async def _connect(self) -> AsyncLog:
-        seconds = self.world.swarm.timeout_ms / 1000
+        seconds, asked = self.world.swarm.timeout_ms / 1000, self.world.now
         while True:
             try:
                 log = await AsyncLog.connect(self._resolve, name=self.name, timeout=seconds)
             except Retryable:
                 continue
             assert log.welcome is not None
+            self.world.got_in(self.name, self.world.now - asked)
             self.world.story.know(log.welcome.tail)
             return log
 

@@ -42,6 +42,7 @@ class Fault(StrEnum):
     CLEAN_STOP = "clean stop"  # the server is stopped as an operator would
     READ_ERROR = "read error"  # one read for a subscription fails
     HALF_OPEN = "half open"  # a connection drops all, one way or both, and nobody is ever told
+    CROWD = "crowd"  # some connect and say nothing; there are few descriptors
 
 
 #: How often quiet readers hear of progress: a little less often than in earnest, to save steps.
@@ -49,6 +50,7 @@ _PROGRESS_MS = 30
 #: Bounds of the mean time between two faults of a kind, in milliseconds.
 _MEAN_MS = (150, 3000)
 _HALF_OPEN_ODDS = 0.25
+_CROWD_ODDS = 0.1
 #: In earnest it is longer than most worlds last.
 _PULSE_SECONDS = 0.3
 _DEAF_SECONDS = 2.0
@@ -110,15 +112,22 @@ class Swarm:
         has_dead = Fault.HALF_OPEN in self.mean_ms
         return _PULSE_SECONDS if has_dead else client_module.PULSE_SECONDS
 
+    @property
+    def clients_max(self) -> int:
+        writers = self.named + self.zombies + self.anonymous + self.counters + self.locks
+        return writers + self.readers + self.scanners + self.trimmers + 1
+
 
 def draw_swarm(random: Random) -> Swarm:
     swarm = _draw_swarm(random)
-    # Drawn apart: worlds without it are what their seeds made of them before it was known.
+    # Drawn apart: worlds without them are what their seeds made of them before they were known.
     apart = Random(repr(swarm))
+    mean_ms = dict(swarm.mean_ms)
     if apart.random() < _HALF_OPEN_ODDS:
-        mean_ms = {**swarm.mean_ms, Fault.HALF_OPEN: int(draw_mean(apart, _MEAN_MS))}
-        return replace(swarm, mean_ms=mean_ms)
-    return swarm
+        mean_ms[Fault.HALF_OPEN] = int(draw_mean(apart, _MEAN_MS))
+    if apart.random() < _CROWD_ODDS:
+        mean_ms[Fault.CROWD] = int(draw_mean(apart, _MEAN_MS))
+    return replace(swarm, mean_ms=mean_ms)
 
 
 def _draw_swarm(random: Random) -> Swarm:
@@ -164,7 +173,7 @@ def _draw_swarm(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> dict[Fault, int]:
-    known = [kind for kind in Fault if kind is not Fault.HALF_OPEN]
+    known = [kind for kind in Fault if kind not in (Fault.HALF_OPEN, Fault.CROWD)]
     kinds = draw_kinds(random, known, none=0.06, each=0.4)
     return {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds}
 

@@ -16,7 +16,7 @@ from penstock.log.client.appender_core import AppenderCore
 from penstock.log.client.reader import AsyncReader, split_records
 from penstock.log.core import sequencer as sequencer_module
 from penstock.log.server import server
-from penstock.log.serving import served_log
+from penstock.log.serving import listener, served_log
 from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.group_commit import GroupCommit
 from penstock.log.serving.log_requests import LogRequests
@@ -25,7 +25,7 @@ from penstock.log.serving.served_log import SequencedLog
 from penstock.log.storage.log_storage import LogStorage
 from penstock.wire import messages as m
 from penstock.wire.errors import error_from_code
-from simulation.kernel.shipped import Tap, asked, overheard, tapped, told
+from simulation.kernel.shipped import Tap, asked, changed, overheard, tapped, told
 from simulation.log.story import TrimOp
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 @contextmanager
 def taps(world: World) -> Iterator[None]:
     """Count into the world what happens, for as long as it runs; it hears of errors, too."""
-    with tapped(_taps(world)), overheard(world.scheduler, world.server.is_foreseen):
+    crowd = world.crowd
+    limits = [] if crowd is None else [(listener, "descriptor_limits", crowd.descriptor_limits)]
+    told_of = overheard(world.scheduler, world.server.is_foreseen)
+    with tapped(_taps(world)), changed(limits), told_of:
         yield
 
 
@@ -49,6 +52,7 @@ def _taps(world: World) -> list[tuple[Any, str, Tap]]:
         (served_log, "read_piece", _reads(world)),
         (sequencer_module, "decide_claim", _claims(world)),
         (ServerConnection, "silence", asked(lambda _: count("connection silenced"))),
+        (ServerConnection, "connection_made", _arrivals(world)),
         (GroupCommit, "_take_in", told(lambda *_: world.server.check_sent_soon())),
         (GroupCommit, "_write_inline", asked(lambda *_: count("inline write"))),
         (LogStorage, "write", asked(lambda _, write: write.roll and count("roll"))),
@@ -73,6 +77,14 @@ def _messages(world: World) -> Tap:
             world.count(f"answer {type(error).__name__}")
         elif isinstance(message, m.AppendDone) and message.duplicate:
             world.count("answer duplicate")
+
+    return told(tell)
+
+
+def _arrivals(world: World) -> Tap:
+    def tell(_: None, connection: ServerConnection, transport: Any) -> None:
+        if world.crowd is not None:
+            world.crowd.check(transport.process)
 
     return told(tell)
 

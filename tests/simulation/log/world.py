@@ -30,6 +30,7 @@ from simulation.kernel import Network, NetworkOdds, Stuck, WallClock, seeded_sec
 from simulation.kernel.network import Connection
 from simulation.kernel.seeded import SeededWorld, collected_at_the_end
 from simulation.log.clients import Client
+from simulation.log.crowd import Crowd
 from simulation.log.lives import ServerLives
 from simulation.log.machine import CrashPoint, MachineDisk, MemoryColdStore
 from simulation.log.readers import Follower, Scanner, Trimmer
@@ -68,6 +69,9 @@ class World(SeededWorld[Fault]):
         self._overloaded_until = 0.0
         self.slow_until = 0.0
         self.server = ServerLives(self)
+        has_crowd = Fault.CROWD in self.swarm.mean_ms
+        #: Each client may have a connection and a dead one.
+        self.crowd = Crowd(self, 2 * self.swarm.clients_max + 3) if has_crowd else None
         self._armed_point: CrashPoint | None = None
         self._armed_sync: int | None = None
         self._clients: dict[str, Client] = {}
@@ -123,9 +127,19 @@ class World(SeededWorld[Fault]):
         except Stuck as error:
             raise Stuck(f"{error}, {self._unfinished()}") from None
 
+    @property
+    def _is_prompt(self) -> bool:
+        """Nothing is broken that makes anybody wait: the server is up, and the network is whole."""
+        return set(self.swarm.mean_ms) <= {Fault.CLOCK, Fault.READ_ERROR, Fault.CROWD}
+
+    def got_in(self, client: str, seconds: float) -> None:
+        """A client that has the token is let in, whoever else wants to be (I20)."""
+        if self._is_prompt and seconds > PROMPT_MS / 1000:
+            raise Stuck(f"{client} was let in after {seconds} s")
+
     def _check_prompt(self) -> None:
         """If nothing was broken but the clock, who accepts no delay has seen none (I16)."""
-        if not set(self.swarm.mean_ms) <= {Fault.CLOCK, Fault.READ_ERROR}:
+        if not self._is_prompt:
             return
         lazy = {op.client for op in self.story.appends if op.flush_ms > PROMPT_MS // 2}
         for op in self.story.appends:
@@ -224,6 +238,8 @@ class World(SeededWorld[Fault]):
             return self._cut_one(late=kind is Fault.LATE)
         if kind is Fault.HALF_OPEN:
             return self._half_open_one()
+        if kind is Fault.CROWD:
+            return self.crowd is not None and self.crowd.come()
         if kind is Fault.CLOCK:
             self.clock.jump(random.choice((-1, 1)) * random.choice(_JUMPS_MS))
             return True
