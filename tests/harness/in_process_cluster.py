@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from penstock.log.proxy.open_log import Replication
 from penstock.log.proxy.server import ProxyServer
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.replication.routing import ProxyInfo
+from penstock.log.serving.served_log import wall_ms
 
 #: Small segments: whatever a test does, some of it lies in sealed ones.
 SMALL = Replication(segment_bytes=64 * 1024)
@@ -63,7 +64,11 @@ class InProcessCluster:
         await task
 
     async def start_proxy(
-        self, *, role: Literal["write", "read"] = "write", **settings: Any
+        self,
+        *,
+        role: Literal["write", "read"] = "write",
+        wall_ms: Callable[[], int] = wall_ms,
+        **settings: Any,
     ) -> ProxyServer:
         config = ProxyConfig(
             "memory",
@@ -74,7 +79,7 @@ class InProcessCluster:
             **settings,
         )
         ready: asyncio.Future[ProxyInfo] = asyncio.get_running_loop().create_future()
-        server = ProxyServer(config, self.open_store, ready.set_result)
+        server = ProxyServer(config, self.open_store, ready.set_result, wall_ms=wall_ms)
         task = asyncio.create_task(server.run())
         await _ready(ready, task)
         self.proxies.append((server, task))

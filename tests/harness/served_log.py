@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from penstock.config import ServerConfig
 from penstock.log.client.client import AsyncLog
@@ -27,8 +28,11 @@ class ServedLog:
 
 @asynccontextmanager
 async def served(config: ServerConfig) -> AsyncIterator[ServedLog]:
-    """Serve until the block ends; what stopped the server before that is the test's to await."""
-    server = LogServer(config)
+    """Serve until the block ends; what stopped the server before that is the test's to await.
+
+    On a port of its own: the usual one may be another's, who runs tests, too.
+    """
+    server = LogServer(replace(config, port=0))
     task = asyncio.create_task(server.run())
     while not task.done() and not hasattr(server, "ready"):
         await asyncio.sleep(0)
