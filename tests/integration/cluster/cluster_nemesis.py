@@ -22,6 +22,7 @@ from pathlib import Path
 
 from cluster_workload import Watcher, wait_state
 from harness.tcp_proxy import NO_FAULT, Fault, TcpProxy, Way
+from harness.waiting import TRIES
 
 from penstock.errors import Unavailable
 from penstock.limits import KIB
@@ -211,8 +212,13 @@ class Nemesis:
             deck = self._decks.setdefault(key, [])
             if not deck:
                 deck += self._rng.sample(list(faults), len(faults))
-            await faults[deck.pop()]()
-            await asyncio.sleep(self._rng.uniform(0.02, 0.25))
+            kind = deck.pop()
+            for _ in range(TRIES):  # where nothing was on its way, nothing was struck
+                before = self.fired[kind]
+                await faults[kind]()
+                await asyncio.sleep(self._rng.uniform(0.02, 0.25))
+                if self.fired[kind] > before:
+                    break
 
     # ---- whom
 

@@ -302,7 +302,7 @@ async def watching(cluster: LocalCluster, log: str) -> AsyncIterator[Watcher]:
 
 def wait_state(pid: int, letters: str) -> None:
     """Until the kernel says that the process is in one of these states, e.g. T: stopped."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 30.0
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in letters:
         assert time.monotonic() < deadline, f"process {pid} is not in state {letters}"
         time.sleep(0.001)

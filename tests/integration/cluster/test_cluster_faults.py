@@ -22,6 +22,7 @@ from cluster_workload import ClusterHistory, Load, Watcher, route, watching
 from fault_workload import TAGS
 from harness.history import Outcome
 from harness.soak import fresh_seeds
+from harness.waiting import until
 
 from penstock.log.replication.manifest import LogManifest
 
@@ -37,7 +38,7 @@ SOAK_ROUNDS = 10
 HEAL_SECONDS = 20.0
 QUIET_SECONDS = 45.0
 #: A node that stays away is replaced after about a second, unless its segment ends before.
-REPLACE_SECONDS = 30.0
+REPLACE_SECONDS = 60.0
 
 
 async def round_of_faults(nemesis: Nemesis, load: Load, tags: Sequence[str]) -> str:
@@ -53,6 +54,8 @@ async def round_of_faults(nemesis: Nemesis, load: Load, tags: Sequence[str]) -> 
     )
     healed = time.monotonic()
     answered = await load.next_answer(HEAL_SECONDS)
+    # However little was done meanwhile on a busy machine.
+    await until(lambda: history.count(Outcome.OK) - acked >= 5 * ROUND_CYCLES, seconds=60)
     await load.quiet(QUIET_SECONDS)
     quiet = time.monotonic()
     final = await load.check(HEAL_SECONDS, tags)

@@ -15,7 +15,7 @@ from harness.in_process_cluster import InProcessCluster, in_process_cluster
 from penstock.cli.cluster_facts import find_facts
 from penstock.cli.cluster_target import Cluster
 from penstock.errors import BadFormat, PenstockError, Unauthorized, Unavailable
-from penstock.log.client.client import AsyncLog, Endpoint
+from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Endpoint
 from penstock.log.meta.open import ClusterAddress
 from penstock.log.node.client import NetworkNodeClient, NetworkNodes
 from penstock.log.records import NewEntry
@@ -102,7 +102,7 @@ async def test_false_entries_of_the_metadata_collect_no_token(tmp_path: Path) ->
         tokens = [(tmp_path / "node-token").read_text().strip()]
         await lie(cluster, proxy.port, node.port)
         with pytest.raises(PenstockError):
-            await cluster.connect(timeout=1.0)
+            await cluster.connect()
         tokens.append((tmp_path / "token").read_text().strip())
         await cluster.start_proxy()
         await ask_for_status(cluster, tokens)
@@ -122,7 +122,7 @@ async def ask_for_status(cluster: InProcessCluster, tokens: list[str]) -> None:
     await nodes.start()
     try:
         address = ClusterAddress(("memory:1",), "/memory")
-        facts = await find_facts(Cluster(address, store, tokens[1], nodes, None, 2.0))
+        facts = await find_facts(Cluster(address, store, tokens[1], nodes, None, 20.0))
     finally:
         await nodes.close()
     states = {proxy["id"]: proxy for proxy in facts["proxies"]}
@@ -152,7 +152,7 @@ async def test_a_false_server_is_noticed_at_once(tmp_path: Path) -> None:
         async def resolve() -> Endpoint:
             return Endpoint("127.0.0.1", false.port, TOKEN)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT_SECONDS - 10):
             with pytest.raises(Unauthorized, match="false server"):
                 await AsyncLog.connect(resolve)
         node = NetworkNodeClient(
@@ -184,7 +184,7 @@ async def test_an_older_server_is_told_from_a_false_one(tmp_path: Path) -> None:
         return Endpoint("127.0.0.1", port, TOKEN)
 
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT_SECONDS - 10):
             with pytest.raises(Unauthorized, match="older than this client, and must be upgraded"):
                 await AsyncLog.connect(resolve)
     finally:

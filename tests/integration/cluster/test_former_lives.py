@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from harness.files import zero
 from harness.in_process_cluster import InProcessCluster
+from harness.waiting import until
 
 from penstock.errors import PenstockError
 from penstock.ids import NodeId
@@ -58,7 +58,7 @@ async def test_a_damaged_node_serves_what_it_has_under_its_former_cookie(
     nodes = NetworkNodes(store, token=read_token(tmp_path / "node-token"))
     await nodes.start()
     try:
-        await asyncio.sleep(0.05)
+        await until(lambda: cluster.nodes["n0"][0].info.id in nodes.alive())
         assert node not in nodes.alive()
         assert await outcomes(nodes, node) >= {Found.HERE, Found.UNKNOWN}
         assert Found.ABSENT not in await outcomes(nodes, node)

@@ -48,14 +48,14 @@ async def full_log(tmp_path: Path) -> AsyncIterator[AsyncLog]:
 
 async def test_what_is_consumed_can_be_trimmed_of_a_full_log(tmp_path: Path) -> None:
     """It asks for metadata first, which must not wait for the appends that wait for the trim."""
-    async with full_log(tmp_path) as log, asyncio.timeout(10):
+    async with full_log(tmp_path) as log, asyncio.timeout(30):
         await trim_consumed(log)
         value = await log.get("known")
         assert value is not None and value.data == b"before"
 
 
 async def test_a_trim_waits_behind_no_question(tmp_path: Path) -> None:
-    async with full_log(tmp_path) as log, asyncio.timeout(10):
+    async with full_log(tmp_path) as log, asyncio.timeout(30):
         asks = [asyncio.create_task(log.get(f"key{number}")) for number in range(8)]
         await log.trim((await log.bounds()).tail)
         await asyncio.gather(*asks)

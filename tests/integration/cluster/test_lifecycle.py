@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,10 +21,14 @@ from harness.waiting import until
 
 from penstock.errors import PenstockError, Trimmed
 from penstock.log.client.client import AsyncLog
+from penstock.log.proxy import logs as proxy_logs
+from penstock.log.proxy.housekeeping import Housekeeper
 from penstock.log.proxy.open_log import Replication
+from penstock.log.proxy.owned_log import OwnedLog
 from penstock.log.records import Kind, NewEntry
+from penstock.log.serving.served_log import wall_ms
 
-SECONDS = 20.0
+SECONDS = 60.0
 NODES = ("n0", "n1", "n2")
 #: Between two looks of a node at the manifests of its logs.
 TRIM_SECONDS = 0.1
@@ -169,15 +172,37 @@ async def test_trim_removes_the_files_of_given_up_segments_and_no_others(here: C
         assert await read(other) == EXPECTED
 
 
-async def test_entries_beyond_their_age_are_trimmed_a_segment_at_a_time(tmp_path: Path) -> None:
-    async with cluster(tmp_path, ttl_seconds=2.0) as here, await here.connect() as log:
+class ShiftedClock:
+    """The time of day, as long after the true one as a test says."""
+
+    shift_ms = 0
+
+    def __call__(self) -> int:
+        return wall_ms() + self.shift_ms
+
+
+HOUR_MS = 3_600_000
+
+
+async def test_entries_beyond_their_age_are_trimmed_a_segment_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_logs, "HOUSE_SECONDS", 0.1)
+    rounds = count_rounds(monkeypatch)
+    clock = ShiftedClock()
+    async with (
+        cluster(tmp_path, ttl_seconds=3600.0, wall_ms=clock) as here,
+        await here.connect() as log,
+    ):
         await append(log)
-        started = time.monotonic()
         await here.flush()
+        clock.shift_ms = HOUR_MS // 2
+        wanted = len(rounds) + 2  # one may be under way
+        await until(lambda: len(rounds) >= wanted)
         assert here.manifest().trim_point == 0
         old = here.sealed()
+        clock.shift_ms = HOUR_MS
         await until(lambda: here.manifest().first_segment > old[-1], "nothing has expired")
-        assert time.monotonic() - started > 0.5
         await until(
             lambda: all(segment > old[-1] for _, segment, _ in here.files()),
             "files of expired segments are still there",
@@ -186,6 +211,19 @@ async def test_entries_beyond_their_age_are_trimmed_a_segment_at_a_time(tmp_path
         last = here.manifest().segments[-1]
         assert not last.sealed and here.manifest().trim_point == last.base_lsn
         assert await append(log, ENTRIES, 5)
+
+
+def count_rounds(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one whenever a log was looked after."""
+    rounds: list[None] = []
+    keep = Housekeeper.keep
+
+    async def counted(self: Housekeeper, log: OwnedLog) -> None:
+        await keep(self, log)
+        rounds.append(None)
+
+    monkeypatch.setattr(Housekeeper, "keep", counted)
+    return rounds
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut", "another log's"])
@@ -338,21 +376,18 @@ async def test_an_index_is_used_if_it_is_whole_and_made_again_if_not(
 
 
 async def test_a_segment_ends_when_it_is_old_enough(tmp_path: Path) -> None:
-    rule = Replication(segment_bytes=64 * 1024, segment_seconds=0.4)
-
-    async with cluster(tmp_path, rule) as here, await here.connect() as log:
-        deadline = time.monotonic() + 1.5
-        count = 0
-        while time.monotonic() < deadline:
-            await append(log, count, 1)
-            count += 1
-            await asyncio.sleep(0.05)
+    rule = Replication(segment_bytes=64 * 1024, segment_seconds=3600.0)
+    clock = ShiftedClock()
+    async with cluster(tmp_path, rule, wall_ms=clock) as here, await here.connect() as log:
+        for number in range(6):  # every second one is an hour after the first of its segment
+            await append(log, number, 1)
+            clock.shift_ms += HOUR_MS // 2 + 1000
         await until(lambda: len(here.sealed()) >= 2, "no segment ended")
         for segment in here.manifest().segments:
             if segment.sealed:
                 assert segment.bytes < 64 * 1024
-                assert segment.last_ms - segment.first_ms < 1500
-        assert await read(log) == [payload(number) for number in range(count)]
+                assert HOUR_MS // 2 < segment.last_ms - segment.first_ms < HOUR_MS
+        assert await read(log) == [payload(number) for number in range(6)]
 
 
 async def test_entries_larger_than_a_segment_fit_all_the_same(here: Cluster) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import pytest
 from harness.files import token_file
 from harness.in_process_cluster import InProcessCluster, in_process_cluster
 from harness.server_process import listening_addresses
+from harness.waiting import until, until_refused
 from harness.warm_starts import cold_starts
 from tls_material import Authority
 
 from penstock.errors import BadConfig, PenstockError, Unauthorized, Unavailable
-from penstock.log.client.client import AsyncLog, Endpoint
+from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Endpoint
 from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import ClusterProcess, LocalCluster
 from penstock.log.meta.open import open_metadata, read_auth
@@ -194,9 +195,7 @@ async def test_a_client_believes_only_the_authority_that_it_was_given(
         (secure.other.ca, Unavailable, "certificate verify failed"),
         (None, BadConfig, "speaks TLS: give tls_ca"),
     ):
-        with pytest.raises(error, match=words):
-            async with await secure.connect(ca, timeout=1.0):
-                pass
+        await until_refused(lambda ca=ca: secure.connect(ca, timeout=1.0), error, words)
 
 
 def test_plain_bytes_on_a_tls_port_get_nothing(secure: SecureCluster, name: str) -> None:
@@ -328,8 +327,9 @@ async def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
         shown[f"environment of {name}"] = Path(f"/proc/{process.pid}/environ").read_bytes()
         shown[f"output of {name}"] = process.output.read_bytes()
     for place in secure.processes.directory.rglob("*"):
-        if place.is_file() and place.name not in SECRET_FILES:
-            shown[str(place)] = place.read_bytes()
+        with suppress(FileNotFoundError):  # removed meanwhile: the processes go on
+            if place.is_file() and place.name not in SECRET_FILES:
+                shown[str(place)] = place.read_bytes()
     assert len(shown) > 20
     for place, data in shown.items():
         for secret in (*secrets, key):
@@ -371,7 +371,7 @@ async def test_a_wrong_token_is_told_at_once_to_a_client_of_the_cluster(
 ) -> None:
     for path in (token_file(tmp_path / "wrong"), secure.processes.node_token_file):
         route = endpoint(secure.processes.address, token_file=path, tls_ca=secure.ours.ca)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT_SECONDS - 10):
             with pytest.raises(Unauthorized):
                 await AsyncLog.connect(route)
 
@@ -410,8 +410,8 @@ async def test_a_proxy_with_a_wrong_token_gets_nothing_from_nodes(tmp_path: Path
         proxy = await cluster.start_proxy()
         assert await _refusal(cluster, proxy.info.port) is not None
         for server, _ in cluster.nodes.values():
+            await until(lambda asked=server.metrics: asked.unauthorized > 0)
             assert server.metrics.written_records == 0
-            assert server.metrics.unauthorized > 0
         await cluster.stop_proxy(proxy)
 
         (tmp_path / "node-token").write_text(token)

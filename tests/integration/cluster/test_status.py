@@ -19,7 +19,7 @@ from penstock.cli.cluster_target import Cluster
 from penstock.log.client.client import AsyncLog
 from penstock.log.meta.open import ClusterAddress
 from penstock.log.node.client import NetworkNodes
-from penstock.log.proxy import owned_log
+from penstock.log.proxy import auditor, owned_log
 from penstock.log.proxy.open_log import Replication
 from penstock.log.records import NewEntry
 from penstock.log.replication import manifest
@@ -34,7 +34,7 @@ async def ask_status(cluster: InProcessCluster) -> dict[str, Any]:
     await nodes.start()
     try:
         address = ClusterAddress(("memory:1",), "/memory")
-        return await find_facts(Cluster(address, store, token, nodes, None, 5.0))
+        return await find_facts(Cluster(address, store, token, nodes, None, 20.0))
     finally:
         await nodes.close()
 
@@ -111,8 +111,11 @@ async def _is(cluster: InProcessCluster, wanted: int | None) -> bool:
     return lacking(await ask_status(cluster))[0] == wanted
 
 
-async def test_what_was_sealed_is_not_called_whole_before_an_audit_saw_it(tmp_path: Path) -> None:
+async def test_what_was_sealed_is_not_called_whole_before_an_audit_saw_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Right after a log was opened nobody knows what its last owner left."""
+    monkeypatch.setattr(auditor, "ROUND_SECONDS", 3600.0)
     async with in_process_cluster(tmp_path) as cluster:
         log = await cluster.connect()
         await fill(log, 1)
