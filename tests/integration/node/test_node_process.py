@@ -28,11 +28,15 @@ def block_of(key: SegmentKey, block: int) -> bytes:
 async def write_until_killed(
     node: NodeProcess, info: NodeInfo, first: int, acknowledged: set[tuple[SegmentKey, int]]
 ) -> int:
-    """Pipelined adds; the node is killed in the middle of them. The next block to write."""
+    """Pipelined adds; the node is killed in the middle of them. The next block to write.
+
+    The last third is on its way when the node is dead, however quick it was until then.
+    """
     client = NetworkNodeClient(info, token=node.token)
     outcomes: list[PenstockError | None] = []
     count = 120
     ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def send(key: SegmentKey, block: int) -> None:
         def added(error: PenstockError | None) -> None:
@@ -41,12 +45,15 @@ async def write_until_killed(
                 acknowledged.add((key, block))
             if len(outcomes) == count:
                 node.kill()
+                for later in range(first + 2 * count // 3, first + count):
+                    for each in KEYS:
+                        loop.call_soon(send, each, later)
             if len(outcomes) == 3 * count:
                 ended.set()
 
         client.add(key, 1, [block_of(key, block)], added)
 
-    for block in range(first, first + count):
+    for block in range(first, first + 2 * count // 3):
         for key in KEYS:
             send(key, block)
     async with asyncio.timeout(60):
