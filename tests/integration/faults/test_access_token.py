@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from harness.server_process import ServerProcess
 from harness.warm_starts import cold_starts
-from raw_client import NONCE, RawClient, log_digest, quiet_digest, read_metrics
+from raw_client import NONCE, RawClient, log_digest, read_metrics, wait_quiet
 
 from penstock.config import ServerConfig
 from penstock.errors import BadConfig, BadRequest, PenstockError, Unauthorized
 from penstock.limits import PREAUTH_FRAME_BYTES_MAX
-from penstock.log.client.client import AsyncLog, Endpoint
+from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Endpoint
 from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_address, read_token
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """With the arguments and the environment that it always has."""
     with cold_starts(), ServerProcess(tmp_path_factory.mktemp("access") / "data") as server:
         asyncio.run(append_some(server))
-        quiet_digest(server.data_dir)
+        wait_quiet(server)
         yield server
 
 
@@ -175,7 +175,7 @@ async def test_a_client_with_a_wrong_token_is_told_at_once_and_does_not_try_agai
     async def resolve() -> Endpoint:
         return Endpoint(address.host, address.port, "0" * 64)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(TIMEOUT_SECONDS - 10):
         with pytest.raises(Unauthorized):
             await AsyncLog.connect(resolve)
 

@@ -23,7 +23,7 @@ from penstock.log.records import Appended, NewEntry
 
 CHILDREN = 4
 APPENDS = 150
-JOIN_SECONDS = 20.0
+JOIN_SECONDS = 40.0
 
 #: What a process did: payloads, tag and first LSN of each append, in order.
 Report = list[tuple[list[bytes], str, int]]

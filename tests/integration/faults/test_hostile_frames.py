@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from harness.server_process import ServerProcess
 from hostile_groups import GROUPS, PRODUCER
-from raw_client import RawClient, log_digest, quiet_digest, read_metrics
+from raw_client import RawClient, log_digest, read_metrics, wait_quiet
 
 from penstock.errors import Fenced, PenstockError, Refused, Retryable, Unauthorized
 from penstock.limits import (
@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             data = [NewEntry(b"entry", ("tag",))]
             body = encode_body(producer=PRODUCER, instance=1, first_seq=0, entries=data)
             assert isinstance(client.ask(m.Append((), 0), body), m.AppendDone)
-        quiet_digest(server.data_dir)
+        wait_quiet(server)
         yield server
         assert server.stop() == 0
 

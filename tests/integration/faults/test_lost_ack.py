@@ -20,6 +20,7 @@ from harness.async_tests import async_fixture
 from harness.history import History, Outcome, check_counter
 from harness.server_process import ServerProcess
 from harness.tcp_proxy import Fault, TcpProxy, Way
+from harness.waiting import until
 
 from penstock.errors import BadRequest, GuardFailed, Unknown
 from penstock.log.client.appender import AsyncAppender
@@ -300,16 +301,19 @@ async def test_a_flipped_bit_is_noticed_by_whoever_gets_it(on: Rig, history: His
 
 async def test_a_flipped_length_makes_an_append_unknown_at_worst(on: Rig, history: History) -> None:
     """A frame that seems longer than it is leaves its receiver waiting: the deadline ends that."""
-    on.log.timeout = 0.4
+    patience = on.log.timeout
     for number, (way, at) in enumerate(product(Way, sorted(LENGTH_BYTES))):
         appender = await on.log.appender("writer")
         operation = history.invoke(f"{appender.instance}", [NewEntry(b"%d" % number)])
         on.proxy.arm(way, Fault(flip_at=at))
+        on.log.timeout = 0.4
         try:
             history.ok(operation, await appender.append(operation.entries))
         except Unknown as error:
             history.failed(operation, error)
+        await until(lambda wanted=number + 1: on.proxy.counts.flips == wanted)
         await appender.close()
+        on.log.timeout = patience
         on.proxy.cut_all()  # nobody else would, and the next one needs a whole connection
 
     assert on.proxy.counts.flips == 2 * len(LENGTH_BYTES)

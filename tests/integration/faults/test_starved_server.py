@@ -75,9 +75,10 @@ async def test_an_append_that_meets_a_full_disk_is_unknown_and_found_out_later(
             history.ok(operation, done)
 
     history = History()
-    log = await AsyncLog.connect(server.endpoint(), timeout=1.0)
+    log = await AsyncLog.connect(server.endpoint())
     for number in range(20):
         await append(log, history, "first", b"%d" % number)
+    log.timeout = 1.0
     server.limit_file_bytes(1)
     await append(log, history, "first", b"too much")
     assert history.appends[-1].outcome is Outcome.UNKNOWN
@@ -131,9 +132,9 @@ async def test_readers_of_a_server_without_descriptors_go_on_once_it_has_some(
         assert not last.done() and readings[0].looked_up_to < tail
         rolling.limit_descriptors(PLENTY)
 
-        found = await asyncio.wait_for(last, 10)
+        found = await asyncio.wait_for(last, 30)
         assert found is not None and "t3" in found.tags
-        await asyncio.wait_for(settle(readings, tails, tail), 10)
+        await asyncio.wait_for(settle(readings, tails, tail), 30)
         assert history.check(await log.read()) == []
 
 
@@ -159,5 +160,5 @@ async def test_new_clients_get_in_once_there_are_descriptors_again(server: Serve
         assert not coming.done()
         await old.append([NewEntry(b"2", ("t",))])  # who is in does not notice
         server.limit_descriptors(PLENTY)
-        async with await asyncio.wait_for(coming, 15) as new:
+        async with await asyncio.wait_for(coming, 30) as new:
             assert [entry.payload for entry in await new.read(["t"])] == [b"1", b"2"]

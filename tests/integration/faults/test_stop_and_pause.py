@@ -11,6 +11,7 @@ import pytest
 from fault_workload import under_load
 from harness.history import History, Outcome
 from harness.server_process import ServerProcess
+from harness.waiting import wait_until
 from raw_client import RawClient
 
 from penstock.errors import DeadlineExceeded, Retryable, Unknown
@@ -51,7 +52,7 @@ async def test_a_stop_answers_what_is_in_flight_before_it_ends(server: ServerPro
         assert (await waiting).first_lsn == first.first_lsn + 1
         assert not (await waiting).duplicate, "it was told by the server that stopped"
 
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 9, "it waited for company"
         check_clean(server)
         await asyncio.to_thread(server.start)
         assert [e.payload for e in await log.read(["t"])] == [b"first", b"waits"]
@@ -67,6 +68,7 @@ async def test_stops_under_load_are_clean_and_lose_nothing(rolling: ServerProces
         rng = random.Random(SEED)
         for number in range(6):
             time.sleep(rng.uniform(0.05, 0.4))
+            wait_until(lambda wanted=20 * number: load.history.count(Outcome.OK) > wanted)
             signal_stop(rolling, signal.SIGINT if number % 2 else signal.SIGTERM)
             check_clean(rolling)
             rolling.start()
@@ -127,8 +129,9 @@ async def test_clients_survive_a_server_that_falls_asleep_and_wakes_up(
 ) -> None:
     def pause_often() -> None:
         rng = random.Random(SEED)
-        for _ in range(6):
+        for number in range(6):
             time.sleep(rng.uniform(0.05, 0.2))
+            wait_until(lambda wanted=20 * number: load.history.count(Outcome.OK) > wanted)
             rolling.pause()
             time.sleep(rng.uniform(0.1, 0.6))
             rolling.resume()
@@ -146,12 +149,14 @@ async def test_a_sleep_longer_than_the_deadline_makes_appends_unknown_and_reads_
     server: ServerProcess,
 ) -> None:
     history = History()
-    async with await AsyncLog.connect(server.endpoint(), timeout=0.8) as log:
+    async with await AsyncLog.connect(server.endpoint()) as log:
+        patience = log.timeout
         appender = await log.appender("writer")
         for number in range(10):
             operation = history.invoke("1", [NewEntry(b"%d" % number, ("t",))])
             history.ok(operation, await appender.append(operation.entries))
         connection = log.connection
+        log.timeout = 0.8
         server.pause()
         lost = history.invoke("1", [NewEntry(b"into the dark", ("t",))])
         sleeping = asyncio.create_task(appender.append(lost.entries))
@@ -160,6 +165,7 @@ async def test_a_sleep_longer_than_the_deadline_makes_appends_unknown_and_reads_
         with pytest.raises(Unknown) as caught:
             await sleeping
         history.failed(lost, caught.value)
+        log.timeout = patience
         server.resume()
 
         # What comes late is nobody's answer any more, and no reason to drop the connection.

@@ -15,6 +15,7 @@ import pytest
 from harness.async_tests import async_fixture
 from harness.served_log import served
 from harness.tcp_proxy import Fault, TcpProxy, Way
+from harness.waiting import until
 
 from penstock.config import ServerConfig
 from penstock.errors import DeadlineExceeded, PenstockError, Retryable, Unavailable, Unknown
@@ -24,7 +25,8 @@ from penstock.log.records import NewEntry
 from penstock.log.serving.directory import read_address, read_token
 from penstock.wire import messages as m
 
-TIMEOUT_SECONDS = 1.0
+#: For what is not answered; everything before it has as much time as it needs.
+UNANSWERED_SECONDS = 1.0
 LOST = Fault(drop_after=0)
 
 Request = Callable[[AsyncLog], Awaitable[object]]
@@ -51,7 +53,7 @@ async def on(tmp_path: Path) -> AsyncIterator[Rig]:
             host, port = proxy.address.host, proxy.address.port
             return Endpoint(host, port, read_token(tmp_path / "token"))
 
-        async with await AsyncLog.connect(resolve, timeout=TIMEOUT_SECONDS) as log:
+        async with await AsyncLog.connect(resolve) as log:
             await direct.append([NewEntry(b"%d" % number) for number in range(5)])
             await direct.claim("q")
             yield Rig(proxy, log, direct)
@@ -92,7 +94,8 @@ async def test_a_change_whose_answer_is_lost_is_unknown(on: Rig, change: str) ->
     told = await fail(CHANGES[change](on.log))
 
     assert type(told) is Unknown, repr(told)
-    assert lost.is_set() and await took_effect(on.direct, change)
+    assert lost.is_set()
+    await until(lambda: took_effect(on.direct, change))
 
 
 @pytest.mark.parametrize("change", ["trim", "claim"])
@@ -103,8 +106,7 @@ async def test_a_change_is_unknown_after_the_connection_on_which_it_was_sent(
     lost = _lose_answers_of_changes(on)
     asked = asyncio.ensure_future(fail(CHANGES[change](on.log)))
     await lost.wait()
-    while not await took_effect(on.direct, change):
-        await asyncio.sleep(0.01)
+    await until(lambda: took_effect(on.direct, change))
     on.proxy.target = lambda: None
     on.proxy.cut_all()
 
@@ -128,8 +130,8 @@ async def test_a_change_is_unknown_when_its_client_is_abandoned(on: Rig, change:
 async def test_a_change_that_was_never_sent_did_not_happen(on: Rig, change: str) -> None:
     on.proxy.target = lambda: None
     on.proxy.cut_all()
-    while on.log.connection is not None:
-        await asyncio.sleep(0.01)
+    await until(lambda: on.log.connection is None)
+    on.log.timeout = UNANSWERED_SECONDS
 
     told = await fail(CHANGES[change](on.log))
 
@@ -145,6 +147,7 @@ async def test_a_claim_is_unknown_though_only_the_question_after_it_was_not_answ
     async def call(self: AsyncLog, message: m.Message, *rest: object) -> object:
         if isinstance(message, m.GetProducer) and await took_effect(on.direct, "claim"):
             on.proxy.arm(Way.TO_CLIENT, LOST)
+            on.log.timeout = UNANSWERED_SECONDS
         return await original(self, message, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(AsyncLog, "call", call)
@@ -167,6 +170,7 @@ async def test_an_append_whose_clients_own_producer_could_not_be_opened_was_neve
 
 async def test_a_question_that_was_not_answered_changed_nothing(on: Rig) -> None:
     on.proxy.arm(Way.TO_CLIENT, LOST)
+    on.log.timeout = UNANSWERED_SECONDS
 
     assert type(await fail(on.log.bounds())) is DeadlineExceeded
 
@@ -174,15 +178,14 @@ async def test_a_question_that_was_not_answered_changed_nothing(on: Rig) -> None
 def _lose_answers_of_changes(on: Rig) -> asyncio.Event:
     """From the first change on no answer comes back; tells when that is."""
     lost = asyncio.Event()
-    connection = on.log.connection
-    assert connection is not None
-    original = connection.ask
+    original = on.log.call
 
-    async def ask(request: int, message: m.Message, *body: bytes) -> tuple[m.Message, memoryview]:
+    async def call(message: m.Message, *rest: object) -> object:
         if isinstance(message, m.Append | m.Trim):
             on.proxy.arm(Way.TO_CLIENT, LOST)
+            on.log.timeout = UNANSWERED_SECONDS
             lost.set()
-        return await original(request, message, *body)
+        return await original(message, *rest)  # type: ignore[arg-type]
 
-    connection.ask = ask  # type: ignore[method-assign,assignment]
+    on.log.call = call  # type: ignore[method-assign,assignment]
     return lost

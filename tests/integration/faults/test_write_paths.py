@@ -43,7 +43,7 @@ async def test_a_small_write_behind_a_large_one_reaches_readers_after_it(
 
     def write(self: LogStorage, write: Write) -> list[DurableGroup]:
         if write.bytes > group_commit.INLINE_BYTES:
-            release.wait(10)
+            assert release.wait(60)
         return plain(self, write)
 
     monkeypatch.setattr(LogStorage, "write", write)
@@ -86,7 +86,7 @@ async def test_a_short_flush_delay_does_not_wait_for_a_longer_one(log: ServedLog
 
     started = time.monotonic()
     await hasty.append([NewEntry(b"quick")], flush=Flush(5))
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 9.0
 
     await slow
     await patient.close()
