@@ -25,9 +25,12 @@ from penstock.log.storage.disk import RealDisk
 
 
 class Record:
-    """The directories that were made, and those of them that a power cut would take."""
+    """The directories that were made, and those of them that a power cut would take.
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    Only below `top`: threads of other tests may still be at work elsewhere.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, top: Path) -> None:
         self.made: list[Path] = []
         self.lost: list[Path] = []
         self.synced: list[Path] = []
@@ -35,22 +38,24 @@ class Record:
 
         def make(path: str | Path, *rest: int) -> None:
             mkdir(path, *rest)
-            self.made.append(Path(path))
-            self.lost.append(Path(path))
+            if Path(path).is_relative_to(top):
+                self.made.append(Path(path))
+                self.lost.append(Path(path))
 
         def sync(fd: int) -> None:
             fsync(fd)
             synced = Path(os.readlink(f"/proc/self/fd/{fd}"))
-            self.synced.append(synced)
-            self.lost = [each for each in self.lost if each.parent != synced]
+            if synced.is_relative_to(top):
+                self.synced.append(synced)
+                self.lost = [each for each in self.lost if each.parent != synced]
 
         patch.setattr(os, "mkdir", make)
         patch.setattr(os, "fsync", sync)
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Record:
-    return Record(monkeypatch)
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    return Record(monkeypatch, tmp_path)
 
 
 def start_embedded(path: Path) -> None:
