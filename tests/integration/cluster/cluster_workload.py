@@ -20,6 +20,7 @@ from penstock.log.embedded import endpoint
 from penstock.log.local_cluster import LocalCluster
 from penstock.log.meta.api import MetadataStore, Versioned
 from penstock.log.meta.open import open_metadata
+from penstock.log.meta.zookeeper import SESSION_SECONDS
 from penstock.log.records import Appended, Entry, Kind
 from penstock.log.replication.manifest import LogManifest, decode_log_manifest
 from penstock.log.serving.directory import read_token
@@ -292,8 +293,12 @@ def route(cluster: LocalCluster, log: str) -> Resolve:
 
 
 @asynccontextmanager
-async def watching(cluster: LocalCluster, log: str) -> AsyncIterator[Watcher]:
-    watcher = Watcher(await open_metadata(cluster.address), cluster, log)
+async def watching(
+    cluster: LocalCluster, log: str, *, session_seconds: float = SESSION_SECONDS
+) -> AsyncIterator[Watcher]:
+    """`session_seconds`: longer than the test may sleep, where others use the session, too."""
+    store = await open_metadata(cluster.address, session_seconds=session_seconds)
+    watcher = Watcher(store, cluster, log)
     try:
         yield watcher
     finally:

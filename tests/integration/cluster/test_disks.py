@@ -192,7 +192,7 @@ async def test_a_wiped_node_comes_back_as_another_and_is_filled_again(
     cluster: LocalCluster,
 ) -> None:
     written = await write(cluster)
-    async with watching(cluster, LOG) as watcher:
+    async with watching(cluster, LOG, session_seconds=30.0) as watcher:
         before = await ids_in_manifest(watcher)
         cluster.nodes["n1"].kill()
         shutil.rmtree(cluster.directory / "n1")

@@ -361,7 +361,7 @@ def test_status_and_verify_say_which_node_is_missing(four: tuple[Path, Up]) -> N
 
 
 async def write(metadata: str, values: dict[str, bytes]) -> None:
-    store = await open_metadata(metadata)
+    store = await open_metadata(metadata, session_seconds=30.0)
     for path, data in values.items():
         await store.create(path, data)
     await store.close()

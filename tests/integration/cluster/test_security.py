@@ -342,7 +342,7 @@ async def test_no_secret_is_shown_anywhere(secure: SecureCluster) -> None:
 async def test_nobody_without_the_password_changes_the_metadata(secure: SecureCluster) -> None:
     """`LocalCluster` makes it; a false entry would send everybody to whoever wrote it."""
     cluster = secure.processes
-    store = await open_metadata(cluster.address)
+    store = await open_metadata(cluster.address, session_seconds=30.0)
     try:
         proxies = await store.children("/proxies")
         found = await store.get("/nodes/n0")
@@ -358,7 +358,8 @@ async def test_nobody_without_the_password_changes_the_metadata(secure: SecureCl
                 await change
     finally:
         await store.close()
-    store = await open_metadata(cluster.address, auth=read_auth(cluster.metadata_auth_file))
+    auth = read_auth(cluster.metadata_auth_file)
+    store = await open_metadata(cluster.address, auth=auth, session_seconds=30.0)
     try:
         await store.create("/draining/n9", b"")
         await store.delete("/draining/n9")
