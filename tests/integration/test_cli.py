@@ -470,7 +470,7 @@ def test_a_server_whose_disk_refuses_a_write_ends_with_70(own_dir: Path) -> None
     server = start("log", "serve", "--dir", own_dir, "--port", 0, "--json", preexec_fn=limit_files)
     assert server.stdout is not None
     where = json.loads(server.stdout.readline())
-    options = {"token_file": where["token_file"], "timeout": 1.0}
+    options = {"token_file": where["token_file"], "timeout": 5.0}
     with (
         penstock.connect(where["url"], **options) as log,
         pytest.raises((errors.Unknown, errors.Retryable)),
@@ -493,7 +493,7 @@ def test_a_reader_that_has_had_enough_ends_read_silently(data_dir: Path) -> None
     assert read.stderr is not None
     assert read.stderr.read() == ""
     read.stderr.close()
-    assert read.wait(timeout=20) == 0
+    assert read.wait(timeout=60) == 0
 
 
 def test_status_is_of_the_server_that_the_directory_names(data_dir: Path) -> None:

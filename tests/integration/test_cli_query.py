@@ -17,6 +17,7 @@ from embedded_server import stop_server
 from engine_samples import count_by, scan, spec_of
 
 import penstock
+from penstock.cli import query as query_commands
 from penstock.cli import query_facts
 from penstock.cli.main import cli
 from penstock.cli.query_facts import State, judge_state
@@ -43,6 +44,13 @@ def log(tmp_path: Path) -> Iterator[penstock.Log]:
         register(opened, "q")
         yield opened
     stop_server(tmp_path / "data")
+
+
+@pytest.fixture(autouse=True)
+def _no_query_falls_silent_because_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock that silence is measured by stands still."""
+    now = query_facts.now_ms()
+    monkeypatch.setattr(query_facts, "now_ms", lambda: now)
 
 
 def register(log: penstock.Log, name: str, **changes: Any) -> None:
@@ -191,18 +199,27 @@ def test_a_query_that_is_not_there_is_3_with_names_that_are_close(log: penstock.
     assert run(log, "query", "stop", "no/name").exit_code == 3
 
 
-def test_watch_prints_each_report_once_until_the_query_stops(log: penstock.Log) -> None:
+def test_watch_prints_each_report_once_until_the_query_stops(
+    log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pulse(log, progress(0))
+    watches, show = threading.Event(), query_commands.show_json_line
+
+    def show_and_tell(value: Any) -> None:
+        show(value)
+        watches.set()
 
     def pulses() -> None:
+        assert watches.wait(60)
         for number in (1, 2):
             pulse(log, None)
             pulse(log, progress(number, isActive=number < 2))
 
-    timer = threading.Timer(0.5, pulses)
-    timer.start()
+    monkeypatch.setattr(query_commands, "show_json_line", show_and_tell)
+    pulsing = threading.Thread(target=pulses)
+    pulsing.start()
     watched = run(log, "query", "status", "q", "--watch", "--json")
-    timer.join()
+    pulsing.join()
 
     numbers = [json.loads(line)["progress"]["batchId"] for line in watched.stdout.splitlines()]
     assert (numbers[0], numbers[-1]) == (0, 2)

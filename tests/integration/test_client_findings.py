@@ -239,7 +239,7 @@ def test_a_forked_child_that_could_not_connect_at_first_tries_again(tmp_path: Pa
             raise error
         return await found()
 
-    log = BlockingLog(resolve, timeout=5.0)
+    log = BlockingLog(resolve, timeout=30.0)
     try:
         child = os.fork()
         if child == 0:
@@ -258,7 +258,7 @@ def _child(log: BlockingLog, failures: list[Unavailable]) -> int:
     except Unavailable:
         pass
     failures.clear()
-    log._timeout = 20.0
+    log._timeout = 60.0
     try:
         log.bounds()
         log.close()
@@ -297,13 +297,13 @@ async def test_a_cancelled_request_ends_whenever_it_is_cancelled(tmp_path: Path)
             for _ in range(steps):
                 await asyncio.sleep(0)
             asking.cancel()
-            done, _ = await asyncio.wait({asking}, timeout=5)
+            done, _ = await asyncio.wait({asking}, timeout=30)
             assert done, f"cancelled after {steps} steps of the loop, it goes on"
     stop_server(tmp_path)
 
 
 INTERRUPTED = """
-import random, signal, sys, time
+import random, signal, sys
 from penstock.stream.session import connect
 
 armed = False
@@ -315,8 +315,7 @@ def interrupt(*_):
 signal.signal(signal.SIGALRM, interrupt)
 count = 0
 with connect(sys.argv[1]) as log:
-    end = time.monotonic() + 4
-    while time.monotonic() < end:
+    while count < 2000:
         try:
             armed = True
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 4e-4))
@@ -325,7 +324,6 @@ with connect(sys.argv[1]) as log:
             armed = False
         except KeyboardInterrupt:
             armed, count = False, count + 1
-assert count > 100, count
 """
 
 
@@ -335,7 +333,7 @@ def test_a_caller_that_is_interrupted_anywhere_leaves_a_client_that_works(tmp_pa
         [sys.executable, "-c", INTERRUPTED, str(tmp_path / "log")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -399,7 +399,7 @@ def test_a_server_that_is_gone_is_told(
     told = json.loads((directory / "server.json").read_text())
     address = f"penstock://{told['host']}:{told['port']}"
     monkeypatch.setattr(follower_module, "QUIET_SECONDS", 0.2)
-    with penstock.connect(address, token_file=directory / "token", timeout=1.0) as log:
+    with penstock.connect(address, token_file=directory / "token", timeout=5.0) as log:
         own_log.close()  # it would start the server again
         follower = SourceFollower(log.client, (ItemSource("s"),), 0)
         at = follower.cut(0, NO_LIMITS)

@@ -26,6 +26,7 @@ from penstock.protocol.names import with_naming
 from penstock.runtime.results import result_deltas
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.task import Task
+from penstock.stream import earliest
 from penstock.stream.batches import encode_trusted
 from penstock.stream.positions import resolve_position
 from penstock.stream.registration import stream_tag
@@ -58,6 +59,12 @@ def values(table: pa.Table) -> list[int]:
     return [int(value) for value in table["x"].to_pylist()]
 
 
+def said_by(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Of positions: clients that other tests left in this process may say something, too."""
+    name = earliest.logger.name
+    return [record.getMessage() for record in caplog.records if record.name == name]
+
+
 @pytest.fixture
 def cut(log: penstock.Log) -> tuple[Stream, int]:
     """A stream with a commit that has lost one of its two rows, and where its marker stands."""
@@ -79,7 +86,7 @@ def test_earliest_is_after_the_last_commit_that_has_lost_rows(
     with caplog.at_level(logging.WARNING):
         assert values(stream.read()) == [3, 4, 6]
 
-    [said] = [record.getMessage() for record in caplog.records]
+    [said] = said_by(caplog)
     assert f'"earliest" is LSN {at + 1}, not the trim point' in said
     assert "commits=1" in said and "entries=1" in said
     with stream.tail("earliest", "latest") as batches:
@@ -108,7 +115,7 @@ def test_a_stream_without_such_a_commit_begins_at_the_trim_point(
     with caplog.at_level(logging.WARNING):
         assert other.resolve("earliest") == log.bounds().trim_point
 
-    assert caplog.records == []
+    assert said_by(caplog) == []
     assert resolve_position(log.client, "earliest") == log.bounds().trim_point
 
 
@@ -124,7 +131,7 @@ async def at_work(log: penstock.Log, spec: QuerySpec) -> AsyncIterator[list[asyn
         yield running
         for task in tasks:
             task.drain()
-        await asyncio.wait(running, timeout=10)
+        await asyncio.wait(running, timeout=60)
 
 
 def make_join(log: penstock.Log, start: Callable[[Stream], int]) -> QuerySpec:

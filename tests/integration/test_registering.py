@@ -236,7 +236,7 @@ def test_workers_without_tasks_are_told_of(
     log: penstock.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     start._tell_idle_workers(register(log, "q", "out", workers=4), 4)
-    assert not caplog.text
+    assert "tasks for 4 workers" not in caplog.text
     start._tell_idle_workers(register(log, "small", "few"), 4)
     assert "1 tasks for 4 workers" in caplog.text and "restart=True" in caplog.text
 

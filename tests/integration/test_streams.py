@@ -340,7 +340,7 @@ def test_every_position_between_two_batches_resumes_exactly_there(log: penstock.
     seen: list[int] = []
     position: int | str = "earliest"
     for _ in range(5):
-        with stream.tail(position, timeout=5) as tail:
+        with stream.tail(position, timeout=60) as tail:
             seen += next(tail).column("n").to_pylist()
             position = tail.position
 
@@ -350,9 +350,10 @@ def test_every_position_between_two_batches_resumes_exactly_there(log: penstock.
 def test_a_tail_with_a_timeout_ends_when_nothing_comes(log: penstock.Log) -> None:
     stream = log.create_stream("quiet", "n long")
     stream.append({"n": 1})
-    tail = stream.tail("earliest", timeout=0.05)
+    tail = stream.tail("earliest", timeout=60)
 
-    assert [batch.num_rows for batch in tail] == [1]
+    assert next(tail).num_rows == 1
+    tail._timeout = 0.05  # what is there may take longer to come; what is not never does
     assert list(tail) == []
     assert tail.position == log.bounds().tail
 
@@ -481,13 +482,13 @@ def start_program(source: str, *arguments: object) -> subprocess.Popen[str]:
 
 def test_programs_that_start_together_share_one_server(data_dir: Path) -> None:
     programs = [start_program(APPEND_PROGRAM, data_dir, 10 * at, 10 * at + 10) for at in range(3)]
-    pids = {program.communicate(timeout=30)[0] for program in programs}
+    pids = {program.communicate(timeout=120)[0] for program in programs}
 
     assert len(pids) == 1
     with penstock.connect(data_dir) as log:
         assert sorted(rows_of(log.stream("shared"))) == list(range(30))
         # They just ended, without close(): still no producer of theirs is left behind.
-        assert log.status()["producers"] == 0
+        wait_until(lambda: log.status()["producers"] == 0, "a producer is left behind")
 
 
 def test_a_killed_server_is_replaced_and_nothing_acknowledged_is_lost(data_dir: Path) -> None:
@@ -566,9 +567,10 @@ def test_a_server_that_nobody_uses_stops_and_the_next_program_starts_one(
 
 
 def impatient(data_dir: Path) -> penstock.Log:
-    """Who waits a second for an answer, of a server that is there: a start may take longer."""
+    """Who waits some seconds for an answer, of a server that is there: a start may take longer,
+    and so may a busy machine, now and then."""
     with penstock.connect(data_dir):
-        return penstock.connect(data_dir, timeout=1.0)
+        return penstock.connect(data_dir, timeout=5.0)
 
 
 def test_a_server_that_answers_late_leaves_unknown_behind_and_the_log_usable(
@@ -698,5 +700,5 @@ else:
 
 def test_importing_penstock_is_cheap_and_every_public_name_exists() -> None:
     program = start_program(IMPORT_PROGRAM)
-    program.communicate(timeout=30)
+    program.communicate(timeout=120)
     assert program.returncode == 0

@@ -166,19 +166,24 @@ def test_very_many_producers_are_small_and_copied_at_once() -> None:
     count = 2_000
     bodies = [claim(f"anon-{number:032x}", nonce=2**63 + number) for number in range(count)]
     bodies += [group(f"anon-{number:032x}") for number in range(count)]
-    tracemalloc.start()
-    try:
-        state = folded(*bodies)
-        held = tracemalloc.get_traced_memory()[0]
-        copy = state.copy()
-        copied = tracemalloc.get_traced_memory()[0] - held
-    finally:
-        tracemalloc.stop()
 
+    def measure() -> tuple[int, int]:
+        tracemalloc.start()
+        try:
+            state = folded(*bodies)
+            held = tracemalloc.get_traced_memory()[0]
+            copy = state.copy()
+            copied = tracemalloc.get_traced_memory()[0] - held
+        finally:
+            tracemalloc.stop()
+        assert len(copy.producers) == count
+        return held, copied
+
+    # Threads that other tests left in this process may take memory, too, now and then.
+    held, copied = map(min, zip(*(measure() for _ in range(3)), strict=True))
     print(f"{held / count:.0f} bytes a producer, {copied / count:.0f} of its copy")
     assert held / count < 400
     assert copied / count < 150
-    assert len(copy.producers) == count
 
 
 def calls_of(function: Callable[[], object]) -> int:

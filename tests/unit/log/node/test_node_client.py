@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from harness.waiting import until
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.limits import KIB
@@ -63,6 +64,10 @@ class Client(NetworkNodeClient):
         self.link.flush()
         return self.transport.out[1::2]
 
+    def has_sent(self) -> bool:
+        """It is connected, and has sent what there was room for."""
+        return hasattr(self, "link") and bool(self.bodies())
+
 
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +82,7 @@ async def test_adds_wait_for_the_connection_and_then_for_room_without_a_copy() -
     for number in range(4):
         client.add_block(number, bodies[number])
     client.let_in.set()
-    await asyncio.sleep(0.01)
+    await until(client.has_sent)
     client.add_block(4, bodies[4])
 
     for answered in range(6):
@@ -96,7 +101,7 @@ async def test_all_adds_end_with_the_connection_also_those_that_were_not_sent() 
     client.let_in.set()
     for number in range(5):
         client.add_block(number, bytes(2 * KIB))
-    await asyncio.sleep(0.01)
+    await until(client.has_sent)
     assert len(client.bodies()) == 2
 
     client.link.connection_lost(None)
