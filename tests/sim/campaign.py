@@ -153,7 +153,7 @@ def check_traces(imports: str, trace: str, seeds: int, here: Sequence[str] = ())
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths},
-            capture_output=True,
+            stdout=subprocess.PIPE,  # what it complains of is shown with the test
             check=True,
             text=True,
         ).stdout

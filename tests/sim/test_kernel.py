@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
+import threading
 import uuid
 from random import Random
 from typing import Any
@@ -21,7 +24,7 @@ from simulation.kernel import (
     WallClock,
     seeded_secrets,
 )
-from simulation.kernel.shipped import changed
+from simulation.kernel.shipped import asked, changed, overheard, tapped
 
 
 class Recorder(asyncio.Protocol):
@@ -366,6 +369,43 @@ def test_a_world_leaves_classes_as_they_were() -> None:
 
     assert (Opened.open(), Other.open()) == ("Opened", "Other")
     assert "open" not in vars(Other)
+
+
+def test_what_other_threads_of_the_process_do_is_no_part_of_a_world() -> None:
+    """Clients that an earlier test left behind go on: they draw, report and are called."""
+
+    class Shipped:
+        def step(self) -> str:
+            return "done"
+
+    def live_on() -> None:
+        lived.append((uuid.uuid4(), secrets.token_hex(4), Shipped().step()))
+        logging.getLogger("penstock.beside").error("the log is away")
+
+    def play(beside: bool) -> list[Any]:
+        stage = Stage(7)
+        heard: list[str] = []
+        taps = [(Shipped, "step", asked(lambda _: heard.append("step")))]
+        with (
+            seeded_secrets(stage.scheduler.random),
+            tapped(taps),
+            overheard(stage.scheduler, lambda record: False),
+        ):
+            for _ in range(3):
+                if beside:
+                    other = threading.Thread(target=live_on)
+                    other.start()
+                    other.join()
+                heard += [str(uuid.uuid4()), secrets.token_hex(4), Shipped().step()]
+                stage.wait(1.0)
+            stage.scheduler.check()
+        return heard
+
+    lived: list[Any] = []
+    alone = play(beside=False)
+
+    assert play(beside=True) == alone and len(alone) == 12
+    assert len({drawn for drawn, _, _ in lived}) == 3 and {said for *_, said in lived} == {"done"}
 
 
 def test_wall_clocks_jump_and_virtual_time_does_not() -> None:

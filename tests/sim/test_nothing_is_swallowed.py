@@ -19,6 +19,7 @@ from campaign import Campaign
 from simulation.cluster.swarm import draw_for
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel import Process, Scheduler, Unforeseen
+from simulation.kernel.shipped import in_this_thread
 from simulation.log.world import World
 from simulation.pipeline.world import PipelineWorld
 
@@ -40,7 +41,7 @@ class Planted(AssertionError):
 
 
 def plant(patch: pytest.MonkeyPatch, place: Any, name: str, call: int) -> list[str]:
-    """The n-th call of a function fails; returns where it is noted that it did."""
+    """The n-th call of a function in this thread fails; returns where it is noted that it did."""
     function, left, failed = getattr(place, name), [call], list[str]()
 
     def count() -> None:
@@ -63,7 +64,7 @@ def plant(patch: pytest.MonkeyPatch, place: Any, name: str, call: int) -> list[s
             count()
             return function(*values, **options)
 
-    patch.setattr(place, name, planted)
+    patch.setattr(place, name, in_this_thread(planted, function))
     return failed
 
 

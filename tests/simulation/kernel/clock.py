@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from random import Random
 
 from simulation.kernel.scheduler import Scheduler
+from simulation.kernel.shipped import changed, in_this_thread
 
 #: Some time in the past, so that jumps in both directions stay in range.
 START_MS = 1_700_000_000_000
@@ -30,7 +31,8 @@ class WallClock:
 
 @contextmanager
 def seeded_secrets(random: Random) -> Iterator[None]:
-    """Names and nonces that shipped code makes up come from the seed, for as long as this lasts."""
+    """Names and nonces that shipped code makes up in this thread come from the seed, for as long as
+    this lasts."""
 
     def token_bytes(nbytes: int | None = None) -> bytes:
         return random.randbytes(32 if nbytes is None else nbytes)
@@ -41,9 +43,12 @@ def seeded_secrets(random: Random) -> Iterator[None]:
     def uuid4() -> uuid.UUID:
         return uuid.UUID(bytes=random.randbytes(16), version=4)
 
-    before = (secrets.token_bytes, secrets.token_hex, uuid.uuid4)
-    secrets.token_bytes, secrets.token_hex, uuid.uuid4 = token_bytes, token_hex, uuid4
-    try:
+    seeded = [
+        (secrets, "token_bytes", token_bytes),
+        (secrets, "token_hex", token_hex),
+        (uuid, "uuid4", uuid4),
+    ]
+    with changed(
+        (place, name, in_this_thread(drawn, getattr(place, name))) for place, name, drawn in seeded
+    ):
         yield
-    finally:
-        secrets.token_bytes, secrets.token_hex, uuid.uuid4 = before

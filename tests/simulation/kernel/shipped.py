@@ -1,11 +1,13 @@
 """What a world does to shipped code while it runs: other limits, listeners, an ear for its reports.
 
-Law: everything is put back when the world ends.
+Laws: everything is put back when the world ends. What other threads of the process do, such as
+clients that an earlier test left behind, is neither listened to nor answered for.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -43,8 +45,24 @@ def changed(changes: Iterable[Change]) -> Iterator[None]:
 
 
 def tapped(taps: Iterable[tuple[Any, str, Tap]]) -> AbstractContextManager[None]:
-    """Shipped functions are listened to, or answered for."""
-    return changed((place, name, tap(getattr(place, name))) for place, name, tap in taps)
+    """Shipped functions are listened to, or answered for, in this thread."""
+    return changed(
+        (place, name, in_this_thread(tap(function), function))
+        for place, name, tap in taps
+        for function in [getattr(place, name)]
+    )
+
+
+def in_this_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is one in this thread, and another one in all others."""
+    owner = threading.get_ident()
+
+    @wraps(elsewhere)
+    def call(*arguments: Any, **options: Any) -> Any:
+        function = here if threading.get_ident() == owner else elsewhere
+        return function(*arguments, **options)
+
+    return call
 
 
 def asked(tell: Callable[..., object]) -> Tap:
@@ -81,10 +99,13 @@ class _Ear(logging.Handler):
 
     def __init__(self, scheduler: Scheduler, foreseen: Callable[[logging.LogRecord], bool]) -> None:
         super().__init__(logging.WARNING)
+        self._thread = threading.get_ident()
         self._scheduler = scheduler
         self._foreseen = foreseen
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread:
+            return
         causes = causes_of(record)
         is_error = record.levelno >= logging.ERROR and not self._foreseen(record)
         if is_error or any(map(is_mistake, causes)):
