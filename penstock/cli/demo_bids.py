@@ -57,7 +57,9 @@ class LiveBids:
         try:
             # A named producer, so that an append whose answer was lost is not there twice.
             with self._stream.producer("site") as producer:
-                while not self._ending.wait(TICK_SECONDS):
+                is_ending = False
+                while not is_ending:  # what is due at the end is appended, too
+                    is_ending = self._ending.wait(TICK_SECONDS)
                     due = int((time.monotonic() - self._began) * self._rate)
                     if due > self.count:
                         producer.append(self._bids(self.count, due))

@@ -135,7 +135,7 @@ def _watch(
             view.show([], query.lastProgress)
             time.sleep(REFRESH_SECONDS)
         began = time.monotonic()
-        while (elapsed := time.monotonic() - began) < seconds:
+        while _goes_on(elapsed := time.monotonic() - began, seconds, outcome):
             if not outcome.worker_kills and elapsed > seconds / 3:
                 outcome.worker_kills += _kill_worker(log, query, view)
             if not outcome.log_kills and elapsed > seconds * 2 / 3:
@@ -147,6 +147,12 @@ def _watch(
                 _check_alive(query, began)
             view.show(follower.newest(), query.lastProgress)
             time.sleep(REFRESH_SECONDS)
+
+
+def _goes_on(elapsed: float, seconds: float, outcome: Outcome) -> bool:
+    """For its time, and until it has killed both: a machine may stand still when one is due."""
+    has_killed = bool(outcome.worker_kills and outcome.log_kills)
+    return elapsed < seconds if has_killed else elapsed < seconds + START_SECONDS
 
 
 def _check_alive(query: Any, since: float) -> None:

@@ -456,10 +456,10 @@ class Race:
         """`choose` says, of so many that wait for their turn, whose it is."""
         for thread in self._threads:  # each comes to its first call
             thread.start()
-            assert self._back.acquire(timeout=10)
+            assert self._back.acquire(timeout=60)
         while self._alive:
             self._go[self._alive[choose(len(self._alive))]].release()
-            assert self._back.acquire(timeout=10)
+            assert self._back.acquire(timeout=60)
         for thread in self._threads:
             thread.join()
         return self.outcomes

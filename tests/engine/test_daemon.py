@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 
-def test_workers_have_penstock_loaded_and_random_numbers_of_their_own(spark: Any) -> None:
-    def look(_: Iterator[int]) -> Iterator[tuple[int, bool, float]]:
+def test_workers_have_penstock_loaded_and_random_numbers_of_their_own(
+    spark: Any, tmp_path: Path
+) -> None:
+    place = str(tmp_path)
+
+    def look(part: Iterator[int]) -> Iterator[tuple[int, bool, float]]:
         import os
         import sys
         import time
@@ -15,7 +20,10 @@ def test_workers_have_penstock_loaded_and_random_numbers_of_their_own(spark: Any
         is_loaded = {"penstock.runtime.worker", "pandas", "pyarrow"} <= sys.modules.keys()
         import numpy as np
 
-        time.sleep(0.5)  # so that no worker takes two of the tasks
+        open(f"{place}/{next(part)}", "w").close()
+        deadline = time.monotonic() + 60
+        while len(os.listdir(place)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)  # two are at work at once: no worker takes all of the tasks
         yield os.getpid(), is_loaded, float(np.random.random())
 
     found = spark.sparkContext.parallelize(range(3), 3).mapPartitions(look).collect()

@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from embedded_server import kill_server, stop_server
 from harness.waiting import wait_until
 
 import penstock
+from penstock.cli import demo_bids
 from penstock.cli.demo_bids import BIDS, LiveBids
+from penstock.cli.demo_run import START_SECONDS, Outcome, _goes_on
 
 
 def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> None:
@@ -22,7 +26,7 @@ def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> N
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=250,
         check=False,
     )
 
@@ -35,6 +39,36 @@ def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> N
     assert found["rows"] > found["windows"] >= 5
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("penstock-")] == []
+
+
+@pytest.mark.parametrize(
+    ("worker_kills", "log_kills", "elapsed", "goes_on"),
+    [(0, 0, 4.0, True), (1, 1, 4.0, True), (1, 1, 6.0, False), (1, 0, 6.0, True)],
+)
+def test_a_demo_that_stood_still_when_a_kill_was_due_makes_it_later(
+    worker_kills: int, log_kills: int, elapsed: float, goes_on: bool
+) -> None:
+    outcome = Outcome(worker_kills=worker_kills, log_kills=log_kills)
+    assert _goes_on(elapsed, 5.0, outcome) is goes_on
+    assert not _goes_on(5.0 + START_SECONDS, 5.0, outcome), "it ends whatever happens"
+
+
+def test_live_bids_that_are_due_at_the_end_are_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However busy the machine was until then: as if it had slept all the while."""
+    monkeypatch.setattr(demo_bids, "TICK_SECONDS", 3600.0)
+    directory = tmp_path / "data"
+    with penstock.connect(directory) as log:
+        bids = log.create_stream("bids", BIDS)
+        load = LiveBids(bids, 5_000)
+        load.start()
+        time.sleep(0.1)
+        load.stop()
+        found = bids.read().num_rows
+    stop_server(directory)
+
+    assert found == load.count + 1 and load.count >= 500
 
 
 def test_live_bids_are_in_the_stream_once_each_through_a_kill_of_the_log(tmp_path: Path) -> None:

@@ -70,12 +70,14 @@ def test_the_tasks_of_a_killed_worker_go_on_at_their_copies(spark: Any, log: pen
         os.kill((query.lastProgress or {})["members"][victim]["pid"], signal.SIGKILL)
         append_bids(source, 300, 300)
         check(spark, query, counts, source)
-        wait_until(lambda: bool((query.lastProgress or {}).get("moves")))
-        lost = [one for one in (query.lastProgress or {})["moves"] if one["from"] == victim]
-        assert {one["task"] for one in lost} >= {
-            name for name, one in before.items() if one["worker"] == victim
-        }
-        assert all(one["to"] != victim for one in lost)
+        theirs = {name for name, one in before.items() if one["worker"] == victim}
+
+        def lost() -> list[dict[str, Any]]:
+            moves = (query.lastProgress or {}).get("moves", [])
+            return [one for one in moves if one["from"] == victim]
+
+        wait_until(lambda: {one["task"] for one in lost()} >= theirs)
+        assert all(one["to"] != victim for one in lost())
 
 
 def test_copies_need_another_worker_to_keep_them(spark: Any, log: penstock.Log) -> None:

@@ -104,7 +104,7 @@ def test_a_new_plan_may_take_over_and_its_result_is_all_there_is(
         append_bids(source, 300, 100)
         check(spark, query, build, source)
         with pytest.raises(QueryFailed, match="another driver"):
-            old.awaitTermination(20)
+            old.awaitTermination(60)
 
     assert query.id == old.id
     assert_equal(query.result(), by_batch(spark, build, source), "after all have ended")
@@ -169,7 +169,7 @@ def test_a_second_start_of_a_name_takes_it_over(spark: Any, log: penstock.Log) -
     with running(build(source.df(spark)), to="twice", workers=1) as second:
         append_bids(source, 100, 100)
         with pytest.raises(QueryFailed, match="twice was started by another driver"):
-            first.awaitTermination(20)
+            first.awaitTermination(60)
         check(spark, second, build, source)
 
     assert not first.isActive
@@ -192,7 +192,7 @@ def test_a_stop_right_after_the_start_does_not_wait_for_workers_to_come(
 
     with running(build(source.df(spark)), to="brief", workers=2):
         began = time.monotonic()
-    assert time.monotonic() - began < 10.0, "they leave by themselves after 20 s or so"
+    assert time.monotonic() - began < 18.0, "they leave by themselves after 20 s or so"
 
     with running(build(source.df(spark)), to="brief", workers=2) as again:
         check(spark, again, build, source)
@@ -224,11 +224,13 @@ def run_until_checkpoints(
     log: penstock.Log, frame: Any, source: penstock.Stream, task: TaskId, count: int
 ) -> Marker:
     with running(frame, to="wide", workers=1, checkpoint_interval=0.1) as query:
-        for _ in range(20):
+
+        def are_written() -> bool:
             feed(source, 1)
             query.processAllAvailable()
-            if len(last_marker(log, task).checkpoints) >= count:
-                break
+            return len(last_marker(log, task).checkpoints) >= count
+
+        wait_until(are_written, "no checkpoints", seconds=120)
     return last_marker(log, task)
 
 
@@ -273,7 +275,9 @@ def test_the_log_is_trimmed_below_what_is_needed_and_a_restart_finds_all_it_need
     with running(frame, to="wide", workers=1, trim_consumed=True) as query:
         query.processAllAvailable()
         wait_until(lambda: own_log.bounds().trim_point > 0, "nothing was trimmed")
-    with running(frame, to="wide", workers=1, trim_consumed=True) as query:
+    # No checkpoint now: what is new of the result would be trimmed, too.
+    options = {"trim_consumed": True, "checkpoint_interval": 3600}
+    with running(frame, to="wide", workers=1, **options) as query:
         before = own_log.bounds().tail
         feed(source, 1)
         query.processAllAvailable()

@@ -59,7 +59,7 @@ def run_now(frame: Any, checkpoint: Path) -> list[list[Any]]:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
     return batches
 
 
@@ -268,7 +268,7 @@ def test_a_million_rows_and_an_empty_stream(spark: Any, log: penstock.Log, tmp_p
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
     assert len(batches) >= 3
     assert tuple(sum(part) for part in zip(*batches, strict=True)) == expected
 
