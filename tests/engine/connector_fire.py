@@ -35,8 +35,8 @@ import connector_driver as queries
 import fire_processes as processes
 import numpy as np
 import pyarrow as pa
-from fire import Driver, free_port
-from harness.server_process import ServerProcess
+from fire import Driver
+from harness.server_process import ServerProcess, free_port
 
 import penstock
 from penstock.log.records import Entry, Kind

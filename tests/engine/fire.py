@@ -13,7 +13,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from typing import Any
 import fire_processes as processes
 import fire_queries
 import pyspark
-from harness.server_process import ServerProcess
+from harness.server_process import ServerProcess, free_port
 from penstock_bench.nexmark.generator import Generator
 
 import penstock
@@ -38,16 +37,11 @@ from penstock.runtime.registry import decode_query
 
 HERE = Path(__file__).parent
 SPARK_WORK = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "work"
-DRIVER_SECONDS = 90.0
+#: Until a driver says something, with all that it starts; a busy machine takes several times as
+#: long as an idle one.
+DRIVER_SECONDS = 300.0
 #: Between two appends of the feed.
 FEED_SECONDS = 0.25
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Driver:
@@ -293,7 +287,7 @@ class Stand:
                 for entry in batch.entries:
                     self.workers.take(next(tags[tag] for tag in entry.tags if tag in tags), entry)
 
-    def wait_placed(self, seconds: float = 90.0) -> None:
+    def wait_placed(self, seconds: float = 300.0) -> None:
         """Until every task of all queries has committed for the first time."""
         values = [self.log.client.get(query_key(name)) for name in self._queries]
         assert all(values), "all queries are registered once they run"

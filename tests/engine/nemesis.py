@@ -31,8 +31,8 @@ from penstock.protocol.names import parse_task
 GAP = (0.3, 1.5)
 #: The lease is 3 s: 12 pulses, four a second.
 ZOMBIE_SECONDS = (3.6, 5.0)
-DRIVER_SECONDS = 120.0
-PATIENCE_SECONDS = 90.0
+DRIVER_SECONDS = 300.0
+PATIENCE_SECONDS = 300.0
 HITS_MAX = 3
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import resource
 import signal
 import socket
@@ -203,10 +204,16 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """One that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody has at this moment; nor will somebody's outgoing connection get it before it
+    is used, or while a server is down: the kernel gives those higher ones."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass  # another one
 
 
 def listening_addresses(pid: int) -> list[tuple[str, int]]:
