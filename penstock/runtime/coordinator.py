@@ -32,7 +32,7 @@ from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
 from penstock.plain_text import plain
-from penstock.protocol.markers import decode_marker
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import (
     TaskId,
     control_tag,
@@ -236,7 +236,9 @@ class Coordinator:
                 case Claim(tasks=tasks):
                     claimed = await self._claim(tasks)
                     # A worker that was killed never told of its last commits: ask the log.
-                    self.core.on_committed(await self._last_numbers(tasks))
+                    last = await self._last_markers(tasks)
+                    self.core.on_committed({task: one.number for task, one in last.items()})
+                    self.core.on_counted({task: _counts(one) for task, one in last.items()})
                     await self._perform(self.core.on_claimed(claimed))
                 case Announce(message=message):
                     if isinstance(message, Finish):
@@ -259,10 +261,10 @@ class Coordinator:
             claims = [self._log.claim(task.producer, guards=[self._guard]) for task in tasks]
             return dict(zip(tasks, await asyncio.gather(*claims), strict=True))
 
-    async def _last_numbers(self, tasks: Sequence[TaskId]) -> dict[TaskId, int]:
+    async def _last_markers(self, tasks: Sequence[TaskId]) -> dict[TaskId, Marker]:
         last = await asyncio.gather(*(self._log.read_last(task.marker_tag) for task in tasks))
         return {
-            task: decode_marker(entry.payload).number
+            task: decode_marker(entry.payload)
             for task, entry in zip(tasks, last, strict=True)
             if entry is not None
         }
@@ -408,6 +410,10 @@ class Coordinator:
                         marker = decode_marker(entry.payload)
                         if marker.position > asked.first_lsn:
                             waiting -= {task for task in waiting if str(task) == marker.task}
+
+
+def _counts(marker: Marker) -> dict[str, int]:
+    return {"rows_in": marker.rows_in, "rows_out": marker.rows_out}
 
 
 def _turns(spec: QuerySpec, stage: int) -> int:

@@ -226,6 +226,12 @@ class CoordinatorCore:
             if number > state.commits:
                 state.commits, state.futile = number, 0
 
+    def on_counted(self, counts: Mapping[TaskId, Mapping[str, int]]) -> None:
+        """What these tasks' last markers count: who wrote them may not have come to say so."""
+        for task, counted in counts.items():
+            state = self.tasks[task]
+            state.report = {**state.report, **_never_less(state.report, counted)}
+
     def on_job_lost(self, slot: int, attempts: int | None = None) -> list[Effect]:
         """Spark says that whatever ran in this slot has ended; or only attempts below a number.
 
@@ -276,7 +282,7 @@ class CoordinatorCore:
         for name, report in beat.tasks.items():
             state = self.tasks.get(parse_task(name))
             if state is not None and state.place is not None and state.place.worker == beat.worker:
-                state.report = report
+                state.report = {**report, **_never_less(state.report, report)}
                 self.on_committed({parse_task(name): int(report.get("commits_ever", -1))})
         for name, report in beat.standbys.items():
             state = self.tasks.get(parse_task(name))
@@ -500,3 +506,9 @@ class CoordinatorCore:
         for task, workers in self.copies.items():
             place = self.tasks[task].place
             assert place is None or place.worker not in workers or self.tasks[task].claiming
+
+
+def _never_less(before: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, int]:
+    """Counters of a task over all of its instances: one that has not resumed yet knows of none."""
+    names = [name for name in ("rows_in", "rows_out") if name in before or name in told]
+    return {name: max(int(before.get(name, 0)), int(told.get(name, 0))) for name in names}

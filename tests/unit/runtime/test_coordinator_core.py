@@ -78,6 +78,26 @@ def test_what_a_beat_reports_is_kept_for_the_task_it_runs() -> None:
     assert core.tasks[FIRST].report == report
 
 
+def test_rows_that_were_counted_stay_counted_until_the_next_instance_has_resumed() -> None:
+    """Else a query that is stopped while a task moves says that it read less than it did."""
+    core = running()
+    core.on_message(Beat("a", {"q.1/0/0": {"rows_in": 180, "rows_out": 15}}))
+    core.on_message(hello("b", 0, attempt=1))
+    core.on_claimed({FIRST: 2})
+    core.on_message(Beat("b", {"q.1/0/0": {"rows_in": 0, "rows_out": 0, "position": 0}}))
+    assert core.tasks[FIRST].report == {"rows_in": 180, "rows_out": 15, "position": 0}
+    core.on_message(Beat("b", {"q.1/0/0": {"rows_in": 181, "rows_out": 15}}))
+    assert core.tasks[FIRST].report == {"rows_in": 181, "rows_out": 15}
+
+
+def test_rows_that_only_the_log_knows_of_are_counted() -> None:
+    """Who committed them was lost before its next report."""
+    core = running()
+    core.on_message(Beat("a", {"q.1/0/0": {"rows_in": 7, "rows_out": 7}}))
+    core.on_counted({FIRST: {"rows_in": 180, "rows_out": 3}})
+    assert core.tasks[FIRST].report == {"rows_in": 180, "rows_out": 7}
+
+
 def test_a_beat_that_names_no_task_is_refused() -> None:
     with pytest.raises(BadFormat, match="is no task"):
         running().on_message(Beat("a", {"nonsense": {}}))
