@@ -70,7 +70,7 @@ def run_script(master: str, directory: Path) -> dict[str, str]:
         [sys.executable, str(script), master, str(directory), brief_java()],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=500,
         env={**os.environ, **LOOPBACK, "PYSPARK_PYTHON": sys.executable},
     )
     print(done.stdout, done.stderr, sep="\n-- stderr\n")  # pytest shows it if anything is wrong

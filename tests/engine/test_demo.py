@@ -26,7 +26,7 @@ def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> N
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=500,
         check=False,
     )
 

@@ -40,7 +40,7 @@ def test_an_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=500,
     )
     print(done.stdout, done.stderr, sep="\n-- stderr\n")  # pytest shows it if anything is wrong
     assert done.returncode == 0

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 #: Far more than such a test needs: a stack of asyncio tells more than one of pytest-timeout.
-SECONDS_MAX: Final = 120
+SECONDS_MAX: Final = 300
 
 
 @dataclass(frozen=True, eq=False, slots=True)
