@@ -255,7 +255,7 @@ def test_a_python_without_penstock_is_told(
 
     query = penstock.start(source.df(spark), to=name, name=name, mode="append", workers=1)
     with pytest.raises(QueryFailed) as raised:
-        query.awaitTermination(30)
+        query.awaitTermination(120)
 
     said = str(raised.value).split("\n")[0]
     assert "penstock" in said
