@@ -12,7 +12,7 @@ def test_workers_have_penstock_loaded_and_random_numbers_of_their_own(
 ) -> None:
     place = str(tmp_path)
 
-    def look(part: Iterator[int]) -> Iterator[tuple[int, bool, float]]:
+    def look(_: Iterator[int]) -> Iterator[tuple[int, bool, float]]:
         import os
         import sys
         import time
@@ -20,10 +20,10 @@ def test_workers_have_penstock_loaded_and_random_numbers_of_their_own(
         is_loaded = {"penstock.runtime.worker", "pandas", "pyarrow"} <= sys.modules.keys()
         import numpy as np
 
-        open(f"{place}/{next(part)}", "w").close()
+        open(f"{place}/{os.getpid()}", "w").close()
         deadline = time.monotonic() + 60
         while len(os.listdir(place)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)  # two are at work at once: no worker takes all of the tasks
+            time.sleep(0.01)  # until another one is at work: none takes all of the tasks
         yield os.getpid(), is_loaded, float(np.random.random())
 
     found = spark.sparkContext.parallelize(range(3), 3).mapPartitions(look).collect()
