@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -413,6 +414,7 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         **options,
     )
 
@@ -421,7 +423,11 @@ def finish(process: subprocess.Popen[str], *, number: int | None = None) -> tupl
     """Send a signal, if one is given, and wait: exit code, what is left of stdout, stderr."""
     if number is not None:
         process.send_signal(number)
-    output, complaint = process.communicate(timeout=60)
+    try:
+        output, complaint = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # it says where each of its threads stands
+        pytest.fail(f"it does not end: {process.communicate()}")
     return process.returncode, output, complaint
 
 
