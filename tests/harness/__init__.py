@@ -3,6 +3,7 @@
 disk.py            a disk in memory that loses what was not synced
 faults.py          disks that fail on request, or write down what they are asked to do
 answers.py         what batch Spark answered, remembered
+threads.py         threads that a test leaves behind
 user_code.py       what Python functions in a plan of Spark's are known by
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 async_tests.py     tests and fixtures that are `async def`, on the event loop that ships

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from random import Random
 
 from simulation.kernel.scheduler import Scheduler
-from simulation.kernel.shipped import changed, in_this_thread
+from simulation.kernel.shipped import Change, changed, in_this_thread
 
 #: Some time in the past, so that jumps in both directions stay in range.
 START_MS = 1_700_000_000_000
@@ -43,7 +43,7 @@ def seeded_secrets(random: Random) -> Iterator[None]:
     def uuid4() -> uuid.UUID:
         return uuid.UUID(bytes=random.randbytes(16), version=4)
 
-    seeded = [
+    seeded: list[Change] = [
         (secrets, "token_bytes", token_bytes),
         (secrets, "token_hex", token_hex),
         (uuid, "uuid4", uuid4),
