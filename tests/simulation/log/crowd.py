@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.log.serving.log_service import FILE_CACHE_COUNT
+from penstock.log.storage.log_storage import FILE_CACHE_COUNT
 from simulation.checkers import Violation
 from simulation.kernel import Process
 from simulation.log.lives import HOST, PORT
