@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # Sources and sinks in Python run with what Spark's own process was told: not `python3`.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+# Of a shell, what runs in the background ignores Ctrl-C, and so would all that tests start: some of
+# them end it by that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Slow machines are no news, and tests that build large inputs say so themselves.
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]
