@@ -202,7 +202,15 @@ class Module:
 
     @property
     def tree(self) -> ast.Module:
-        return _parsed(self.text)
+        return _parsed(self.text)[0]
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        return _parsed(self.text)[1]
+
+    @property
+    def imports(self) -> list[tuple[int, str]]:
+        return _imported(self.text)
 
     @property
     def dotted(self) -> str:
@@ -210,8 +218,14 @@ class Module:
 
 
 @lru_cache(maxsize=1)  # one file after the other: all trees would fill the memory
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
+def _parsed(text: str) -> tuple[ast.Module, list[ast.AST]]:
+    tree = ast.parse(text)
+    return tree, list(ast.walk(tree))
+
+
+@lru_cache(maxsize=1)
+def _imported(text: str) -> list[tuple[int, str]]:
+    return list(imported(_parsed(text)[1]))
 
 
 def modules() -> list[Module]:
@@ -221,21 +235,31 @@ def modules() -> list[Module]:
     ]
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def imported(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Every imported module, `TYPE_CHECKING` blocks left out: they are not there at run time."""
     skipped = {
         id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for node in nodes
+        if isinstance(node, ast.If) and dotted_name(node.test).endswith("TYPE_CHECKING")
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
+
+
+def dotted_name(node: ast.expr) -> str:
+    """`a.b.c` as it is written; nothing for what is more than a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = dotted_name(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return ""
 
 
 def is_pure(path: str) -> bool:
@@ -250,10 +274,10 @@ def impurities(module: Module) -> list[str]:
         return []
     found = [
         f"{line}: a pure module imports {name}"
-        for line, name in imported(module.tree)
+        for line, name in module.imports
         if name.split(".")[0] in IMPURE_MODULES
     ]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             called = node.func
             name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
@@ -267,10 +291,10 @@ def loops_over_sets(module: Module) -> list[str]:
     if not is_pure(module.path):
         return []
     found = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.For):
             source = node.iter
-            called = isinstance(source, ast.Call) and ast.unparse(source.func)
+            called = isinstance(source, ast.Call) and dotted_name(source.func)
             if isinstance(source, ast.Set | ast.SetComp) or called in ("set", "frozenset"):
                 found.append(f"{node.lineno}: a pure module loops over a set")
     return found
@@ -292,7 +316,7 @@ def upward_imports(module: Module) -> list[str]:
     if own is None:
         own = len(LAYERS) - 1  # the package itself
     found = []
-    for line, name in imported(module.tree):
+    for line, name in module.imports:
         if name.split(".")[0] in OUTSIDE:
             found.append(f"{line}: {module.dotted} imports {name}, which is not installed with it")
         other = layer_of(name) if name.startswith("penstock.") else None
@@ -303,7 +327,7 @@ def upward_imports(module: Module) -> list[str]:
 
 def stranger_imports(module: Module) -> list[str]:
     found = []
-    for line, name in imported(module.tree):
+    for line, name in module.imports:
         for one, other in STRANGERS:
             ends = (f"{module.dotted}.", f"{name.removeprefix('penstock.')}.")
             for here, there in ((one, other), (other, one)):
@@ -314,7 +338,7 @@ def stranger_imports(module: Module) -> list[str]:
 
 def homeless_imports(module: Module) -> list[str]:
     found = []
-    for line, name in imported(module.tree):
+    for line, name in module.imports:
         homes = HOMES.get(name.split(".")[0])
         if homes is not None and not any(module.path.startswith(home) for home in homes):
             found.append(f"{line}: {name} has no home in {module.path}")
@@ -324,12 +348,12 @@ def homeless_imports(module: Module) -> list[str]:
 def unsafe_code(module: Module) -> list[str]:
     found = [
         f"{line}: {name} runs code from data"
-        for line, name in imported(module.tree)
+        for line, name in module.imports
         if name.split(".")[0] in UNSAFE_MODULES
     ]
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in UNSAFE_CALLS:
-            found.append(f"{node.lineno}: {ast.unparse(node.func)} runs code from data")
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and (name := dotted_name(node.func)) in UNSAFE_CALLS:
+            found.append(f"{node.lineno}: {name} runs code from data")
     return found
 
 
@@ -342,7 +366,7 @@ def long_things(module: Module) -> list[str]:
     ]
     if len(lines) > FILE_LINES_MAX:
         found.append(f"1: {len(lines)} lines, split it by noun")
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             if length > FUNCTION_LINES_MAX:
