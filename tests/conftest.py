@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from balance import configure, sort_by_duration
 from harness.async_tests import run_async_test
+from harness.garbage import collected_once
 from harness.gateway import remember_names
 from harness.java import brief_java, hurry_java
 from harness.warm_starts import warm_starts
@@ -58,6 +59,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from harness.answers import ANSWERS
 
         ANSWERS.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with collected_once():
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ engine_checkers.py the laws of exactly once, over all entries of a log
 files.py           files as tests leave them: damaged, or secret
 oracle.py          our operators beside batch Spark, for functions, operators and whole plans
 java.py            Java for short programs
+garbage.py         how often Python looks for garbage
 gateway.py         names of Java's classes, asked for once
 history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test
