@@ -26,6 +26,8 @@ def is_mistake(error: BaseException | None) -> bool:
 class Watched(Coroutine[Any, Any, T]):
     """A coroutine; a mistake that ends it is told, whatever is made of it by those who wait."""
 
+    __slots__ = ("_coroutine", "_tell")
+
     def __init__(
         self,
         coroutine: Generator[Any, None, T] | Coroutine[Any, Any, T],

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from simulation.kernel.mistakes import Watched, is_mistake
 from simulation.kernel.scheduler import Scheduler, SimHandle
@@ -29,9 +29,11 @@ _WAITS_MAX = 100
 class SimTask(asyncio.Task[T]):
     """Hashed by its number: sets of tasks then have the same order in every process (I21)."""
 
-    serial = 0
+    __slots__ = ("is_gathered", "serial")
+
+    serial: int
     #: `asyncio.gather` looks at it, but may do so only when the others have ended, too.
-    is_gathered = False
+    is_gathered: bool
 
     def __hash__(self) -> int:
         return self.serial
@@ -44,7 +46,9 @@ class SimTask(asyncio.Task[T]):
 class SimFuture(asyncio.Future[T]):
     """As `SimTask`."""
 
-    serial = 0
+    __slots__ = ("serial",)
+
+    serial: int
 
     def __hash__(self) -> int:
         return self.serial
@@ -113,7 +117,8 @@ class Process(asyncio.BaseEventLoop):
         #: Ends of connections that this process has, in the order in which they were made.
         self.sockets: dict[SimTransport, None] = {}
         self._left: list[SimTask[Any]] = []
-        self._tasks: WeakSet[SimTask[Any]] = WeakSet()
+        #: All that it ever had, oldest first; those that nobody holds any more are gone.
+        self._tasks: list[ref[SimTask[Any]]] = []
         #: How long the next job of an executor takes before it happens.
         self.job_seconds: Callable[[], float] = lambda: scheduler.random.random() * JOB_SECONDS_MAX
 
@@ -164,8 +169,12 @@ class Process(asyncio.BaseEventLoop):
         context: Any = None,
     ) -> asyncio.Task[T]:
         task = _make_task(self, Watched(coro, self._task_fails))
-        self._tasks.add(task)
+        self._tasks.append(ref(task))
         return task
+
+    def _living_tasks(self) -> list[SimTask[Any]]:
+        """Oldest first."""
+        return [task for task in (known() for known in self._tasks) if task is not None]
 
     def _task_fails(self, error: BaseException) -> None:
         if is_mistake(error):
@@ -187,7 +196,7 @@ class Process(asyncio.BaseEventLoop):
     def check_forgotten(self) -> None:
         """A task has failed, and nobody has asked how it ended: the world ends. To be called when
         nothing is ready to happen, or those who wait would not have heard yet."""
-        for task in sorted(self._tasks, key=lambda task: task.serial):
+        for task in self._living_tasks():
             if task.is_gathered or not task.done() or task.cancelled():
                 continue
             if task._log_traceback:
@@ -297,9 +306,7 @@ class Process(asyncio.BaseEventLoop):
         is_in_a_step = events._get_running_loop() is self
         if not (self.scheduler.is_busy or is_in_a_step or self.paused):
             self.check_forgotten()
-        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
-        tasks.sort(key=lambda task: task.serial)
-        self._left = tasks
+        self._left = [task for task in self._living_tasks() if not task.done()]
         self.dead = True
         self.parked.clear()
         if self.scheduler.network is not None:
@@ -338,5 +345,6 @@ def _make_task(
     # The number comes before the first use of the hash, which is in the constructor.
     task: SimTask[T] = SimTask.__new__(SimTask)
     task.serial = process.scheduler.serial()
+    task.is_gathered = False
     task.__init__(coro, loop=process)  # type: ignore[misc]
     return task

@@ -107,8 +107,12 @@ class Scheduler:
 
     def step(self) -> bool:
         """Do one thing; False if there is nothing left to do."""
-        ready, timers = self._ready, self._timers
-        while True:
+        return self._run(1)
+
+    def _run(self, count: int) -> bool:
+        """Do so many things, or fewer if one fails; False if there is nothing left to do."""
+        ready, timers, errors = self._ready, self._timers, self.errors
+        while count:
             if ready:
                 handle = ready.popleft()
             elif timers:
@@ -125,6 +129,7 @@ class Scheduler:
             if process.paused:
                 process.parked.append(handle)
                 continue
+            count -= 1
             self.steps += 1
             events._set_running_loop(process)
             try:
@@ -134,7 +139,9 @@ class Scheduler:
             except BaseException:
                 if not process.dead:
                     raise
-            return True
+            if errors:
+                break
+        return True
 
     def fail(self, process: Process, error: BaseException | None, place: str) -> None:
         """Something that nobody foresaw has happened to a process."""
@@ -165,14 +172,13 @@ class Scheduler:
         """Go on until something has happened; Stuck if it does not within the time or steps. It is
         looked for after so many steps at once."""
         deadline, steps_max = self.now + seconds, self.steps + steps
-        step, errors = self.step, self.errors
+        run, errors = self._run, self.errors
         try:
             while not happened():
-                for _ in range(at_once):
-                    if not step():
-                        raise Stuck(f"nothing is left to do at {self.now:.6f} s")
-                    if errors:
-                        self._raise_errors()
+                if not run(at_once):
+                    raise Stuck(f"nothing is left to do at {self.now:.6f} s")
+                if errors:
+                    self._raise_errors()
                 if self.now > deadline or self.steps > steps_max:
                     raise Stuck(f"not after {self.now:.6f} s and {self.steps} steps")
         finally:

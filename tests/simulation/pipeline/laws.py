@@ -54,6 +54,8 @@ class Evidence:
         self.markers: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
         #: All entries that are markers, by task.
         self.records: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
+        #: By stage, what its tasks read from the log; they are asked for at every marker.
+        self._leaves = {stage: world.spec.inputs(stage) for stage in world.spec.running_stages}
         self._tags: dict[tuple[TaskId, int], frozenset[str]] = {}
         #: Staged entries, at the LSN of the marker that names them.
         self.named_at: dict[Lsn, list[Entry]] = {}
@@ -88,7 +90,7 @@ class Evidence:
         return [*inline, *(staged for one in records for staged in self.named_at[one.lsn])]
 
     def upstream_of(self, task: TaskId) -> list[TaskId]:
-        leaves = self.spec.inputs(task.stage)
+        leaves = self._leaves[task.stage]
         stages = {leaf.stage for leaf in leaves if isinstance(leaf, StageInput)}
         return [one for one in self.spec.task_ids if one.stage in stages]
 
@@ -106,7 +108,7 @@ class Evidence:
     def inputs_of(self, task: TaskId, start: int, end: int) -> list[tuple[int, Entry]]:
         """(leaf, entry) of all that a task must take in between two positions, in order."""
         found: list[tuple[int, Lsn, Entry]] = []
-        for place, leaf in enumerate(self.spec.inputs(task.stage)):
+        for place, leaf in enumerate(self._leaves[task.stage]):
             if isinstance(leaf, n.Scan):
                 tags = frozenset([stream_tag(leaf.stream)])
                 found += [
@@ -255,6 +257,7 @@ def check_heard(evidence: Evidence, task: TaskId) -> None:
     what it told beyond.
     """
     upstream = evidence.upstream_of(task)
+    looks = {one.stage: evidence.spec.tells_looked(one.stage) for one in upstream}
     told = {
         stage: _told_within(evidence, task, stage)
         for stage in evidence.spec.shared_within(task.stage)
@@ -268,7 +271,7 @@ def check_heard(evidence: Evidence, task: TaskId) -> None:
             if markers:
                 last = markers[-1]
                 word = Heard(last.lsn, last.marker.watermark_ms, last.marker.is_idle)
-                if evidence.spec.tells_looked(one.stage):
+                if looks[one.stage]:
                     rivals = [others for two, others in below.items() if two.stage == one.stage]
                     word = _shared_word(word, markers, rivals)
                 wanted[str(one)] = word
