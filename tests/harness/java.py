@@ -1,22 +1,30 @@
-"""How Spark is run by tests: for many small queries, each run once, in programs of some seconds.
+"""How Java is run by tests: Spark for many small queries, each run once, in programs of some
+seconds; ZooKeeper for one cluster after the other.
 
 Java's code is compiled once and quickly, since to optimize it takes longer than it wins. Spark's
 classes come from an archive, if `make test` has made one (this file, run as a program): to read and
 check them all takes a good half of a short program's time. Spark's Python comes from the installed
 package: where its home has it as a zip file, every Python that Spark starts takes most of a second
-to compile it. Only the pace of Spark depends on any of this, no result of it does.
+to compile it. ZooKeeper's classes have an archive, too. Only the pace of either depends on any of
+this, no result does.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+
+from penstock.log.meta.zookeeper_server import ZooKeeperServer
 
 ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
 #: Spark's home without the zip files of its Python.
 HOME: Final = Path(sys.prefix) / "spark-home"
+ZOOKEEPER_ARCHIVE: Final = Path(sys.prefix) / "zookeeper-classes.jsa"
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -29,11 +37,15 @@ def brief_java() -> str:
 
 def hurry_java() -> None:
     """Spark hands the options to the Java of every program that a test starts: the driver, what
-    finds out how to start it, and the master and workers of a standalone cluster."""
+    finds out how to start it, and the master and workers of a standalone cluster. ZooKeeper has
+    them from us."""
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
         os.environ.setdefault(name, brief_java())
     if HOME.exists():
         os.environ.setdefault("SPARK_HOME", str(HOME))
+    if ZOOKEEPER_ARCHIVE.exists():
+        options = (f"-XX:SharedArchiveFile={ZOOKEEPER_ARCHIVE}", "-Xlog:disable")
+        ZooKeeperServer.java_options = (*ZooKeeperServer.java_options, *options)
 
 
 def make_home() -> None:
@@ -47,8 +59,9 @@ def make_home() -> None:
 
 
 def main() -> None:
-    """Make the home, and the archive of what a few queries of all kinds need."""
+    """Make the home, the archive of what a few queries of all kinds need, and ZooKeeper's."""
     make_home()
+    make_zookeeper_archive()
     ARCHIVE.unlink(missing_ok=True)
     made = ARCHIVE.with_suffix(".new")
     options = f"{_BRIEF} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
@@ -77,6 +90,32 @@ def main() -> None:
         made.rename(ARCHIVE)
     else:
         print("no archive of Spark's classes could be made: tests take longer without")
+
+
+def make_zookeeper_archive() -> None:
+    """Of what a server needs that a client has asked for something."""
+    from kazoo.client import KazooClient  # type: ignore[import-untyped]
+
+    ZOOKEEPER_ARCHIVE.unlink(missing_ok=True)
+    made = ZOOKEEPER_ARCHIVE.with_suffix(".new")
+    before = ZooKeeperServer.java_options
+    ZooKeeperServer.java_options = (*before, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable")
+    with TemporaryDirectory() as directory, ZooKeeperServer(Path(directory)) as server:
+        client = KazooClient(server.hosts)
+        client.start()
+        client.create("/a", b"a", ephemeral=True)
+        client.set("/a", b"b")
+        client.get_children("/", watch=print)
+        client.stop()
+        client.close()
+        server.signal(signal.SIGTERM)
+        for _ in range(600):  # it writes the archive; `stop` has less patience
+            if not server.is_running:
+                break
+            time.sleep(0.1)
+    ZooKeeperServer.java_options = before
+    if made.exists():
+        made.rename(ZOOKEEPER_ARCHIVE)
 
 
 def _run_queries(spark: Any) -> None:

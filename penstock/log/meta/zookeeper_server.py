@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 from penstock.errors import BadConfig, Unavailable
 from penstock.log.directories import make_directory
@@ -68,6 +69,9 @@ rootLogger.appenderRef.out.ref = out
 
 class ZooKeeperServer:
     """One server process for one directory; leaving `with` stops it. Its methods block."""
+
+    #: It does little: to start soon and to stay small is worth more than to be fast.
+    java_options: ClassVar[tuple[str, ...]] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
     def __init__(self, directory: Path, *, port: int | None = None, tick_ms: int = TICK_MS) -> None:
         """Without a port, one that is free is taken at the first start and kept."""
@@ -149,9 +153,7 @@ class ZooKeeperServer:
         command = [
             find_java(),
             f"-Xmx{_MEMORY_MIB}m",
-            # It does little: to start soon and to stay small is worth more than to be fast.
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *self.java_options,
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             "-Dzookeeper.jmx.log4j.disable=true",
             "-cp",
