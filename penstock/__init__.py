@@ -55,6 +55,7 @@ from penstock.errors import (
 if TYPE_CHECKING:
     from penstock.cli.live import follow
     from penstock.connector.foreach_batch import foreach_batch_writer
+    from penstock.connector.registering import register
     from penstock.connector.tuned import tuned
     from penstock.spark.frontend import explain
     from penstock.spark.query import StreamingQuery
@@ -71,6 +72,7 @@ else:
         "Stream": "penstock.stream.stream",
         "StreamingQuery": "penstock.spark.query",
         "foreach_batch_writer": "penstock.connector.foreach_batch",
+        "register": "penstock.connector.registering",
         "tuned": "penstock.connector.tuned",
     }
 
@@ -114,6 +116,7 @@ __all__ = [
     "explain",
     "follow",
     "foreach_batch_writer",
+    "register",
     "start",
     "tuned",
 ]

@@ -1,8 +1,10 @@
-"""A session that knows the format, and workers that know Penstock.
+"""A session and a thread in which Spark finds the format, and workers that know Penstock.
 
-Spark looks for sources by itself, but with the `python3` that is first on the path. In a virtual
-environment that is not active, that one has no Penstock. So `Stream.df` and `penstock.start`
-register the format themselves.
+Spark looks for sources by itself, but with the `python3` that is first on the path, which in a
+virtual environment that is not active has no Penstock; once in a session, also if it could not
+look; and for sinks only where the calling thread has an active session. That is the thread that
+made the session, and no other. It says DATA_SOURCE_NOT_FOUND in each case. So `Stream.df` registers
+the format itself, and whoever does without it may.
 """
 
 from __future__ import annotations
@@ -18,13 +20,27 @@ _KNOW: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def register(spark: Any) -> None:
-    """Let the session know `format("penstock")`. Idempotent."""
-    if spark in _KNOW:
-        return
-    if hasattr(spark, "_jsparkSession"):  # Spark Connect's server has chosen its own
-        choose_python(spark.sparkContext)
-    spark.dataSource.register(PenstockDataSource)
-    _KNOW.add(spark)
+    """Let Spark find `format("penstock")` in this session, and in the thread that calls this.
+
+    Seldom needed: where Spark says `DATA_SOURCE_NOT_FOUND` although Penstock is installed. In a
+    thread of your own that writes (`writeStream`, `df.write`), call it there first: Spark looks for
+    sinks only in the thread that made the session. May be called again at any time.
+
+        def run():
+            penstock.register(spark)
+            rows.writeStream.format("penstock")...start().awaitTermination()
+
+        threading.Thread(target=run).start()
+    """
+    is_classic = hasattr(spark, "_jsparkSession")  # Spark Connect's server chooses for itself
+    if spark not in _KNOW:
+        if is_classic:
+            choose_python(spark.sparkContext)
+        spark.dataSource.register(PenstockDataSource)
+        _KNOW.add(spark)
+    if is_classic:
+        # As spark.createDataFrame does. PySpark has no call that does only this.
+        spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def choose_python(sc: Any) -> None:

@@ -1,9 +1,9 @@
 """Settings of Spark for small micro-batches: `penstock.tuned(SparkSession.builder)`.
 
 Owns what is set, and when it is not. Law: what the user said on the builder stays. No setting here
-gives up exactly once; without files of checksums, damage to a local checkpoint is not noticed.
-docs/spark.md has them as a table, with what each is worth, and those that trade something and are
-left to the user.
+gives up exactly once of one driver; without files of checksums, damage to a local checkpoint is not
+noticed. docs/spark.md has them as a table, with what each is worth, and those that trade something
+and are left to the user; and what two drivers on one local checkpoint can do to each other.
 """
 
 from __future__ import annotations

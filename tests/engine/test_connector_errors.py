@@ -6,6 +6,8 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +267,48 @@ def test_a_checkpoint_that_was_copied_is_fenced(
     assert "takeOver=true" in said
     finish(copying(spark, own_log, tmp_path / "one"))
     assert own_log.stream("copy").read().column("n").to_pylist() == [1, 2]
+
+
+def in_a_thread(run: Callable[[], Any]) -> Any:
+    """What it returns in a thread that Spark does not know."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def test_a_thread_in_which_spark_finds_no_sink_can_be_registered(
+    spark: Any, own_log: penstock.Log, rows: penstock.Stream, tmp_path: Path
+) -> None:
+    """If Spark finds it one day, docs/spark.md has a row too many."""
+
+    def write() -> None:
+        source(rows_of(spark, own_log).write, own_log, stream="copy").mode("append").save()
+
+    def start() -> None:
+        finish(copying(spark, own_log, tmp_path / "copy"))
+
+    def registered(run: Callable[[], None]) -> None:
+        penstock.register(spark)
+        run()
+
+    for run in (write, start):
+        message = in_a_thread(partial(told, run))
+        assert "DATA_SOURCE_NOT_FOUND" in message and "penstock" in message, message
+        in_a_thread(partial(registered, run))
+    assert own_log.stream("copy").read().num_rows == 2 * rows.read().num_rows > 0
+
+
+def rows_of(spark: Any, log: penstock.Log) -> Any:
+    return source(spark.read, log, stream="rows").load()
+
+
+def test_a_thread_that_makes_its_dataframe_of_a_stream_needs_nothing_else(
+    spark: Any, own_log: penstock.Log, rows: penstock.Stream, tmp_path: Path
+) -> None:
+    def run() -> None:
+        writer = source(rows.df(spark).writeStream, own_log, stream="copy")
+        writer = writer.option("checkpointLocation", str(tmp_path / "copy"))
+        finish(writer.trigger(availableNow=True))
+
+    in_a_thread(run)
+
+    assert own_log.stream("copy").read().num_rows == rows.read().num_rows > 0
