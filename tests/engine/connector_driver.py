@@ -133,6 +133,7 @@ class Queries:
 
     def watch(self) -> None:
         """Never returns."""
+        penstock.register(self._spark)  # in this thread, which starts queries, too
         while True:
             time.sleep(0.05)
             for name, query in list(self.running.items()):
@@ -141,12 +142,14 @@ class Queries:
                     self._start_again(name)
 
     def _start_again(self, name: str) -> None:
-        """The next turn tries again if that fails, as it does beside a second driver."""
-        try:
-            self.running[name] = self._starts[name]()
-        except Exception as error:
-            say(event="note", query=name, error=str(error)[:200])
-            time.sleep(0.5)
+        """Returns when it was started, which fails while the log is away."""
+        while True:
+            try:
+                self.running[name] = self._starts[name]()
+                return
+            except Exception as error:
+                say(event="failed", query=name, error=str(error))
+                time.sleep(0.5)
 
     def flush(self) -> None:
         """Until both have processed everything, however often they are started again meanwhile."""

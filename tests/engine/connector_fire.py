@@ -12,8 +12,10 @@ processes under it; feed and reader are threads here. The nemesis kills, as a se
     worker    a Python worker of an executor
     planner   a Python process in which the driver plans, reads offsets or commits
     server    the log server, which is started again at once
-    rival     the driver, but only after a second one has run beside it for a while, from the same
-              checkpoints: one of them commits each batch, the other finds it done or is fenced
+    rival     the driver, but only after a second one has run beside it, from the same checkpoints,
+              until each query was stopped in one of them by what the other did
+    zombie    the same, but the driver stands still, with all that it started, while the second one
+              commits some batches: when it goes on, what it was about to write comes late
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ MASTER = "local-cluster[2,1,1024]"
 FEED_SECONDS = 0.1
 READ_SECONDS = 0.25
 PATIENCE_SECONDS = 90.0
+#: Of both queries together, that are committed while a driver stands still.
+ZOMBIE_BATCHES = 8
+QUERIES = ("plain", "three")
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -239,6 +244,11 @@ class Stand:
         """Of queries that stopped by themselves."""
         return [failure for driver in self._drivers for failure in driver.failures]
 
+    @property
+    def stopped(self) -> Counter[str]:
+        """How often, by query."""
+        return Counter(failure["query"] for failure in self.failures)
+
     def kill_driver(self, driver: Driver | None = None) -> None:
         """SIGKILL for one and its JVM; the last one, if not told which."""
         left = (driver or self.driver).kill()
@@ -332,6 +342,13 @@ class Stand:
             assert time.monotonic() < deadline, f"not {count} batches: {self.failures[-1:]}"
             time.sleep(0.1)
 
+    def wait_met(self, before: Counter[str]) -> None:
+        """Until each query has stopped once more than before, in whichever driver."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while any(self.stopped[name] <= before[name] for name in QUERIES) and not self.errors:
+            assert time.monotonic() < deadline, f"both drivers live in peace: {self.stopped}"
+            time.sleep(0.1)
+
     def wait_marker(self, seconds: float) -> None:
         """Until a batch is committed from now on."""
         tags = [naming_tag("out"), naming_tag("both")]
@@ -349,7 +366,7 @@ class Stand:
     def unnoted(self) -> int:
         """Batches that are committed in the log and not in Spark's own commit log."""
         found = 0
-        for name in ("plain", "three"):
+        for name in QUERIES:
             checkpoint = self.directory / "checkpoints" / name
             try:
                 id = json.loads((checkpoint / "metadata").read_text())["id"]
@@ -421,12 +438,26 @@ class Nemesis:
         self._kill_driver("commit")
 
     def rival(self) -> None:
-        old = self._stand.driver
+        old, before = self._stand.driver, self._stand.stopped
         self._stand.start_driver().wait_for("running")
-        self._stand.wait_marker(PATIENCE_SECONDS)
+        self._let_meet(old, before)
+        self.counts["rival"] += 1
+
+    def zombie(self) -> None:
+        old, before = self._stand.driver, self._stand.stopped
+        still = [old.pid, *processes.descendants(old.pid)]
+        processes.signal_all(still, signal.SIGSTOP)
+        self._stand.start_driver().wait_for("running")
+        self._stand.wait_batches(self._stand.count_batches() + ZOMBIE_BATCHES)
+        processes.signal_all(still, signal.SIGCONT)
+        self._let_meet(old, before)
+        self.counts["zombie"] += 1
+
+    def _let_meet(self, old: Driver, before: Counter[str]) -> None:
+        """And both go on for a while, before the old one is killed."""
+        self._stand.wait_met(before)
         time.sleep(self._rng.uniform(2.0, 5.0))
         self._stand.kill_driver(old)
-        self.counts["rival"] += 1
         self._stand.wait_marker(PATIENCE_SECONDS)
 
     def _kill_driver(self, kind: str) -> None:

@@ -81,8 +81,13 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
 
 def kill_all(pids: list[int]) -> None:
     """SIGKILL for processes that are known to be ours."""
+    signal_all(pids, signal.SIGKILL)
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """To processes that are known to be ours; some may be gone."""
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             pass
