@@ -8,6 +8,7 @@ processes under it; feed and reader are threads here. The nemesis kills, as a se
               one leaves behind (executors, workers) ends by itself, or writes on for a moment
     commit    the same, at the moment when a marker of a batch is seen in the log: often before
               Spark has noted in its own commit log that the batch is done
+    staging   the same, at the moment when something is staged that no marker names yet
     executor  an executor's JVM, with the Python workers under it
     worker    a Python worker of an executor
     planner   a Python process in which the driver plans, reads offsets or commits
@@ -44,6 +45,7 @@ import penstock
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import BATCH_PREFIX, batch_writer, naming_tag
+from penstock.stream.registration import stream_tag
 
 HERE = Path(__file__).parent
 #: Two executors of one core each: a task's second attempt runs beside the first.
@@ -351,7 +353,13 @@ class Stand:
 
     def wait_marker(self, seconds: float) -> None:
         """Until a batch is committed from now on."""
-        tags = [naming_tag("out"), naming_tag("both")]
+        self._wait_entry([naming_tag("out"), naming_tag("both")], Kind.MARKER, seconds)
+
+    def wait_staged(self, seconds: float) -> None:
+        """Until a task has staged rows from now on, of the first stream that a query writes."""
+        self._wait_entry([stream_tag("out"), stream_tag("left")], Kind.STAGED, seconds)
+
+    def _wait_entry(self, tags: list[str], kind: Kind, seconds: float) -> None:
         with self.log.client.tail(tags, start=self.log.bounds().tail) as reader:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
@@ -359,9 +367,9 @@ class Stand:
                     batch = reader.next_batch(0.1)
                 except TimeoutError:
                     continue
-                if batch is not None and batch.entries:
+                if batch is not None and any(entry.kind is kind for entry in batch.entries):
                     return
-        raise AssertionError(f"no batch was committed for {seconds} s: {self.failures[-1:]}")
+        raise AssertionError(f"no {kind.name} came for {seconds} s: {self.failures[-1:]}")
 
     def unnoted(self) -> int:
         """Batches that are committed in the log and not in Spark's own commit log."""
@@ -436,6 +444,10 @@ class Nemesis:
     def commit(self) -> None:
         self._stand.wait_marker(PATIENCE_SECONDS)
         self._kill_driver("commit")
+
+    def staging(self) -> None:
+        self._stand.wait_staged(PATIENCE_SECONDS)
+        self._kill_driver("staging")
 
     def rival(self) -> None:
         old, before = self._stand.driver, self._stand.stopped

@@ -50,7 +50,7 @@ class Plan:
     faults: Counter[str] = field(
         default_factory=lambda: Counter(worker=3, executor=1, server=1, planner=1)
     )
-    drivers: tuple[str, ...] = ("commit", "driver")
+    drivers: tuple[str, ...] = ("commit", "driver", "staging")
     rows_per_s: int = 200
     #: Between two faults.
     gap_seconds: tuple[float, float] = (0.2, 1.0)
