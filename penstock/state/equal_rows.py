@@ -83,15 +83,17 @@ def _words(column: pa.Array) -> list[_Words] | None:
 
 def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """Equal keys, as grouping has it, have equal hashes; cheaper than the hash that places keys."""
-    hashes = np.zeros(rows, np.uint64)
+    hashes: Hashes | None = None
     for column in columns:
         words = _words(column)
         if words is None:
-            hashes = _mix_in(hashes, hash_columns([column], rows))
-            continue
-        for word in words:
-            hashes = _mix_in(hashes, word.mixed())
-    return hashes
+            parts = [hash_columns([column], rows)]
+        else:
+            parts = [word.mixed() for word in words]
+        for numbers in parts:
+            # Most keys are one word: its product differs where it does, above all in upper bits.
+            hashes = numbers * _FACTOR if hashes is None else _mix_in(hashes, numbers)
+    return np.zeros(rows, np.uint64) if hashes is None else hashes
 
 
 def _mix_in(hashes: Hashes, numbers: Hashes) -> Hashes:

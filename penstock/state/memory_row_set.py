@@ -1,9 +1,10 @@
 """Rows by key in memory: runs of rows (run.py), merged when they have grown alike.
 
-New rows wait until somebody asks for rows; then they become a run. As many of the newest runs as
-are together not much smaller than the one before are merged with it, so that there are few runs and
-each row is merged a logarithmic number of times. Taking rows back adds them with negative weight;
-merging strikes out what cancels. Who has just fetched a row takes it back by its place instead.
+New rows wait until somebody asks for one of their keys; then they become a run. As many of the
+newest runs as are together not much smaller than the one before are merged with it, so that there
+are few runs and each row is merged a logarithmic number of times. Taking rows back adds them with
+negative weight; merging strikes out what cancels. Who has just fetched a row takes it back by its
+place instead.
 
 Law: the multiset of rows is the sum of all weights ever inserted, minus what was evicted. Equal
 hashes are never taken for equal keys: fetch compares the keys themselves.
@@ -22,6 +23,7 @@ from penstock.state.api import Change
 from penstock.state.equal_rows import add_up, equal_at, hash_keys, strike_out
 from penstock.state.event_time import event_times_us
 from penstock.state.kept_rows import join_rows, keep_rows
+from penstock.state.keys import Hashes
 from penstock.state.run import Rows, Run, merge
 
 Ints = npt.NDArray[np.int64]
@@ -34,6 +36,8 @@ _ALIKE: Final = 4
 _SHORT_ROWS: Final = 256
 #: Rows that wait at most.
 _WAITING_ROWS_MAX: Final = 4096
+#: Pairs of rows that wait and keys that are sought, compared at most: more cost what a run does.
+_COMPARED_MAX: Final = 1 << 14
 #: A run, and what it found: which of the keys, and where the row is.
 _Hits: TypeAlias = tuple[Run, Ints, Ints]
 _BOUND_SCHEMA = pa.schema([("bound_us", pa.int64())])
@@ -58,6 +62,8 @@ class MemoryRowSet:
         #: Rows and weights that are in no run yet.
         self._waiting: list[tuple[pa.RecordBatch, Ints]] = []
         self._waiting_rows = 0
+        #: The hashes of their keys, as far as somebody has asked.
+        self._waiting_hashes: list[Hashes] = []
         #: What the last fetch found in which run, and the order in which it was given; None if it
         #: was not given as it is there.
         self._fetched: tuple[list[_Hits], Ints | None] | None = None
@@ -97,15 +103,30 @@ class MemoryRowSet:
         if not self._waiting:
             return
         rows, weights = _together(self._waiting)
-        self._waiting, self._waiting_rows = [], 0
+        hashes = self._hash_waiting()
+        self._waiting, self._waiting_rows, self._waiting_hashes = [], 0, []
         start, size = len(self._runs), rows.num_rows
         while start and self._are_alike(len(self._runs[start - 1]), size):
             start -= 1
             size += len(self._runs[start])
-        hashes = hash_keys([rows.column(index) for index in self._keys], rows.num_rows)
         added = Rows(keep_rows(rows), weights, self._times(rows), hashes)
         merged = merge([*(run.alive() for run in self._runs[start:]), added])
         self._runs[start:] = [Run(merged)] if len(merged) else []
+
+    def _hash_waiting(self) -> Hashes:
+        """The hashes of all rows that wait."""
+        hashes = self._waiting_hashes
+        for rows, _ in self._waiting[len(hashes) :]:
+            hashes.append(hash_keys([rows.column(i) for i in self._keys], rows.num_rows))
+        return hashes[0] if len(hashes) == 1 else np.concatenate(hashes)
+
+    def _may_wait(self, sought: Hashes) -> bool:
+        """Whether a row that waits may have one of these hashes."""
+        if not self._waiting:
+            return False
+        if self._waiting_rows * len(sought) > _COMPARED_MAX:
+            return True
+        return bool((self._hash_waiting()[:, None] == sought).any())
 
     def _are_alike(self, older: int, newer: int) -> bool:
         return _ALIKE * newer >= older or older + newer <= _SHORT_ROWS
@@ -116,9 +137,10 @@ class MemoryRowSet:
     def fetch(
         self, keys: Sequence[pa.Array], *, in_order: bool = True
     ) -> tuple[Ints, pa.RecordBatch, Ints]:
-        self._settle()
         self._fetched = None
         hashes = hash_keys(keys, len(keys[0]) if keys else 1)
+        if self._may_wait(hashes):
+            self._settle()
         found = [(run, *run.find(hashes)) for run in self._runs]
         found = [hits for hits in found if len(hits[1])]
         if not found:
