@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.ops.api import END_MS, START_MS, Delta, OnLate, Operator, ignore_late, no_clock
 from penstock.ops.bad_rows import set_bad_rows_aside
 from penstock.ops.build import build_operator
+from penstock.ops.narrow import build_narrow
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_static
@@ -87,14 +88,20 @@ class Pipeline:
             self._leaves.append(place)
             return place
         state = self._state.within(str(id))
-        place.operator = build_operator(node, state, self._statics, self._on_late, self._now_ms)
+        below = node.children
+        if isinstance(node, n.Project) and isinstance(node.child, n.Filter):
+            place.operator = build_narrow(node, node.child)
+        if place.operator is not None:
+            # The filter is in it; it has its number all the same, since state is named by them.
+            self._count += 1
+            below = below[0].children
+        else:
+            place.operator = build_operator(node, state, self._statics, self._on_late, self._now_ms)
         if isinstance(place.operator, WatermarkOperator):
             self._clocks.append(place.operator)
         if required_keys(node) is not None:
             place.told = state.value("watermark_ms")
-        place.children = [
-            self._build(child, place, index) for index, child in enumerate(node.children)
-        ]
+        place.children = [self._build(child, place, index) for index, child in enumerate(below)]
         place.streams = [child for child in place.children if not is_static(child.node)]
         return place
 

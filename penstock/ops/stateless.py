@@ -20,6 +20,7 @@ from penstock.ops.expressions import (
 from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.registry import TRUE
 from penstock.plan import nodes as n
+from penstock.plan.exprs import Call, Expr, conjuncts
 
 
 class Stateless(Operator):
@@ -38,27 +39,40 @@ def build_project(node: n.Project) -> Stateless:
 
 
 def build_filter(node: n.Filter) -> Stateless:
-    conditions = compile_conditions(node.condition, node.child.schema)
+    return Stateless(compile_filter(node.condition, node.child.schema))
+
+
+def compile_filter(condition: Expr, schema: pa.Schema) -> Callable[[Delta], list[Delta]]:
+    """The rows of a delta for which a condition is true."""
+    conditions = compile_conditions(condition, schema)
     # Spark looks at the next condition also where one is null: that shows if the next can fail.
     minds_nulls = [
         any(later.can_fail for later in conditions[i + 1 :]) for i, _ in enumerate(conditions)
     ]
+    # Of what is left, nothing is null as a rule: to ask for it then costs less than to remember.
+    parts = conjuncts(condition)
+    ends = [all(_is_guard(part) for part in parts[i + 1 :]) for i, _ in enumerate(parts)]
 
     def keep(delta: Delta) -> list[Delta]:
         """Conditions one after the other; rows are left out as soon as that is worth its while."""
         passed: pa.Array | None = None
-        for condition, minds in zip(conditions, minds_nulls, strict=True):
+        for condition, minds, is_end in zip(conditions, minds_nulls, ends, strict=True):
             value = also_true(passed, condition, delta.batch)
             if value is TRUE:
                 continue
             passed = as_array(value, len(delta))
-            if 2 * passed.true_count < len(delta) and not (minds and passed.null_count):
+            is_worth = is_end or 2 * passed.true_count < len(delta)
+            if is_worth and not (minds and passed.null_count):
                 delta, passed = _where(delta, passed), None
                 if not len(delta):
                     return []
         return [delta if passed is None else _where(delta, passed)]
 
-    return Stateless(keep)
+    return keep
+
+
+def _is_guard(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.function == "IsNotNull"
 
 
 def _where(delta: Delta, mask: pa.Array) -> Delta:
