@@ -35,7 +35,7 @@ frames.py           partitions, peers and frames of sorted rows
 range_frames.py     frames by distance from a row's own value
 window_calls.py     window functions over sorted rows
 windows.py          window functions as operators
-top_n.py            window functions and top-n over rows that are only added
+top_n.py            window functions and top-n that are shown as they change
 sink.py             what a reader sees, by output mode
 finishing.py        sort and limit a whole result
 """

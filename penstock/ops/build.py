@@ -20,9 +20,9 @@ from penstock.ops.partial import build_partial
 from penstock.ops.python_eval import build_python_eval
 from penstock.ops.regroup import build_regroup_aggregate
 from penstock.ops.sessions import SessionOperator, SessionRegroup
-from penstock.ops.top_n import GrowingWindow
+from penstock.ops.top_n import ChangingWindow, GrowingWindow
 from penstock.ops.watermarks import WatermarkOperator
-from penstock.ops.windows import ClosingWindow, build_regroup_window
+from penstock.ops.windows import ClosingWindow
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.state.api import State
@@ -100,7 +100,7 @@ def _build_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Operat
 
 def _build_window(node: n.Window | n.TopN, state: State, on_late: OnLate) -> Operator:
     if not is_append_only(node.child):
-        return build_regroup_window(node, state, on_late)
+        return ChangingWindow(node, state, on_late)
     if node.emit == "finals":
         return ClosingWindow(node, state, on_late)
     return GrowingWindow(node, state, on_late)

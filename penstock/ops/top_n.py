@@ -1,16 +1,15 @@
-"""Window functions and top-n over rows that are only ever added.
+"""Window functions and top-n that are shown as they change.
 
 A batch is sorted together with what its partitions have kept, once: what the functions said before
 and what they say now are two readings of the same sorted rows, and a row is known by its position,
-never compared. A top-n keeps no row that its limit has cut: later rows can only push it further
-down. Its state is bounded by n rows per partition (rank and dense_rank keep all peers of the last).
+never compared. If rows are only ever added, a top-n keeps no row that its limit has cut: later rows
+can only push it further down. Its state is bounded by n rows per partition then (rank and
+dense_rank keep all peers of the last).
 
 Law: what is kept is what a later batch can still show; the output is the same as if all were kept.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +21,66 @@ from penstock.ops.functions.ordering import order_keys
 from penstock.ops.windows import SortedRows, WindowFunctions, keep_partitions, repeat_rows
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.equal_rows import strike_out
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Sorted rows, what the functions say of them, and which of them are to be shown."""
+class _Difference:
+    """What window functions say of rows before a batch and after it, and what of that differs."""
 
-    rows: SortedRows
-    values: list[pa.Array]
-    mask: npt.NDArray[np.bool_]
+    def __init__(
+        self,
+        functions: WindowFunctions,
+        rows: pa.RecordBatch,
+        before: SortedRows,
+        after: SortedRows,
+    ) -> None:
+        self._functions = functions
+        self._rows = rows
+        # Two sets of partitions, in one call.
+        both = before.and_then(after)
+        self._values = functions.values(rows, both)
+        is_shown = np.ones(len(both.places), bool)
+        split = len(before.places)
+        place = np.full(rows.num_rows, -1)
+        place[before.places] = np.arange(split)
+        were = place[after.places]
+        stayed = (were >= 0).nonzero()[0]
+        if len(stayed):
+            were, are = were[stayed], stayed + split
+            same = _are_same(self._values, were, are)
+            is_shown[were[same]] = False
+            is_shown[are[same]] = False
+        self._chosen = is_shown.nonzero()[0]
+        #: The rows to be taken back, cut or with values that changed; then those to be shown now.
+        self.places: Ints = both.places[self._chosen]
+        #: How many are to be taken back.
+        self.back = int(self._chosen.searchsorted(split))
 
-    def places(self) -> Ints:
-        """Where the rows to be shown are."""
-        return self.rows.places[self.mask]
+    def shown(self) -> tuple[pa.RecordBatch, list[Delta]]:
+        """The rows of the input at the places, and with their values and weights."""
+        rows = self._rows.take(pa.array(self.places))
+        if not rows.num_rows:
+            return rows, []
+        chosen = pa.array(self._chosen)
+        batch = self._functions.show(rows, [value.take(chosen) for value in self._values])
+        if not self.back:
+            return rows, [Delta(batch)]
+        weights = np.ones(rows.num_rows, np.int64)
+        weights[: self.back] = -1
+        return rows, [Delta(batch, weights)]
 
-    def chosen(self) -> list[pa.Array]:
-        """Their values."""
-        return [value.filter(pa.array(self.mask)) for value in self.values]
+
+def _are_same(values: list[pa.Array], were: Ints, are: Ints) -> npt.NDArray[np.bool_]:
+    """Where all values show the same at two lists of places: nulls alike, NaNs alike."""
+    same = np.ones(len(were), bool)
+    for value in values:
+        numbers: Ints = order_keys(value)
+        equal = numbers[were] == numbers[are]
+        if value.null_count:
+            absent = value.is_null().to_numpy(zero_copy_only=False)
+            equal = np.where(absent[were] | absent[are], absent[were] & absent[are], equal)
+        same &= equal
+    return same
 
 
 class GrowingWindow(Operator):
@@ -65,17 +107,16 @@ class GrowingWindow(Operator):
             before, after = _changed_partitions(before, after, kept.num_rows)
             if not len(after.places):
                 return []
-        taken, given = self._difference(rows, before, after)
-        places = np.concatenate([taken.places(), given.places()])
-        shown = rows.take(pa.array(places))
+        found = _Difference(self._functions, rows, before, after)
+        shown, out = found.shown()
         if self._cuts:
             # Whatever is cut is taken back, and whatever is new is shown: gathered once.
-            back = len(taken.places())
+            places, back = found.places, found.back
             is_cut = ~_is_among(places[:back], after.places, rows.num_rows)
             self._drop(_where(shown.slice(0, back), is_cut), origin[places[:back][is_cut]])
             added = _where(shown.slice(back), places[back:] >= kept.num_rows)
         self._kept.rows.insert(added, None)
-        return self._shown(shown, taken, given)
+        return out
 
     def _drop(self, rows: pa.RecordBatch, places: Ints) -> None:
         """Forget rows that were fetched from these places, each as often as its place is given."""
@@ -85,41 +126,64 @@ class GrowingWindow(Operator):
             rows = rows.take(pa.array(first))
         self._kept.rows.drop(rows, places, counts)
 
-    def _difference(
-        self, rows: pa.RecordBatch, before: SortedRows, after: SortedRows
-    ) -> tuple[_Reading, _Reading]:
-        """Rows to be taken back, cut or with values that changed; and rows to be shown now."""
-        old, new = self._functions.values(rows, before), self._functions.values(rows, after)
-        place = np.full(rows.num_rows, -1)
-        place[before.places] = np.arange(len(before.places))
-        stayed = (place[after.places] >= 0).nonzero()[0]
-        gone = np.ones(len(before.places), bool)
-        fresh = np.ones(len(after.places), bool)
-        if len(stayed):
-            were = place[after.places[stayed]]
-            same = np.ones(len(stayed), bool)
-            for had, has in zip(old, new, strict=True):
-                same &= _equal(had.take(pa.array(were)), has.take(pa.array(stayed)))
-            gone[were[same]] = False
-            fresh[stayed[same]] = False
-        return _Reading(before, old, gone), _Reading(after, new, fresh)
+    def on_watermark(self, watermark_ms: int) -> list[Delta]:
+        self._kept.pass_time(watermark_ms)
+        return []
 
-    def _shown(self, rows: pa.RecordBatch, taken: _Reading, given: _Reading) -> list[Delta]:
-        """The rows with their values, those to be taken back before the others."""
-        if not rows.num_rows:
+
+class ChangingWindow(Operator):
+    """A Window or TopN whose input takes rows back; it keeps all rows, and emits changes."""
+
+    def __init__(self, node: n.Window | n.TopN, state: State, on_late: OnLate) -> None:
+        self._functions = WindowFunctions(node)
+        self._kept = keep_partitions(node, state, on_late)
+
+    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
+        delta = self._kept.without_late(delta)
+        if not len(delta):
             return []
-        pairs = zip(taken.chosen(), given.chosen(), strict=True)
-        batch = self._functions.show(rows, [pa.concat_arrays(pair) for pair in pairs])
-        back = len(taken.places())
-        if not back:
-            return [Delta(batch)]
-        weights = np.ones(rows.num_rows, np.int64)
-        weights[:back] = -1
-        return [Delta(batch, weights)]
+        keys, own = self._kept.group(delta.batch)
+        old_groups, kept, weights = self._kept.rows.fetch(keys, in_order=False)
+        rows = pa.concat_batches([kept, delta.batch])
+        groups = np.concatenate([old_groups, own])
+        # How often each row is there, before the batch and after it.
+        before = np.concatenate([weights, np.zeros(len(own), np.int64)])
+        after = np.concatenate([weights, delta.all_weights()])
+        if delta.weights is not None and delta.weights.min() < 0:
+            places, left = strike_out(groups, rows, after)
+            after = np.zeros(len(groups), np.int64)
+            after[places] = left
+        self._keep(rows, after - before, kept.num_rows)
+        rows, groups, was, is_there = _apart(rows, groups, before, after)
+        everything = self._functions.sort(rows, groups)
+        old = self._functions.limit(everything.where(was[everything.places]))
+        new = self._functions.limit(everything.where(is_there[everything.places]))
+        return _Difference(self._functions, rows, old, new).shown()[1]
+
+    def _keep(self, rows: pa.RecordBatch, gained: Ints, fetched: int) -> None:
+        """Rows are there so much more often; the first ones are those that were fetched."""
+        lost = (gained[:fetched] < 0).nonzero()[0]
+        self._kept.rows.drop(rows.take(pa.array(lost)), lost, -gained[lost])
+        gained[lost] = 0
+        new = gained.nonzero()[0]
+        self._kept.rows.insert(rows.take(pa.array(new)), gained[new])
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         self._kept.pass_time(watermark_ms)
         return []
+
+
+def _apart(
+    rows: pa.RecordBatch, groups: Ints, before: Ints, after: Ints
+) -> tuple[pa.RecordBatch, Ints, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Rows that are there more than once, one by one; and which are there before and after."""
+    most = np.maximum(before, after)
+    if most.max() <= 1:
+        return rows, groups, before > 0, after > 0
+    origin = np.arange(len(most)).repeat(most)
+    turn = np.arange(len(origin)) - (most.cumsum() - most)[origin]
+    was, is_there = turn < before[origin], turn < after[origin]
+    return rows.take(pa.array(origin)), groups[origin], was, is_there
 
 
 def _repeated(
@@ -156,15 +220,3 @@ def _changed_partitions(
 
 def _groups_of(*readings: SortedRows) -> int:
     return 1 + max(int(rows.groups.max(initial=-1)) for rows in readings)
-
-
-def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two columns show the same: nulls alike, NaNs alike."""
-    together = pa.concat_arrays([left, right])
-    numbers: Ints = order_keys(together)
-    same = numbers[: len(left)] == numbers[len(left) :]
-    if not together.null_count:
-        return same
-    absent = together.is_null().to_numpy(zero_copy_only=False)
-    first, second = absent[: len(left)], absent[len(left) :]
-    return np.where(first | second, first & second, same)

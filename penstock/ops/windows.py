@@ -3,8 +3,8 @@
 One new row may change the values of all rows of its partition, so a batch costs the rows of all
 partitions that it touches. Which operator does the work depends on the input and the mode:
 
-    rows are taken back    Regroup: both results anew, the difference by comparing rows
-    rows are only added    GrowingWindow (top_n.py): one sort, rows known by their position
+    rows are taken back    ChangingWindow (top_n.py): all rows are kept
+    rows are only added    GrowingWindow (top_n.py): a top-n keeps what it can still show
     finals                 ClosingWindow: once, when the watermark has passed the partition
 
 Law: the output is a function of the rows of each partition alone, however they came (ordering.py
@@ -23,7 +23,7 @@ from penstock.ops.aggregates.api import Ints
 from penstock.ops.api import Delta, OnLate, Operator, Weights
 from penstock.ops.frames import find_partitions
 from penstock.ops.ordering import Ordering
-from penstock.ops.regroup import KeyedRows, Regroup
+from penstock.ops.regroup import KeyedRows
 from penstock.ops.window_calls import RANKS, bind_window_call, ranks
 from penstock.plan import nodes as n
 from penstock.state.api import State
@@ -40,6 +40,16 @@ class SortedRows:
     def where(self, mask: npt.NDArray[np.bool_]) -> SortedRows:
         """The rows for which the mask is true."""
         return SortedRows(self.places[mask], self.groups[mask], [key[mask] for key in self.keys])
+
+    def and_then(self, other: SortedRows) -> SortedRows:
+        """These rows, then the others as rows of other groups."""
+        beyond = 1 + int(self.groups[-1]) if len(self.groups) else 0
+        pairs = zip(self.keys, other.keys, strict=True)
+        return SortedRows(
+            np.concatenate([self.places, other.places]),
+            np.concatenate([self.groups, other.groups + beyond]),
+            [np.concatenate(pair) for pair in pairs],
+        )
 
 
 class WindowFunctions:
@@ -82,13 +92,12 @@ class WindowFunctions:
         return rows
 
     def compute(
-        self, rows: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
-    ) -> tuple[pa.RecordBatch, Ints]:
-        """The whole output over all rows of some groups, and the group of each output row."""
+        self, rows: pa.RecordBatch, weights: Weights | None, groups: Ints
+    ) -> pa.RecordBatch:
+        """The whole output over all rows of some groups."""
         rows, groups = repeat_rows(rows, weights, groups)
         kept = self.limit(self.sort(rows, groups))
-        shown = rows.take(pa.array(kept.places))
-        return self.show(shown, self.values(rows, kept)), kept.groups
+        return self.show(rows.take(pa.array(kept.places)), self.values(rows, kept))
 
 
 def repeat_rows(
@@ -125,18 +134,4 @@ class ClosingWindow(Operator):
         if not rows.num_rows:
             return []
         _, groups = self._kept.group(rows)
-        result, _ = self._functions.compute(rows, weights, groups, 0)
-        return [Delta(result)]
-
-
-def build_regroup_window(node: n.Window | n.TopN, state: State, on_late: OnLate) -> Regroup:
-    """Window functions over rows that are taken back: everything is kept."""
-    return Regroup(
-        node.child,
-        [key.name for key in node.partition],
-        state,
-        WindowFunctions(node).compute,
-        event_time=node.event_time,
-        on_late=on_late,
-        name="window",
-    )
+        return [Delta(self._functions.compute(rows, weights, groups))]

@@ -13,7 +13,7 @@ hashes are never taken for equal keys: fetch compares the keys themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ _WAITING_ROWS_MAX: Final = 4096
 _COMPARED_MAX: Final = 1 << 14
 #: A run, and what it found: which of the keys, and where the row is.
 _Hits: TypeAlias = tuple[Run, Ints, Ints]
+_NO_HASHES: Final[Hashes] = np.zeros(0, np.uint64)
+_Number = TypeVar("_Number", np.int64, np.uint64)
 _BOUND_SCHEMA = pa.schema([("bound_us", pa.int64())])
 
 
@@ -62,8 +64,9 @@ class MemoryRowSet:
         #: Rows and weights that are in no run yet.
         self._waiting: list[tuple[pa.RecordBatch, Ints]] = []
         self._waiting_rows = 0
-        #: The hashes of their keys, as far as somebody has asked.
-        self._waiting_hashes: list[Hashes] = []
+        #: The hashes of their keys, of as many of them as somebody has asked for.
+        self._waiting_hashes = _NO_HASHES
+        self._hashed = 0
         #: What the last fetch found in which run, and the order in which it was given; None if it
         #: was not given as it is there.
         self._fetched: tuple[list[_Hits], Ints | None] | None = None
@@ -104,7 +107,8 @@ class MemoryRowSet:
             return
         rows, weights = _together(self._waiting)
         hashes = self._hash_waiting()
-        self._waiting, self._waiting_rows, self._waiting_hashes = [], 0, []
+        self._waiting, self._waiting_rows = [], 0
+        self._waiting_hashes, self._hashed = _NO_HASHES, 0
         start, size = len(self._runs), rows.num_rows
         while start and self._are_alike(len(self._runs[start - 1]), size):
             start -= 1
@@ -115,10 +119,14 @@ class MemoryRowSet:
 
     def _hash_waiting(self) -> Hashes:
         """The hashes of all rows that wait."""
-        hashes = self._waiting_hashes
-        for rows, _ in self._waiting[len(hashes) :]:
-            hashes.append(hash_keys([rows.column(i) for i in self._keys], rows.num_rows))
-        return hashes[0] if len(hashes) == 1 else np.concatenate(hashes)
+        new = self._waiting[self._hashed :]
+        if new:
+            hashes = [hash_keys([rows.column(i) for i in self._keys], len(w)) for rows, w in new]
+            if self._hashed:
+                hashes.insert(0, self._waiting_hashes)
+            self._waiting_hashes = _concat(hashes)
+            self._hashed = len(self._waiting)
+        return self._waiting_hashes
 
     def _may_wait(self, sought: Hashes) -> bool:
         """Whether a row that waits may have one of these hashes."""
@@ -293,7 +301,7 @@ def _together(added: list[tuple[pa.RecordBatch, Ints]]) -> tuple[pa.RecordBatch,
     return rows, np.concatenate([weights for _, weights in added])
 
 
-def _concat(parts: list[Ints]) -> Ints:
+def _concat(parts: list[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
