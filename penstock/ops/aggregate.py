@@ -31,7 +31,7 @@ from penstock.plan.exprs import Column
 from penstock.plan.stages import partitioning
 from penstock.state.api import Slots, State, Table
 from penstock.state.event_time import event_times_us
-from penstock.state.keys import hash_columns, normalise_floats
+from penstock.state.keys import hash_columns, normalise_floats, words_column
 
 _ROWS = "rows"
 _TIME = "time_us"
@@ -105,7 +105,8 @@ class AggregateOperator(Operator):
         else:
             unique, _ = self._table.locate([])
             first, groups = np.zeros(1, np.int64), np.zeros(len(delta), np.int64)
-        shown = [key.take(pa.array(first)) for key in keys]
+        places = words_column(first)
+        shown = [key.take(places) for key in keys]
         before = self._table.read(_ROWS, unique).astype(np.int64)
         old = self._read(unique)
         new = self._feed(batch, weights, keys, old, groups, len(unique))

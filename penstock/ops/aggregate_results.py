@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.ops.aggregate_calls import BoundCall
 from penstock.ops.aggregates.api import Buffers
 from penstock.ops.api import Delta
+from penstock.state.keys import words_column
 
 
 class Results:
@@ -43,7 +44,7 @@ class Results:
         taken, given = existed.nonzero()[0], exists.nonzero()[0]
         if not len(taken) and not len(given):
             return []
-        places = pa.array(np.concatenate([taken, given]))
+        places = words_column(np.concatenate([taken, given]))
         buffers = [
             [np.concatenate([had[taken], has[given]]) for had, has in zip(*pair, strict=True)]
             for pair in zip(old, new, strict=True)

@@ -115,7 +115,12 @@ def _compile_call(call: Call, schema: pa.Schema, shared: _Shared, memo: _Memo) -
     args = [_compile(arg, schema, shared, memo) for arg in call.args]
     if function.strict and any(can_raise(arg) for arg in call.args):
         return _evaluate_in_order(call, evaluate, args)
+    kernel = function.kernel
     match args:
+        case [arg] if kernel is not None:
+            return lambda batch: kernel(arg(batch))
+        case [left, right] if kernel is not None:
+            return lambda batch: kernel(left(batch), right(batch))
         case [arg]:
             return lambda batch: evaluate(call, arg(batch))
         case [left, right]:
@@ -166,10 +171,10 @@ def compile_conditions(expr: Expr, schema: pa.Schema) -> list[Argument]:
 def also_true(passed: pa.Array | None, condition: Argument, batch: pa.RecordBatch) -> Datum:
     """What `passed` says of the rows, None if it says nothing, and the condition as well."""
     if passed is None:
-        return condition(batch)
+        return condition.evaluate(batch)
     if condition.can_fail:
         return functions.and_where(passed, condition, batch)
-    value = condition(batch)
+    value = condition.evaluate(batch)
     return passed if value is TRUE else pc.and_kleene(passed, value)
 
 

@@ -31,7 +31,7 @@ from penstock.plan import nodes as n
 from penstock.plan.exprs import columns
 from penstock.state.api import RowSet, State
 from penstock.state.equal_rows import group_rows
-from penstock.state.keys import normalise_floats
+from penstock.state.keys import normalise_floats, words_column
 from penstock.state.memory_row_set import MemoryRowSet
 
 _LEFT, _RIGHT = 0, 1
@@ -44,6 +44,24 @@ class _Pairs:
     own: Ints
     other: pa.RecordBatch
     weights: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Columns of a batch and of its partners, side by side."""
+
+    #: Those of the batch.
+    own: list[int]
+    #: In order, the column of the partners, or None for the next of the batch's.
+    order: list[int | None]
+
+    def columns(self, batch: pa.RecordBatch, pairs: _Pairs) -> list[pa.Array]:
+        """The columns, a row per pair."""
+        own = batch.select(self.own)
+        if not _are_all(pairs.own, batch.num_rows):
+            own = own.take(words_column(pairs.own))
+        gathered, other = iter(own.columns), pairs.other
+        return [next(gathered) if at is None else other.column(at) for at in self.order]
 
 
 class JoinOperator(Operator):
@@ -186,16 +204,31 @@ class _Logic:
             for schema, keys in zip(self._schemas, (node.left_keys, node.right_keys), strict=True)
         ]
         both = pa.schema([*node.left.schema, *node.right.schema])
-        #: Where each output column is, side by side; -1 of columns that only the output has.
-        self._shown = [both.get_field_index(name) for name in node.schema.names]
+        #: Where each output column is, by the port of a batch; none if pairs are not shown.
+        self._shown: tuple[_Sides, ...] = ()
+        if node.kind not in ("semi", "anti"):
+            self._shown = self._sides([both.get_field_index(name) for name in node.schema.names])
         #: The columns that the condition looks at, likewise.
-        self._asked: list[int] = []
+        self._asked: tuple[_Sides, ...] = ()
         self._condition: Compiled | None = None
         if node.condition is not None:
             used = columns(node.condition)
-            self._asked = [i for i, name in enumerate(both.names) if name in used]
-            self._asked_schema = pa.schema([both.field(i) for i in self._asked])
+            asked = [i for i, name in enumerate(both.names) if name in used]
+            self._asked = self._sides(asked)
+            self._asked_schema = pa.schema([both.field(i) for i in asked])
             self._condition = compile_predicate(node.condition, self._asked_schema)
+
+    def _sides(self, wanted: list[int]) -> tuple[_Sides, ...]:
+        """Columns of both sides, left ones counted first, as a batch at either port sees them."""
+        width = len(self._schemas[_LEFT])
+        sides = [(_LEFT, at) if at < width else (_RIGHT, at - width) for at in wanted]
+        return tuple(
+            _Sides(
+                [column for side, column in sides if side == port],
+                [None if side == port else column for side, column in sides],
+            )
+            for port in (_LEFT, _RIGHT)
+        )
 
     def keeps(self, port: int) -> bool:
         """Whether a row of this side can be shown alone, without a partner."""
@@ -240,32 +273,18 @@ class _Logic:
     def _where(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> _Pairs:
         if self._condition is None or not len(pairs.own):
             return pairs
-        asked = self._side_by_side(port, batch, pairs, self._asked)
+        asked = self._asked[port].columns(batch, pairs)
         wide = batch_of(asked, self._asked_schema, len(pairs.own))
         mask = true_mask(self._condition(wide), len(pairs.own))
         if mask.all():
             return pairs
         return _Pairs(pairs.own[mask], pairs.other.filter(pa.array(mask)), pairs.weights[mask])
 
-    def _side_by_side(
-        self, port: int, batch: pa.RecordBatch, pairs: _Pairs, wanted: list[int]
-    ) -> list[pa.Array]:
-        """The wanted columns of both sides, left ones counted first, a row per pair."""
-        width = len(self._schemas[_LEFT])
-        sides = [(_LEFT, at) if at < width else (_RIGHT, at - width) for at in wanted]
-        own = batch.select([column for side, column in sides if side == port])
-        if not _are_all(pairs.own, batch.num_rows):
-            own = own.take(pa.array(pairs.own))
-        gathered = iter(own.columns)
-        return [
-            next(gathered) if side == port else pairs.other.column(column) for side, column in sides
-        ]
-
     def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
-        if self._node.kind in ("semi", "anti") or not len(pairs.own):
+        if not self._shown or not len(pairs.own):
             return []
-        chosen = self._side_by_side(port, delta.batch, pairs, self._shown)
+        chosen = self._shown[port].columns(delta.batch, pairs)
         batch = batch_of(chosen, self._node.schema, len(pairs.own))
         weights: Ints | None = pairs.weights
         if delta.weights is not None:

@@ -37,14 +37,24 @@ class Ordering:
             keys += _term_keys(column, term.descending, term.nulls_first)
         return keys
 
-    def sort(self, batch: pa.RecordBatch, major: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
-        """The rows in order of `major`, then of the terms; and the sorted keys of the terms."""
+    def sort(
+        self, batch: pa.RecordBatch, major: Sequence[Ints], sides: Ints | None = None
+    ) -> tuple[Ints, list[Ints]]:
+        """The rows in order of `major`, then of the terms; and the sorted keys of the terms.
+
+        `sides`: rows of sides -1 and 1 are never seen together, so they need no order among them.
+        """
         keys = self.keys(batch)
-        order = sort_rows([*major, *keys], batch.num_rows)
-        if _any_peers([key[order] for key in (*major, *keys)], batch.num_rows):
+        order = sort_rows([*major, *keys, *([] if sides is None else [sides])], batch.num_rows)
+        ordered = [key[order] for key in keys]
+        begins = differs_from_previous([*(key[order] for key in major), *ordered], batch.num_rows)
+        if sides is not None:
+            # Of peers, those of side 0 stand between the two others.
+            begins[1:] |= sides[order[1:]] * sides[order[:-1]] < 0
+        if not begins.all():
             ties = [part for column in batch.columns for part in _term_keys(column, False, True)]
             order = sort_rows([*major, *keys, *ties], batch.num_rows)
-        return order, [key[order] for key in keys]
+        return order, ordered  # sorting peers leaves the keys as they are
 
 
 def sort_rows(keys: Sequence[Ints], rows: int) -> Ints:
@@ -61,10 +71,6 @@ def differs_from_previous(
     for key in keys:
         differs[1:] |= key[1:] != key[:-1]
     return differs
-
-
-def _any_peers(keys: Sequence[Ints], rows: int) -> bool:
-    return not differs_from_previous(keys, rows).all()
 
 
 def _term_keys(column: pa.Array, descending: bool, nulls_first: bool) -> list[Ints]:

@@ -154,10 +154,11 @@ class ChangingWindow(Operator):
             after = np.zeros(len(groups), np.int64)
             after[places] = left
         self._keep(rows, after - before, kept.num_rows)
-        rows, groups, was, is_there = _apart(rows, groups, before, after)
-        everything = self._functions.sort(rows, groups)
-        old = self._functions.limit(everything.where(was[everything.places]))
-        new = self._functions.limit(everything.where(is_there[everything.places]))
+        rows, groups, sides = _apart(rows, groups, before, after)
+        everything = self._functions.sort(rows, groups, sides)
+        sides = sides[everything.places]
+        old = self._functions.limit(everything.where(sides <= 0))
+        new = self._functions.limit(everything.where(sides >= 0))
         return _Difference(self._functions, rows, old, new).shown()[1]
 
     def _keep(self, rows: pa.RecordBatch, gained: Ints, fetched: int) -> None:
@@ -175,15 +176,19 @@ class ChangingWindow(Operator):
 
 def _apart(
     rows: pa.RecordBatch, groups: Ints, before: Ints, after: Ints
-) -> tuple[pa.RecordBatch, Ints, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Rows that are there more than once, one by one; and which are there before and after."""
+) -> tuple[pa.RecordBatch, Ints, Ints]:
+    """Rows one by one, and their sides: -1 if a row is there only before, 1 if only after.
+
+    Those that are neither there before nor after are left out.
+    """
     most = np.maximum(before, after)
-    if most.max() <= 1:
-        return rows, groups, before > 0, after > 0
+    if most.min() == most.max() == 1:
+        return rows, groups, after - before
     origin = np.arange(len(most)).repeat(most)
     turn = np.arange(len(origin)) - (most.cumsum() - most)[origin]
-    was, is_there = turn < before[origin], turn < after[origin]
-    return rows.take(pa.array(origin)), groups[origin], was, is_there
+    is_after, is_before = turn < after[origin], turn < before[origin]
+    sides = is_after.astype(np.int64) - is_before
+    return rows.take(pa.array(origin)), groups[origin], sides
 
 
 def _repeated(

@@ -65,9 +65,9 @@ class WindowFunctions:
         self._looks = any(call.function not in RANKS for call in node.calls)
         self._limit = (node.function, node.limit) if isinstance(node, n.TopN) else None
 
-    def sort(self, rows: pa.RecordBatch, groups: Ints) -> SortedRows:
-        """All rows in order."""
-        places, keys = self._ordering.sort(rows, [groups])
+    def sort(self, rows: pa.RecordBatch, groups: Ints, sides: Ints | None = None) -> SortedRows:
+        """All rows in order; see Ordering.sort."""
+        places, keys = self._ordering.sort(rows, [groups], sides)
         return SortedRows(places, groups[places], keys)
 
     def limit(self, rows: SortedRows) -> SortedRows:

@@ -116,6 +116,10 @@ def first_equal(
     objects, one by one.
     """
     short, long = _split(columns)
+    if len(short) == 1 and short[0].missing is None and not long and among is within is None:
+        codes, leaders = group_numbers(short[0].numbers)
+        first: Ints = leaders[codes]
+        return first
     if within is not None:
         short.insert(0, _Words(within.view(np.int64), None))
     if among is not None:
@@ -157,7 +161,7 @@ class _Pairs:
     """Rows, and for each the first row with the same hash."""
 
     def __init__(self, hashes: Hashes) -> None:
-        self.codes, leaders = _group(hashes)
+        self.codes, leaders = group_numbers(hashes)
         self.first: Ints = leaders[self.codes]
         #: The rows that are not the first of their hash and not equal to it.
         self.unequal = np.flatnonzero(self.first != np.arange(len(hashes)))
@@ -203,8 +207,8 @@ def group_rows(columns: Sequence[pa.Array], count: int) -> tuple[Ints, Ints]:
     return leads.nonzero()[0], (leads.cumsum() - 1)[first]
 
 
-def _group(hashes: Hashes) -> tuple[Ints, Ints]:
-    """Hashes as small numbers, and the first row of each number."""
+def group_numbers(hashes: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+    """Numbers of 64 bits as small ones, in any order, and the first row of each."""
     if len(hashes) <= _SORTED_MAX:
         order = hashes.argsort(kind="stable")
         ordered = hashes[order]
@@ -222,7 +226,7 @@ def _group(hashes: Hashes) -> tuple[Ints, Ints]:
 
 def _hash_long(hashes: Hashes, long: Sequence[pa.Array], among: Ints | None) -> Hashes:
     """The hashes; long values are hashed in only for rows that are equal without them."""
-    codes, _ = _group(hashes)
+    codes, _ = group_numbers(hashes)
     alike = np.flatnonzero(np.bincount(codes)[codes] > 1)
     if not len(alike):
         return hashes

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.state.equal_rows import group_numbers
+
 Ints = npt.NDArray[np.int64]
 _EMPTY: Final = -1
 _GONE: Final = -2
@@ -171,7 +173,7 @@ class IntIndex:
 
 def _distinct(words: Ints, hashes: Ints) -> tuple[Ints, Ints]:
     """The first row of each distinct key, and each row's place among those."""
-    _, first, places = np.unique(hashes, return_index=True, return_inverse=True)
+    places, first = group_numbers(hashes)
     if (words == words[first[places]]).all():
         return first, places
     # Different keys share a hash.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.state.keys import WORDS, canonical_ints
+from penstock.state.keys import WORDS, canonical_ints, words_column
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -67,7 +67,7 @@ class ArrowRows:
 
     def take(self, places: Ints) -> ArrowRows:
         """The rows at these places."""
-        return ArrowRows(self.rows.take(pa.array(places)))
+        return ArrowRows(self.rows.take(words_column(places)))
 
     def batch(self) -> pa.RecordBatch:
         """All rows."""

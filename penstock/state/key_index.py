@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.state.int_index import IntIndex
-from penstock.state.keys import canonical_ints, key_columns, key_objects
+from penstock.state.keys import WORDS, canonical_ints, key_columns, key_objects, words_column
 
 Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -202,23 +202,30 @@ class _Reader:
 
     def __init__(self, words: npt.NDArray[np.int64], nulls: npt.NDArray[np.int64]) -> None:
         self._words = iter(words)
-        self._nulls = nulls
+        self._nulls = nulls if nulls.any() else None
         self._bit = 0
 
     def column(self, kind: pa.DataType) -> pa.Array:
-        missing = (self._nulls >> np.int64(self._bit)) & 1 == 1
+        missing: Mask | None = None
+        if self._nulls is not None:
+            missing = (self._nulls >> np.int64(self._bit)) & 1 == 1
         self._bit += 1
         if pt.is_struct(kind):
             fields = _fields(kind)
             inner = [self.column(field.type) for field in fields]
-            return pa.StructArray.from_arrays(inner, fields=fields, mask=pa.array(missing))
+            mask = None if missing is None else pa.array(missing)
+            return pa.StructArray.from_arrays(inner, fields=fields, mask=mask)
         return _to_column(np.ascontiguousarray(next(self._words)), missing, kind)
 
 
-def _to_column(numbers: npt.NDArray[np.int64], missing: Mask, kind: pa.DataType) -> pa.Array:
+def _to_column(numbers: npt.NDArray[np.int64], missing: Mask | None, kind: pa.DataType) -> pa.Array:
     """The inverse of canonical_ints."""
+    if missing is not None and not missing.any():
+        missing = None
+    if missing is None and kind.id in WORDS:
+        return words_column(numbers, kind)
     values = numbers.view(np.float64) if pt.is_floating(kind) else numbers
-    column = pa.array(values, mask=missing if missing.any() else None)
+    column = pa.array(values, mask=missing)
     if column.type == kind:
         return column
     if pt.is_temporal(kind) and kind.bit_width == 64:

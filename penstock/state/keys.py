@@ -35,6 +35,7 @@ _GOLDEN: Final = _U(0x9E3779B97F4A7C15)
 _NULL: Final = _U(0xA5A5_5A5A_0F0F_F0F0)
 _BASE: Final = _U(31)
 _POWERS_MIN: Final = 256
+_INT64: Final = pa.int64()
 #: Types whose values are integers of 64 bits, as they are in memory.
 WORDS: Final = frozenset(
     kind.id for kind in (pa.int64(), pa.timestamp("us"), pa.time64("us"), pa.duration("us"))
@@ -99,6 +100,15 @@ def canonical_ints(column: pa.Array) -> npt.NDArray[np.int64]:
     if column.null_count:
         column = column.fill_null(0)
     return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+
+
+def words_column(numbers: npt.NDArray[np.int64], kind: pa.DataType = _INT64) -> pa.Array:
+    """Numbers as a column of one of WORDS, without nulls; it may share their memory.
+
+    Where batches are small, what pa.array asks of its argument takes most of the time.
+    """
+    buffer = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(kind, len(numbers), [None, buffer])
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:

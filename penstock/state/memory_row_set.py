@@ -23,12 +23,12 @@ from penstock.state.api import Change
 from penstock.state.equal_rows import add_up, equal_at, hash_keys, strike_out
 from penstock.state.event_time import event_times_us
 from penstock.state.kept_rows import join_rows, keep_rows
-from penstock.state.keys import Hashes
+from penstock.state.keys import Hashes, words_column
 from penstock.state.run import Rows, Run, merge
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-_WEIGHT = "weight"
+_WEIGHT_FIELD = pa.field("weight", pa.int64())
 #: A run is merged with the newer ones if it has at most so many times their rows. Fewer times make
 #: more runs to ask; more were measured, for batches of 50 rows, and cost as much in copies.
 _ALIKE: Final = 4
@@ -306,4 +306,4 @@ def _concat(parts: list[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
 
 
 def _with_weights(rows: pa.RecordBatch, weights: Ints) -> pa.RecordBatch:
-    return rows.append_column(pa.field(_WEIGHT, pa.int64()), pa.array(weights))
+    return rows.append_column(_WEIGHT_FIELD, words_column(weights))

@@ -106,7 +106,7 @@ def judge_aggregate(call: AggregateCall) -> str | None:
 
 def has_values(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Where the column is not null."""
-    return valid_mask(column)
+    return valid_mask(column) if column.null_count else np.ones(len(column), bool)
 
 
 def fold_add(values: npt.NDArray[Any], groups: Ints, count: int) -> npt.NDArray[Any]:

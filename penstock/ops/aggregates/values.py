@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from penstock.ops.aggregates.api import Ints
 from penstock.ops.functions.ordering import order_keys
-from penstock.state.keys import canonical_ints
+from penstock.state.keys import WORDS, canonical_ints, words_column
 
 Values = npt.NDArray[np.generic]
 
@@ -89,7 +89,10 @@ def show_values(values: Values, present: Values, kind: pa.DataType) -> pa.Array:
     if not is_fixed(kind):
         kept = zip(values.tolist(), present.tolist(), strict=True)
         return show_objects([value if there else None for value, there in kept], kind)
-    array = pa.array(values, mask=None if present.all() else np.logical_not(present))
+    is_whole = present.all()
+    if is_whole and kind.id in WORDS:
+        return words_column(values, kind)
+    array = pa.array(values, mask=None if is_whole else np.logical_not(present))
     if array.type == kind:
         return array
     if pt.is_temporal(kind) and kind.bit_width == 64:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,11 @@ from penstock.ops.functions.registry import (
     special_form,
 )
 from penstock.plan.exprs import Call, Literal
+from penstock.state.keys import WORDS
 
 _Compare: TypeAlias = Callable[[Datum, Datum], Datum]
+#: Types that Arrow compares as Spark does, known at one look.
+_PLAIN: Final = WORDS | {pa.int32().id, pa.date32().id, pa.string().id, pa.bool_().id}
 
 
 def _is_valid(value: Datum) -> Datum:
@@ -98,6 +101,8 @@ def equal_null_safe(call: Call, left: Datum, right: Datum) -> Datum:
 def compare(left: Datum, right: Datum, kernel: _Compare) -> Datum:
     """One of Arrow's six comparisons in Spark's order, for every type that Spark can order."""
     type = left.type
+    if type.id in _PLAIN:
+        return kernel(left, right)
     if pa.types.is_floating(type):
         return _compare_floats(left, right, kernel)
     if pa.types.is_nested(type):

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from penstock.ops.functions.alignment import Ints, Mask, valid_mask
 from penstock.ops.functions.lists import join, lists_of
-from penstock.state.keys import canonical_ints
+from penstock.state.keys import WORDS, canonical_ints
 
 _ALL_BUT_SIGN = np.int64(2**63 - 1)
 
@@ -24,6 +24,8 @@ def order_keys(values: pa.Array) -> Ints:
     The integer of a null means nothing; integers of two calls cannot be compared.
     """
     kind = values.type
+    if kind.id in WORDS:
+        return canonical_ints(values)
     if pt.is_null(kind):
         return np.zeros(len(values), np.int64)
     if pt.is_struct(kind):

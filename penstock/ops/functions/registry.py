@@ -65,6 +65,8 @@ class Function:
     strict: bool = False
     #: The order in which it does so, if that is not from the first to the last.
     order: tuple[int, ...] = ()
+    #: The same as `evaluate`, for who need not know the call.
+    kernel: Evaluate | None = None
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -118,7 +120,9 @@ def special_form(
 def kernels(rows: Mapping[str, tuple[str, Evaluate]], *, strict: bool = False) -> None:
     """Register functions that never fail and are one kernel each: by kind, SQL names and kernel."""
     for kind, (sql, kernel) in rows.items():
-        function(kind, sql=sql, raises=False, strict=strict)(_without_call(kernel))
+        names, evaluate, fails = tuple(sql.split()), _without_call(kernel), _as_raises(False)
+        row = Function((kind,), names, evaluate, None, fails, _accepts_all, strict, kernel=kernel)
+        _add(row)
 
 
 def _without_call(kernel: Evaluate) -> Evaluate:
