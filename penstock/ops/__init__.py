@@ -21,6 +21,7 @@ aggregate.py        keyed aggregation
 partial.py          aggregation in two steps, around an exchange
 regroup.py          keep all rows of a key, compute its result anew
 mended.py           aggregates that compute a key anew only when an extreme was taken back
+narrow.py           fields of structs, taken out before rows are left out
 sessions.py         session windows: intervals that overlap or touch become one
 join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key

@@ -15,6 +15,7 @@ changes), or that join's rows that no later row can change (emit = finals).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ from penstock.ops.functions.registry import Compiled
 from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.plan.exprs import columns
-from penstock.state.api import RowSet, State
+from penstock.state.api import Found, RowSet, State
 from penstock.state.equal_rows import group_rows
 from penstock.state.keys import normalise_floats, words_column
 from penstock.state.memory_row_set import MemoryRowSet
@@ -50,18 +51,21 @@ class _Pairs:
 class _Sides:
     """Columns of a batch and of its partners, side by side."""
 
-    #: Those of the batch.
+    #: Those of the batch, and of the partners.
     own: list[int]
-    #: In order, the column of the partners, or None for the next of the batch's.
-    order: list[int | None]
+    others: list[int]
+    #: Whether it is the batch's, column by column.
+    is_own: list[bool]
 
-    def columns(self, batch: pa.RecordBatch, pairs: _Pairs) -> list[pa.Array]:
-        """The columns, a row per pair."""
+    def columns(
+        self, batch: pa.RecordBatch, rows: Ints, others: Sequence[pa.Array]
+    ) -> list[pa.Array]:
+        """The columns: these rows of the batch, and those of their partners."""
         own = batch.select(self.own)
-        if not _are_all(pairs.own, batch.num_rows):
-            own = own.take(words_column(pairs.own))
-        gathered, other = iter(own.columns), pairs.other
-        return [next(gathered) if at is None else other.column(at) for at in self.order]
+        if not _are_all(rows, batch.num_rows):
+            own = own.take(words_column(rows))
+        gathered, partners = iter(own.columns), iter(others)
+        return [next(gathered) if is_own else next(partners) for is_own in self.is_own]
 
 
 class JoinOperator(Operator):
@@ -203,6 +207,12 @@ class _Logic:
             [schema.get_field_index(key.name) for key in keys]
             for schema, keys in zip(self._schemas, (node.left_keys, node.right_keys), strict=True)
         ]
+        nothing = np.zeros(0, np.int64)
+        #: By the port of a batch that has found no partners.
+        self._no_pairs = [
+            _Pairs(nothing, pa.RecordBatch.from_pylist([], schema=schema), nothing)
+            for schema in reversed(self._schemas)
+        ]
         both = pa.schema([*node.left.schema, *node.right.schema])
         #: Where each output column is, by the port of a batch; none if pairs are not shown.
         self._shown: tuple[_Sides, ...] = ()
@@ -225,7 +235,8 @@ class _Logic:
         return tuple(
             _Sides(
                 [column for side, column in sides if side == port],
-                [None if side == port else column for side, column in sides],
+                [column for side, column in sides if side != port],
+                [side == port for side, _ in sides],
             )
             for port in (_LEFT, _RIGHT)
         )
@@ -247,19 +258,41 @@ class _Logic:
         keys = [normalise_floats(batch.column(index)) for index in self._keys[port]]
         rows = np.arange(batch.num_rows)
         if not keys:
-            probe = np.zeros(batch.num_rows, np.int64)
-            _, others, weights = other.fetch([])
-            own = np.repeat(rows, others.num_rows)
-            places = np.tile(np.arange(others.num_rows), batch.num_rows)
-            pairs = _Pairs(own, others.take(pa.array(places)), weights[places])
-        else:
-            usable = self._usable(keys)
-            if usable is not None:
-                rows = rows[usable]
-                keys = [key.filter(pa.array(usable)) for key in keys]
-            probe, others, weights = other.fetch(keys)
-            pairs = _Pairs(rows[probe], others, weights)
-        return self._where(port, batch, pairs)
+            found = other.find([])
+            count = len(found.probe)
+            places = np.tile(np.arange(count), batch.num_rows)
+            return self._pairs(port, batch, np.repeat(rows, count), found, places)
+        usable = self._usable(keys)
+        if usable is not None:
+            rows = rows[usable]
+            keys = [key.filter(pa.array(usable)) for key in keys]
+        found = other.find(keys)
+        return self._pairs(port, batch, rows[found.probe], found, None)
+
+    def _pairs(
+        self, port: int, batch: pa.RecordBatch, own: Ints, found: Found, places: Ints | None
+    ) -> _Pairs:
+        """The pairs of these rows with those found, at these places, that meet the condition.
+
+        What the condition does not ask for is gathered only of those that do, and in order.
+        """
+        if self._condition is not None and len(own):
+            sides = self._asked[port]
+            others = found.columns(sides.others)
+            if places is not None:
+                others = [column.take(words_column(places)) for column in others]
+            wide = batch_of(sides.columns(batch, own, others), self._asked_schema, len(own))
+            mask = true_mask(self._condition(wide), len(own))
+            if not mask.all():
+                passed = mask.nonzero()[0]
+                own, places = own[passed], passed if places is None else places[passed]
+        if not len(own):
+            return self._no_pairs[port]
+        if (own[1:] < own[:-1]).any():
+            order = own.argsort(kind="stable")
+            own, places = own[order], order if places is None else places[order]
+        weights = found.weights if places is None else found.weights[places]
+        return _Pairs(own, found.take(places), weights)
 
     def _usable(self, keys: list[pa.Array]) -> npt.NDArray[np.bool_] | None:
         """A null key matches nothing, unless compared null-safely."""
@@ -270,21 +303,13 @@ class _Logic:
                 usable = valid if usable is None else usable & valid
         return usable
 
-    def _where(self, port: int, batch: pa.RecordBatch, pairs: _Pairs) -> _Pairs:
-        if self._condition is None or not len(pairs.own):
-            return pairs
-        asked = self._asked[port].columns(batch, pairs)
-        wide = batch_of(asked, self._asked_schema, len(pairs.own))
-        mask = true_mask(self._condition(wide), len(pairs.own))
-        if mask.all():
-            return pairs
-        return _Pairs(pairs.own[mask], pairs.other.filter(pa.array(mask)), pairs.weights[mask])
-
     def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
         if not self._shown or not len(pairs.own):
             return []
-        chosen = self._shown[port].columns(delta.batch, pairs)
+        sides = self._shown[port]
+        others = [pairs.other.column(at) for at in sides.others]
+        chosen = sides.columns(delta.batch, pairs.own, others)
         batch = batch_of(chosen, self._node.schema, len(pairs.own))
         weights: Ints | None = pairs.weights
         if delta.weights is not None:

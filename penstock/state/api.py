@@ -67,6 +67,29 @@ class Table(Protocol):
         """The key columns of these rows."""
 
 
+class Found(Protocol):
+    """Rows that a row set has found for some keys; they are gathered as far as is asked for.
+
+    Valid until the set changes. Rows of one key are in the order they came, keys in any.
+    """
+
+    #: Of each row, which of the given keys it has, and how often it is there.
+    @property
+    def probe(self) -> npt.NDArray[np.int64]: ...
+
+    @property
+    def weights(self) -> npt.NDArray[np.int64]: ...
+
+    def columns(self, wanted: Sequence[int]) -> list[pa.Array]:
+        """Some columns of all rows."""
+
+    def take(self, places: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
+        """The rows at these places, None: all of them."""
+
+    def order(self) -> npt.NDArray[np.int64] | None:
+        """The places with keys in order; None if they are."""
+
+
 class RowSet(Protocol):
     """Rows by key, each as often as its weight says; rows of weight zero are not there."""
 
@@ -74,6 +97,9 @@ class RowSet(Protocol):
 
     def insert(self, rows: pa.RecordBatch, weights: npt.NDArray[np.int64] | None) -> None:
         """Add rows; a negative weight takes earlier ones away."""
+
+    def find(self, keys: Sequence[pa.Array]) -> Found:
+        """All rows with one of the keys."""
 
     def fetch(
         self, keys: Sequence[pa.Array], *, in_order: bool = True

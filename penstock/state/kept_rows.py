@@ -28,6 +28,7 @@ class WordRows:
     """Rows of words; nothing of them is ever written to."""
 
     schema: pa.Schema
+    kinds: list[pa.DataType]
     #: By column and row; a null is 0.
     words: Ints
     #: What of it is not null; None: all of it.
@@ -40,19 +41,23 @@ class WordRows:
     def take(self, places: Ints) -> WordRows:
         """The rows at these places."""
         there = None if self.there is None else self.there.take(places, axis=1)
-        return WordRows(self.schema, self.words.take(places, axis=1), there)
+        return WordRows(self.schema, self.kinds, self.words.take(places, axis=1), there)
 
     def batch(self) -> pa.RecordBatch:
         """All rows."""
+        columns = self.columns(range(len(self.schema)))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def columns(self, wanted: Sequence[int]) -> list[pa.Array]:
+        """These columns of all rows."""
         there = None
         if self.there is not None:
             there = pa.py_buffer(np.packbits(self.there, bitorder="little"))
-        buffers, rows = [there, pa.py_buffer(self.words)], self.words.shape[1]
-        columns = [
-            pa.Array.from_buffers(kind, rows, buffers, offset=place * rows)
-            for place, kind in enumerate(self.schema.types)
+        buffers, rows, kinds = [there, pa.py_buffer(self.words)], self.words.shape[1], self.kinds
+        return [
+            pa.Array.from_buffers(kinds[place], rows, buffers, offset=place * rows)
+            for place in wanted
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +82,67 @@ class ArrowRows:
 KeptRows: TypeAlias = WordRows | ArrowRows
 
 
+@dataclass(frozen=True, slots=True)
+class WordHits:
+    """Rows that were found: words are gathered at once, and become columns when asked for."""
+
+    rows: WordRows
+
+    def columns(self, wanted: Sequence[int]) -> list[pa.Array]:
+        """These columns of all rows."""
+        return self.rows.columns(wanted)
+
+    def take(self, places: Ints | None) -> pa.RecordBatch:
+        """The rows at these places among those that were found; None: all."""
+        return (self.rows if places is None else self.rows.take(places)).batch()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowHits:
+    """Rows that were found: where they are; they are gathered when asked for."""
+
+    parts: list[tuple[pa.RecordBatch, Ints]]
+
+    def columns(self, wanted: Sequence[int]) -> list[pa.Array]:
+        """See WordHits."""
+        if not wanted:
+            return []
+        narrow = [(rows.select(wanted), places) for rows, places in self.parts]
+        return ArrowHits(narrow).take(None).columns
+
+    def take(self, places: Ints | None) -> pa.RecordBatch:
+        """See WordHits."""
+        if len(self.parts) == 1:
+            ((rows, found),) = self.parts
+            return rows.take(words_column(found if places is None else found[places]))
+        whole = pa.concat_batches([rows.take(words_column(found)) for rows, found in self.parts])
+        return whole if places is None else whole.take(words_column(places))
+
+
+Hits: TypeAlias = WordHits | ArrowHits
+
+
+def gather(parts: Sequence[tuple[KeptRows, Ints]]) -> Hits:
+    """Rows of one schema at these places, in order."""
+    words = [rows.take(places) for rows, places in parts if isinstance(rows, WordRows)]
+    if not words:
+        return ArrowHits([(rows.batch(), places) for rows, places in parts])
+    joined = join_rows(words)
+    assert isinstance(joined, WordRows)
+    return WordHits(joined)
+
+
 def keep_rows(batch: pa.RecordBatch) -> KeptRows:
     """The rows of a batch; how they are kept follows from its schema alone."""
     schema = batch.schema
-    if not len(schema) or any(kind.id not in WORDS for kind in schema.types):
+    kinds = schema.types
+    if not kinds or any(kind.id not in WORDS for kind in kinds):
         return ArrowRows(batch)
     words = np.stack([canonical_ints(column) for column in batch.columns])
     there: Mask | None = None
     if any(column.null_count for column in batch.columns):
         there = np.stack([c.is_valid().to_numpy(zero_copy_only=False) for c in batch.columns])
-    return WordRows(schema, words, there)
+    return WordRows(schema, kinds, words, there)
 
 
 def join_rows(parts: Sequence[KeptRows]) -> KeptRows:
@@ -100,7 +156,8 @@ def join_rows(parts: Sequence[KeptRows]) -> KeptRows:
     there: Mask | None = None
     if any(part.there is not None for part in of_words):
         there = np.concatenate([_all_there(part) for part in of_words], axis=1)
-    return WordRows(first.schema, np.concatenate([part.words for part in of_words], axis=1), there)
+    words = np.concatenate([part.words for part in of_words], axis=1)
+    return WordRows(first.schema, first.kinds, words, there)
 
 
 def _all_there(rows: WordRows) -> Mask:

@@ -7,12 +7,13 @@ negative weight; merging strikes out what cancels. Who has just fetched a row ta
 place instead.
 
 Law: the multiset of rows is the sum of all weights ever inserted, minus what was evicted. Equal
-hashes are never taken for equal keys: fetch compares the keys themselves.
+hashes are never taken for equal keys, unless they cannot differ: keys themselves are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,8 +23,8 @@ import pyarrow as pa
 from penstock.state.api import Change
 from penstock.state.equal_rows import add_up, equal_at, hash_keys, strike_out
 from penstock.state.event_time import event_times_us
-from penstock.state.kept_rows import join_rows, keep_rows
-from penstock.state.keys import Hashes, words_column
+from penstock.state.kept_rows import ArrowHits, Hits, gather, keep_rows
+from penstock.state.keys import WORDS, Hashes, words_column
 from penstock.state.run import Rows, Run, merge
 
 Ints = npt.NDArray[np.int64]
@@ -41,8 +42,35 @@ _COMPARED_MAX: Final = 1 << 14
 #: A run, and what it found: which of the keys, and where the row is.
 _Hits: TypeAlias = tuple[Run, Ints, Ints]
 _NO_HASHES: Final[Hashes] = np.zeros(0, np.uint64)
+_NO_PLACES: Final[Ints] = np.zeros(0, np.int64)
 _Number = TypeVar("_Number", np.int64, np.uint64)
 _BOUND_SCHEMA = pa.schema([("bound_us", pa.int64())])
+
+
+def _hits(rows: pa.RecordBatch) -> Hits:
+    """All rows of a batch."""
+    return ArrowHits([(rows, np.arange(rows.num_rows))])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """See api.Found."""
+
+    probe: Ints
+    weights: Ints
+    _rows: Hits
+
+    def columns(self, wanted: Sequence[int]) -> list[pa.Array]:
+        return self._rows.columns(wanted)
+
+    def take(self, places: Ints | None) -> pa.RecordBatch:
+        return self._rows.take(places)
+
+    def order(self) -> Ints | None:
+        if (self.probe[1:] >= self.probe[:-1]).all():
+            return None
+        order: Ints = self.probe.argsort(kind="stable")
+        return order
 
 
 class MemoryRowSet:
@@ -60,6 +88,10 @@ class MemoryRowSet:
         self._keys = keys
         self._event_time = event_time
         self._no_rows = pa.RecordBatch.from_pylist([], schema=rows)
+        self._nothing = Found(_NO_PLACES, _NO_PLACES, _hits(self._no_rows))
+        #: Whether keys are single words, none of them null: their hashes are equal as they are,
+        #: since to multiply by an odd number loses nothing.
+        self._is_word = len(keys) == 1 and rows.field(keys[0]).type.id in WORDS
         self._runs: list[Run] = []
         #: Rows and weights that are in no run yet.
         self._waiting: list[tuple[pa.RecordBatch, Ints]] = []
@@ -121,7 +153,9 @@ class MemoryRowSet:
         """The hashes of all rows that wait."""
         new = self._waiting[self._hashed :]
         if new:
-            hashes = [hash_keys([rows.column(i) for i in self._keys], len(w)) for rows, w in new]
+            keys = [[rows.column(place) for place in self._keys] for rows, _ in new]
+            hashes = [hash_keys(key, len(w)) for key, (_, w) in zip(keys, new, strict=True)]
+            self._is_word = self._is_word and not any(key[0].null_count for key in keys)
             if self._hashed:
                 hashes.insert(0, self._waiting_hashes)
             self._waiting_hashes = _concat(hashes)
@@ -142,9 +176,7 @@ class MemoryRowSet:
     def _times(self, rows: pa.RecordBatch) -> Ints | None:
         return None if self._event_time is None else event_times_us(rows.column(self._event_time))
 
-    def fetch(
-        self, keys: Sequence[pa.Array], *, in_order: bool = True
-    ) -> tuple[Ints, pa.RecordBatch, Ints]:
+    def find(self, keys: Sequence[pa.Array]) -> Found:
         self._fetched = None
         hashes = hash_keys(keys, len(keys[0]) if keys else 1)
         if self._may_wait(hashes):
@@ -152,25 +184,36 @@ class MemoryRowSet:
         found = [(run, *run.find(hashes)) for run in self._runs]
         found = [hits for hits in found if len(hits[1])]
         if not found:
-            return np.zeros(0, np.int64), self._no_rows, np.zeros(0, np.int64)
+            return self._nothing
         probe = _concat([probe for _, probe, _ in found])
-        rows = join_rows([run.rows.take(places) for run, _, places in found])
         weights = _concat([run.weights[places] for run, _, places in found])
+        hits = gather([(run.rows, places) for run, _, places in found])
         order: Ints | None = None
-        if in_order and len(found) > 1:
-            order = probe.argsort(kind="stable")
-            probe, rows, weights = probe[order], rows.take(order), weights[order]
-        batch = rows.batch()
-        equal = self._equal(keys, probe, batch)
-        if not equal.all():
-            same = equal.nonzero()[0]
-            order = same if order is None else order[same]
-            probe, batch, weights = probe[same], batch.take(pa.array(same)), weights[same]
+        if not (self._is_word and not keys[0].null_count):
+            equal = self._equal(keys, probe, hits)
+            if not equal.all():
+                order = equal.nonzero()[0]
+                probe, weights, hits = probe[order], weights[order], _hits(hits.take(order))
         if len(weights) and weights.min() < 0:
+            batch = hits.take(None)
             kept, weights = strike_out(probe, batch, weights)
-            return probe[kept], batch.take(pa.array(kept)), weights
+            return Found(probe[kept], weights, _hits(batch.take(words_column(kept))))
         self._fetched = (found, order)
-        return probe, batch, weights
+        return Found(probe, weights, hits)
+
+    def fetch(
+        self, keys: Sequence[pa.Array], *, in_order: bool = True
+    ) -> tuple[Ints, pa.RecordBatch, Ints]:
+        found = self.find(keys)
+        if found is self._nothing:
+            return _NO_PLACES, self._no_rows, _NO_PLACES
+        order = found.order() if in_order else None
+        if order is None:
+            return found.probe, found.take(None), found.weights
+        if self._fetched is not None:
+            runs, places = self._fetched
+            self._fetched = (runs, order if places is None else places[order])
+        return found.probe[order], found.take(order), found.weights[order]
 
     def drop(self, rows: pa.RecordBatch, places: Ints, weights: Ints) -> None:
         if not len(places):
@@ -191,10 +234,10 @@ class MemoryRowSet:
                 self._runs[self._runs.index(run)] = smaller
             places = places - len(probe)
 
-    def _equal(self, keys: Sequence[pa.Array], probe: Ints, rows: pa.RecordBatch) -> Mask:
+    def _equal(self, keys: Sequence[pa.Array], probe: Ints, hits: Hits) -> Mask:
         equal = np.ones(len(probe), bool)
-        for key, index in zip(keys, self._keys, strict=True):
-            equal &= equal_at(key, probe, rows.column(index))
+        for key, kept in zip(keys, hits.columns(self._keys), strict=True):
+            equal &= equal_at(key, probe, kept)
         return equal
 
     # -- event time
