@@ -58,17 +58,19 @@ def _evaluate_in_order(call: Call, evaluate: Evaluate, args: list[Compiled]) -> 
 
     def over_batch(batch: pa.RecordBatch) -> Datum:
         values: list[Datum] = [None] * len(args)
-        rows = np.ones(batch.num_rows, bool)
+        rows: np.ndarray | None = None  # all of them
         for index in order:
-            if fails[index] and not rows.all():
+            if fails[index] and rows is not None:
                 value = functions.evaluate_where(args[index], batch, rows, types[index])
             else:
                 value = args[index](batch)
             values[index] = value
             if isinstance(value, pa.Scalar):
-                rows = rows if value.is_valid else np.zeros_like(rows)
+                if not value.is_valid:
+                    rows = np.zeros(batch.num_rows, bool)
             elif value.null_count:
-                rows = rows & value.is_valid().to_numpy(zero_copy_only=False)
+                valid = value.is_valid().to_numpy(zero_copy_only=False)
+                rows = valid if rows is None else rows & valid
         return evaluate(call, *values)
 
     return over_batch

@@ -43,6 +43,11 @@ class _Place:
     children: list[_Place] = field(default_factory=list)
     #: The children that a stream feeds.
     streams: list[_Place] = field(default_factory=list)
+    #: The operator, if it tells the time; and whether it does anything when time passes.
+    clock: WatermarkOperator | None = None
+    minds_time: bool = False
+    #: How much later than its input's its output's time is.
+    lag_ms: int = 0
     watermark_ms: int | None = None
     #: The last watermark that the operator was told, if it keeps anything: survives a restart.
     told: Value | None = None
@@ -97,8 +102,12 @@ class Pipeline:
             below = below[0].children
         else:
             place.operator = build_operator(node, state, self._statics, self._on_late, self._now_ms)
+        place.minds_time = _minds_time(place.operator)
         if isinstance(place.operator, WatermarkOperator):
+            place.clock = place.operator
             self._clocks.append(place.operator)
+        if isinstance(node, n.Join):
+            place.lag_ms = node.lag_ms
         if required_keys(node) is not None:
             place.told = state.value("watermark_ms")
         place.children = [self._build(child, place, index) for index, child in enumerate(below)]
@@ -136,6 +145,8 @@ class Pipeline:
         return self._out
 
     def _send(self, place: _Place, deltas: list[Delta]) -> None:
+        if not deltas:
+            return
         parent = place.parent
         if parent is None:
             self._out += deltas
@@ -183,10 +194,14 @@ class Pipeline:
             return
         for child in place.children:
             self._advance(child)
-        place.is_idle = bool(place.streams) and all(child.is_idle for child in place.streams)
-        watermark = _input_ms(place)
-        if isinstance(place.operator, WatermarkOperator):
-            place.watermark_ms = place.operator.advance(watermark)
+        if len(place.streams) == 1:
+            (child,) = place.streams
+            place.is_idle, watermark = child.is_idle, _output_ms(child)
+        else:
+            place.is_idle = bool(place.streams) and all(child.is_idle for child in place.streams)
+            watermark = _input_ms(place)
+        if place.clock is not None:
+            place.watermark_ms = place.clock.advance(watermark)
             return
         if place.watermark_ms is None and place.told is not None:
             both = (watermark, place.told.get())
@@ -197,8 +212,10 @@ class Pipeline:
             if watermark != START_MS:
                 if place.told is not None:
                     place.told.set(watermark)
-                self._send(place, place.operator.on_watermark(watermark))
-        self._send(place, place.operator.on_time())
+                if place.minds_time:
+                    self._send(place, place.operator.on_watermark(watermark))
+        if place.minds_time:
+            self._send(place, place.operator.on_time())
 
 
 def _walk(place: _Place) -> Iterator[_Place]:
@@ -213,6 +230,11 @@ def _tells(place: _Place) -> bool:
     if operator is None:
         return False
     return isinstance(operator, WatermarkOperator) or type(operator).on_time is not Operator.on_time
+
+
+def _minds_time(operator: Operator) -> bool:
+    kind = type(operator)
+    return not (kind.on_watermark is Operator.on_watermark and kind.on_time is Operator.on_time)
 
 
 def _input_ms(place: _Place) -> int | None:
@@ -230,6 +252,6 @@ def _input_ms(place: _Place) -> int | None:
 def _output_ms(place: _Place) -> int | None:
     """No row at or below this event time comes out of the place any more."""
     watermark = place.watermark_ms
-    if watermark is None or watermark in (START_MS, END_MS) or not isinstance(place.node, n.Join):
+    if not place.lag_ms or watermark is None or watermark in (START_MS, END_MS):
         return watermark
-    return watermark - place.node.lag_ms
+    return watermark - place.lag_ms

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.state.api import Change, Changes, RowSet, Table, Value
 from penstock.state.checkpoint_format import NODE_OF_TASK, mark_partition
-from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes
+from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes, words_column
 from penstock.state.memory_row_set import MemoryRowSet
 from penstock.state.memory_table import MemoryTable
 
@@ -186,7 +186,7 @@ class _Value:
     def export(self, name: str) -> list[Change]:
         if self._value is None:
             return []
-        values = pa.array([self._value], pa.int64())
+        values = words_column(np.array([self._value]))
         return [Change(name, "set", pa.RecordBatch.from_arrays([values], schema=_VALUE_SCHEMA))]
 
     def freeze(self, name: str) -> list[Change]:
