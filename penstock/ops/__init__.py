@@ -12,6 +12,7 @@ bad_rows.py         which rows make a step fail
 payloads.py         deltas as bytes between stages
 driver.py           a whole query in one process, from lists of batches
 stateless.py        project, filter, expand, union
+narrow.py           fields of structs, taken out before rows are left out
 generate.py         explode and its kin
 watermarks.py       event time: watermarks, late rows, what may be forgotten
 aggregates/         aggregate functions
@@ -21,7 +22,6 @@ aggregate.py        keyed aggregation
 partial.py          aggregation in two steps, around an exchange
 regroup.py          keep all rows of a key, compute its result anew
 mended.py           aggregates that compute a key anew only when an extreme was taken back
-narrow.py           fields of structs, taken out before rows are left out
 sessions.py         session windows: intervals that overlap or touch become one
 join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key

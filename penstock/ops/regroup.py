@@ -1,7 +1,7 @@
 """Operators that keep all rows of a key and compute its result anew when one of them changes.
 
-The general way for whatever cannot be kept up to date row by row: min and max when rows are taken
-back, window functions, ranks. A batch costs the rows of all keys that it touches, fetched once: the
+The general way for what cannot be kept up to date row by row, such as collected lists when rows are
+taken back. A batch costs the rows of all keys that it touches, fetched once: the
 rows before it and after it are two sets of groups, and one call computes both results.
 
 Law: the output is a function of the key's rows alone; emitted is the difference between what that

@@ -20,7 +20,7 @@ from penstock.ops.expressions import (
 from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.registry import TRUE
 from penstock.plan import nodes as n
-from penstock.plan.exprs import Call, Expr, conjuncts
+from penstock.plan.exprs import Call, Column, Expr, conjuncts
 
 
 class Stateless(Operator):
@@ -51,18 +51,21 @@ def compile_filter(condition: Expr, schema: pa.Schema) -> Callable[[Delta], list
     ]
     # Of what is left, nothing is null as a rule: to ask for it then costs less than to remember.
     parts = conjuncts(condition)
-    ends = [all(_is_guard(part) for part in parts[i + 1 :]) for i, _ in enumerate(parts)]
+    guards = [_guarded(parts[place:], schema) for place in range(len(parts) + 1)]
 
     def keep(delta: Delta) -> list[Delta]:
         """Conditions one after the other; rows are left out as soon as that is worth its while."""
         passed: pa.Array | None = None
-        for condition, minds, is_end in zip(conditions, minds_nulls, ends, strict=True):
+        for place, condition in enumerate(conditions):
+            asked, rest = guards[place : place + 2]
+            if asked is not None and not any(delta.batch.column(at).null_count for at in asked):
+                break
             value = also_true(passed, condition, delta.batch)
             if value is TRUE:
                 continue
             passed = as_array(value, len(delta))
-            is_worth = is_end or 2 * passed.true_count < len(delta)
-            if is_worth and not (minds and passed.null_count):
+            is_worth = rest is not None or 2 * passed.true_count < len(delta)
+            if is_worth and not (minds_nulls[place] and passed.null_count):
                 delta, passed = _where(delta, passed), None
                 if not len(delta):
                     return []
@@ -71,8 +74,16 @@ def compile_filter(condition: Expr, schema: pa.Schema) -> Callable[[Delta], list
     return keep
 
 
-def _is_guard(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.function == "IsNotNull"
+def _guarded(conditions: list[Expr], schema: pa.Schema) -> list[int] | None:
+    """The columns that must not be null, if these conditions ask for nothing else."""
+    asked = []
+    for condition in conditions:
+        match condition:
+            case Call("IsNotNull", (Column() as column,)):
+                asked.append(schema.get_field_index(column.name))
+            case _:
+                return None
+    return asked
 
 
 def _where(delta: Delta, mask: pa.Array) -> Delta:

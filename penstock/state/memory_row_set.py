@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.state.api import Change
 from penstock.state.equal_rows import add_up, equal_at, hash_keys, strike_out
-from penstock.state.event_time import event_times_us
+from penstock.state.event_time import NEVER_US, event_times_us
 from penstock.state.kept_rows import ArrowHits, Hits, gather, keep_rows
 from penstock.state.keys import WORDS, Hashes, words_column
 from penstock.state.run import Rows, Run, merge
@@ -99,6 +99,9 @@ class MemoryRowSet:
         #: The hashes of their keys, of as many of them as somebody has asked for.
         self._waiting_hashes = _NO_HASHES
         self._hashed = 0
+        #: The earliest of their event times, likewise.
+        self._waiting_us = NEVER_US
+        self._timed = 0
         #: What the last fetch found in which run, and the order in which it was given; None if it
         #: was not given as it is there.
         self._fetched: tuple[list[_Hits], Ints | None] | None = None
@@ -141,6 +144,7 @@ class MemoryRowSet:
         hashes = self._hash_waiting()
         self._waiting, self._waiting_rows = [], 0
         self._waiting_hashes, self._hashed = _NO_HASHES, 0
+        self._waiting_us, self._timed = NEVER_US, 0
         start, size = len(self._runs), rows.num_rows
         while start and self._are_alike(len(self._runs[start - 1]), size):
             start -= 1
@@ -246,8 +250,18 @@ class MemoryRowSet:
         if self._evict(bound_us):
             self._log.append(bound_us)
 
+    def _earliest_waiting(self) -> int:
+        """The earliest event time of rows that wait."""
+        for rows, _ in self._waiting[self._timed :]:
+            times = self._times(rows)
+            if times is not None:
+                self._waiting_us = min(self._waiting_us, int(times.min()))
+        self._timed = len(self._waiting)
+        return self._waiting_us
+
     def _evict(self, bound_us: int) -> bool:
-        self._settle()
+        if self._earliest_waiting() <= bound_us:
+            self._settle()
         self._fetched = None
         changed = False
         kept: list[Run] = []

@@ -258,7 +258,14 @@ def _pick(values: tuple[Datum, ...], better: _Compare, kernel: Callable[..., Dat
     type = values[0].type
     if pa.types.is_integer(type) or pa.types.is_decimal(type) or pa.types.is_string(type):
         return kernel(*values)
+    if type.id in WORDS:  # times, which Arrow's kernel does not take
+        return _seen_as(kernel(*(_seen_as(value, pa.int64()) for value in values)), type)
     return reduce(lambda best, value: _better(best, value, better), values)
+
+
+def _seen_as(value: Datum, type: pa.DataType) -> Datum:
+    """The same bits as another type."""
+    return value.cast(type) if isinstance(value, pa.Scalar) else value.view(type)
 
 
 def _better(best: Datum, value: Datum, better: _Compare) -> Datum:
