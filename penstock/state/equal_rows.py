@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.state.keys import Hashes, canonical_ints, hash_columns, key_objects
+from penstock.state.keys import WORDS, Hashes, canonical_ints, hash_columns, key_objects
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -65,16 +65,21 @@ class _Words:
         return equal
 
 
-def _words(column: pa.Array) -> list[_Words] | None:
-    """The words of a column, one per field of a struct; None for what has no fixed width."""
+def _words(column: pa.Array, *, tells_nulls: bool = True) -> list[_Words] | None:
+    """The words of a column, one per field of a struct; None for what has no fixed width.
+
+    Unless they tell null structs from structs of nulls, how many they are depends on the type only.
+    """
     kind = column.type
     missing = _missing(column) if column.null_count else None
     if not pa.types.is_struct(kind):
         return [_Words(canonical_ints(column), missing)] if pa.types.is_primitive(kind) else None
     # Fields of a null are null: what tells it from a struct of nulls is a word of its own.
-    words = [] if missing is None else [_Words(missing.astype(np.int64), None)]
+    words = []
+    if missing is not None and tells_nulls:
+        words = [_Words(missing.astype(np.int64), None)]
     for field in column.flatten():
-        inner = _words(field)
+        inner = _words(field, tells_nulls=tells_nulls)
         if inner is None:
             return None
         words += inner
@@ -82,18 +87,24 @@ def _words(column: pa.Array) -> list[_Words] | None:
 
 
 def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
-    """Equal keys, as grouping has it, have equal hashes; cheaper than the hash that places keys."""
-    hashes: Hashes | None = None
+    """Equal keys, as grouping has it, have equal hashes; cheaper than the hash that places keys.
+
+    Hashes of a single column of WORDS, nulls aside, are equal only if the keys are: to multiply by
+    an odd number loses nothing.
+    """
+    if len(columns) == 1 and columns[0].type.id in WORDS:
+        (column,) = columns
+        missing = _missing(column) if column.null_count else None
+        return _Words(canonical_ints(column), missing).mixed() * _FACTOR
+    hashes = np.zeros(rows, np.uint64)
     for column in columns:
-        words = _words(column)
+        words = _words(column, tells_nulls=False)
         if words is None:
-            parts = [hash_columns([column], rows)]
-        else:
-            parts = [word.mixed() for word in words]
-        for numbers in parts:
-            # Most keys are one word: its product differs where it does, above all in upper bits.
-            hashes = numbers * _FACTOR if hashes is None else _mix_in(hashes, numbers)
-    return np.zeros(rows, np.uint64) if hashes is None else hashes
+            hashes = _mix_in(hashes, hash_columns([column], rows))
+            continue
+        for word in words:
+            hashes = _mix_in(hashes, word.mixed())
+    return hashes
 
 
 def _mix_in(hashes: Hashes, numbers: Hashes) -> Hashes:

@@ -102,8 +102,8 @@ def canonical_ints(column: pa.Array) -> npt.NDArray[np.int64]:
     return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
 
 
-def words_column(numbers: npt.NDArray[np.int64], kind: pa.DataType = _INT64) -> pa.Array:
-    """Numbers as a column of one of WORDS, without nulls; it may share their memory.
+def words_column(numbers: npt.NDArray[np.generic], kind: pa.DataType = _INT64) -> pa.Array:
+    """Numbers of 64 bits as a column of one of WORDS, without nulls; it may share their memory.
 
     Where batches are small, what pa.array asks of its argument takes most of the time.
     """

@@ -89,8 +89,7 @@ class MemoryRowSet:
         self._event_time = event_time
         self._no_rows = pa.RecordBatch.from_pylist([], schema=rows)
         self._nothing = Found(_NO_PLACES, _NO_PLACES, _hits(self._no_rows))
-        #: Whether keys are single words, none of them null: their hashes are equal as they are,
-        #: since to multiply by an odd number loses nothing.
+        #: Whether keys are single words, none of them null: then equal hashes say all (hash_keys).
         self._is_word = len(keys) == 1 and rows.field(keys[0]).type.id in WORDS
         self._runs: list[Run] = []
         #: Rows and weights that are in no run yet.
