@@ -24,7 +24,7 @@ from penstock.ops.watermarks import LateFilter
 from penstock.plan import nodes as n
 from penstock.state.api import RowSet, State
 from penstock.state.equal_rows import add_up, group_rows, strike_out
-from penstock.state.keys import hash_columns, normalise_floats
+from penstock.state.keys import hash_columns, normalise_floats, words_column
 
 #: From (rows, weights, group of each row, number of groups) to the result's rows and their groups,
 #: which never decrease. What a group gives depends on its own rows alone.
@@ -60,7 +60,7 @@ class KeyedRows:
         if not columns:
             return [], np.zeros(batch.num_rows, np.int64)
         first, groups = group_rows(columns, batch.num_rows)
-        places = pa.array(first)
+        places = words_column(first)
         return [column.take(places) for column in columns], groups
 
     def pass_time(self, watermark_ms: int) -> None:

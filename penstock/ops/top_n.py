@@ -22,6 +22,7 @@ from penstock.ops.windows import SortedRows, WindowFunctions, keep_partitions, r
 from penstock.plan import nodes as n
 from penstock.state.api import State
 from penstock.state.equal_rows import strike_out
+from penstock.state.keys import words_column
 
 
 class _Difference:
@@ -58,10 +59,10 @@ class _Difference:
 
     def shown(self) -> tuple[pa.RecordBatch, list[Delta]]:
         """The rows of the input at the places, and with their values and weights."""
-        rows = self._rows.take(pa.array(self.places))
+        rows = self._rows.take(words_column(self.places))
         if not rows.num_rows:
             return rows, []
-        chosen = pa.array(self._chosen)
+        chosen = words_column(self._chosen)
         batch = self._functions.show(rows, [value.take(chosen) for value in self._values])
         if not self.back:
             return rows, [Delta(batch)]
@@ -164,10 +165,10 @@ class ChangingWindow(Operator):
     def _keep(self, rows: pa.RecordBatch, gained: Ints, fetched: int) -> None:
         """Rows are there so much more often; the first ones are those that were fetched."""
         lost = (gained[:fetched] < 0).nonzero()[0]
-        self._kept.rows.drop(rows.take(pa.array(lost)), lost, -gained[lost])
+        self._kept.rows.drop(rows.take(words_column(lost)), lost, -gained[lost])
         gained[lost] = 0
         new = gained.nonzero()[0]
-        self._kept.rows.insert(rows.take(pa.array(new)), gained[new])
+        self._kept.rows.insert(rows.take(words_column(new)), gained[new])
 
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         self._kept.pass_time(watermark_ms)
@@ -188,7 +189,7 @@ def _apart(
     turn = np.arange(len(origin)) - (most.cumsum() - most)[origin]
     is_after, is_before = turn < after[origin], turn < before[origin]
     sides = is_after.astype(np.int64) - is_before
-    return rows.take(pa.array(origin)), groups[origin], sides
+    return rows.take(words_column(origin)), groups[origin], sides
 
 
 def _repeated(

@@ -27,6 +27,7 @@ from penstock.ops.regroup import KeyedRows
 from penstock.ops.window_calls import RANKS, bind_window_call, ranks
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.keys import words_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class WindowFunctions:
         if not self._calls:
             return []
         parts = find_partitions(rows.groups, rows.keys)
-        ordered = batch.take(pa.array(rows.places)) if self._looks else batch
+        ordered = batch.take(words_column(rows.places)) if self._looks else batch
         return [evaluate(ordered, parts) for evaluate in self._calls]
 
     def show(self, rows: pa.RecordBatch, values: list[pa.Array]) -> pa.RecordBatch:

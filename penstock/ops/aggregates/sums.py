@@ -140,7 +140,9 @@ class _IntegerAverage(Accumulator):
         high = high + (low >> _BITS)
         total = high.astype(np.float64) * 2.0**32 + (low & _LOW).astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return pa.array(total / counted, mask=counted == 0)
+            means = total / counted
+        is_empty = counted == 0
+        return pa.array(means, mask=is_empty if is_empty.any() else None)
 
 
 class _DurationAverage(_IntegerSum):
