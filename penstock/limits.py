@@ -22,6 +22,8 @@ GROUP_ENTRIES_MAX: Final = 10_000
 SLICE_BYTES_MAX: Final = GROUP_BYTES_MAX + 4 * GROUP_ENTRIES_MAX
 #: Tags of one entry, and different tags in one group.
 ENTRY_TAGS_MAX: Final = 64
+#: Parts of a stream between stages: an entry has a tag for each that it holds rows of.
+VIRTUAL_NODES_MAX: Final = ENTRY_TAGS_MAX
 GROUP_TAGS_MAX: Final = 20_000
 TAG_BYTES_MAX: Final = 256
 PRODUCER_BYTES_MAX: Final = 200

@@ -43,7 +43,12 @@ def what_of(entry: Entry) -> str | None:
         marker = _marker_of(entry)
         if marker is None:
             return "a marker with bytes that cannot be read"
-        return f"commit {marker.number} of task {marker.task} by its instance {marker.instance}"
+        if marker.begins_a_task:
+            names = ", ".join(one.task for one in marker.origins)
+            return f"where task {marker.task} begins, with the state of {names}"
+        end = "" if marker.cut is None else ", where it ends for the next layout"
+        who = f"task {marker.task} by its instance {marker.instance}"
+        return f"commit {marker.number} of {who}{end}"
     task = task_of(entry)
     if task is not None and entry.kind in _WHAT:
         return _WHAT[entry.kind].format(task=task)
@@ -88,6 +93,8 @@ def marker_facts(entry: Entry) -> dict[str, Any] | None:
         "checkpoints": list(marker.checkpoints),
         "heard": {task: one.lsn for task, one in marker.heard.items()},
         "needs_from": marker.needs_from,
+        "cut": None if marker.cut is None else {"run": marker.cut[0], "layout": marker.cut[1]},
+        "origins": {one.task: one.lsn for one in marker.origins},
     }
 
 

@@ -40,6 +40,7 @@ from penstock.cli.query_facts import (
     now_ms,
     wait_for_end,
     wait_for_move,
+    wait_for_workers,
 )
 from penstock.cli.target import F, Target, target_options
 from penstock.errors import BadRequest, DeadlineExceeded, GuardFailed
@@ -47,8 +48,8 @@ from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, Kind, NewEntry, SetKey
 from penstock.plain_text import plain
-from penstock.protocol.names import control_tag, pulse_tag, query_key, run_key
-from penstock.runtime.control import Message, Move, Stop, encode_message
+from penstock.protocol.names import control_tag, layout_key, pulse_tag, query_key, run_key
+from penstock.runtime.control import Message, Move, Rescale, Stop, encode_message
 
 
 @click.group()
@@ -227,6 +228,40 @@ def _why_not_running(found: QueryFacts) -> str:
 
 @query.command()
 @click.argument("name")
+@click.option("--workers", type=click.IntRange(1, 1000), required=True, help="How many.")
+@_wait_option("rescaled")
+@target_options
+@json_option
+def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_json: bool) -> None:
+    """Run query NAME with another number of workers, without a restart.
+
+    Its driver starts or ends them. All tasks commit what they have, and tasks for so many workers
+    go on from there, with the state. Exit code 5 if it has not so many workers in time.
+
+    \b
+    Examples:
+      penstock query rescale hot --workers 4
+      penstock query rescale hot --workers 1 --json
+    """
+    with target.open() as client:
+        found = listen(client, find_query(client, name))
+        if found.state is not State.RUNNING:
+            raise BadRequest(f"nothing to rescale: {_why_not_running(found)}")
+        asked = _ask(client, name, Rescale(workers, _who()))
+        rescaled = wait_for_workers(client, name, workers, asked, wait_seconds)
+        if rescaled is None:
+            raise DeadlineExceeded(
+                f"query {name} was asked to run with {workers} workers (LSN {asked}) and does not "
+                f"within {wait_seconds:g} s: look at `penstock query status {name}`"
+            )
+    if as_json:
+        show_json(rescaled)
+    else:
+        echo(f"query {name} runs with {workers} workers and {rescaled['tasks']} tasks now")
+
+
+@query.command()
+@click.argument("name")
 @click.argument("task")
 @click.argument("worker")
 @_wait_option("moved")
@@ -293,7 +328,7 @@ def remove(name: str, target: Target, as_json: bool) -> None:
                     Guard(query_key(name), found.data),
                     Guard(run_key(name), None if run is None else run.data),
                 ],
-                sets=[SetKey(query_key(name), None)],
+                sets=[SetKey(query_key(name), None), SetKey(layout_key(name), None)],
             )
         except GuardFailed:
             raise BadRequest(f"query {name} was started or changed meanwhile: try again") from None
@@ -350,6 +385,7 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         *fields,
         ("run", progress["runId"]),
         ("workers", progress["workers"]),
+        *_layout(progress),
         *_cores(progress.get("cores")),
         ("rows in", f"{taken:,}, {_rate(found, 'processedRowsPerSecond')} rows/s"),
         ("rows out", f"{given:,}"),
@@ -359,6 +395,18 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         ("commit", _percentiles(progress["durationMs"]["commit"])),
         ("state size", f"{rows:,} rows, {bytes_text(size)}"),
         ("late rows", sum(one["numRowsDroppedByWatermark"] for one in states)),
+    ]
+
+
+def _layout(progress: dict[str, Any]) -> list[tuple[str, object]]:
+    """Of a query that was rescaled: its tasks, and how long they took to end for it."""
+    layout = progress.get("layout")
+    if layout is None:
+        return []
+    text = f"version {layout['version']}, {'+'.join(map(str, layout['tasks']))} tasks by stage"
+    rescaled = progress.get("rescaled")
+    return [
+        ("layout", text if rescaled is None else f"{text}, cut in {ms_text(rescaled['cutMs'])}")
     ]
 
 

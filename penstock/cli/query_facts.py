@@ -186,6 +186,19 @@ def wait_for_move(
     return None
 
 
+def wait_for_workers(
+    client: BlockingLog, name: str, workers: int, start: int, seconds: float
+) -> dict[str, Any] | None:
+    """How the query stands once so many run its tasks; None: not within so many seconds."""
+    for progress in _reports(client, name, start, seconds):
+        tasks = progress["tasks"].values()
+        is_running = all(task.get("is_running") for task in tasks)
+        if progress["workersWanted"] == progress["workers"] == workers and is_running:
+            version = progress.get("layout", {}).get("version", 0)
+            return {"name": name, "workers": workers, "tasks": len(tasks), "layout": version}
+    return None
+
+
 def _reports(
     client: BlockingLog, name: str, start: int, seconds: float
 ) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ class WatermarkOperator(Operator):
     def __init__(self, node: n.Watermark, state: State) -> None:
         self._index = node.child.schema.get_field_index(node.column)
         self._delay_ms = node.delay_ms
-        self._largest = state.value("largest_ms")
+        self._largest = state.value("largest_ms", is_largest=True)
         #: Of rows that are still on their way to the root.
         self._passing: int | None = None
 

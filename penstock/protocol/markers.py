@@ -24,6 +24,8 @@ VERSION: Final = 1
 #: Of markers that hold words about a source that several tasks share (shared_time.py): programs
 #: from before would take a time for theirs that is not theirs yet.
 VERSION_SHARED: Final = 2
+#: Of markers of a task that has predecessors: programs from before would begin without their state.
+VERSION_ORIGINS: Final = 3
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -50,6 +52,20 @@ class Range:
     @property
     def end(self) -> Lsn:
         return Lsn(self.first_lsn + self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A predecessor of a task, whose state is needed until the task has checkpoints of its own."""
+
+    task: str
+    #: Its last marker.
+    lsn: Lsn
+    #: The stages that ran in it, the last is its own; and its virtual nodes.
+    stages: tuple[int, ...]
+    nodes: frozenset[int]
+    #: Entries below it are not needed to build its state; None: it has none.
+    needs_from: Lsn | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,15 @@ class Marker:
     sources: dict[int, tuple[int | None, bool]] = field(default_factory=dict)
     #: When the oldest source entry of what it commits was appended; None: it commits none.
     origin_ms: int | None = None
+    #: The run and the layout whose cut it stands at: the task goes no further in them.
+    cut: tuple[int, int] | None = None
+    #: Where its state came from when the query was rescaled (runtime/succession.py).
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def begins_a_task(self) -> bool:
+        """Whether it is the one that predecessors left, which no instance wrote."""
+        return self.number == 0 and bool(self.origins)
 
     @property
     def needs_from(self) -> Lsn:
@@ -114,14 +139,23 @@ def encode_marker(marker: Marker, *, inline: int | None = None) -> bytes:
     """The bytes of a marker; of one beside so many entries, if that is told only now."""
     heard = {task: _encode_heard(word) for task, word in marker.heard.items()}
     is_shared = bool(marker.sources) or any(word.looked for word in marker.heard.values())
+    version = VERSION_SHARED if is_shared else VERSION
+    version = VERSION_ORIGINS if marker.origins else version
     more: dict[str, Any] = {}
     if marker.reread_from is not None:
         more["reread_from"] = marker.reread_from
+    if marker.cut is not None:
+        more["cut"] = marker.cut
+    if marker.origins:
+        more["origins"] = [
+            [one.task, one.lsn, one.stages, sum(1 << node for node in one.nodes), one.needs_from]
+            for one in marker.origins
+        ]
     if marker.sources:
         more["sources"] = {str(stage): told for stage, told in marker.sources.items()}
     return _ENCODER.encode(
         {
-            "version": VERSION_SHARED if is_shared else VERSION,
+            "version": version,
             "task": marker.task,
             "instance": marker.instance,
             "number": marker.number,
@@ -156,13 +190,27 @@ def _decode_heard(fields: Any) -> Heard:
     return replace(word, looked=Lsn(_count(looked)), ahead=steps)
 
 
+def _decode_cut(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    run, layout = value
+    return _count(run), _count(layout)
+
+
+def _decode_origin(fields: Any) -> Origin:
+    task, lsn, stages, bits, needs_from = fields
+    ids, bits = tuple(map(_count, stages)), _count(bits)
+    nodes = frozenset(node for node in range(bits.bit_length()) if bits >> node & 1)
+    return Origin(_typed(task, str), Lsn(_count(lsn)), ids, nodes, _lsn(needs_from))
+
+
 def decode_marker(payload: bytes) -> Marker:
     try:
         values: Any = json.loads(payload)
-        if values["version"] not in (VERSION, VERSION_SHARED):
+        if values["version"] not in (VERSION, VERSION_SHARED, VERSION_ORIGINS):
             raise BadFormat(
                 f"a marker of version {values['version']}, this program reads up to "
-                f"{VERSION_SHARED}: use a newer one"
+                f"{VERSION_ORIGINS}: use a newer one"
             )
         marker = Marker(
             task=_typed(values["task"], str),
@@ -186,6 +234,8 @@ def decode_marker(payload: bytes) -> Marker:
                 int(stage): (_optional(ms), _typed(idle, bool))
                 for stage, (ms, idle) in values.get("sources", {}).items()
             },
+            cut=_decode_cut(values.get("cut")),
+            origins=tuple(map(_decode_origin, values.get("origins", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadFormat(f"bytes that are no marker: {error}") from error

@@ -29,6 +29,7 @@ from penstock.errors import BadFormat, BadRequest
 
 QUERY_PREFIX: Final = "query/"
 RUN_PREFIX: Final = "run/"
+LAYOUT_PREFIX: Final = "layout/"
 #: Metadata: the query that was last registered as a writer of a stream, by the stream.
 WRITERS_PREFIX: Final = "writers/"
 #: Metadata: the last batch of a micro-batch query (batch_commit.py), by the query's id.
@@ -122,6 +123,11 @@ def query_key(query: str) -> str:
 def run_key(query: str) -> str:
     """Metadata: the instance of the coordinator that runs it; claims of tasks are guarded by it."""
     return RUN_PREFIX + query
+
+
+def layout_key(query: str) -> str:
+    """Metadata: which task has which virtual nodes (runtime/layout.py)."""
+    return LAYOUT_PREFIX + query
 
 
 def writers_key(stream: str) -> str:

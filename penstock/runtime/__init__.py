@@ -1,11 +1,15 @@
 """A query at work on the log. What decides is pure (spec to coordinator_core), the rest are shells.
 
 spec.py              what runs: stages, tasks, sources, settings
+layout.py            which task has which virtual nodes
+succession.py        from one layout to the next: where successors begin
+inheritance.py       the state of a successor, from its predecessors'
 inputs.py            rows that a task took in
 row_merge.py         rows of a shared source, put in order
 outputs.py           rows to entries, by who reads them
 dead_letters.py      rows that fail, set aside
 task_core.py         one task: entries in, one commit out
+checkpoints.py       which checkpoints markers name, and when the next is due
 commit.py            what a task captured, and how one append commits it
 commit_protocol.py   how a commit becomes durable and visible: the seam, and markers
 control.py           what coordinator and workers say to each other

@@ -44,6 +44,8 @@ class Cohort:
     lsn: Lsn
     #: By task.
     instances: Mapping[str, int]
+    #: The coordinator's instance.
+    run: int = 0
 
 
 class Appends(Protocol):

@@ -5,13 +5,15 @@
                  Ended     a task of mine has stopped by itself, and why
                  Yielded   a task of mine has stopped, as it was told to
                  Goodbye   I am going, all my tasks have stopped
-    coordinator  Assign    who runs what, as which instance, and who keeps copies; all of it, each
-                           time
+    coordinator  Assign    who runs what, as which instance, who keeps copies, and the layout; all
+                           of it, each time
                  Yield     commit what this task has done and stop it: it moves
                  Pulse     I am alive; the query stands like this
+                 Leave     this worker is wanted no more
                  Finish    stop after the commit that is on its way
     anybody      Stop      please stop the query
                  Move      please run this task in that worker
+                 Rescale   please run with so many workers
 
 Law: nothing rests on these being fast or read once: workers obey the newest Assign, and what a
 worker may write is decided by its task's claim alone.
@@ -87,6 +89,8 @@ class Assign:
     tasks: dict[str, list[Any]]
     #: By task: the workers that keep a copy of its state.
     standbys: dict[str, list[str]] = field(default_factory=dict)
+    #: Which tasks have which virtual nodes (layout.py); empty: as the query was registered.
+    layout: dict[str, Any] = field(default_factory=dict)
 
     def places(self) -> dict[str, Place]:
         return {
@@ -103,6 +107,13 @@ class Yield:
 @dataclass(frozen=True, slots=True)
 class Pulse:
     progress: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The worker stops and says goodbye; it has no tasks any more."""
+
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +137,26 @@ class Move:
     who: str = ""
 
 
-Message = Hello | Beat | Ended | Yielded | Goodbye | Assign | Yield | Pulse | Finish | Stop | Move
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """A request; the coordinator starts or ends workers, and changes the layout."""
+
+    workers: int
+    who: str = ""
+
+
+Message = (
+    Hello | Beat | Ended | Yielded | Goodbye | Assign | Yield | Pulse | Leave | Finish
+    | Stop | Move | Rescale
+)  # fmt: skip
 
 _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Beat, Ended, Yielded, Goodbye, Assign, Yield, Pulse, Finish, Stop, Move)
-}
+    for kind in (
+        Hello, Beat, Ended, Yielded, Goodbye, Assign, Yield, Pulse, Leave, Finish,
+        Stop, Move, Rescale,
+    )
+}  # fmt: skip
 
 
 _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "bool": bool}

@@ -4,6 +4,11 @@ Owns the run: it claims the query's name (an older driver's coordinator can anno
 then on, and claims of tasks are guarded by it), pulses, performs what the core decides, and makes
 progress reports. Everything here is for one event loop; coordinator_thread.py gives it a thread of
 the driver.
+
+It also rescales: the tasks of each stage, those that read sources first, are asked to end at one
+position, their cut; when all have, one guarded append retires them and says where their successors
+begin (succession.py). Before it nothing has happened, but for a pause; after it, whoever
+coordinates the query finds the next layout. Law (I13): the tasks of one layout alone write.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import (
@@ -32,13 +38,15 @@ from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.records import Entry, Guard, Kind, NewEntry, SetKey
 from penstock.plain_text import plain
-from penstock.protocol.markers import Marker, decode_marker
+from penstock.protocol.markers import Marker, decode_marker, encode_marker
 from penstock.protocol.names import (
     TaskId,
     control_tag,
     coordinator_producer,
     flush_tag,
+    layout_key,
     pulse_tag,
+    query_key,
     run_key,
 )
 from penstock.runtime.control import (
@@ -48,6 +56,7 @@ from penstock.runtime.control import (
     Message,
     Move,
     Pulse,
+    Rescale,
     decode_message,
     encode_message,
 )
@@ -62,8 +71,11 @@ from penstock.runtime.coordinator_core import (
 )
 from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.lag import Lag, measure_lag
+from penstock.runtime.layout import cut_payload, encode_layout, layout_bytes, read_layout
 from penstock.runtime.progress import Rates, make_progress, source_position
-from penstock.runtime.spec import QuerySpec, Settings
+from penstock.runtime.registry import decode_query, encode_query
+from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
+from penstock.runtime.succession import Last, levels, next_layout, succeed
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, close_within
 
@@ -76,6 +88,10 @@ PULSES_PER_TRIM = 240
 REPORTS_KEPT = 100
 #: Characters of an error in the last report of a run.
 EXCEPTION_MAX = 10_000
+#: How long workers that were asked for are waited for, before tasks are made for them.
+GATHER_SECONDS = 10.0
+#: No query has more workers.
+WORKERS_MAX = 1000
 #: How long workers may take to say goodbye.
 FINISH_SECONDS = 15.0
 
@@ -98,6 +114,7 @@ class Coordinator:
         workers: int,
         trims: bool,
         host: Host,
+        layout: bytes | None,
     ) -> None:
         self._log = log
         self.voice = voice
@@ -112,6 +129,18 @@ class Coordinator:
         self.core = CoordinatorCore(
             spec.task_ids, workers, restarts_together=together, replicas=spec.settings.replicas
         )
+        #: The layout as the log has it; None: it has none yet.
+        self._layout = layout
+        if spec.layout_now is not None:
+            self.core.layout = encode_layout(spec.layout_now, spec.version)
+        #: How many workers the layout should be for; None: it stays.
+        self._workers: int | None = None
+        self._asked_to_rescale = asyncio.Event()
+        #: The last time that the layout changed, for progress reports.
+        self._rescaled: dict[str, Any] | None = None
+        self._has_next_layout = asyncio.Event()
+        #: Tells whoever starts workers how many are wanted.
+        self.on_workers: Callable[[int], None] = _tell_nobody
         self._conductor = spec.settings.protocol.conductor(self)
         self.recent: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
         self.error: PenstockError | None = None
@@ -123,6 +152,7 @@ class Coordinator:
         self._goodbyes_from = Lsn(0)
         self._over = asyncio.Event()
         self._is_closing = False
+        self._is_replaced = False
 
     @classmethod
     async def open(
@@ -134,8 +164,12 @@ class Coordinator:
         workers: int,
         trims: bool,
         host: Host = THIS_PROCESS,
+        rescales: bool = False,
     ) -> Coordinator:
-        """Claim the query: whoever ran it so far has nothing to say from here on."""
+        """Claim the query: whoever ran it so far has nothing to say from here on.
+
+        `rescales`: whether its tasks become as many as so many workers should have.
+        """
         name, key = f"coordinator-{spec.name}", run_key(spec.name)
         log = await AsyncLog.connect(resolve, name=name, timeout=PATIENCE_SECONDS)
         try:
@@ -143,10 +177,17 @@ class Coordinator:
             run = str(voice.instance).encode()
             await voice.append([], sets=[SetKey(key, run)])
             heard_upto = (await log.bounds()).tail
-            return cls(
+            value = await log.get(layout_key(spec.name))  # nobody else changes it any more
+            layout = None if value is None else read_layout(value.data, spec.version)
+            spec = spec if layout is None else spec.under(layout)
+            made = cls(
                 log, voice, Guard(key, run), heard_upto, spec,
                 id=id, workers=workers, trims=trims, host=host,
+                layout=None if value is None else value.data,
             )  # fmt: skip
+            if rescales:
+                made.ask_to_rescale(workers)
+            return made
         except BaseException as error:
             await close_within(log, CLOSE_SECONDS)
             if isinstance(error, Exception):
@@ -168,6 +209,7 @@ class Coordinator:
             loops = [
                 asyncio.ensure_future(self._listen()),
                 asyncio.ensure_future(self._pulse()),
+                asyncio.ensure_future(self._rescale_when_asked()),
                 asyncio.ensure_future(self._over.wait()),
                 *(asyncio.ensure_future(loop) for loop in self._conductor.loops()),
             ]
@@ -177,7 +219,8 @@ class Coordinator:
             await asyncio.gather(*loops, return_exceptions=True)
             for loop in done:
                 loop.result()
-            await self._say_the_end()
+            if not self._is_replaced:  # else the workers are another run's: they say nothing
+                await self._say_the_end()
         finally:
             self._is_closing = True
             await close_within(self._log, CLOSE_SECONDS)
@@ -195,9 +238,11 @@ class Coordinator:
     async def _hear(self, entry: Entry) -> None:
         try:
             message = decode_message(entry.payload)
+            if isinstance(message, Rescale):
+                await self.rescale(message.workers)
             effects = [] if message is None else self.core.on_message(message)
             await self._conductor.hear(entry)
-        except BadFormat as error:
+        except (BadFormat, BadRequest) as error:
             logger.warning("query=%s lsn=%d ignored: %s", self.spec.name, entry.lsn, error)
             return
         await self._perform(effects)
@@ -310,6 +355,82 @@ class Coordinator:
                     elif isinstance(message, Beat):
                         self.core.on_message(message)  # the last of each is what it did
 
+    # -- rescaling
+
+    def ask_to_rescale(self, workers: int) -> None:
+        self._workers = workers
+        self._asked_to_rescale.set()
+
+    async def _rescale_when_asked(self) -> None:
+        while True:
+            await self._asked_to_rescale.wait()
+            self._asked_to_rescale.clear()
+            workers = self._workers
+            assert workers is not None
+            if rescaled_tasks(self.spec, workers) != self.spec.tasks:
+                await self._gather(workers)
+                began = asyncio.get_running_loop().time()
+                lasts = await self._cut()
+                await self._change_layout(workers, lasts)
+                ms = (asyncio.get_running_loop().time() - began) * 1000
+                self._rescaled = {"version": self.spec.layout.version, "cutMs": round(ms, 1)}
+            await self._perform(self.core.rescale(workers))
+
+    async def _gather(self, workers: int) -> None:
+        """Tasks run; and workers that were asked for are there, or do not come for now."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + GATHER_SECONDS
+        while not self.core.is_settled or (len(self.core.members) < workers and now() < deadline):
+            await asyncio.sleep(PULSE_SECONDS)
+
+    async def _cut(self) -> dict[TaskId, Last]:
+        """Let all tasks end where they are: no row is on its way from one to another."""
+        spec, lasts = self.spec, dict[TaskId, Last]()
+        cut = (self.voice.instance, spec.layout.version)
+        for stages in levels(spec):
+            tags = tuple(flush_tag(spec.name, spec.version, stage) for stage in stages)
+            cutting = NewEntry(cut_payload(spec.layout.version), tags, Kind.CONTROL)
+            asked = await self.voice.append([cutting])
+            tasks = {str(task): task for stage in stages for task in spec.tasks_of(stage)}
+            marker_tags = [task.marker_tag for task in tasks.values()]
+            async with self._log.tail(marker_tags, start=asked.first_lsn) as reader:
+                while not lasts.keys() >= set(tasks.values()):
+                    for entry in (await reader.__anext__()).entries:
+                        marker = decode_marker(entry.payload)
+                        if marker.cut == cut:
+                            lasts[tasks[marker.task]] = Last(entry.lsn, marker)
+        return lasts
+
+    async def _change_layout(self, workers: int, lasts: Mapping[TaskId, Last]) -> None:
+        """One append: from there on the next layout counts, or nothing has happened."""
+        spec = self.spec
+        trimmed = (await self._log.bounds()).trim_point
+        layout = next_layout(spec, rescaled_tasks(spec, workers), lasts, trimmed)
+        new = spec.under(layout)
+        entries = [
+            NewEntry(encode_marker(marker), (task.marker_tag,), Kind.MARKER)
+            for task, marker in succeed(spec, new, lasts).items()
+        ]
+        data = layout_bytes(layout, spec.version)
+        guards = [self._guard, Guard(layout_key(spec.name), self._layout)]
+        sets = [SetKey(layout_key(spec.name), data), *await self._note_rescaled()]
+        await self.voice.append(entries, guards=guards, sets=sets)
+        logger.info("query=%s has layout=%d tasks=%s", spec.name, layout.version, layout.tasks)
+        self.spec, self._layout = new, data
+        self.core.wanted = workers
+        self._has_next_layout.set()
+        self._has_next_layout = asyncio.Event()
+        await self._perform(self.core.succeed(new.task_ids, encode_layout(layout, spec.version)))
+
+    async def _note_rescaled(self) -> list[SetKey]:
+        """Programs that know of no layouts must not go on with this query."""
+        key = query_key(self.spec.name)
+        value = await self._log.get(key)
+        query = None if value is None else decode_query(self.spec.name, value.data)
+        if query is None or query.is_rescaled:
+            return []
+        return [SetKey(key, encode_query(replace(query, is_rescaled=True)))]
+
     # -- progress
 
     async def _report(self) -> dict[str, Any]:
@@ -337,7 +458,15 @@ class Coordinator:
         return progress
 
     def _tell_more(self) -> dict[str, Any]:
-        more: dict[str, Any] = {"members": _tell_members(self.core)}
+        more: dict[str, Any] = {
+            "members": _tell_members(self.core),
+            "workersWanted": self.core.wanted,
+        }
+        layout = self.spec.layout
+        if layout.version:
+            more["layout"] = {"version": layout.version, "tasks": list(layout.tasks)}
+        if self._rescaled is not None:
+            more["rescaled"] = self._rescaled
         if self.core.moves:
             more["moves"] = [_tell_move(self.core, moved) for moved in self.core.moves]
         if self.cores is not None:
@@ -392,16 +521,42 @@ class Coordinator:
             # Nobody waits for it; and without it, tasks would belong to nobody.
             if not self._is_closing:
                 self.error = self.error or _explain(self.spec.name, error)
+                self._is_replaced = isinstance(error, Fenced | GuardFailed)
                 self._over.set()
+
+    async def rescale(self, workers: int) -> None:
+        """Let the query run with so many workers; they are asked for, and tasks made for them."""
+        replicas = self.spec.settings.replicas
+        if not replicas < workers <= WORKERS_MAX:
+            raise BadRequest(
+                f"workers={workers} with replicas={replicas}: {replicas + 1} to {WORKERS_MAX} "
+                "allowed"
+            )
+        self.on_workers(workers)
+        if workers > self.core.wanted:
+            await self._perform(self.core.rescale(workers))
+        self.ask_to_rescale(workers)
 
     async def flush(self) -> None:
         """Returns when everything that was in the sources is processed, committed, visible."""
+        while True:
+            changing = asyncio.ensure_future(self._has_next_layout.wait())
+            flushing = asyncio.ensure_future(self._flush())
+            try:
+                both = {changing, flushing}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if flushing.done():
+                    return flushing.result()
+            finally:
+                changing.cancel()
+                flushing.cancel()
+
+    async def _flush(self) -> None:
         spec = self.spec
         for stage in [id for id in spec.running_stages for _ in range(_turns(spec, id))]:
-            count = spec.tasks[stage]
             tag = flush_tag(spec.name, spec.version, stage)
             asked = await self._log.append([NewEntry(b"", (tag,), Kind.CONTROL)])
-            waiting = {TaskId(spec.name, spec.version, stage, index) for index in range(count)}
+            waiting = set(spec.tasks_of(stage))
             tags = [task.marker_tag for task in sorted(waiting)]
             async with self._log.tail(tags, start=asked.first_lsn) as reader:
                 while waiting:
@@ -427,6 +582,10 @@ def _turns(spec: QuerySpec, stage: int) -> int:
     return 2 if spec.tells_looked(stage) else 1
 
 
+def _tell_nobody(workers: int) -> None:
+    """Workers are started elsewhere."""
+
+
 def _tell_members(core: CoordinatorCore) -> dict[str, dict[str, Any]]:
     """The workers that count as alive, by name."""
     members = sorted(core.members.values(), key=lambda member: member.slot)
@@ -440,7 +599,8 @@ def _tell_members(core: CoordinatorCore) -> dict[str, dict[str, Any]]:
 
 def _tell_move(core: CoordinatorCore, moved: Moved) -> dict[str, Any]:
     """`resumeMs`: how long its new instance took to begin; None: it has not said so yet."""
-    report = core.tasks[moved.task].report
+    state = core.tasks.get(moved.task)
+    report = {} if state is None else state.report
     is_here = report.get("instance") == moved.instance and report.get("is_running")
     return {
         "task": str(moved.task),

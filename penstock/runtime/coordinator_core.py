@@ -34,6 +34,7 @@ from penstock.runtime.control import (
     Finish,
     Goodbye,
     Hello,
+    Leave,
     Message,
     Move,
     Place,
@@ -141,8 +142,12 @@ class CoordinatorCore:
         restarts_together: bool = False,
         replicas: int = 0,
     ) -> None:
-        self._wanted = workers
+        self.wanted = workers
         self._replicas = replicas
+        #: Of the tasks, for the workers (layout.py); empty: as the query was registered.
+        self.layout: dict[str, Any] = {}
+        #: Workers that were told that they are wanted no more.
+        self._leaving: set[str] = set()
         #: Who keeps copies, as it was last announced.
         self.copies: Copies = {}
         #: The newest places that tasks got after another one, oldest first.
@@ -207,7 +212,9 @@ class CoordinatorCore:
             return []
         placed = self._desired()
         for task, instance in instances.items():
-            state = self.tasks[task]
+            state = self.tasks.get(task)
+            if state is None:
+                continue  # it has successors by now
             state.claiming = False
             worker = placed.get(task)
             state.place = None if worker is None else Place(worker, instance)
@@ -222,15 +229,16 @@ class CoordinatorCore:
     def on_committed(self, numbers: Mapping[TaskId, int]) -> None:
         """The numbers of these tasks' last markers: whoever wrote them did not run in vain."""
         for task, number in numbers.items():
-            state = self.tasks[task]
-            if number > state.commits:
+            state = self.tasks.get(task)
+            if state is not None and number > state.commits:
                 state.commits, state.futile = number, 0
 
     def on_counted(self, counts: Mapping[TaskId, Mapping[str, int]]) -> None:
         """What these tasks' last markers count: who wrote them may not have come to say so."""
         for task, counted in counts.items():
-            state = self.tasks[task]
-            state.report = {**state.report, **_never_less(state.report, counted)}
+            state = self.tasks.get(task)
+            if state is not None:
+                state.report = {**state.report, **_never_less(state.report, counted)}
 
     def on_job_lost(self, slot: int, attempts: int | None = None) -> list[Effect]:
         """Spark says that whatever ran in this slot has ended; or only attempts below a number.
@@ -250,6 +258,29 @@ class CoordinatorCore:
             for worker in lost:  # it is dead for sure: a beat that is still to be read says nothing
                 self._gone.pop(worker, None)
         return effects
+
+    def rescale(self, workers: int) -> list[Effect]:
+        """So many workers are wanted from now on: those of the first slots."""
+        self.wanted = workers
+        return self._place()
+
+    def succeed(self, tasks: Sequence[TaskId], layout: dict[str, Any]) -> list[Effect]:
+        """The tasks of the next layout, which have ended, or never ran, are to be placed."""
+        self.layout = layout
+        self.copies = {task: who for task, who in self.copies.items() if task in tasks}
+        self._by_hand = {task: who for task, who in self._by_hand.items() if task in tasks}
+        self.tasks = {task: _TaskState() for task in tasks}
+        return self._place()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all tasks have a place, and nobody moves."""
+        if self.is_over or not self._is_gathered or not self.members:
+            return False
+        return all(
+            one.place is not None and not one.claiming and one.target is None
+            for one in self.tasks.values()
+        )
 
     def finish(self) -> list[Effect]:
         """Tell the workers to stop."""
@@ -380,13 +411,12 @@ class CoordinatorCore:
         if self._gathering_since is None:
             return False
         slots = {member.slot for member in self.members.values()}
-        return len(slots) >= self._wanted or (
+        return len(slots) >= self.wanted or (
             self._pulses - self._gathering_since >= PULSES_GATHERING
         )
 
     def _desired(self) -> dict[TaskId, str]:
-        members = sorted(self.members.values(), key=lambda member: member.slot)
-        workers = [member.worker for member in members]
+        workers = [member.worker for member in self._staying()]
         previous = {
             task: state.place.worker
             for task, state in self.tasks.items()
@@ -400,6 +430,20 @@ class CoordinatorCore:
             if task in previous or worker in copies[task] or not copies[task]
         }
         return assign(list(self.tasks), workers, previous, copies=copies, by_hand=by_hand)
+
+    def _staying(self) -> list[Member]:
+        """The workers that tasks may run in: those of wanted slots, or all if there is none."""
+        members = sorted(self.members.values(), key=lambda member: member.slot)
+        return [member for member in members if member.slot < self.wanted] or members
+
+    def _let_go(self) -> list[Effect]:
+        """Workers that are wanted no more leave when nothing of a task is theirs."""
+        self._leaving &= self.members.keys()
+        busy = {state.place.worker for state in self.tasks.values() if state.place is not None}
+        staying = {member.worker for member in self._staying()}
+        free = [one for one in self.members if one not in busy | staying | self._leaving]
+        self._leaving |= {*free}
+        return [Announce(Leave(worker)) for worker in free]
 
     def _heirs(self, task: TaskId) -> list[str]:
         """Who a task goes to that runs nowhere: the worker that it yielded for; or those with a
@@ -442,6 +486,7 @@ class CoordinatorCore:
             self.tasks[task].claiming = True
         if moved:
             return [*effects, Claim(tuple(moved))]  # copies are placed when they are claimed
+        effects += self._let_go()
         return [*self._announce(), *effects] if self._place_copies() != self.copies else effects
 
     def _is_yielded_out(self, state: _TaskState) -> bool:
@@ -467,10 +512,7 @@ class CoordinatorCore:
         if not self._replicas:
             return {}
         placed = {t: state.place.worker for t, state in self.tasks.items() if state.place}
-        executors = {
-            member.worker: member.executor
-            for member in sorted(self.members.values(), key=lambda member: member.slot)
-        }
+        executors = {member.worker: member.executor for member in self._staying()}
         sizes = {t: int(state.report.get("state_bytes", 0)) for t, state in self.tasks.items()}
         targets = {task: self.tasks[task].target for task in placed}
         # The copies that are there stay until the one that it moves to is there, too.
@@ -496,7 +538,7 @@ class CoordinatorCore:
             if state.place is not None
         }
         standbys = {str(task): list(workers) for task, workers in self.copies.items() if workers}
-        return [Announce(Assign(self._number, tasks, standbys))]
+        return [Announce(Assign(self._number, tasks, standbys, self.layout))]
 
     def check(self) -> None:
         """Every invariant that can be said of one moment."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ class CoordinatorThread:
         async def coordinate() -> None:
             try:
                 coordinator = await Coordinator.open(
-                    address.resolve(), spec, id=id, workers=workers, trims=trims
+                    address.resolve(), spec, id=id, workers=workers, trims=trims, rescales=True
                 )
             except BaseException as error:
                 opened.set_exception(error)
@@ -63,6 +63,15 @@ class CoordinatorThread:
     @property
     def error(self) -> PenstockError | None:
         return self._coordinator.error
+
+    @property
+    def spec(self) -> QuerySpec:
+        """With the layout of now."""
+        return self._coordinator.spec
+
+    def when_rescaled(self, resize: Callable[[int], None]) -> None:
+        """What starts and ends workers, told how many are wanted from then on."""
+        self._coordinator.on_workers = resize
 
     @property
     def run_id(self) -> str:
@@ -101,6 +110,10 @@ class CoordinatorThread:
     def move(self, task: TaskId, worker: str) -> Future[None]:
         """Done when the move was asked for."""
         return self._submit(self._coordinator.move(task, worker))
+
+    def rescale(self, workers: int) -> Future[None]:
+        """Done when it was asked for."""
+        return self._submit(self._coordinator.rescale(workers))
 
     def flush(self) -> Future[None]:
         """Done when everything that was in the sources now is processed, committed, visible."""

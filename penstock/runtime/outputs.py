@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import TooLarge
@@ -26,6 +27,7 @@ from penstock.ops.payloads import encode_delta, encode_placed
 from penstock.plan.stages import Stage
 from penstock.protocol.names import keyed_tag, node_tag
 from penstock.runtime.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_rows
+from penstock.runtime.layout import Share
 from penstock.runtime.row_merge import Places
 from penstock.runtime.spec import QuerySpec
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
@@ -46,6 +48,13 @@ def result_schema(schema: pa.Schema, *, changing: bool) -> pa.Schema:
     )
 
 
+def _owners(readers: Sequence[Share]) -> npt.NDArray[np.int64]:
+    owners = np.zeros(VIRTUAL_NODES, np.int64)
+    for rank, share in enumerate(readers):
+        owners[sorted(share.nodes)] = rank
+    return owners
+
+
 class Outputs:
     """Rows that wait for the next commit."""
 
@@ -61,7 +70,8 @@ class Outputs:
         self.rows = 0
         self.bytes = 0
         self._keys = [compile_expr(key, stage.root.schema) for key in stage.keys or ()]
-        self._owners = 1 if stage.keys is None else spec.readers(stage.id)
+        #: By virtual node, which of the tasks that read it has it.
+        self._owners = _owners(() if stage.keys is None else spec.reading(stage.id))
         self._tags = [
             node_tag(spec.name, spec.version, stage.id, node) for node in range(VIRTUAL_NODES)
         ]
@@ -132,12 +142,13 @@ class Outputs:
     def _keyed(self, delta: Delta, places: Places | None = None) -> list[NewEntry]:
         values = [as_array(key(delta.batch), len(delta)) for key in self._keys]
         nodes = virtual_nodes(hash_columns(values, len(delta)))
-        present = np.flatnonzero(np.bincount(nodes)).tolist()
+        present = np.flatnonzero(np.bincount(nodes))
+        owners = self._owners[present]
         entries: list[NewEntry] = []
-        for owner in sorted({node % self._owners for node in present}):
-            tags = tuple(self._tags[node] for node in present if node % self._owners == owner)
+        for owner in np.unique(owners).tolist():
+            tags = tuple(self._tags[node] for node in present[owners == owner].tolist())
             whole = len(tags) == len(present)
-            mask = nodes % self._owners == owner
+            mask = self._owners[nodes] == owner
             part = delta if whole else delta.where(mask)
             entries += self._encode(part, tags, None if places is None else places[mask])
         return entries

@@ -23,6 +23,9 @@ FORMAT: Final = 1
 FORMAT_PROTOCOL: Final = 2
 #: Of queries whose tasks share sources: programs from before would tell time and order otherwise.
 FORMAT_SHARED: Final = 3
+#: Of queries that were rescaled: programs from before would run the tasks that they had before.
+FORMAT_RESCALED: Final = 4
+_FORMATS: Final = (FORMAT, FORMAT_PROTOCOL, FORMAT_SHARED, FORMAT_RESCALED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class RegisteredQuery:
     to: str
     #: Where each source stream was begun.
     starts: dict[str, int]
-    #: Tasks per stage; they stay when the query is started again with other workers.
+    #: Tasks per stage when it was registered; once it was rescaled, its layout counts (layout.py).
     tasks: list[int]
     created_ms: int
     #: Where checkpoints go; None: nowhere.
@@ -49,6 +52,7 @@ class RegisteredQuery:
     #: Whether its tasks share sources by lanes, and tell time and order together. One that was
     #: registered before there was such a thing goes on as it was.
     shares_sources: bool = False
+    is_rescaled: bool = False
     #: Where results of earlier versions are, if elsewhere.
     former_to: list[str] = field(default_factory=list)
 
@@ -61,13 +65,14 @@ class RegisteredQuery:
 def encode_query(query: RegisteredQuery) -> bytes:
     format = FORMAT if query.protocol == "marker" else FORMAT_PROTOCOL
     format = FORMAT_SHARED if query.shares_sources else format
+    format = FORMAT_RESCALED if query.is_rescaled else format
     return json.dumps({"format": format, **asdict(query)}).encode()
 
 
 def decode_query(name: str, data: bytes) -> RegisteredQuery:
     try:
         values: Any = json.loads(data)
-        if values.pop("format") not in (FORMAT, FORMAT_PROTOCOL, FORMAT_SHARED):
+        if values.pop("format") not in _FORMATS:
             raise BadFormat(f"query {name} was registered by a newer program: use that one")
         names = {field.name for field in fields(RegisteredQuery)}
         query = RegisteredQuery(**{key: value for key, value in values.items() if key in names})
@@ -98,7 +103,7 @@ def _is_typed(query: RegisteredQuery) -> bool:
     if query.checkpoints is not None:
         texts.append(query.checkpoints)
     counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)
-    flags: tuple[object, ...] = (query.shares_sources,)
+    flags: tuple[object, ...] = (query.shares_sources, query.is_rescaled)
     typed = all(type(text) is str for text in texts) and all(type(one) is bool for one in flags)
     return typed and all(type(count) is int and count >= 0 for count in counts)
 

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.errors import BadFormat, Trimmed
+from penstock.ids import Lsn
 from penstock.log.records import Entry
 from penstock.ops.api import Delta, batch_of
 from penstock.protocol.markers import decode_marker
+from penstock.protocol.names import TaskId, layout_key
+from penstock.runtime.layout import first_layout, read_layout
 from penstock.runtime.spec import QuerySpec
 from penstock.stream.batches import decode_batch
 from penstock.stream.positions import EARLIEST
@@ -46,14 +49,14 @@ def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
 
 def _own_batches(log: Log, spec: QuerySpec) -> Iterator[pa.RecordBatch]:
     stream = log.stream(spec.to)
-    own = {task.producer for task in spec.task_ids}
+    own = f"@{spec.name}.{spec.version}/"  # tasks of all layouts
     start, end = stream.resolve(EARLIEST), log.bounds().tail
     tail = CommittedTail(log.client, [stream_tag(spec.to)], start=start, end=end)
     try:
         while (counted := tail.next(None)) is not None:
             for _, entries in counted:
                 for entry in entries:
-                    if entry.producer in own:
+                    if entry.producer.startswith(own):
                         yield _decode(entry, stream)
     finally:
         tail.close()
@@ -75,18 +78,29 @@ def _check_whole(log: Log, spec: QuerySpec) -> None:
     bounds = log.bounds()
     if not bounds.trim_point:
         return
-    for task in spec.task_ids:
-        if task.stage != len(spec.tasks) - 1:
-            continue
+    last = len(spec.tasks) - 1
+    value = log.client.get(layout_key(spec.name))
+    found = None if value is None else read_layout(value.data, spec.version)
+    layout = found or first_layout(spec.tasks)
+    retired = [one for one in layout.retired if one.stage == last]
+    is_cut = any(one.rows_out and one.lsn < bounds.trim_point for one in retired)
+    if layout.is_result_cut or is_cut:
+        raise _trimmed(spec, bounds.trim_point)
+    indexes = [*(one.index for one in retired), *(share.index for share in layout.stages[last])]
+    for task in [TaskId(spec.name, spec.version, last, index) for index in indexes]:
         start, end = bounds.trim_point, bounds.tail
         with log.client.tail([task.marker_tag], start=start, end=end) as reader:
             first = next((entry for batch in reader for entry in batch.entries), None)
         marker = None if first is None else decode_marker(first.payload)
-        if marker is None or first is None or not marker.rows_out:
+        if marker is None or first is None or not marker.rows_out or marker.begins_a_task:
             continue
         below = min([first.lsn - marker.inline, *(named.first_lsn for named in marker.ranges)])
         if marker.number > 0 or below < start:
-            raise Trimmed(
-                f"the first rows of query {spec.name}'s result were trimmed with the log, below "
-                f'LSN {start}: read what is left with log.stream("{spec.to}").read()'
-            )
+            raise _trimmed(spec, start)
+
+
+def _trimmed(spec: QuerySpec, start: Lsn) -> Trimmed:
+    return Trimmed(
+        f"the first rows of query {spec.name}'s result were trimmed with the log, below "
+        f'LSN {start}: read what is left with log.stream("{spec.to}").read()'
+    )

@@ -1,14 +1,14 @@
 """What runs: a query with everything that its tasks must agree on, shipped to every worker.
 
-Owns how many tasks a stage has, and which virtual nodes and lanes each owns. Law: for every stage,
-each virtual node belongs to one task; each source entry is taken in by one task of a stage that
-reads it.
+Owns how many tasks a stage gets; which virtual nodes and lanes each has, its layout says
+(layout.py). Law: for every stage, each virtual node belongs to one task; each source entry is taken
+in by one task of a stage that reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from penstock.plan.row_order import stages_in_order
 from penstock.plan.stages import Query, Stage, sits_where_needed
 from penstock.protocol.names import TaskId, naming_tag
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
+from penstock.runtime.layout import Layout, Share, first_layout
 from penstock.state.keys import VIRTUAL_NODES
 from penstock.stream.lanes import Lanes, lane_tag
 from penstock.stream.registration import stream_tag
@@ -78,14 +79,25 @@ class QuerySpec:
     shares_sources: bool = True
     #: Of the streams that it writes; one that is not here has a single lane.
     lanes: Mapping[str, Lanes] = field(default_factory=dict)
+    #: None: as it was registered.
+    layout_now: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return self.layout_now or first_layout(self.tasks)
+
+    def under(self, layout: Layout) -> QuerySpec:
+        """The same query with other tasks."""
+        return replace(self, tasks=layout.tasks, layout_now=layout)
 
     @property
     def task_ids(self) -> tuple[TaskId, ...]:
-        return tuple(
-            TaskId(self.name, self.version, stage, index)
-            for stage, count in enumerate(self.tasks)
-            for index in range(count)
-        )
+        stages = range(len(self.tasks))
+        return tuple(task for stage in stages for task in self.tasks_of(stage))
+
+    def tasks_of(self, stage: int) -> tuple[TaskId, ...]:
+        shares = self.layout.stages[stage]
+        return tuple(TaskId(self.name, self.version, stage, share.index) for share in shares)
 
     @property
     def running_stages(self) -> tuple[int, ...]:
@@ -106,20 +118,30 @@ class QuerySpec:
 
     def owned(self, task: TaskId) -> frozenset[int]:
         """The virtual nodes of a task, in every keyed stream that its stage reads."""
-        return frozenset(range(task.index, VIRTUAL_NODES, self.tasks[task.stage]))
+        return self.layout.share(task.stage, task.index).nodes
+
+    def holds(self, task: TaskId) -> frozenset[int]:
+        """The virtual nodes that its state may have rows of.
+
+        Where stages run together because of the lanes of their source, rows are placed by the key
+        of the source, which may be a part of the key that they are kept under.
+        """
+        is_together = len(self.running(task.stage)) > 1
+        return frozenset(range(VIRTUAL_NODES)) if is_together else self.owned(task)
 
     def source_tags(self, task: TaskId, stream: str) -> tuple[str, ...]:
         """What a task reads of a source: its lanes, or all if there are none to share."""
         if not self._in_lanes(task, stream):
             return (stream_tag(stream),)
-        lanes = Lanes(stream, self.sources[stream].lanes)
-        own = lanes.of_task(task.index, self.tasks[task.stage])
+        own = Lanes(stream, self.sources[stream].lanes).of_nodes(self.owned(task))
         return (*(lane_tag(stream, lane) for lane in own), naming_tag(stream))
 
     def takes(self, task: TaskId, stream: str, lsn: int) -> bool:
         """Whether the task takes in a source entry that it reads."""
-        tasks = self.tasks[task.stage]
-        return self._in_lanes(task, stream) or share_of(lsn, tasks) == task.index
+        if self._in_lanes(task, stream):
+            return True
+        rank = self.layout.rank(task.stage, task.index)
+        return share_of(lsn, self.tasks[task.stage]) == rank
 
     def _in_lanes(self, task: TaskId, stream: str) -> bool:
         """Whether the task reads lanes of its own: or else all, and takes its share by LSN."""
@@ -159,15 +181,23 @@ class QuerySpec:
 
     def readers(self, stage: int) -> int:
         """How many tasks share the virtual nodes of the keyed stream that a stage writes."""
+        return len(self.reading(stage))
+
+    def reading(self, stage: int) -> tuple[Share, ...]:
+        """Those tasks."""
         readers = readers_of(self.query, stage)
         assert readers, f"nobody reads stage {stage}"
-        return self.tasks_at(min(readers))
+        return self.shares_at(min(readers))
 
-    def tasks_at(self, stage: int) -> int:
-        """Tasks of the stage, or of the one in whose tasks it runs."""
+    def shares_at(self, stage: int) -> tuple[Share, ...]:
+        """The tasks of the stage, or of the one in whose tasks it runs."""
+        return self.layout.stages[self.home_of(stage)]
+
+    def home_of(self, stage: int) -> int:
+        """The stage in whose tasks it runs; most run in their own."""
         while self.tasks[stage] == 0:
             stage = min(readers_of(self.query, stage))
-        return self.tasks[stage]
+        return stage
 
 
 def count_tasks(
@@ -219,6 +249,24 @@ def join_stages(
             if alone or (at == readers and _reads_its_lanes(query, id, min(at), tasks[id], lanes)):
                 homes[id] = min(at)
     return tuple(count if homes[id] == id else 0 for id, count in enumerate(tasks))
+
+
+def rescaled_tasks(spec: QuerySpec, workers: int) -> tuple[int, ...]:
+    """The tasks that the query gets with so many workers.
+
+    Stages that have tasks of their own keep some, and stages that run together are set apart when
+    their tasks become others: rows and state go by virtual node then, wherever they were. What
+    cannot be taken over stays as it is: of other commit protocols, and of queries from before tasks
+    shared sources.
+    """
+    if spec.settings.protocol.name != MARKERS.name or not spec.shares_sources:
+        return spec.tasks
+    lanes = {name: source.lanes for name, source in spec.sources.items()}
+    counts = count_tasks(spec.query, workers, lanes, spec.settings.protocol)
+    return tuple(
+        0 if was == 0 and spec.tasks[(home := spec.home_of(id))] == counts[home] else counts[id]
+        for id, was in enumerate(spec.tasks)
+    )
 
 
 def _reads_its_lanes(

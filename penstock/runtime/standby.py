@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.errors import Damaged, PenstockError, StaleInstance
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Kind
-from penstock.protocol.markers import Marker, decode_marker
+from penstock.protocol.markers import Marker, Origin, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
+from penstock.runtime.inheritance import Predecessor, inherited
 from penstock.runtime.task_core import TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.changelog import decode_changes
@@ -41,13 +43,16 @@ READY_SECONDS = 1.0
 #: How long a task waits for its standby before it goes to the store instead.
 REACH_SECONDS = 10.0
 
+#: A task's core, or what an heir needs of a predecessor.
+T = TypeVar("T", TaskCore, Predecessor)
 
-class StateCopy:
+
+class StateCopy(Generic[T]):
     """The state of a task in a core that has not begun. Used once: restored, or followed."""
 
-    def __init__(self, log: AsyncLog, core: TaskCore, store: CheckpointStore | None) -> None:
+    def __init__(self, log: AsyncLog, core: T, store: CheckpointStore | None) -> None:
         self._log = log
-        self.core = core
+        self.core: T = core
         self._store = store
         self._fold = ChangeFold()
         #: The last marker that was reached.
@@ -55,11 +60,32 @@ class StateCopy:
 
     async def restore(self, last: Entry) -> None:
         """Up to the task's last marker."""
-        base = await self.load(decode_marker(last.payload))
+        base = await self.base(decode_marker(last.payload))
         await self.follow(base, end=Lsn(last.lsn + 1))
         if self.reached is None:
             # Even the last marker was trimmed since we read it: a later instance has gone on.
             raise StaleInstance(f"task {self.core.task} has a successor of this instance")
+
+    async def base(self, marker: Marker | None) -> Lsn | None:
+        """What changes are applied to: a checkpoint, or what predecessors left, or nothing."""
+        base = await self.load(marker)
+        if base is None and marker is not None and marker.origins:
+            await self._inherit(marker.origins)
+        return base
+
+    async def _inherit(self, origins: Sequence[Origin]) -> None:
+        found: list[Predecessor] = []
+        for origin in origins:
+            if origin.needs_from is None:
+                continue
+            one = self.core.predecessor(origin)
+            tags, start = [one.task.marker_tag], origin.lsn
+            (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
+            await StateCopy(self._log, one, self._store).restore(last)
+            found.append(one)
+        await self._apply_in_turns(
+            inherited(self.core.state, self.core.stages, found), inherits=True
+        )
 
     async def load(self, marker: Marker | None) -> Lsn | None:
         """The marker at which the newest readable checkpoint was taken, and its state applied."""
@@ -68,7 +94,8 @@ class StateCopy:
             try:
                 assert self._store is not None
                 reference = CheckpointRef.from_json(json)
-                changes = await asyncio.to_thread(self._store.read, reference)
+                read = partial(self._store.read, reference, nodes=self.core.wanted)
+                changes = await asyncio.to_thread(read)
             except Damaged as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self.core.task, error)
                 continue
@@ -77,12 +104,16 @@ class StateCopy:
             return self.reached
         return None
 
-    async def _apply_in_turns(self, changes: Sequence[Change]) -> None:
-        """Other tasks of the process go on meanwhile: a large state takes seconds."""
+    async def _apply_in_turns(self, changes: Iterable[Change], *, inherits: bool = False) -> None:
+        """Other tasks of the process go on meanwhile: a large state takes seconds.
+
+        What is inherited is in no checkpoint of the task yet.
+        """
         for change in changes:
             for first in range(0, max(1, change.rows.num_rows), ROWS_AT_ONCE):
                 piece = change.rows.slice(first, ROWS_AT_ONCE)
-                self.core.restored([Change(change.name, change.kind, piece)], 0)
+                size = piece.nbytes if inherits else 0
+                self.core.restored([Change(change.name, change.kind, piece)], size)
                 await asyncio.sleep(0)
 
     async def follow(
@@ -126,11 +157,13 @@ class StateCopy:
 class Standby:
     """Stays beside a task that runs elsewhere, until `take` or `close`."""
 
-    def __init__(self, log: AsyncLog, task: TaskId, make_copy: Callable[[], StateCopy]) -> None:
+    def __init__(
+        self, log: AsyncLog, task: TaskId, make_copy: Callable[[], StateCopy[TaskCore]]
+    ) -> None:
         self._log = log
         self._task = task
         self._make_copy = make_copy
-        self._copy: StateCopy | None = None
+        self._copy: StateCopy[TaskCore] | None = None
         self._stepped = asyncio.Event()
         #: Since when it catches up with what was committed then; None: it has.
         self._behind_since: float | None = asyncio.get_running_loop().time()
@@ -151,7 +184,7 @@ class Standby:
                 marker = None if last is None else decode_marker(last.payload)
                 if marker is not None:
                     check_marker(marker, self._task)
-                base = await self._copy.load(marker)
+                base = await self._copy.base(marker)
                 await self._copy.follow(base, on_step=self._stepped.set)
             except (PenstockError, OSError) as error:
                 logger.info("task=%s standby begins anew: %s", self._task, error)

@@ -120,7 +120,9 @@ class Task:
             raise
 
     def _make_core(self) -> TaskCore:
-        return TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
+        core = TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
+        core.run = None if self.cohort is None else self.cohort.run
+        return core
 
     async def run(self) -> None:
         """Until `drain` has been obeyed, or an error."""
@@ -129,7 +131,8 @@ class Task:
             while True:
                 try:
                     await self._resume(careful_upto)
-                    await self._run_loops()
+                    if not self.core.is_cut:
+                        await self._run_loops()
                     return
                 except Poisoned as poison:
                     if not self._can_bury(poison, careful_upto):
@@ -194,7 +197,7 @@ class Task:
         core = None if standby is None else await standby.take(last)
         self.is_from_standby = core is not None
         if core is not None:
-            core.instance = self.instance
+            core.instance, core.run = self.instance, self.core.run
             self.core = core
         else:
             await StateCopy(self.log, self.core, self._store).restore(last)
@@ -245,6 +248,10 @@ class Task:
                         await self._fetch(counted)
                     if self._committer.admits(entry, counted):
                         core.take(entry, counted)
+                    if core.is_cut:
+                        core.work()
+                        self.drain()
+                        await asyncio.Event().wait()
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
                     continue

@@ -15,7 +15,7 @@ commit that fails ends the instance: nothing of it is kept, the next one resumes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,12 +32,15 @@ from penstock.ops.payloads import decode_delta, decode_placed
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
 from penstock.protocol.committed import Counted, Marked, ranked
-from penstock.protocol.markers import Heard, Marker
+from penstock.protocol.markers import Heard, Marker, Origin
 from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag, parse_task
 from penstock.protocol.shared_time import hear, looked_by_all, settle, time_of
+from penstock.runtime.checkpoints import Checkpoints
 from penstock.runtime.commit import Commit
 from penstock.runtime.dead_letters import DeadLetter, letter_of_entry, letter_of_row
+from penstock.runtime.inheritance import Predecessor
 from penstock.runtime.inputs import Arrival, Arrivals, SourceReader
+from penstock.runtime.layout import cut_payload
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.row_merge import RowMerge, place_of
 from penstock.runtime.spec import QuerySpec
@@ -50,9 +53,6 @@ from penstock.state.memory import MemoryState
 ROWS_AT_ONCE = 16_384
 #: Bytes of results at which a task takes nothing more in before it has committed.
 PENDING_BYTES_MAX = 2 * 1024 * 1024
-#: Bytes of changes since the last checkpoint before the next is worth its while: they are replayed
-#: at about 8 MB/s, so this many cost a restart less than its other steps.
-CHECKPOINT_BYTES_MIN = 256 * 1024
 
 
 #: What time it is at every input, which have stepped aside, and at the sources of stages within.
@@ -110,6 +110,10 @@ class TaskCore:
         self.spec = spec
         self.task = task
         self.instance = instance
+        #: Whose cuts count: the instance of the coordinator that assigned it; None: nobody's.
+        self.run: int | None = None
+        #: Whether it has come to a cut (succession.py); and whether the commit there was captured.
+        self.is_cut = self._is_last_captured = False
         self._now_ms = now_ms
         self.stage = spec.query.stages[task.stage]
         #: The stages that run here; the last of them is the task's own.
@@ -119,14 +123,10 @@ class TaskCore:
         self.stats = Stats()
         #: What rows that are set aside are told to come from.
         self._working_on: tuple[str, Lsn] = ("", Lsn(0))
+        on_bad = self._bury_row if self._buries else None
         self._pipeline = Chain(
-            self._stages,
-            self.state,
-            spec.statics,
-            self._late,
-            now_ms,
-            self._bury_row if self._buries else None,
-        )
+            self._stages, self.state, spec.statics, self._late, now_ms, on_bad
+        )  # fmt: skip
         self._is_placed = spec.orders(task.stage)
         self._outputs = Outputs(spec, self.stage, first_turn=task.index)
         self._sources = SourceReader()
@@ -154,10 +154,8 @@ class TaskCore:
         self._heard: dict[str, Heard] = {}
         self._number = self._rows_in = self._rows_out = 0
         self._told: Told | None = None
-        self._checkpoints: tuple[dict[str, object], ...] = ()
+        self._checkpoints = Checkpoints(spec.settings)
         self._has_state = False
-        self._change_bytes = self._checkpoint_bytes = self._checkpoint_due_ms = 0
-        self._passed_checkpoint: int | None = None
         self._last_row_ms: dict[int, int] = {}
         #: When the operators were last told the time, and what.
         self._advanced: tuple[int, Times] = (0, ({}, frozenset(), {}))
@@ -191,7 +189,7 @@ class TaskCore:
                 tag = node_tag(name, version, leaf.stage, node)
                 self._leaves.setdefault(tag, []).append(place)
 
-        peers = [task for task in self.spec.task_ids if task.stage == self.task.stage]
+        peers = self.spec.tasks_of(self.task.stage)
         if self._within:
             self._peer_tags = frozenset(task.marker_tag for task in peers)
         elif self.spec.tells_looked(self.task.stage) and self.stage.keys is not None:
@@ -239,7 +237,7 @@ class TaskCore:
     def begin(self, marker: Marker | None, *, careful_upto: Lsn | None = None) -> None:
         """Go on after the task's last marker, whose state was applied; None: for the first time."""
         now = self._now_ms()
-        self._checkpoint_due_ms = now + self.spec.settings.checkpoint_interval_ms
+        self._checkpoints.begin(marker, now)
         self._last_row_ms = {place: now for place, _ in enumerate(self._inputs)}
         self._careful_upto = careful_upto
         self.state.forget_log()  # what was restored is no change of ours
@@ -254,20 +252,25 @@ class TaskCore:
             self._number = marker.number + 1
             self._rows_in, self._rows_out = marker.rows_in, marker.rows_out
             self._told = (marker.watermark_ms, marker.is_idle, marker.sources)
-            self._checkpoints = marker.checkpoints
-            self._checkpoint_bytes = sum(int(newest["bytes"]) for newest in marker.checkpoints[:1])
             self._has_state = marker.has_state
             self._merges = {place: RowMerge(self._looked(place)) for place in self._merges}
+            self.is_cut = marker.cut is not None and marker.cut == self._cut
         held_from = None if marker is None else marker.reread_from
         self._begun_at = self._next.position
         self._read_from = self._begun_at if held_from is None else held_from
         self._is_rereading = held_from is not None
         self._advance()
 
+    @property
+    def _cut(self) -> tuple[int, int] | None:
+        """What a marker says that stands at a cut."""
+        return None if self.run is None else (self.run, self.spec.layout.version)
+
     # -- input
 
     def take(self, entry: Entry, counted: Counted) -> None:
         """An entry under one of the tags, and what counts at its place (protocol/committed.py)."""
+        assert not self.is_cut, f"{entry.lsn} is beyond the cut"
         if entry.lsn < self._next.position:
             self._take_again(entry, counted)
             return
@@ -306,6 +309,8 @@ class TaskCore:
             # Of the kinds that are no input, only a request to commit up to here has our tag.
             self._next.is_due = True
             self._next.is_asked = True
+            if entry.payload == cut_payload(self.spec.layout.version):
+                self.is_cut = entry.instance == self.run
         self._is_whole = True
 
     def _hear(self, marker: Marker, lsn: Lsn) -> None:
@@ -617,8 +622,9 @@ class TaskCore:
     def _tasks_of(self, stage: int) -> list[str]:
         names = self._task_names.get(stage)
         if names is None:
-            tasks = range(self.spec.tasks_at(stage))
-            names = [str(TaskId(self.spec.name, self.spec.version, stage, i)) for i in tasks]
+            name, version = self.spec.name, self.spec.version
+            shares = self.spec.shares_at(stage)
+            names = [str(TaskId(name, version, stage, share.index)) for share in shares]
             self._task_names[stage] = names
         return names
 
@@ -646,7 +652,7 @@ class TaskCore:
     @property
     def has_work(self) -> bool:
         """Whether a commit would say anything new."""
-        if not self._is_whole:
+        if not self._is_whole or self._is_last_captured:
             return False
         return self._next.is_due or self._outputs.rows > 0 or self._tell() != self._told
 
@@ -704,18 +710,21 @@ class TaskCore:
             is_idle=told[1],
             sources=told[2],
             heard=dict(self._heard),
-            checkpoints=self._checkpoints,
+            checkpoints=self._checkpoints.named,
             has_state=self._has_state,
             rows_in=self._rows_in,
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
             reread_from=min(held, default=None),
+            cut=self._cut if self.is_cut else None,
+            origins=self._checkpoints.origins,
         )
         self._number += 1
+        self._is_last_captured = self.is_cut
         is_news = told != self._told
         self._told = told
         self._committed_position = position
-        self._change_bytes += sum(len(entry.payload) for entry in changes)
+        self._checkpoints.changed(sum(len(entry.payload) for entry in changes))
         return Commit(
             data=tuple(data),
             changes=tuple(changes),
@@ -723,7 +732,7 @@ class TaskCore:
             tags=(self.task.marker_tag, *tags),
             is_asked=done.is_asked,
             tells_time=is_news,
-            frozen=self._freeze(),
+            frozen=self.state.freeze() if self._checkpoints.is_due(self._now_ms()) else None,
         )
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
@@ -733,58 +742,44 @@ class TaskCore:
 
     # -- checkpoints
 
-    def _freeze(self) -> tuple[Change, ...] | None:
-        settings = self.spec.settings
-        now = self._now_ms()
-        enough = max(CHECKPOINT_BYTES_MIN, self._checkpoint_bytes)
-        if settings.checkpoints is None or not settings.protocol.logs_changes:
-            return None
-        if now < self._checkpoint_due_ms or self._change_bytes < enough:
-            return None
-        self._checkpoint_due_ms = now + settings.checkpoint_interval_ms
-        self._change_bytes = 0
-        return self.state.freeze()
-
     def checkpointed(self, reference: dict[str, object], size: int) -> None:
         """A checkpoint is durable; the next marker names it, and the one before it.
 
         What markers named before may be deleted once that marker is durable.
         """
-        newest, lsn = self.checkpoint_lsn, reference["marker_lsn"]
-        assert isinstance(lsn, int)
-        if newest is not None and lsn <= newest:
-            return  # it took longer to write than the one after it
-        self._checkpoints = (reference, *self._checkpoints[:1])
-        self._checkpoint_bytes = size
-        self._next.is_due = True
+        self._next.is_due |= self._checkpoints.add(reference, size)
 
     def checkpoint_missed(self) -> None:
-        """A frozen state was not made durable: after the next interval one is due anyway."""
-        self._change_bytes += max(CHECKPOINT_BYTES_MIN, self._checkpoint_bytes)
+        """A frozen state was not made durable."""
+        self._checkpoints.missed()
 
     @property
     def checkpoint_lsn(self) -> int | None:
         """The marker of the newest checkpoint."""
-        if not self._checkpoints:
-            return None
-        lsn = self._checkpoints[0]["marker_lsn"]
-        assert isinstance(lsn, int)
-        return lsn
+        return self._checkpoints.newest_lsn
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Those that run here; the last is the task's own."""
+        return tuple(stage.id for stage in self._stages)
+
+    @property
+    def wanted(self) -> Collection[int] | None:
+        """The virtual nodes of a checkpoint that count; None: all."""
+        return None
+
+    def predecessor(self, origin: Origin) -> Predecessor:
+        """What is needed of the state of one."""
+        return Predecessor(self.spec, origin, self.spec.owned(self.task))
 
     def restored(self, changes: Sequence[Change], size: int) -> None:
         """Apply committed changes, or a checkpoint, on the way to the last marker."""
         self.state.apply(changes)
-        self._change_bytes += size
+        self._checkpoints.changed(size)
 
     def passed(self, marker: Marker) -> None:
-        """A marker on that way, of a task that is still running elsewhere.
-
-        What is in the newest checkpoint that it names, no later restart has to replay.
-        """
-        newest = int(marker.checkpoints[0]["marker_lsn"]) if marker.checkpoints else None
-        if newest != self._passed_checkpoint:
-            self._passed_checkpoint = newest
-            self._change_bytes = 0
+        """A marker on that way, of a task that is still running elsewhere."""
+        self._checkpoints.passed(marker)
 
 
 def _tell_nobody(row: Delta, error: Exception) -> None:

@@ -22,9 +22,11 @@ from penstock.protocol.names import (
     STAGING_PREFIX,
     TaskId,
     batch_writer,
+    layout_key,
 )
 from penstock.protocol.reservations import reserved_from
 from penstock.runtime.commit_protocol import MARKERS, CommitProtocol
+from penstock.runtime.layout import Layout, first_layout, read_layout
 from penstock.runtime.registry import RegisteredQuery, decode_query
 from penstock.runtime.trim_rule import below_named, needed_from
 
@@ -43,17 +45,20 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
     writers: list[list[str]] = []
     for key, value in (await log.list_metadata(QUERY_PREFIX)).items():
         query = decode_query(key.removeprefix(QUERY_PREFIX), value.data)
-        for stage, count in enumerate(query.tasks):
-            for index in range(count):
-                task = TaskId(query.name, query.version, stage, index)
-                commits = protocols.get(query.protocol)
-                naming = () if commits is None else commits.naming_tags(task)
-                if not naming:
-                    logger.warning(
-                        "nothing is trimmed: query=%s commits by %s", query.name, query.protocol
-                    )
-                    return bounds.trim_point
-                writers.append(list(naming))
+        layout = await _layout_of(log, query)
+        current = [(stage, one.index) for stage, of in enumerate(layout.stages) for one in of]
+        retired = [(one.stage, one.index) for one in layout.retired]
+        for stage, index in (*current, *retired):
+            task = TaskId(query.name, query.version, stage, index)
+            commits = protocols.get(query.protocol)
+            naming = () if commits is None else commits.naming_tags(task)
+            if not naming:
+                logger.warning(
+                    "nothing is trimmed: query=%s commits by %s", query.name, query.protocol
+                )
+                return bounds.trim_point
+            writers.append(list(naming))
+            if (stage, index) in current:
                 needed.append(await _needed_by(log, query, task))
     point = min(needed, default=bounds.trim_point)
     if point > bounds.trim_point:
@@ -75,6 +80,12 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
             break
         point = lower
     return point
+
+
+async def _layout_of(log: AsyncLog, query: RegisteredQuery) -> Layout:
+    value = await log.get(layout_key(query.name))
+    found = None if value is None else read_layout(value.data, query.version)
+    return found or first_layout(query.tasks)
 
 
 async def _first_markers(log: AsyncLog, tags: list[str], start: Lsn) -> list[Marker]:

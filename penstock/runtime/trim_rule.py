@@ -17,6 +17,10 @@ def needed_from(marker: Marker | None, start: Lsn) -> Lsn:
         return start
     if not marker.has_state:
         return marker.needs_from
+    if len(marker.checkpoints) < 2 and marker.origins:
+        # Changes of its own stand after those of its predecessors.
+        states = [one.needs_from for one in marker.origins if one.needs_from is not None]
+        return Lsn(min([marker.needs_from, *(states or [start])]))
     if len(marker.checkpoints) < 2:
         # The changes since its first marker, or since its only checkpoint should that be damaged.
         return start

@@ -22,7 +22,6 @@ from typing import Any
 import uvloop
 
 from penstock.errors import Fenced, PenstockError, Retryable, Unavailable, Unknown
-from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.records import Entry, Kind, NewEntry
@@ -35,6 +34,7 @@ from penstock.runtime.control import (
     Finish,
     Goodbye,
     Hello,
+    Leave,
     Message,
     Pulse,
     Yield,
@@ -43,6 +43,7 @@ from penstock.runtime.control import (
     encode_message,
 )
 from penstock.runtime.host import THIS_PROCESS, Apart, Host
+from penstock.runtime.layout import decode_layout
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task import Task
@@ -242,16 +243,26 @@ class Worker:
                 self._pulsed = asyncio.get_running_loop().time()
             case Assign() as assign if (entry.instance, assign.number) > self._obeyed:
                 self._obeyed = (entry.instance, assign.number)
-                self._reconcile(assign, entry.lsn)
+                self._learn_layout(assign)
+                self._reconcile(assign, entry)
             case Yield(task=name, instance=instance):
                 self._yield(parse_task(name), instance)
+            case Leave(worker=worker):
+                return worker == self._id
             case Finish():
                 return True
             case _:
                 pass
         return False
 
-    def _reconcile(self, assign: Assign, lsn: Lsn) -> None:
+    def _learn_layout(self, assign: Assign) -> None:
+        """Copies that were made under another one know their inputs by other names."""
+        layout = decode_layout(assign.layout, self._spec.version) if assign.layout else None
+        if layout is not None and layout.version != self._spec.layout.version:
+            self._spec = self._spec.under(layout)
+            self._keep_copies(set())
+
+    def _reconcile(self, assign: Assign, entry: Entry) -> None:
         """Run what is ours, as the instances that were claimed for us, and nothing else."""
         places = assign.places()
         mine = {
@@ -263,7 +274,8 @@ class Worker:
             if mine.get(task) != assigned.instance:
                 assigned.running.cancel()
                 del self._tasks[task]
-        cohort = Cohort(lsn, {name: place.instance for name, place in places.items()})
+        instances = {name: place.instance for name, place in places.items()}
+        cohort = Cohort(entry.lsn, instances, entry.instance)
         for task, instance in mine.items():
             if task in self._tasks or (task, instance) in self._used:
                 continue
@@ -281,7 +293,7 @@ class Worker:
         for task in sorted(wanted - self._standbys.keys()):
             self._standbys[task] = Standby(self._log, task, partial(self._make_copy, task))
 
-    def _make_copy(self, task: TaskId) -> StateCopy:
+    def _make_copy(self, task: TaskId) -> StateCopy[TaskCore]:
         uri = self._spec.settings.checkpoints
         store = None if uri is None else self._host.open_checkpoints(uri, self._log.log_id)
         core = TaskCore(self._spec, task, 0, self._host.now_ms)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.errors import BadRequest
+
 logger = logging.getLogger(__name__)
 
 #: So long a job may wait for a core until that is told.
@@ -85,6 +87,19 @@ class Cores:
         facts: dict[str, Any] = {"wanted": self.wanted, "held": held, "total": self.total}
         facts["left"] = None if self.left is None else max(0, self.left)
         return facts if waiting is None else {**facts, "waiting": waiting}
+
+
+def check_workers(sc: Any, count: int) -> None:
+    """BadRequest if Spark can never run so many at once."""
+    if type(count) is not int or count < 1:
+        raise BadRequest(f"workers={count}: at least 1")
+    cores = int(sc.defaultParallelism)
+    if sc.master.startswith("local[") and count > cores:
+        raise BadRequest(
+            f"workers={count}, but {sc.master} has {cores} cores: each worker "
+            "holds one for as long as the query runs. Start it with fewer workers, or Spark with "
+            f"local[{count + 1}], which leaves one for other jobs"
+        )
 
 
 def read_cores(sc: Any, wanted: int, others: Mapping[str, int]) -> Cores:

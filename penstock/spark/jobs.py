@@ -63,7 +63,10 @@ class WorkerJobs:
         """`launch`: see `ship_launch`."""
         self._sc = spark.sparkContext
         self._launch = launch
-        self._groups = [f"penstock-{query}-{run_id}-{slot}" for slot in range(workers)]
+        self._prefix = f"penstock-{query}-{run_id}"
+        self._groups = [self._group(slot) for slot in range(workers)]
+        #: Slots from here on are wanted no more.
+        self._wanted = workers
         self._name = query
         self._is_over = is_over
         self._hellos = hellos
@@ -74,8 +77,17 @@ class WorkerJobs:
         self._waits_since: float | None = None
         self._wait_told = False
         self._stopping = threading.Event()
-        self._threads = [self._make_thread(self._keep, slot) for slot in range(workers)]
-        self._threads.append(self._make_thread(self._watch))
+        #: By slot, what keeps its worker running.
+        self._keepers = {slot: self._make_thread(self._keep, slot) for slot in range(workers)}
+        self._watcher = self._make_thread(self._watch)
+        self._lock = threading.Lock()
+
+    def _group(self, slot: int) -> str:
+        return f"{self._prefix}-{slot}"
+
+    @property
+    def spark_context(self) -> Any:
+        return self._sc
 
     def _make_thread(self, work: Callable[..., None], *args: int) -> threading.Thread:
         from pyspark import InheritableThread
@@ -89,14 +101,38 @@ class WorkerJobs:
         level = logging.WARNING if cores.left is not None and cores.left <= 0 else logging.INFO
         logger.log(level, "query=%s starts: %s", self._name, cores.describe())
         self._on_cores(cores.as_json(held=0, waiting=None))
-        for thread in self._threads:
+        for thread in [*self._keepers.values(), self._watcher]:
             thread.start()
+
+    def resize(self, workers: int) -> None:
+        """So many workers from now on. Those of other slots are told to leave by the coordinator,
+        and are not started again."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._wanted = workers
+            _WANTED[self._groups[0]] = (self._sc.applicationId, self._name, workers)
+            self._groups += [self._group(slot) for slot in range(len(self._groups), workers)]
+            for slot in range(workers):
+                keeper = self._keepers.get(slot)
+                if keeper is None or not keeper.is_alive():
+                    self._keepers[slot] = self._make_thread(self._keep, slot)
+                    self._keepers[slot].start()
+
+    def _is_leaving(self, slot: int) -> bool:
+        """Its worker is wanted no more; if it is again, somebody else keeps it from here on."""
+        with self._lock:
+            if slot < self._wanted:
+                return False
+            if self._keepers.get(slot) is threading.current_thread():
+                del self._keepers[slot]
+            return True
 
     def _keep(self, slot: int) -> None:
         """Run a worker's job, again whenever it fails, until stopped."""
         self._sc.setJobGroup(self._groups[slot], f"penstock query {self._name}, worker {slot}")
         failures = 0
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._is_leaving(slot):
             hellos = self._hellos(slot)
             error: Exception | None = None
             try:
@@ -107,6 +143,8 @@ class WorkerJobs:
                 return
             if self._sc._jsc is None:
                 self._on_hopeless("the Spark session was stopped: call query.stop() before")
+                return
+            if self._is_leaving(slot):
                 return
             failures = 1 if self._hellos(slot) > hellos else failures + 1
             logger.warning("query=%s worker=%d lost: %s", self._name, slot, _first_line(error))
@@ -122,18 +160,18 @@ class WorkerJobs:
         So survivors take over at once, instead of when the lost worker's lease has passed or its
         successor, which has much to load first, says hello.
         """
-        stages: list[int | None] = [None] * len(self._groups)
-        lost_before = [0] * len(self._groups)
+        stages: list[int | None] = []
+        lost_before: dict[int, int] = {}
         count = 0
         while not self._stopping.wait(WATCH_SECONDS) and self._sc._jsc is not None:
             # Few calls: each takes a part of a millisecond, of Python and of the JVM.
             if count % WATCHES_PER_LOOK == 0:
-                stages = [self._find_stage(group) for group in self._groups]
+                stages = [self._find_stage(group) for group in self._groups[: self._wanted]]
                 self._look_at_cores(stages)
             count += 1
             for slot, stage in enumerate(stages):
                 lost = 0 if stage is None else self._count_lost(stage)
-                if lost > lost_before[slot]:
+                if lost > lost_before.get(slot, 0):
                     lost_before[slot] = lost
                     self._on_lost(slot, lost)
 
@@ -159,7 +197,7 @@ class WorkerJobs:
         for group, (application, name, workers) in list(_WANTED.items()):
             if application == self._sc.applicationId and group != self._groups[0]:
                 others[name] = others.get(name, 0) + workers
-        return read_cores(self._sc, len(self._groups), others)
+        return read_cores(self._sc, self._wanted, others)
 
     def _find_stage(self, group: str) -> int | None:
         """Of the newest job; it has one."""
@@ -200,22 +238,24 @@ class WorkerJobs:
         A worker that has never said hello has no task to commit, and would wait for a coordinator
         that is gone: it is not waited for.
         """
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()
+            threads = [*self._keepers.values(), self._watcher]
         _WANTED.pop(self._groups[0], None)
         unheard = [group for slot, group in enumerate(self._groups) if not self._hellos(slot)]
         if self._sc._jsc is not None:
             for group in unheard:  # with a job that is still on its way to Spark
                 self._sc._jsc.sc().cancelJobGroupAndFutureJobs(group)
         deadline = time.monotonic() + timeout
-        for thread in self._threads:
+        for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._sc._jsc is None:
             return  # the session was stopped, and everything of it
-        if any(thread.is_alive() for thread in self._threads):
+        if any(thread.is_alive() for thread in threads):
             for group in self._groups:
                 self._sc.cancelJobGroup(group)
-            for thread in self._threads:
+            for thread in threads:
                 if thread.ident is not None:
                     thread.join(5.0)
         if not unheard:  # else a worker may be about to fetch it, and Spark's cleaner removes it

@@ -8,6 +8,7 @@ same name, the query goes on from there.
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import threading
 from concurrent.futures import CancelledError, Future
@@ -22,9 +23,12 @@ from penstock.plan.explain import explain
 from penstock.protocol.names import parse_task
 from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.results import result_deltas
-from penstock.runtime.spec import QuerySpec
+from penstock.runtime.spec import QuerySpec, rescaled_tasks
+from penstock.spark.cores import check_workers
 from penstock.spark.jobs import WorkerJobs
 from penstock.stream.session import Log
+
+logger = logging.getLogger(__name__)
 
 #: How long Spark's tasks may take to end after their workers said goodbye.
 JOB_SECONDS: Final = 5.0
@@ -137,6 +141,18 @@ class StreamingQuery:
         """
         self._coordinator.move(parse_task(task), str(worker)).result()
 
+    def rescale(self, workers: int) -> None:
+        """Run with so many workers from now on, without a restart.
+
+        Workers are started first. Then all tasks commit what they have, at one position, and other
+        tasks go on from there with their state; workers that are left over leave after that.
+        `lastProgress["layout"]` tells of it. Returns when it was asked for.
+        """
+        check_workers(self._jobs.spark_context, workers)
+        if rescaled_tasks(self._coordinator.spec, workers) == self._coordinator.spec.tasks:
+            logger.info("query=%s keeps its tasks with workers=%d", self.name, workers)
+        self._coordinator.rescale(workers).result()
+
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end, or so many seconds: then whether it ended. Raises what stopped it."""
         ended = self._coordinator.ended.wait(timeout)
@@ -158,7 +174,7 @@ class StreamingQuery:
 
     def explain(self) -> None:
         """Print how the query runs."""
-        text = explain(self._spec.query, self._spec.tasks)
+        text = explain(self._spec.query, self._coordinator.spec.tasks)
         sys.stdout.write(plain(text, lines=True))
 
     def result(self) -> pa.Table:

@@ -38,11 +38,13 @@ from penstock.protocol.names import (
     TaskId,
     check_query_name,
     coordinator_producer,
+    layout_key,
     query_key,
     run_key,
 )
 from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
+from penstock.runtime.layout import first_layout, read_layout
 from penstock.runtime.outputs import RESULT_WEIGHT, result_schema
 from penstock.runtime.registry import (
     RegisteredQuery,
@@ -50,9 +52,17 @@ from penstock.runtime.registry import (
     describe_change,
     encode_query,
 )
-from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks, join_stages
+from penstock.runtime.spec import (
+    QuerySpec,
+    Settings,
+    Source,
+    count_tasks,
+    join_stages,
+    rescaled_tasks,
+)
 from penstock.runtime.worker import LogAddress
 from penstock.runtime.writers import Writers, read_writers
+from penstock.spark.cores import check_workers
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
 from penstock.spark.query import StreamingQuery
@@ -110,7 +120,7 @@ def start(
         on_change: What to do if the plan differs from the one registered under this name. "refuse"
             raises PlanChanged with the difference. "restart_from_earliest" forgets the old state
             and result and computes everything again.
-        restart: Do so although the plan is the same, e.g. to get another number of tasks.
+        restart: Do so although the plan is the same.
         shared: Write `to` although it is another query's result, too. `StreamingQuery.result()`
             has the query's own rows, readers of the stream get all.
         fail_on_data_loss: Refuse to compute everything again if a part of what the query had read
@@ -229,6 +239,7 @@ def _launch(
         on_hopeless=coordinator.fail,
         on_cores=coordinator.set_cores,
     )  # fmt: skip
+    coordinator.when_rescaled(jobs.resize)
     jobs.start()
     return StreamingQuery(log, spec, coordinator, jobs, id)
 
@@ -266,14 +277,7 @@ def _options_of(leaf: n.Scan) -> dict[str, str]:
 def _count_workers(spark: Any, asked: int | None) -> int:
     cores = int(spark.sparkContext.defaultParallelism)
     count = max(1, min(2, cores - 1)) if asked is None else asked
-    if count < 1:
-        raise BadRequest(f"workers={count}: at least 1")
-    if spark.sparkContext.master.startswith("local[") and count > cores:
-        raise BadRequest(
-            f"workers={count}, but {spark.sparkContext.master} has {cores} cores: each worker "
-            "holds one for as long as the query runs. Start it with fewer workers, or Spark with "
-            f"local[{count + 1}], which leaves one for other jobs"
-        )
+    check_workers(spark.sparkContext, count)
     return count
 
 
@@ -386,12 +390,12 @@ def _choose(
 
 def _tell_idle_workers(spec: QuerySpec, workers: int) -> None:
     """Workers beyond the tasks of a query hold cores for nothing: this is not said elsewhere."""
-    tasks = len(spec.task_ids)
+    tasks = sum(rescaled_tasks(spec, workers))
     if workers > tasks:
         logger.warning(
-            "query=%s has %d tasks for %d workers: the others hold a core each and do nothing. It "
-            "keeps the tasks that it was first started with; with restart=True it gets others, "
-            "and computes everything again",
+            "query=%s has %d tasks for %d workers: the others hold a core each and do nothing. One "
+            "that was registered by an older program keeps its tasks; with restart=True it gets "
+            "others, and computes everything again",
             spec.name, tasks, workers,
         )  # fmt: skip
 
@@ -499,15 +503,16 @@ def _restart(
 
 def _fence(log: Log, query: RegisteredQuery) -> None:
     """Nothing that still runs of this version writes from here on: first its coordinator."""
-    tasks = [
-        TaskId(query.name, query.version, stage, index)
-        for stage, count in enumerate(query.tasks)
-        for index in range(count)
-    ]
 
     async def claim_all(client: AsyncLog) -> None:
-        for producer in (coordinator_producer(query.name), *(task.producer for task in tasks)):
-            await client.claim(producer)
+        await client.claim(coordinator_producer(query.name))
+        value = await client.get(layout_key(query.name))  # after that, nobody changes it
+        found = None if value is None else read_layout(value.data, query.version)
+        layout = found or first_layout(query.tasks)
+        for stage, shares in enumerate(layout.stages):
+            for share in shares:
+                task = TaskId(query.name, query.version, stage, share.index)
+                await client.claim(task.producer)
 
     log.client.run(claim_all)
 

@@ -28,8 +28,8 @@ Slots = npt.NDArray[np.int64]
 class Value(Protocol):
     """One integer of a task, or nothing yet.
 
-    When virtual nodes move to another number of tasks, all of these are given the smallest value of
-    the old ones, or nothing if one of them had none.
+    When virtual nodes move to other tasks, these are given the smallest value of those that they
+    come from, or nothing if one of them had none; of a `largest`, the largest.
     """
 
     def get(self) -> int | None: ...
@@ -150,7 +150,7 @@ class State(Protocol):
     def owns(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Which of these key hashes belong to virtual nodes of this task."""
 
-    def value(self, name: str) -> Value: ...
+    def value(self, name: str, *, is_largest: bool = False) -> Value: ...
 
     def table(
         self,

@@ -26,10 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.limits import VIRTUAL_NODES_MAX
+
 Hashes = npt.NDArray[np.uint64]
 #: Virtual nodes of a keyed stream: the most tasks that a stage can have, and as many as the tags of
 #: one entry, so that an entry can hold rows of all of them.
-VIRTUAL_NODES: Final = 64
+VIRTUAL_NODES: Final = VIRTUAL_NODES_MAX
 _U = np.uint64
 _GOLDEN: Final = _U(0x9E3779B97F4A7C15)
 _NULL: Final = _U(0xA5A5_5A5A_0F0F_F0F0)

@@ -35,15 +35,19 @@ Part = TypeVar("Part", MemoryTable, MemoryRowSet, "_Value")
 class MemoryState:
     """The state of one task, or the part of it under a prefix."""
 
-    def __init__(self, owned: frozenset[int] | None = None) -> None:
+    def __init__(
+        self, owned: frozenset[int] | None = None, *, takes_owned_only: bool = False
+    ) -> None:
+        """`takes_owned_only`: of changes that are applied, rows of other virtual nodes are left."""
         self._prefix = ""
+        self._takes_owned_only = takes_owned_only
         self._parts: dict[str, MemoryTable | MemoryRowSet | _Value] = {}
         self._owned = owned
         #: What was restored before the operators said what they keep.
         self._waiting: dict[str, list[Change]] = {}
 
     def within(self, prefix: str) -> MemoryState:
-        inner = MemoryState(self._owned)
+        inner = MemoryState(self._owned, takes_owned_only=self._takes_owned_only)
         inner._prefix = f"{self._prefix}{prefix}/"
         inner._parts = self._parts
         inner._waiting = self._waiting
@@ -54,8 +58,8 @@ class MemoryState:
             return np.ones(len(hashes), bool)
         return np.isin(virtual_nodes(hashes), sorted(self._owned))
 
-    def value(self, name: str) -> Value:
-        return self._add(name, _Value())
+    def value(self, name: str, *, is_largest: bool = False) -> Value:
+        return self._add(name, _Value(is_largest=is_largest))
 
     def table(
         self,
@@ -84,10 +88,26 @@ class MemoryState:
         assert full not in self._parts, f"{full} exists"
         self._parts[full] = part
         for change in self._waiting.pop(full, []):
-            part.apply(change)
+            self._apply_to(part, change)
         return part
 
+    def _apply_to(self, part: MemoryTable | MemoryRowSet | _Value, change: Change) -> None:
+        if self._takes_owned_only and not isinstance(part, _Value) and change.kind != "evict":
+            rows = change.rows
+            placed = [rows.column(index) for index in part.partition]
+            is_owned = self.owns(hash_columns(placed, rows.num_rows))
+            if not is_owned.all():
+                change = Change(change.name, change.kind, rows.filter(pa.array(is_owned)))
+            if not change.rows.num_rows:
+                return
+        part.apply(change)
+
     # -- for the runtime
+
+    def is_largest(self, name: str) -> bool:
+        """Whether the value of this name is a largest one."""
+        part = self._parts.get(name)
+        return isinstance(part, _Value) and part.is_largest
 
     def rows_kept(self) -> int:
         """Rows of all tables and row sets."""
@@ -151,6 +171,8 @@ class MemoryState:
             part = self._parts.get(change.name)
             if part is None:
                 self._waiting.setdefault(change.name, []).append(change)
+            elif self._takes_owned_only:
+                self._apply_to(part, change)
             else:
                 part.apply(change)
 
@@ -172,7 +194,8 @@ def _split(part: MemoryTable | MemoryRowSet | _Value, change: Change) -> list[tu
 class _Value:
     """One integer of the task."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_largest: bool) -> None:
+        self.is_largest = is_largest
         self._value: int | None = None
         self._changed = False
 

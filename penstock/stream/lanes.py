@@ -12,7 +12,7 @@ With a key, rows of one key are in one lane, in the order in which they were app
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,9 +45,9 @@ class Lanes:
         whole = stream_tag(self.stream)
         return (whole,) if self.count == 1 else (whole, lane_tag(self.stream, lane))
 
-    def of_task(self, index: int, tasks: int) -> range:
-        """The lanes that one of so many tasks reads: each lane has one reader among them."""
-        return range(index, self.count, tasks)
+    def of_nodes(self, nodes: Collection[int]) -> tuple[int, ...]:
+        """The lanes of a task that has these virtual nodes: each goes with that of its number."""
+        return tuple(lane for lane in range(self.count) if lane in nodes)
 
     def split(
         self, batch: pa.RecordBatch, turn: int

@@ -25,7 +25,15 @@ from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, control_tag, pulse_tag, query_key, run_key
-from penstock.runtime.control import Beat, Move, Pulse, Stop, decode_message, encode_message
+from penstock.runtime.control import (
+    Beat,
+    Move,
+    Pulse,
+    Rescale,
+    Stop,
+    decode_message,
+    encode_message,
+)
 from penstock.runtime.lag import Lag
 from penstock.runtime.progress import Rates, make_progress
 from penstock.runtime.registry import RegisteredQuery, encode_query
@@ -225,6 +233,37 @@ def test_watch_prints_each_report_once_until_the_query_stops(
     assert (numbers[0], numbers[-1]) == (0, 2)
     assert numbers == sorted(set(numbers))
     assert run(log, "query", "status", "q", "--watch").stdout.startswith("q: ")
+
+
+# ---- rescale
+
+
+def rescaled(workers: int, **more: Any) -> dict[str, Any]:
+    return progress(workers=workers, workersWanted=workers, **more)
+
+
+def test_rescale_asks_through_the_log_and_waits_for_the_workers(log: penstock.Log) -> None:
+    pulse(log, rescaled(2))
+    layout = {"layout": {"version": 3, "tasks": [4, 4]}, "rescaled": {"version": 3, "cutMs": 12.5}}
+    thread = answer(log, Rescale, lambda: pulse(log, rescaled(4, **layout)))
+    done = run(log, "query", "rescale", "q", "--workers", "4", "--json")
+    thread.join()
+    assert json.loads(done.output)["workers"] == 4
+    assert json.loads(done.output)["layout"] == 3
+    status = run(log, "query", "status", "q").stdout
+    assert "version 3, 4+4 tasks by stage, cut in 12.5 ms" in status
+
+
+def test_what_cannot_be_rescaled_is_told(log: penstock.Log) -> None:
+    def refused(*arguments: str) -> str:
+        result = run(log, "query", "rescale", "q", *arguments)
+        assert result.exit_code != 0
+        return result.output
+
+    assert "nothing to rescale: query q is registered, but no" in refused("--workers", "4")
+    assert "0 is not in the range" in refused("--workers", "0")
+    pulse(log, rescaled(2))
+    assert "does not within 0.2 s" in refused("--workers", "4", "--wait", "0.2")
 
 
 # ---- move

@@ -236,8 +236,11 @@ def test_workers_without_tasks_are_told_of(
     log: penstock.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     start._tell_idle_workers(register(log, "q", "out", workers=4), 4)
-    assert "tasks for 4 workers" not in caplog.text
-    start._tell_idle_workers(register(log, "small", "few"), 4)
+    few = register(log, "small", "few")
+    start._tell_idle_workers(few, 4)
+    assert few.tasks == (0, 1)
+    assert "tasks for 4 workers" not in caplog.text, "it gets more with them"
+    start._tell_idle_workers(replace(few, shares_sources=False), 4)
     assert "1 tasks for 4 workers" in caplog.text and "restart=True" in caplog.text
 
 

@@ -29,7 +29,7 @@ from penstock.log.pairing import PairedConnection
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
 from penstock.protocol.names import query_key
-from penstock.runtime import coordinator, task_core
+from penstock.runtime import checkpoints, coordinator
 from penstock.runtime import task as shell
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
@@ -216,7 +216,7 @@ async def test_queries_of_two_logs_with_one_place_for_checkpoints_keep_their_own
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have one name. What the one sweeps, far ahead, is nothing of the other."""
-    monkeypatch.setattr(task_core, "CHECKPOINT_BYTES_MIN", 1)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 1)
     root, other = tmp_path / "shared", tmp_path / "other"
     settings = Settings(checkpoints=str(root), checkpoint_interval_ms=1)
     named: list[list[Path]] = []

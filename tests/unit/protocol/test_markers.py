@@ -92,8 +92,8 @@ def test_bytes_nested_too_deeply_are_refused() -> None:
 
 
 def test_a_marker_of_a_newer_program_says_so() -> None:
-    found = {**json.loads(encode_marker(MARKER)), "version": 3}
-    with pytest.raises(BadFormat, match="version 3, this program reads up to 2: use a newer one"):
+    found = {**json.loads(encode_marker(MARKER)), "version": 4}
+    with pytest.raises(BadFormat, match="version 4, this program reads up to 3: use a newer one"):
         decode_marker(json.dumps(found).encode())
 
 

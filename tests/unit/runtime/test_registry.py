@@ -75,7 +75,7 @@ def test_a_query_under_another_name_is_refused() -> None:
 
 
 def test_a_query_of_a_newer_program_says_so() -> None:
-    found = {**json.loads(encode_query(QUERY)), "format": 4}
+    found = {**json.loads(encode_query(QUERY)), "format": 5}
     with pytest.raises(BadFormat, match="by a newer program: use that one"):
         decode_query("q", json.dumps(found).encode())
 

@@ -9,7 +9,7 @@ from engine_samples import Wired, count_by, finals, pairs, plain, scan, spec_of,
 from penstock_bench.protocols.unsafe import Unsafe
 
 from penstock.log.records import Kind
-from penstock.runtime import task_core
+from penstock.runtime import checkpoints
 from penstock.runtime.spec import Settings
 from penstock.runtime.task_core import Commit, TaskCore
 from penstock.state.api import Change
@@ -84,7 +84,7 @@ class Kept:
     """A counting task whose every commit changes some state; changes of a byte are enough."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: Settings = KEPT) -> None:
-        monkeypatch.setattr(task_core, "CHECKPOINT_BYTES_MIN", 1)
+        monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 1)
         self.wired = Wired(spec_of(count_by(scan(), 0), settings=settings))
         self.wired.settle()
         self.task = self.wired.task(1)
@@ -119,7 +119,7 @@ def test_a_checkpoint_is_due_when_time_has_passed_and_enough_has_changed(
     kept.wired.now_ms += 1_000
     size = change_bytes(kept.commit())
     assert size > 1
-    monkeypatch.setattr(task_core, "CHECKPOINT_BYTES_MIN", 2 * size + 1)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 2 * size + 1)
     kept.wired.now_ms += 1_000
     assert kept.commit().frozen is None, "too few changes"
     assert kept.commit().frozen is None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadFormat, BadRequest
 from penstock.ids import Lsn
+from penstock.runtime.layout import first_layout
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.lanes import Lanes, check_lanes, lane_tag
 from penstock.stream.registration import (
@@ -68,7 +69,8 @@ def test_rows_of_one_key_are_in_one_lane_in_order(
 
 @given(st.integers(1, 64), st.integers(1, 64))
 def test_each_lane_is_read_by_one_task(count: int, tasks: int) -> None:
-    read = [lane for index in range(tasks) for lane in Lanes("s", count).of_task(index, tasks)]
+    (shares,) = first_layout([tasks]).stages
+    read = [lane for share in shares for lane in Lanes("s", count).of_nodes(share.nodes)]
     assert sorted(read) == list(range(count))
 
 
