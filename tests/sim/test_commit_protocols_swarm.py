@@ -28,7 +28,7 @@ EVENTS = (
 )
 
 
-WANTED = {*(f"fault {kind}" for kind in Fault), *EVENTS}
+WANTED = {*(f"fault {kind}" for kind in Fault if kind is not Fault.RESCALE), *EVENTS}
 #: What must have happened in a campaign. With aligned checkpoints none is damaged: a task's part of
 #: the last one is all there is of its state. And nothing is trimmed (runtime/trim.py).
 WANTED_OF: dict[ProtocolName, set[str]] = {

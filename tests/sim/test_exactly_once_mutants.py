@@ -339,7 +339,7 @@ def sweep_keeps_what_the_next_marker_will_name(patch: pytest.MonkeyPatch) -> Non
             return
         self.core.checkpointed(reference.to_json(), reference.bytes)
         self._due.set()
-        named = self.core._checkpoints
+        named = self.core._checkpoints.named
         if len(named) == 2:
             await self.sweep_states(Lsn(CheckpointRef.from_json(named[-1]).marker_lsn))
 
@@ -355,7 +355,7 @@ def a_slow_checkpoint_comes_before_a_newer_one(patch: pytest.MonkeyPatch) -> Non
         original(self, commit, lsn)
 
     def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
-        self._checkpoints = (reference, *self._checkpoints[:1])
+        self._checkpoints.named = (reference, *self._checkpoints.named[:1])
         self._next.is_due = True
 
     patch.setattr(Task, "visible", visible)

@@ -23,7 +23,7 @@ from penstock.log.records import Kind
 from penstock.ops.api import START_MS
 from penstock.protocol.markers import Range
 from penstock.protocol.names import TaskId, keyed_tag, node_tag
-from penstock.runtime import task_core
+from penstock.runtime import checkpoints
 from penstock.runtime.control import Assign, Hello
 from penstock.runtime.coordinator_core import Announce, Claim, CoordinatorCore
 from penstock.runtime.registry import RegisteredQuery, describe_change
@@ -54,7 +54,7 @@ def tiny_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def eager_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every change is worth a checkpoint."""
-    monkeypatch.setattr(task_core, "CHECKPOINT_BYTES_MIN", 1)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 1)
 
 
 def feed(bench: Bench, entries: int = 4) -> None:
@@ -375,7 +375,7 @@ def test_r38_a_late_upload_of_a_zombie_takes_nothing_away(eager_checkpoints: Non
         instance.commit()
         instance.commit()
 
-    while len(zombie.core._checkpoints) < 2:
+    while len(zombie.core._checkpoints.named) < 2:
         work(zombie)
     feed(bench, 1)
     run(bench, 0)

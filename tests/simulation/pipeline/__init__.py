@@ -10,6 +10,7 @@ queries.py           three small queries, their input, their oracle
 story.py             what happened, for the checkers
 taps.py              where shipped code is listened to, for the story
 laws.py              exactly once as functions over the log
+lineage.py           which layouts there were, and the law of handover
 newcomer.py          a trim that knows nothing of commits, and who reads what is left
 bench.py             instances by hand, for short schedules
 state_law.py         state after a recovery is the fold of the committed input

@@ -9,7 +9,7 @@ counts. Raise Violation for the first law that is broken.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.ids import Lsn
@@ -18,12 +18,13 @@ from penstock.ops.api import START_MS
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
 from penstock.protocol.markers import Heard, Marker, decode_marker
-from penstock.protocol.names import TaskId, node_tag, run_key
-from penstock.runtime.spec import share_of
+from penstock.protocol.names import TaskId, keyed_tag, node_tag, parse_task, run_key
+from penstock.runtime.spec import QuerySpec, share_of
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import stream_tag
 from simulation.checkers.evidence import Violation
 from simulation.pipeline.aligned_laws import Cuts, check_cuts, check_heard_in_cuts
+from simulation.pipeline.lineage import check_layouts, find_layouts, predecessors
 from simulation.pipeline.queries import SOURCE, Rows, add_rows, run_oracle
 from simulation.pipeline.state_law import check_recoveries
 from simulation.pipeline.story import Witness
@@ -51,11 +52,15 @@ class Evidence:
         self.entries = world.log.entries
         self.group_starts = frozenset(world.log.groups)
         self.protocol = world.spec.settings.protocol.name
-        self.markers: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
+        self.layouts = find_layouts(world.spec, self.entries, world.log.groups)
+        #: Of all layouts.
+        self.tasks = sorted({task for laid in self.layouts for task in laid.spec.task_ids})
+        self.markers: dict[str, list[Placed]] = {str(task): [] for task in self.tasks}
         #: All entries that are markers, by task.
-        self.records: dict[str, list[Placed]] = {str(task): [] for task in world.spec.task_ids}
-        #: By stage, what its tasks read from the log; they are asked for at every marker.
-        self._leaves = {stage: world.spec.inputs(stage) for stage in world.spec.running_stages}
+        self.records: dict[str, list[Placed]] = {str(task): [] for task in self.tasks}
+        #: By layout and stage, what its tasks read; they are asked for at every marker.
+        self._leaves: dict[tuple[int, int], tuple[n.Scan | StageInput, ...]] = {}
+        self._tasks_in = [frozenset(laid.spec.task_ids) for laid in self.layouts]
         self._tags: dict[tuple[TaskId, int], frozenset[str]] = {}
         #: Staged entries, at the LSN of the marker that names them.
         self.named_at: dict[Lsn, list[Entry]] = {}
@@ -89,10 +94,31 @@ class Evidence:
         records = [one for one in self.records[str(task)] if one.marker.number == number]
         return [*inline, *(staged for one in records for staged in self.named_at[one.lsn])]
 
-    def upstream_of(self, task: TaskId) -> list[TaskId]:
-        leaves = self._leaves[task.stage]
+    def spec_of(self, task: TaskId, before: int | None = None) -> QuerySpec:
+        """Under the newest layout that has the task, of those made before an LSN."""
+        end = len(self.entries) if before is None else before
+        for laid, tasks in zip(reversed(self.layouts), reversed(self._tasks_in), strict=True):
+            if task in tasks and (laid.first < end or not laid.end):
+                return laid.spec
+        raise Violation("I13", f"{task} is in no layout before {end}")
+
+    def leaves_of(self, spec: QuerySpec, stage: int) -> tuple[n.Scan | StageInput, ...]:
+        key = (spec.layout.version, stage)
+        if key not in self._leaves:
+            self._leaves[key] = spec.inputs(stage)
+        return self._leaves[key]
+
+    def upstream_of(self, task: TaskId, before: int | None = None) -> list[TaskId]:
+        return self.upstream_in(self.spec_of(task, before), task)
+
+    def upstream_in(self, spec: QuerySpec, task: TaskId) -> list[TaskId]:
+        leaves = self.leaves_of(spec, task.stage)
         stages = {leaf.stage for leaf in leaves if isinstance(leaf, StageInput)}
-        return [one for one in self.spec.task_ids if one.stage in stages]
+        return [one for one in spec.task_ids if one.stage in stages]
+
+    def is_handed_over(self, placed: Placed) -> bool:
+        """Whether a marker is one at which a task goes on under another layout."""
+        return any(laid.first <= placed.lsn < laid.end for laid in self.layouts)
 
     def released(self, tags: frozenset[str], start: int, end: int) -> list[tuple[Lsn, Entry]]:
         """What counts for a reader of these tags between two LSNs, in order."""
@@ -108,7 +134,7 @@ class Evidence:
     def inputs_of(self, task: TaskId, start: int, end: int) -> list[tuple[int, Entry]]:
         """(leaf, entry) of all that a task must take in between two positions, in order."""
         found: list[tuple[int, Lsn, Entry]] = []
-        for place, leaf in enumerate(self._leaves[task.stage]):
+        for place, leaf in enumerate(self.leaves_of(self.spec_of(task), task.stage)):
             if isinstance(leaf, n.Scan):
                 tags = frozenset([stream_tag(leaf.stream)])
                 found += [
@@ -126,18 +152,20 @@ class Evidence:
         found = self._tags.get((task, stage))
         if found is None:
             name, version = self.spec.name, self.spec.version
-            tags = (node_tag(name, version, stage, node) for node in self.spec.owned(task))
+            owned = self.spec_of(task).owned(task)
+            tags = (node_tag(name, version, stage, node) for node in owned)
             found = self._tags[task, stage] = frozenset(tags)
         return found
 
     def falls_to(self, task: TaskId, entry: Entry, stream: str) -> bool:
         """Whether the task takes in an entry of a source: by its lane, or else by its LSN."""
-        tasks = self.spec.tasks[task.stage]
+        spec = self.spec_of(task)
+        rivals = spec.tasks_of(task.stage)
         prefix = f"l/{stream}/"
         for tag in entry.tags if self.spec.settings.protocol.shares_sources else ():
             if tag.startswith(prefix):
-                return int(tag.removeprefix(prefix)) % tasks == task.index
-        return share_of(entry.lsn, tasks) == task.index
+                return int(tag.removeprefix(prefix)) in spec.owned(task)
+        return rivals[share_of(entry.lsn, len(rivals))] == task
 
     def sources(self) -> list[tuple[str, Entry]]:
         tags = {stream_tag(name): name for name in self.spec.query.streams}
@@ -153,7 +181,8 @@ def check_all(world: Witness) -> None:
     evidence = Evidence(world)
     check_fenced(evidence)
     check_claims(evidence)
-    for task in world.spec.task_ids:
+    check_layouts(evidence)
+    for task in evidence.tasks:
         check_markers(evidence, task)
         check_checkpoints(evidence, task)
         match evidence.protocol:
@@ -221,6 +250,9 @@ def check_markers(evidence: Evidence, task: TaskId) -> None:
                 before.marker.rows_out, before.marker.watermark_ms,
             )
         )  # fmt: skip
+        if before is None and evidence.is_handed_over(placed):
+            before = placed  # check_layouts has looked at it
+            continue
         # With aligned checkpoints there are commits in between that only the next stage sees.
         is_next = marker.number == number + 1 or evidence.cuts is not None
         if not is_next or marker.number <= number or marker.position < position:
@@ -245,6 +277,8 @@ def check_author(evidence: Evidence, task: TaskId) -> None:
     """A marker is written by the instance that made it (I10)."""
     for placed in evidence.markers[str(task)]:
         entry = placed.entry
+        if evidence.is_handed_over(placed):
+            continue
         if entry.producer != task.producer or entry.instance != placed.marker.instance:
             who = f"marker {placed.marker.number} of {task} at {placed.lsn}"
             raise Violation("I10", f"{who} was written by {entry.producer} {entry.instance}")
@@ -256,70 +290,135 @@ def check_heard(evidence: Evidence, task: TaskId) -> None:
     Of tasks that share a source: what time each had told where all of them have looked, and
     what it told beyond.
     """
-    upstream = evidence.upstream_of(task)
-    looks = {one.stage: evidence.spec.tells_looked(one.stage) for one in upstream}
-    told = {
-        stage: _told_within(evidence, task, stage)
-        for stage in evidence.spec.shared_within(task.stage)
-    }
+    base: Placed | None = None
     for placed in evidence.markers[str(task)]:
+        spec = evidence.spec_of(task, placed.lsn + 1)
+        if evidence.is_handed_over(placed):
+            check_handed_over(evidence, task, base, placed)
+            base = placed
+            continue
+        start = 0 if base is None else base.marker.position
+        known = {} if base is None else base.marker.heard
+        position = placed.marker.position
         below = {
-            one: _below(evidence.markers[str(one)], placed.marker.position) for one in upstream
+            one: _spoken(evidence, one, start, position) for one in evidence.upstream_in(spec, task)
         }
-        wanted = {}
+        wanted = dict(known)
         for one, markers in below.items():
             if markers:
                 last = markers[-1]
                 word = Heard(last.lsn, last.marker.watermark_ms, last.marker.is_idle)
-                if looks[one.stage]:
-                    rivals = [others for two, others in below.items() if two.stage == one.stage]
-                    word = _shared_word(word, markers, rivals)
+                if spec.tells_looked(one.stage):
+                    word = _shared_word(word, one, markers, below, known)
                 wanted[str(one)] = word
-        for stage in told:
-            wanted |= _words_within(told[stage], placed.marker.position)
+        for stage in spec.shared_within(task.stage):
+            told = _told_within(evidence, spec, task, stage, start)
+            wanted |= _words_within(told, position, known)
         if placed.marker.heard != wanted:
             raise Violation("I18", f"{task} at {placed.lsn} heard {placed.marker.heard}: {wanted}")
+
+
+def _spoken(evidence: Evidence, task: TaskId, start: int, end: int) -> list[Placed]:
+    """What readers of the task's stage see of its markers between two LSNs."""
+    tag = keyed_tag(task.query, task.version, task.stage)
+    found = evidence.markers[str(task)]
+    return [one for one in found if start <= one.lsn < end and tag in one.entry.tags]
+
+
+def check_handed_over(
+    evidence: Evidence, task: TaskId, base: Placed | None, placed: Placed
+) -> None:
+    """What a task goes on with under another layout is what its predecessors had heard (I18)."""
+    laid = next(one for one in evidence.layouts if one.first <= placed.lsn < one.end)
+    old = evidence.layouts[evidence.layouts.index(laid) - 1].spec
+    before = [
+        last
+        for one in predecessors(old, laid.spec, task)
+        for last in [_below(evidence.markers[str(one)], laid.first)[-1]]
+    ]
+    who = f"{task} at {placed.lsn}"
+    times = [
+        last.marker.watermark_ms
+        for last in before
+        if last.marker.task.split("/")[1] == str(task.stage)
+    ]
+    told = [ms for ms in times if ms is not None]
+    if told and len(told) == len(times) and (placed.marker.watermark_ms or START_MS) < min(told):
+        raise Violation("I18", f"{who}: time goes back to {placed.marker.watermark_ms}: {told}")
+    for stage in {parse_task(name).stage for name in placed.marker.heard}:
+        old_words = [
+            word for name, word in before[0].marker.heard.items() if parse_task(name).stage == stage
+        ]
+        words = [w for name, w in placed.marker.heard.items() if parse_task(name).stage == stage]
+        is_shared = old.tells_looked(stage) or stage in old.shared_within(task.stage)
+        was = [word.watermark_ms for word in old_words if word.watermark_ms is not None]
+        which = max if is_shared else min
+        now = [word.watermark_ms for word in words]
+        if was and any(ms is None or ms < which(was) for ms in now):
+            raise Violation("I18", f"{who}: {now} was heard of stage {stage}, before {was}")
+        if any(word.ahead for word in words):
+            raise Violation("I18", f"{who} has words ahead: {words}")
 
 
 def _below(markers: list[Placed], lsn: Lsn) -> list[Placed]:
     return markers[: bisect_left(markers, lsn, key=lambda one: one.lsn)]
 
 
-def _told_within(evidence: Evidence, task: TaskId, stage: int) -> dict[TaskId, list[Placed]]:
+def _told_within(
+    evidence: Evidence, spec: QuerySpec, task: TaskId, stage: int, start: int
+) -> dict[TaskId, list[Placed]]:
     """Of a stage within the tasks of this one: what they said of it, as if it had its own."""
-    peers = [one for one in evidence.spec.task_ids if one.stage == task.stage]
     return {
         replace(peer, stage=stage): [
             replace(one, marker=replace(one.marker, watermark_ms=ms, is_idle=is_idle))
             for one in evidence.markers[str(peer)]
+            if one.lsn >= start and stage in one.marker.sources
             for ms, is_idle in [one.marker.sources[stage]]
         ]
-        for peer in peers
+        for peer in spec.tasks_of(task.stage)
     }
 
 
-def _words_within(all_told: dict[TaskId, list[Placed]], below: Lsn) -> dict[str, Heard]:
+def _words_within(
+    all_told: dict[TaskId, list[Placed]], below: Lsn, known: Mapping[str, Heard]
+) -> dict[str, Heard]:
     told = {one: _below(markers, below) for one, markers in all_told.items()}
     return {
         str(one): _shared_word(
-            Heard(markers[-1].lsn, None, markers[-1].marker.is_idle), markers, list(told.values())
+            Heard(markers[-1].lsn, None, markers[-1].marker.is_idle), one, markers, told, known
         )
         for one, markers in told.items()
         if markers
     }
 
 
-def _shared_word(word: Heard, markers: list[Placed], all_markers: list[list[Placed]]) -> Heard:
-    reached = min(one[-1].marker.position if one else 0 for one in all_markers)
+def _shared_word(
+    word: Heard,
+    task: TaskId,
+    markers: list[Placed],
+    told: Mapping[TaskId, list[Placed]],
+    known: Mapping[str, Heard],
+) -> Heard:
+    """`known`: what a task went on with under its layout."""
+
+    def looked(one: TaskId) -> int:
+        found = told[one]
+        base = known.get(str(one))
+        return found[-1].marker.position if found else 0 if base is None else base.looked
+
+    reached = min(looked(one) for one in told if one.stage == task.stage)
+    base = known.get(str(task))
+    before_ms = None if base is None else base.watermark_ms
     rises: list[tuple[Lsn, int]] = []
     for placed in markers:
         ms = placed.marker.watermark_ms
-        if ms is not None and (not rises or ms > rises[-1][1]):
+        last = rises[-1][1] if rises else before_ms
+        if ms is not None and (last is None or ms > last):
             rises.append((placed.marker.position, ms))
     settled = [ms for looked, ms in rises if looked <= reached]
     return replace(
         word,
-        watermark_ms=settled[-1] if settled else None,
+        watermark_ms=settled[-1] if settled else before_ms,
         looked=markers[-1].marker.position,
         ahead=tuple(rises[len(settled) :]),
     )
@@ -382,7 +481,8 @@ def check_checkpoints(evidence: Evidence, task: TaskId) -> None:
 def check_trims(evidence: Evidence) -> None:
     """No trim passed what any task could still need when it was made (I15)."""
     for tail, point in evidence.world.log.trims:
-        for task in evidence.spec.task_ids:
+        spec = [laid.spec for laid in evidence.layouts if laid.end <= tail][-1]
+        for task in spec.task_ids:
             needed = _needed_from(evidence, task, tail)
             if point > needed:
                 raise Violation("I15", f"trimmed to {point} at {tail}: {task} needs {needed}")
@@ -394,21 +494,30 @@ def _needed_from(evidence: Evidence, task: TaskId, tail: Lsn) -> int:
         return 0
     marker = markers[-1].marker
     needed: list[int] = [marker.position]
-    for other in evidence.upstream_of(task):
+    for other in evidence.upstream_of(task, tail):
         needed += [
             span.first_lsn
             for placed in evidence.records[str(other)]
             if placed.lsn >= marker.position
             for span in placed.marker.ranges
         ]
-    changes = [
-        entry.lsn for entry in evidence.entries[: markers[-1].lsn] if task.change_tag in entry.tags
-    ]
-    if changes and len(marker.checkpoints) < 2:
-        needed.append(changes[0])
-    elif changes:
-        needed.append(int(marker.checkpoints[-1]["marker_lsn"]) + 1)
-    return min(needed)
+    return min([*needed, *_state_from(evidence, task, markers[-1])])
+
+
+def _state_from(evidence: Evidence, task: TaskId, placed: Placed) -> list[int]:
+    """From where on entries are needed to build the state at a marker."""
+    found = evidence.entries[: placed.lsn]
+    changes = [int(entry.lsn) for entry in found if task.change_tag in entry.tags]
+    if len(placed.marker.checkpoints) == 2:
+        return [int(placed.marker.checkpoints[-1]["marker_lsn"]) + 1]
+    needed: list[int] = changes[:1]
+    first = evidence.markers[str(task)][0]
+    for laid, after in zip(evidence.layouts, evidence.layouts[1:], strict=False):
+        if after.first <= first.lsn < after.end:
+            for one in predecessors(laid.spec, after.spec, task):
+                last = _below(evidence.markers[str(one)], after.first)[-1]
+                needed += _state_from(evidence, one, last)
+    return needed
 
 
 def check_result(evidence: Evidence) -> None:

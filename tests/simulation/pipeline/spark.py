@@ -15,6 +15,7 @@ from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.worker import work
 from simulation.checkers.evidence import Violation
 from simulation.pipeline.host import SimHost
+from simulation.pipeline.swarm import Fault
 
 if TYPE_CHECKING:
     from simulation.pipeline.world import PipelineWorld
@@ -52,6 +53,8 @@ class SimDriver:
         self._random = world.scheduler.random
         self.process = world.start_process(f"driver-{number}")
         self.workers: dict[int, SimWorker] = {}
+        #: Workers that it should have.
+        self.wanted = world.swarm.workers
         self.is_over = False
         #: Once the query is claimed.
         self._coordinator: Coordinator | None = None
@@ -80,11 +83,12 @@ class SimDriver:
         error: PenstockError | None
         try:
             self._coordinator = await Coordinator.open(
-                world.log.resolve(), world.spec, id="sim", workers=world.swarm.workers,
+                world.log.resolve(), world.spec, id="sim", workers=self.wanted,
                 trims=world.swarm.trims, host=SimHost(world),
+                rescales=Fault.RESCALE in world.swarm.mean_ms,
             )  # fmt: skip
-            for slot in range(world.swarm.workers):
-                self._start_worker(slot)
+            self._coordinator.on_workers = self._resize
+            self._resize(self.wanted)
             await self._coordinator.run()
             error = self._coordinator.error
         except PenstockError as refused:
@@ -101,8 +105,16 @@ class SimDriver:
         self.is_over = True
         world.kill_soon(self.process)
 
+    def _resize(self, workers: int) -> None:
+        self.wanted = workers
+        for slot in range(workers):
+            if slot not in self.workers or self.workers[slot].process.dead:
+                self._start_worker(slot)
+
     def _start_worker(self, slot: int) -> None:
-        if self.process.dead or self.is_over or self._world.is_stopping:
+        if self.process.dead or self.is_over or self._world.is_stopping or slot >= self.wanted:
+            return
+        if slot in self.workers and not self.workers[slot].process.dead:
             return
         attempt = self.workers[slot].attempt + 1 if slot in self.workers else 0
         worker = SimWorker(self._world, slot, attempt)
@@ -125,6 +137,12 @@ class SimDriver:
     async def _lost(self, slot: int, attempts: int) -> None:
         try:
             await self.coordinator.job_lost(slot, attempts)
+        except (Fenced, GuardFailed, Unavailable):
+            pass  # the run ends, and says why
+
+    async def rescale(self, workers: int) -> None:
+        try:
+            await self.coordinator.rescale(workers)
         except (Fenced, GuardFailed, Unavailable):
             pass  # the run ends, and says why
 

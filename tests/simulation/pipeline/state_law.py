@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.ops.api import Delta
@@ -18,8 +20,11 @@ from penstock.plan.nodes import StageInput
 from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.inputs import decode_source
+from penstock.runtime.spec import QuerySpec
+from penstock.state.api import Change
 from penstock.state.memory import MemoryState
 from simulation.checkers.evidence import Violation
+from simulation.pipeline.lineage import predecessors, stages_in
 from simulation.pipeline.queries import SOURCE
 from simulation.pipeline.story import contents_of
 
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 
 def check_recoveries(evidence: Evidence) -> None:
     """Every instance went on after its task's last marker, with the state of that marker."""
-    for task in evidence.spec.task_ids:
+    for task in evidence.tasks:
         placed = evidence.markers[str(task)]
         fold = _Fold(evidence, task)
         recoveries = [one for one in evidence.world.story.recoveries if one.task == task]
@@ -56,6 +61,20 @@ def check_recoveries(evidence: Evidence) -> None:
                 )
 
 
+def _named(
+    part: Change, old: QuerySpec, one: TaskId, new: QuerySpec, task: TaskId
+) -> Change | None:
+    """A part of a predecessor's state, where its successor has it; None if it has none."""
+    stage, name = one.stage, part.name
+    if name.startswith("stage-"):
+        prefix, _, name = name.partition("/")
+        stage = int(prefix.removeprefix("stage-"))
+    if stage not in stages_in(new, task):
+        return None
+    here = name if stage == task.stage else f"stage-{stage}/{name}"
+    return Change(here, part.kind, part.rows)
+
+
 def _changes_between(
     evidence: Evidence, task: TaskId, base: Lsn | None, marker_lsn: Lsn
 ) -> list[Lsn]:
@@ -76,22 +95,65 @@ class _Fold:
     def __init__(self, evidence: Evidence, task: TaskId) -> None:
         self._evidence = evidence
         self._task = task
-        self._inputs = evidence.spec.inputs(task.stage)
-        self._state = MemoryState(evidence.spec.owned(task))
-        self._pipeline = Chain(evidence.spec.running(task.stage), self._state, {})
-        self._pipeline.start()
+        self._spec = evidence.spec_of(task)
+        self._inputs = self._spec.inputs(task.stage)
+        self._state = MemoryState(self._spec.owned(task))
+        self._pipeline = Chain(self._spec.running(task.stage), self._state, {})
         self._at: Placed | None = None
         #: Place in the order of the source, leaf, row.
         self._waiting: list[tuple[int, int, Delta]] = []
         self._next = iter(evidence.markers[str(task)])
+        if not self._inherit():
+            self._pipeline.start()
+
+    def _inherit(self) -> bool:
+        """What those had who ran its virtual nodes before, if any did."""
+        evidence, task = self._evidence, self._task
+        first = next(iter(evidence.markers[str(task)]), None)
+        if first is None or not evidence.is_handed_over(first):
+            return False
+        self._at = next(self._next)
+        at = next(i for i, one in enumerate(evidence.layouts) if one.first <= first.lsn < one.end)
+        old, new = evidence.layouts[at - 1].spec, evidence.layouts[at].spec
+        values: dict[str, list[Change | None]] = {}
+        for one in predecessors(old, new, task):
+            last = [found for found in evidence.markers[str(one)] if found.lsn < first.lsn][-1]
+            fold = _Fold(evidence, one)
+            fold.state_at(last.lsn)
+            parts = fold._state.snapshot()
+            for node in sorted(new.owned(task)):
+                named = [_named(part, old, one, new, task) for part in parts.get(node, ())]
+                self._state.apply([part for part in named if part is not None])
+            kept = {}
+            for part in parts.get(-1, ()):
+                renamed = _named(part, old, one, new, task)
+                if renamed is not None and part.kind == "set":
+                    kept[renamed.name] = renamed
+            for name in {*values, *kept}:
+                values.setdefault(name, []).append(kept.get(name))
+        for name, told in values.items():
+            numbers = [one.rows.column(0)[0].as_py() for one in told if one is not None]
+            if name.endswith("largest_ms"):
+                chosen = max(numbers)
+            elif len(numbers) < len(told):
+                continue
+            else:
+                chosen = min(numbers)
+            batch = pa.record_batch([pa.array([chosen], pa.int64())], names=["value"])
+            self._state.apply([Change(name, "set", batch)])
+        self._state.forget_log()
+        return True
 
     def state_at(self, lsn: Lsn) -> object:
         """Of the marker there; later ones only after it."""
+        if self._at is not None and self._at.lsn == lsn and self._evidence.is_handed_over(self._at):
+            return contents_of(self._state)  # nothing was done with it yet
         while self._at is None or self._at.lsn < lsn:
             before, self._at = self._at, next(self._next)
             for place, entry in self._evidence.taken(self._task, before, self._at):
                 leaf = self._inputs[place]
-                if isinstance(leaf, StageInput) and self._evidence.spec.orders(leaf.stage):
+                spec = self._evidence.spec_of(self._task, self._at.lsn + 1)
+                if isinstance(leaf, StageInput) and spec.orders(leaf.stage):
                     self._keep(place, leaf, entry)
                 else:
                     self._pipeline.push(place, self._decode(place, entry))
@@ -103,7 +165,7 @@ class _Fold:
             place: marker.watermark_ms if isinstance(leaf, StageInput) else None
             for place, leaf in leaves
         }
-        within = self._evidence.spec.shared_within(self._task.stage)
+        within = self._spec.shared_within(self._task.stage)
         shared = dict.fromkeys(within, (marker.watermark_ms, False))
         self._pipeline.advance(marks, frozenset(), shared)
         return contents_of(self._state)
@@ -120,7 +182,8 @@ class _Fold:
             where, place, row = self._waiting[0]
             leaf = self._inputs[place]
             assert isinstance(leaf, StageInput)
-            spec = self._evidence.spec
+            assert self._at is not None
+            spec = self._evidence.spec_of(self._task, self._at.lsn + 1)
             tasks = [one for one in spec.task_ids if one.stage == leaf.stage]
             words = [marker.heard.get(str(task)) for task in tasks]
             if where >> 20 >= min(0 if word is None else word.looked for word in words):

@@ -22,6 +22,7 @@ from penstock.log.serving import group_commit
 from penstock.protocol import shared_time
 from penstock.protocol.committed import read_entries
 from penstock.runtime import (
+    checkpoints,
     coordinator,
     coordinator_core,
     outputs,
@@ -47,6 +48,7 @@ class Fault(StrEnum):
     LOG = "log restart"  # the log dies; of what was in flight some groups were durable
     CHECKPOINT = "checkpoint damage"  # a checkpoint is damaged, or lost
     STORE = "store error"  # a checkpoint cannot be written
+    RESCALE = "rescale"  # somebody wants another number of workers; drawn by no seed
     MOVE = "move"  # somebody wants a task to run elsewhere; only where there are standbys
 
 
@@ -154,7 +156,8 @@ def _draw(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
-    kinds = draw_kinds(random, list(Fault), none=0.06, each=0.5)
+    drawn: list[Fault] = [kind for kind in Fault if kind is not Fault.RESCALE]  # worlds ask for it
+    kinds = draw_kinds(random, drawn, none=0.06, each=0.5)
     mean_ms = {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds if kind in STRIKES}
     odds = {kind: random.choice((0.01, 0.05, 0.2)) for kind in kinds if kind not in STRIKES}
     return mean_ms, odds
@@ -166,7 +169,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
     changes: list[Change] = [
         (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
-        (task_core, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
+        (checkpoints, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
         (task, "read_entries", partial(read_entries, bytes_max=swarm.kept_bytes)),
         # The law of what was heard knows of no bound.
         (shared_time, "AHEAD_MAX", 10**6),
@@ -183,6 +186,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (worker, "REPORT_SECONDS", 4 * pulse),
         (coordinator, "PULSE_SECONDS", pulse),
         (coordinator, "PULSES_PER_TRIM", 3),
+        (coordinator, "GATHER_SECONDS", 10 * pulse),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
         (coordinator_core, "PULSES_GATHERING", 3),
         # Faults are far denser here than any cause of futile instances.

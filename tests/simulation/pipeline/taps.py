@@ -81,7 +81,7 @@ class _Taps:
         return self._resuming.setdefault(core, _Resuming())
 
     def load(self, load: Any) -> Any:
-        async def loaded(copy: StateCopy, marker: Marker | None) -> Lsn | None:
+        async def loaded(copy: StateCopy[Any], marker: Marker | None) -> Lsn | None:
             base: Lsn | None = await load(copy, marker)
             self._of(copy.core).base = base
             return base
@@ -89,7 +89,7 @@ class _Taps:
         return loaded
 
     def apply(self, apply: Any) -> Any:
-        def applied(copy: StateCopy, entry: Entry) -> Marker | None:
+        def applied(copy: StateCopy[Any], entry: Entry) -> Marker | None:
             fold, replayed = copy._fold, self._of(copy.core).replayed
             step = fold.step
 

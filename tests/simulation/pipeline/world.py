@@ -39,7 +39,8 @@ from simulation.kernel import (
 )
 from simulation.kernel.seeded import SeededWorld
 from simulation.kernel.shipped import overheard
-from simulation.pipeline.laws import check_all
+from simulation.pipeline.laws import Evidence, check_all
+from simulation.pipeline.lineage import count_layouts
 from simulation.pipeline.log import SimLog
 from simulation.pipeline.newcomer import trim_and_read
 from simulation.pipeline.queries import KEYS_OF, Inputs, make_entries, make_spec
@@ -192,14 +193,16 @@ class PipelineWorld(SeededWorld[Fault]):
         """What the log shows of what happened."""
         self.count(f"shape {self.swarm.shape}")
         self.counts["trimmed"] += sum(point > 0 for _, point in self.log.trims)
-        producers = {task.producer for task in self.spec.task_ids}
+        own = f"@{self.spec.name}.{self.spec.version}/"
         for entry in self.log.entries:
             if entry.kind is Kind.MARKER:
                 marker = decode_marker(entry.payload)
-                if entry.producer in producers:
+                if entry.producer.startswith(own):
                     self.counts["flushed early"] += len(marker.ranges)
-                else:
+                elif self.swarm.protocol == "aligned":
                     self.count("aligned checkpoint")
+        for what in count_layouts(Evidence(self)):
+            self.count(what)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -270,7 +273,7 @@ class PipelineWorld(SeededWorld[Fault]):
             return False
         flushing.result()
         members = driver.coordinator.core.members
-        wait(lambda: len(members) == self.swarm.workers or driver.is_over)
+        wait(lambda: len(members) == driver.wanted or driver.is_over)
         return not driver.is_over
 
     def _started_driver(self, wait: Callable[[Callable[[], bool]], None]) -> SimDriver:
@@ -391,8 +394,12 @@ class PipelineWorld(SeededWorld[Fault]):
                 members = sorted(driver.coordinator.core.members)
                 if not members:
                     return False
-                task, worker = random.choice(self.spec.task_ids), random.choice(members)
+                tasks = list(driver.coordinator.core.tasks)
+                task, worker = random.choice(tasks), random.choice(members)
                 driver.process.spawn(driver.move(task, worker))
+            case Fault.RESCALE if driver.is_running and driver.is_started:
+                count = random.randint(1 + self.swarm.replicas, 4)
+                driver.process.spawn(driver.rescale(count))
             case Fault.CHECKPOINT:
                 return self.folder.damage(random, self._named()) is not None
             case _:
@@ -412,10 +419,8 @@ class PipelineWorld(SeededWorld[Fault]):
     def _named(self) -> dict[str, list[str]]:
         """By task, the checkpoints that its last marker names."""
         paths = {}
-        for task in self.spec.task_ids:
-            for entry in reversed(self.log.entries):
-                if task.marker_tag in entry.tags:
-                    marker = decode_marker(entry.payload)
-                    paths[str(task)] = [str(one["path"]) for one in marker.checkpoints]
-                    break
+        for entry in self.log.entries:
+            if entry.kind is Kind.MARKER:
+                marker = decode_marker(entry.payload)
+                paths[marker.task] = [str(one["path"]) for one in marker.checkpoints]
         return paths

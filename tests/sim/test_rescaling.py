@@ -1,0 +1,108 @@
+"""Rescaling under simulated faults: tasks are split and merged while everything else breaks.
+
+The worlds of test_exactly_once.py, with somebody who wants another number of workers again and
+again, as do drivers that are started anew: workers, drivers and the log die at every step of a cut
+and of a change of the layout (protocol P7). Judged by lineage: positions of a virtual node are
+contiguous over the tasks that had it (I13), a successor begins with the fold of its predecessors'
+input (I11), nothing that it needs is trimmed (I15), time does not go back (I18).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from campaign import Campaign, absent, fixed_seeds, only_with, time_for
+from simulation.pipeline.laws import Evidence, check_all
+from simulation.pipeline.lineage import count_layouts
+from simulation.pipeline.swarm import Fault, Swarm
+from simulation.pipeline.world import PipelineWorld
+
+SEEDS = fixed_seeds(10)
+EVENTS = (
+    "fault rescale", "layout changed", "stage split", "stage merged", "stage set apart",
+    "instance fenced", "standby taken",
+)  # fmt: skip
+
+
+def make_world(seed: int) -> PipelineWorld:
+    """Every third one has stages that run together, every second one copies."""
+    swarm = PipelineWorld(seed).swarm
+    faults = {**swarm.mean_ms, Fault.RESCALE: 150 + 50 * (seed % 4)}
+    keyed = seed % 3 == 0
+    changed = replace(
+        swarm,
+        mean_ms=faults,
+        keyed=keyed,
+        lanes=4 if keyed else swarm.lanes,
+        replicas=seed % 2,
+    )
+    return PipelineWorld(seed, swarm=changed)
+
+
+def new_campaign() -> Campaign[PipelineWorld]:
+    return Campaign("rescaling", make_world, "test_rescaling.py")
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Campaign[PipelineWorld]:
+    campaign = new_campaign()
+    campaign.run(SEEDS)
+    return campaign
+
+
+@time_for(SEEDS)
+def test_no_law_is_broken_under_any_of_the_fixed_seeds(
+    campaign: Campaign[PipelineWorld], capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign.check(capsys)
+
+
+@time_for(SEEDS)
+@only_with(10, SEEDS)
+def test_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
+    assert absent(EVENTS, campaign.counts) == []
+
+
+def crash(victim: str, workers: int, ms: float) -> PipelineWorld:
+    """A query of two workers gets another number, and so long after that somebody dies."""
+    swarm = Swarm(
+        entries=16, safety_ms=200, lanes=4, shape="window", mean_ms={Fault.RESCALE: 10**9}
+    )
+    world = PipelineWorld(3, swarm=swarm)
+    with world.open():
+        world.populate()
+        world.run_for(0.12)
+        driver = world.drivers[0]
+        driver.process.spawn(driver.rescale(workers))
+        world.run_for(ms / 1000)
+        match victim:
+            case "driver":
+                world.kill(driver.process)
+            case "log":
+                world.log.restart(0.005)
+            case _:
+                world.kill(driver.workers[int(victim)].process)
+        world.heal()
+        world.catch_up()
+        world.stop()
+        for what in count_layouts(Evidence(world)):
+            world.count(what)
+        check_all(world)
+    return world
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("victim", ["driver", "log", "0", "1"])
+def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
+    """Every third of a commit, from before the first cut until successors run."""
+    changed = [crash(victim, workers, ms).counts["layout changed"] for ms in range(0, 76, 4)]
+    if victim != "driver":
+        assert {*changed} == {1}
+    else:  # the next one finds the old layout, or the new one; and wants two workers again
+        assert min(changed) == 0 and max(changed) == 2
+
+
+@pytest.mark.soak
+def test_no_law_is_broken_under_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    new_campaign().run_fresh(capsys)
