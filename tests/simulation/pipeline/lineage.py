@@ -72,13 +72,13 @@ def check_layouts(evidence: Evidence) -> None:
         if laid.spec.layout.version != before.spec.layout.version + 1:
             raise Violation("I13", f"layout {laid.spec.layout.version} follows {before}")
         old, new = set(before.spec.task_ids), set(laid.spec.task_ids)
-        for task in old - new:
+        for task in sorted(old - new):
             if any(placed.lsn >= laid.first for placed in evidence.markers[str(task)]):
                 raise Violation("I13", f"{task} committed after its successors at {laid.first}")
         for entry in evidence.entries[laid.first : laid.end]:
             if entry.producer != voice:
                 raise Violation("I13", f"{entry} changes the layout")
-        for task in new:
+        for task in sorted(new):
             found = evidence.markers[str(task)]
             first = next((one for one in found if one.lsn >= laid.first), None)
             if first is None or not laid.first <= first.lsn < laid.end:
