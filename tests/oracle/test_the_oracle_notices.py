@@ -59,17 +59,6 @@ def _unchecked(call: Any, left: Any, right: Any) -> Any:
     return pc.add(left, right)
 
 
-def _not_found_while_it_waits(original: Callable[..., Any]) -> Callable[..., Any]:
-    def broken(self: Any, keys: Any) -> Any:
-        waiting, self._waiting = self._waiting, []
-        try:
-            return original(self, keys)
-        finally:
-            self._waiting = waiting
-
-    return broken
-
-
 def _everything_fits(node: Any, keys: Any, *, exact: bool) -> bool:
     return True
 
@@ -112,8 +101,8 @@ MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
     ),
     "a lookup skips the newest rows": (
         memory_row_set.MemoryRowSet,
-        "fetch",
-        _not_found_while_it_waits(memory_row_set.MemoryRowSet.fetch),
+        "_may_wait",
+        lambda self, hashes: False,
         INNER,
     ),
     "an outer join never takes its padding back": (
