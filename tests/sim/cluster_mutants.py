@@ -123,6 +123,16 @@ def a_write_repeats_no_heads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journal, "encode_echo", lambda *_: ())
 
 
+def a_journal_trusts_the_page_cache(patch: pytest.MonkeyPatch) -> None:
+    def make_durable(self: journal._Walk) -> None:
+        file = self._disk.open(journal.journal_name(self._number), writable=True)
+        file.truncate(self.end)
+        file.sync()
+        file.close()
+
+    patch.setattr(journal._Walk, "_make_durable", make_durable)
+
+
 def a_silent_node_is_not_left(patch: pytest.MonkeyPatch) -> None:
     """Whoever writes to it waits for ever."""
     patch.setattr(NetworkNodeClient, "_watch", lambda self, link, **heard: None)
@@ -449,4 +459,11 @@ MUTANTS = (
         seed=46,
     ),
     Mutant("a write repeats no heads", a_write_repeats_no_heads, "losses", _FLIPS, seed=15),
+    Mutant(
+        "a journal trusts the page cache",
+        a_journal_trusts_the_page_cache,
+        "P1",
+        {"mean_seconds": {Fault.NODE_FSYNC: 0.3, Fault.NODE_POWER: 0.3}},
+        seed=1,
+    ),
 )

@@ -8,7 +8,8 @@ repeats the heads of the one before it (journal_format.py). Law (R46, R48): a ba
 tail, which is cut, only if no later record and no later file says that it was durable. If its head
 is known, from itself or from its echo, a block is lost, and nothing else: all that other records
 say is in their heads. Everything else is damage: it is reported, what is intact behind it is kept,
-and the node must take a new name for itself (cookie.py). A failed fsync ends the process. In files
+and the node must take a new name for itself (cookie.py). A failed fsync ends the process;
+the next one writes again, and syncs, what nobody vouches for, before it shows any of it. In files
 of older versions, which have no key, nothing behind damage is believed: it may be out of somebody's
 block. A file is in `state` before anything in it is acknowledged, so one that is gone is missed.
 
@@ -336,7 +337,7 @@ def read_state(disk: Disk) -> JournalState | None:
 
 
 def recover_journal(disk: Disk) -> RecoveredJournal:
-    """Read all files, cut the torn tail of the newest, and say what is damaged."""
+    """Read all files, make the newest durable without its torn tail, and say what is damaged."""
     recovered = RecoveredJournal()
     numbers = sorted(
         int(name.removeprefix("journal-")) for name in disk.names() if name.startswith("journal-")
@@ -385,6 +386,8 @@ class _Walk:
         self._echoes: dict[int, RecordHead] | None = None
         #: First byte after the last intact record.
         self.end = 0
+        #: So many bytes were synced, a record says.
+        self._vouched = 0
         #: Heads of the newest write, and where it begins; of the newest file only.
         self._heads: list[RecordHead] = []
         self._heads_at = 0
@@ -414,10 +417,11 @@ class _Walk:
                 )
             if self._is_last:
                 self._keep_head(at, head)
+            self._vouched = max(self._vouched, head.synced)
             at += head.size
             self.end = at
-        if self._is_last and self.end < len(data):
-            self._cut()
+        if self._is_last:
+            self._make_durable()
 
     def _format_of(self, number: int, file: bytes) -> Format:
         return find_format(file, self._recovered.state.keys.get(number))
@@ -445,13 +449,16 @@ class _Walk:
             return LastWrite()  # its records have other sizes
         return LastWrite(self._number, self._heads_at, list(map(encode_again, self._heads)))
 
-    def _cut(self) -> None:
+    def _make_durable(self) -> None:
+        """Cut the torn tail; what nobody vouches for may be in the page cache only (R48)."""
         tail = self._data[self.end :]
         if bytes(tail).count(0) != len(tail):
             self._recovered.torn_bytes = len(tail)
         file = self._disk.open(journal_name(self._number), writable=True)
         try:
             file.truncate(self.end)
+            if self._vouched < self.end:
+                file.write_at(self._vouched, self._bytes[self._vouched : self.end])
             file.sync()  # before a next file says that this one is whole
         finally:
             file.close()

@@ -90,8 +90,6 @@ class SimNode:
         self._lives = 0
         #: Until then, a write takes much longer.
         self.slow_until = 0.0
-        #: An fsync of this disk has failed: what is read of it may not be on it.
-        self.is_sync_failed = False
 
     @property
     def is_up(self) -> bool:
@@ -150,7 +148,6 @@ class SimNode:
             if self._disk.sync_failed:
                 # A failed fsync may have written anything; the process must not go on (R48).
                 world.count("node fsync failed")
-                self.is_sync_failed = True
             elif not isinstance(error, Unavailable | Unknown) or error.__cause__ is not None:
                 world.fail(f"{self.name} ended: {error!r}", error)
             # Else the metadata failed it before it knew who it is.
@@ -213,7 +210,6 @@ class SimNode:
         if process is not None:
             self._die(process, power_cut=True)
         self._data = SimDisk()
-        self.is_sync_failed = False
 
     def damage_block(self) -> bool:
         """One block in a file goes bad; False if there is none that could."""

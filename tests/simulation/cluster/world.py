@@ -174,17 +174,17 @@ class ClusterWorld(SeededWorld[Fault]):
             self.after(self.random.uniform(0.01, 1.5), node.start)
 
     def journal_recovered(self, machine: str, journal: RecoveredJournal) -> None:
-        """R46: no power cut looks like damage; after a failed fsync (R48) anything may."""
+        """R46, R48: no power cut looks like damage, and no failed fsync does."""
         node = self.nodes[self._node_names[machine]]
         self.wrote(machine, tuple(journal.adds))
         if journal.lost:
             self.count("block lost in a journal")
         for key, block in journal.lost:
-            if (key, block, node.name) not in self._lost and not node.is_sync_failed:
+            if (key, block, node.name) not in self._lost:
                 self.fail(f"{node.name} takes a power cut for damage of block {block} of {key}")
         if journal.torn_bytes:
             self.count("journal torn")
-        if journal.damage and not node.is_sync_failed:
+        if journal.damage:
             self.fail(f"{node.name} takes a power cut for damage: {journal.damage}")
 
     def lost_block(self, node: SimNode, key: SegmentKey, block: int) -> None:
@@ -436,7 +436,7 @@ class ClusterWorld(SeededWorld[Fault]):
         holders = self.ledger.copies.get((key, block), set())
         for member in replicas(segment, block, key.part):
             other = self.nodes[member.partition(":")[0]]
-            is_good = (key, block, other.name) not in self._lost and not other.is_sync_failed
+            is_good = (key, block, other.name) not in self._lost
             if other is node or other.name in self.expendable or other.name not in holders:
                 continue
             if is_good:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 
@@ -572,6 +573,49 @@ def test_after_a_failed_operation_nothing_is_acknowledged_and_nothing_is_lost(ki
         assert [after.read(A, block) for block in acknowledged] == [
             block_of(A, block) for block in acknowledged
         ]
+
+
+def shown_stays(disk: SimDisk, blocks: int) -> int:
+    """A process has died. What the next one shows is there after a power cut; how much was it?"""
+    node = LocalNode(disk)
+    shown = [node.read(A, block) for block in range(blocks)]
+    assert node.add(B, block_of(B, 0)) is None
+
+    disk.kill()
+    after = LocalNode(disk.crash(Random(0), ALL_LOST))
+
+    assert not after.damage and not after.lost
+    assert [after.read(A, block) for block in range(blocks)] == shown
+    assert after.read(B, 0) == block_of(B, 0)
+    return blocks - shown.count(Found.ABSENT)
+
+
+def test_what_a_failed_fsync_left_in_the_page_cache_is_made_durable_before_it_is_shown() -> None:
+    for fail_at in range(12):
+        inner = SimDisk()
+        LocalNode(inner)
+        disk = FaultyDisk(inner, fail_at=None, operations=frozenset({"sync"}))
+        node, acknowledged = LocalNode(disk, journal_bytes=600), 0
+        disk.fail_after(fail_at)
+        with suppress(OSError):
+            while acknowledged < 12:
+                node.add(A, block_of(A, acknowledged))
+                acknowledged += 1
+        assert disk.fired
+        inner.kill()
+
+        # Some fail before the block is written.
+        assert acknowledged <= shown_stays(inner, acknowledged + 1)
+
+
+def test_an_unsynced_write_that_fills_its_file_is_made_durable_before_it_is_shown() -> None:
+    """No zeros follow it that would have to be cut off."""
+    disk = TracingDisk(SimDisk())
+    assert LocalNode(disk).add(A, make_block(0, bytes(8192))) is None
+
+    states = [state for state in killed_states(disk.trace) if state.disk.exists(STATE_NAME)]
+
+    assert [shown_stays(state.disk, 1) for state in states][-2:] == [1, 1]
 
 
 def test_an_empty_directory_has_nothing_to_recover() -> None:
