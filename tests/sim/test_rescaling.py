@@ -69,11 +69,14 @@ def test_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
     assert absent(EVENTS, campaign.counts) == []
 
 
-def crash(victim: str, workers: int, ms: float) -> PipelineWorld:
+def crash(
+    victim: str, workers: int, ms: float, *, lanes: int = 4, replicas: int = 0
+) -> PipelineWorld:
     """A query of two workers gets another number, and so long after that somebody dies."""
     swarm = Swarm(
-        entries=16, safety_ms=200, lanes=4, shape="window", mean_ms={Fault.RESCALE: 10**9}
-    )
+        entries=16, safety_ms=200, lanes=lanes, replicas=replicas, shape="window",
+        mean_ms={Fault.RESCALE: 10**9},
+    )  # fmt: skip
     world = PipelineWorld(3, swarm=swarm)
     with world.open():
         world.populate()
@@ -106,6 +109,16 @@ def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: 
         assert {*changed} == {1}
     else:  # the next one finds the old layout, or the new one; and wants two workers again
         assert min(changed) == 0 and max(changed) == 2
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_whoever_dies_the_tasks_of_a_stage_that_stays_go_on(victim: str, replicas: int) -> None:
+    """Its source has two lanes, so that there are no more tasks to read it."""
+    worlds = [crash(victim, 3, ms, lanes=2, replicas=replicas) for ms in range(20, 48, 6)]
+    kept = [world.counts["stage kept"] for world in worlds]
+    assert kept == [world.counts["stage split"] for world in worlds]
+    assert sum(kept) > 3, "while tasks move, it waits; and the query is stopped soon"
 
 
 def test_however_often_it_was_rescaled_an_heir_builds_each_ancestor_once(
