@@ -534,7 +534,7 @@ class Coordinator:
     async def rescale(self, workers: int) -> None:
         """Let the query run with so many workers; they are asked for, and tasks made for them."""
         if self.core.is_over:
-            raise BadRequest(f"query {self.spec.name} is being stopped: its next start says how many")
+            raise BadRequest(f"query {self.spec.name} is being stopped: start it with so many")
         replicas = self.spec.settings.replicas
         if not replicas < workers <= WORKERS_MAX:
             raise BadRequest(

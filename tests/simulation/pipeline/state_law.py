@@ -45,9 +45,9 @@ def check_recoveries(evidence: Evidence) -> None:
             late = [
                 one.lsn
                 for one in placed
-                if one.lsn > lsn and one.marker.instance < found.instance
-                # What stands with a layout is nobody's of the task.
-                and one.entry.producer == task.producer
+                if one.lsn > lsn
+                and one.marker.instance < found.instance
+                and one.entry.producer == task.producer  # else it stands with a layout
             ]
             if late:
                 raise Violation("R22", f"{found.instance} of {task} resumed before {late}")
