@@ -399,15 +399,19 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
 
 
 def _layout(progress: dict[str, Any]) -> list[tuple[str, object]]:
-    """Of a query that was rescaled: its tasks, and how long they took to end for it."""
+    """Of a query that was rescaled: its tasks, how long they took to end for it; if it is to be."""
+    told: list[tuple[str, object]] = []
     layout = progress.get("layout")
-    if layout is None:
-        return []
-    text = f"version {layout['version']}, {'+'.join(map(str, layout['tasks']))} tasks by stage"
-    rescaled = progress.get("rescaled")
-    return [
-        ("layout", text if rescaled is None else f"{text}, cut in {ms_text(rescaled['cutMs'])}")
-    ]
+    if layout is not None:
+        text = f"version {layout['version']}, {'+'.join(map(str, layout['tasks']))} tasks by stage"
+        rescaled = progress.get("rescaled")
+        done = "" if rescaled is None else f", cut in {ms_text(rescaled['cutMs'])}"
+        told.append(("layout", f"{text}{done}"))
+    rescaling = progress.get("rescaling")
+    if rescaling is not None:
+        waits = "when its tasks have read what stood in the log"
+        told.append(("rescaling", f"for {rescaling['workers']} workers, {waits}"))
+    return told
 
 
 def _cores(cores: dict[str, Any] | None) -> list[tuple[str, object]]:

@@ -191,6 +191,8 @@ def wait_for_workers(
 ) -> dict[str, Any] | None:
     """How the query stands once so many run its tasks; None: not within so many seconds."""
     for progress in _reports(client, name, start, seconds):
+        if "rescaling" in progress:
+            continue  # the workers are there, and still run the tasks of before
         tasks = progress["tasks"].values()
         is_running = all(task.get("is_running") for task in tasks)
         if progress["workersWanted"] == progress["workers"] == workers and is_running:

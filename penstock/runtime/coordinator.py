@@ -412,8 +412,9 @@ class Coordinator:
             for task, marker in succeed(spec, new, lasts).items()
         ]
         data = layout_bytes(layout, spec.version)
-        guards = [self._guard, Guard(layout_key(spec.name), self._layout)]
-        sets = [SetKey(layout_key(spec.name), data), *await self._note_rescaled()]
+        registered, noted = await self._note_rescaled()
+        guards = [self._guard, Guard(layout_key(spec.name), self._layout), *registered]
+        sets = [SetKey(layout_key(spec.name), data), *noted]
         await self.voice.append(entries, guards=guards, sets=sets)
         logger.info("query=%s has layout=%d tasks=%s", spec.name, layout.version, layout.tasks)
         self.spec, self._layout = new, data
@@ -422,14 +423,18 @@ class Coordinator:
         self._has_next_layout = asyncio.Event()
         await self._perform(self.core.succeed(new.task_ids, encode_layout(layout, spec.version)))
 
-    async def _note_rescaled(self) -> list[SetKey]:
-        """Programs that know of no layouts must not go on with this query."""
+    async def _note_rescaled(self) -> tuple[list[Guard], list[SetKey]]:
+        """Programs that know of no layouts must not go on with this query.
+
+        If it is removed meanwhile, which changes no run, it stays so.
+        """
         key = query_key(self.spec.name)
         value = await self._log.get(key)
         query = None if value is None else decode_query(self.spec.name, value.data)
+        guards = [Guard(key, None if value is None else value.data)]
         if query is None or query.is_rescaled:
-            return []
-        return [SetKey(key, encode_query(replace(query, is_rescaled=True)))]
+            return guards, []
+        return guards, [SetKey(key, encode_query(replace(query, is_rescaled=True)))]
 
     # -- progress
 
@@ -465,6 +470,8 @@ class Coordinator:
         layout = self.spec.layout
         if layout.version:
             more["layout"] = {"version": layout.version, "tasks": list(layout.tasks)}
+        if self._workers is not None and rescaled_tasks(self.spec, self._workers) != layout.tasks:
+            more["rescaling"] = {"workers": self._workers}
         if self._rescaled is not None:
             more["rescaled"] = self._rescaled
         if self.core.moves:
@@ -526,6 +533,8 @@ class Coordinator:
 
     async def rescale(self, workers: int) -> None:
         """Let the query run with so many workers; they are asked for, and tasks made for them."""
+        if self.core.is_over:
+            raise BadRequest(f"query {self.spec.name} is being stopped: start it with so many")
         replicas = self.spec.settings.replicas
         if not replicas < workers <= WORKERS_MAX:
             raise BadRequest(

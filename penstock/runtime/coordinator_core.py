@@ -215,6 +215,8 @@ class CoordinatorCore:
             state = self.tasks.get(task)
             if state is None:
                 continue  # it has successors by now
+            if state.place is not None and state.place.instance > instance:
+                continue  # it was claimed once more for the next layout, and that was answered
             state.claiming = False
             worker = placed.get(task)
             state.place = None if worker is None else Place(worker, instance)

@@ -27,7 +27,7 @@ class Predecessor:
 
     def __init__(self, spec: QuerySpec, origin: Origin, wanted: frozenset[int]) -> None:
         self._spec = spec
-        # Others may have had more of what its own predecessors left.
+        self._heirs = wanted
         self._nodes = nodes = origin.nodes & wanted
         self.task = parse_task(origin.task)
         self.stages = origin.stages
@@ -46,8 +46,12 @@ class Predecessor:
         """It is on its way to a marker that is long past."""
 
     def predecessor(self, origin: Origin) -> Predecessor:
-        """One of its own, for the same heir."""
-        return Predecessor(self._spec, origin, self._nodes)
+        """One of its own, for the same heir.
+
+        With all that the heir may need of it: others may have had more of what it left than this
+        one, which takes in rows of its own virtual nodes alone.
+        """
+        return Predecessor(self._spec, origin, self._heirs)
 
 
 def inherited(

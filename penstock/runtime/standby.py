@@ -50,10 +50,18 @@ T = TypeVar("T", TaskCore, Predecessor)
 class StateCopy(Generic[T]):
     """The state of a task in a core that has not begun. Used once: restored, or followed."""
 
-    def __init__(self, log: AsyncLog, core: T, store: CheckpointStore | None) -> None:
+    def __init__(
+        self,
+        log: AsyncLog,
+        core: T,
+        store: CheckpointStore | None,
+        ancestors: dict[str, Predecessor] | None = None,
+    ) -> None:
+        """`ancestors`: whose states were built already, for the same heir."""
         self._log = log
         self.core: T = core
         self._store = store
+        self._ancestors = {} if ancestors is None else ancestors
         self._fold = ChangeFold()
         #: The last marker that was reached.
         self.reached: Lsn | None = None
@@ -74,18 +82,22 @@ class StateCopy(Generic[T]):
         return base
 
     async def _inherit(self, origins: Sequence[Origin]) -> None:
-        found: list[Predecessor] = []
-        for origin in origins:
-            if origin.needs_from is None:
-                continue
-            one = self.core.predecessor(origin)
-            tags, start = [one.task.marker_tag], origin.lsn
-            (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
-            await StateCopy(self._log, one, self._store).restore(last)
-            found.append(one)
+        """Each ancestor is built once: those of a task that was rescaled often share theirs."""
+        found = [one for one in origins if one.needs_from is not None]
+        for origin in found:
+            if origin.task not in self._ancestors:
+                self._ancestors[origin.task] = await self._build(origin)
+        predecessors = [self._ancestors[origin.task] for origin in found]
         await self._apply_in_turns(
-            inherited(self.core.state, self.core.stages, found), inherits=True
+            inherited(self.core.state, self.core.stages, predecessors), inherits=True
         )
+
+    async def _build(self, origin: Origin) -> Predecessor:
+        one = self.core.predecessor(origin)
+        tags, start = [one.task.marker_tag], origin.lsn
+        (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
+        await StateCopy(self._log, one, self._store, self._ancestors).restore(last)
+        return one
 
     async def load(self, marker: Marker | None) -> Lsn | None:
         """The marker at which the newest readable checkpoint was taken, and its state applied."""

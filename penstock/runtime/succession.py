@@ -71,10 +71,10 @@ def succeed(old: QuerySpec, new: QuerySpec, lasts: Lasts) -> dict[TaskId, Marker
         if task in lasts:
             last = lasts[task].marker
             heard = _heard(old, new, task.stage, [task], lasts)
+            # It keeps the cut: an instance that knows the old layout alone goes no further.
             markers[task] = replace(
-                last, number=last.number + 1, inline=0, ranges=(), heard=heard, origin_ms=None,
-                cut=None,
-            )  # fmt: skip
+                last, number=last.number + 1, inline=0, ranges=(), heard=heard, origin_ms=None
+            )
         else:
             markers[task] = _first_marker(old, new, task, lasts, start)
     return markers

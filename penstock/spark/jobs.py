@@ -17,7 +17,13 @@ from typing import Any, Final
 from penstock.connector.registering import choose_python
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.worker import LogAddress, run_worker
-from penstock.spark.cores import WAIT_SECONDS, Cores, read_cores, waiting_stages
+from penstock.spark.cores import (
+    WAIT_SECONDS,
+    Cores,
+    check_workers,
+    read_cores,
+    waiting_stages,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +112,10 @@ class WorkerJobs:
 
     def resize(self, workers: int) -> None:
         """So many workers from now on. Those of other slots are told to leave by the coordinator,
-        and are not started again."""
+        and are not started again. BadRequest if Spark can never run so many: whoever asks through
+        the log knows nothing of Spark."""
+        if self._sc._jsc is not None:
+            check_workers(self._sc, workers)
         with self._lock:
             if self._stopping.is_set():
                 return

@@ -11,6 +11,7 @@ import atexit
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final
 
@@ -139,19 +140,35 @@ class StreamingQuery:
         the task commits what it has and goes on there. `lastProgress["moves"]` tells of it. Needs
         a query that was started with `replicas`.
         """
-        self._coordinator.move(parse_task(task), str(worker)).result()
+        self._ask(lambda: self._coordinator.move(parse_task(task), str(worker)))
 
     def rescale(self, workers: int) -> None:
         """Run with so many workers from now on, without a restart.
 
         Workers are started first. Then all tasks commit what they have, at one position, and other
         tasks go on from there with their state; workers that are left over leave after that.
-        `lastProgress["layout"]` tells of it. Returns when it was asked for.
+        `lastProgress["layout"]` tells of it, and `lastProgress["rescaling"]` until then. Returns
+        when it was asked for.
         """
         check_workers(self._jobs.spark_context, workers)
         if rescaled_tasks(self._coordinator.spec, workers) == self._coordinator.spec.tasks:
             logger.info("query=%s keeps its tasks with workers=%d", self.name, workers)
-        self._coordinator.rescale(workers).result()
+        self._ask(lambda: self._coordinator.rescale(workers))
+
+    def _ask(self, ask: Callable[[], Future[None]]) -> None:
+        """Until the coordinator has heard it; what has ended hears nothing."""
+        asked: Future[None] | None = None
+        while not self._coordinator.ended.is_set():
+            asked = asked or ask()
+            try:
+                return asked.result(timeout=0.1)
+            except TimeoutError:
+                pass
+            except CancelledError:
+                break
+        self._coordinator.ended.wait()
+        self._raise()
+        raise QueryFailed(f"query {self.name} was stopped: start it again first")
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end, or so many seconds: then whether it ended. Raises what stopped it."""

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from small_queries import BIDS, append_bids, by_batch, check, running
 
 import penstock
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, QueryFailed
 from penstock.testing.oracle import assert_equal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -54,6 +54,11 @@ def test_a_query_is_rescaled_while_it_runs(spark: Any, log: penstock.Log) -> Non
         check(spark, query, windows, source)
         with pytest.raises(BadRequest, match="at least 1"):
             query.rescale(0)
+        with pytest.raises(BadRequest, match="each worker holds one"):  # as the log asks for it
+            query._coordinator.rescale(900).result()
+        assert (query.lastProgress or {})["workersWanted"] == 2
+    with pytest.raises(QueryFailed, match="rescaled was stopped: start it again"):
+        query.rescale(3)
 
 
 @pytest.mark.parametrize("build", [counts, windows], ids=["counts", "windows"])

@@ -254,6 +254,18 @@ def test_rescale_asks_through_the_log_and_waits_for_the_workers(log: penstock.Lo
     assert "version 3, 4+4 tasks by stage, cut in 12.5 ms" in status
 
 
+def test_rescale_is_not_done_while_workers_run_the_tasks_of_before(log: penstock.Log) -> None:
+    """Of a query that is behind: it has its workers at once, and other tasks later."""
+    pulse(log, rescaled(2))
+    waiting = rescaled(4, rescaling={"workers": 4})
+    thread = answer(log, Rescale, lambda: pulse(log, waiting))
+    result = run(log, "query", "rescale", "q", "--workers", "4", "--wait", "1")
+    thread.join()
+    assert result.exit_code == 5
+    status = run(log, "query", "status", "q").stdout
+    assert "for 4 workers, when its tasks have read what stood in the log" in status
+
+
 def test_what_cannot_be_rescaled_is_told(log: penstock.Log) -> None:
     def refused(*arguments: str) -> str:
         result = run(log, "query", "rescale", "q", *arguments)

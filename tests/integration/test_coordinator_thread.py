@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,16 @@ from embedded_server import stop_server
 from engine_samples import SOURCE, count_by, scan, spec_of
 
 import penstock
-from penstock.errors import Unknown
+from penstock.errors import BadRequest, GuardFailed, Unknown
+from penstock.ids import Lsn
+from penstock.log.records import Guard, SetKey
+from penstock.protocol.markers import Marker
+from penstock.protocol.names import layout_key, query_key
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.coordinator_thread import CoordinatorThread
+from penstock.runtime.registry import RegisteredQuery, encode_query
+from penstock.runtime.succession import Last
 from penstock.runtime.worker import LogAddress
 
 
@@ -75,3 +82,48 @@ def test_a_query_whose_lost_tasks_cannot_be_claimed_ends_with_the_reason(
 
     assert coordinator.ended.wait(30)
     assert isinstance(coordinator.error, Unknown)
+
+
+def test_a_query_that_is_removed_while_it_is_rescaled_stays_removed(
+    coordinator: CoordinatorThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver was away for so long that nobody took it for running."""
+    run = coordinator._coordinator
+    (task,) = run.spec.task_ids[-1:]
+    run.spec = spec = replace(run.spec, tasks=(0, 1))
+    query = RegisteredQuery(
+        name="q", id="id", version=1, plan="", mode="update", to="out", starts={"in": 0},
+        tasks=[0, 1], created_ms=0, shares_sources=True,
+    )  # fmt: skip
+    registered = encode_query(query)
+    note = Coordinator._note_rescaled
+
+    with penstock.connect(tmp_path) as log:
+        log.client.append([], sets=[SetKey(query_key("q"), registered)])
+
+        async def note_and_remove(run: Coordinator) -> object:
+            noted = await note(run)
+            gone = [SetKey(query_key("q"), None), SetKey(layout_key("q"), None)]
+            guards = [Guard(query_key("q"), registered)]
+            await asyncio.to_thread(log.client.append, [], guards=guards, sets=gone)
+            return noted
+
+        monkeypatch.setattr(Coordinator, "_note_rescaled", note_and_remove)
+        last = Marker(task=str(task), instance=1, number=3, position=Lsn(1), inline=0)
+        changing = run._change_layout(2, {task: Last(Lsn(2), last)})
+        with pytest.raises(GuardFailed):
+            coordinator._submit(changing).result(30)
+        assert log.client.get(query_key("q")) is None
+        assert log.client.get(layout_key("q")) is None
+    assert run.spec is spec
+    coordinator.finish()
+
+
+def test_a_query_that_is_being_stopped_is_not_rescaled(coordinator: CoordinatorThread) -> None:
+    asked: list[int] = []
+    coordinator.when_rescaled(asked.append)
+    coordinator._coordinator.core.is_over = True
+    with pytest.raises(BadRequest, match="is being stopped"):
+        coordinator.rescale(3).result(30)
+    assert asked == [], "no worker is started for it"
+    coordinator._coordinator._over.set()

@@ -10,6 +10,7 @@ input (I11), nothing that it needs is trimmed (I15), time does not go back (I18)
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from campaign import Campaign, absent, fixed_seeds, only_with, time_for
@@ -17,6 +18,10 @@ from simulation.pipeline.laws import Evidence, check_all
 from simulation.pipeline.lineage import count_layouts
 from simulation.pipeline.swarm import Fault, Swarm
 from simulation.pipeline.world import PipelineWorld
+
+from penstock.protocol.markers import Origin
+from penstock.runtime import inheritance
+from penstock.runtime.spec import QuerySpec
 
 SEEDS = fixed_seeds(10)
 EVENTS = (
@@ -64,11 +69,14 @@ def test_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
     assert absent(EVENTS, campaign.counts) == []
 
 
-def crash(victim: str, workers: int, ms: float) -> PipelineWorld:
+def crash(
+    victim: str, workers: int, ms: float, *, lanes: int = 4, replicas: int = 0
+) -> PipelineWorld:
     """A query of two workers gets another number, and so long after that somebody dies."""
     swarm = Swarm(
-        entries=16, safety_ms=200, lanes=4, shape="window", mean_ms={Fault.RESCALE: 10**9}
-    )
+        entries=16, safety_ms=200, lanes=lanes, replicas=replicas, shape="window",
+        mean_ms={Fault.RESCALE: 10**9},
+    )  # fmt: skip
     world = PipelineWorld(3, swarm=swarm)
     with world.open():
         world.populate()
@@ -101,6 +109,48 @@ def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: 
         assert {*changed} == {1}
     else:  # the next one finds the old layout, or the new one; and wants two workers again
         assert min(changed) == 0 and max(changed) == 2
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_whoever_dies_the_tasks_of_a_stage_that_stays_go_on(victim: str, replicas: int) -> None:
+    """Its source has two lanes, so that there are no more tasks to read it."""
+    worlds = [crash(victim, 3, ms, lanes=2, replicas=replicas) for ms in range(20, 48, 6)]
+    kept = [world.counts["stage kept"] for world in worlds]
+    assert kept == [world.counts["stage split"] for world in worlds]
+    assert sum(kept) > 3, "while tasks move, it waits; and the query is stopped soon"
+
+
+def test_however_often_it_was_rescaled_an_heir_builds_each_ancestor_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A small state never gets a checkpoint; and there are more ways to an ancestor each time."""
+    built: list[str] = []
+    original = inheritance.Predecessor.__init__
+
+    def init(self: Any, spec: QuerySpec, origin: Origin, wanted: frozenset[int]) -> None:
+        built.append(origin.task)
+        original(self, spec, origin, wanted)
+
+    monkeypatch.setattr(inheritance.Predecessor, "__init__", init)
+    swarm = Swarm(
+        entries=16, safety_ms=200, lanes=6, shape="count", checkpoints=False,
+        mean_ms={Fault.RESCALE: 10**9},
+    )  # fmt: skip
+    world = PipelineWorld(3, swarm=swarm)
+    with world.open():
+        world.populate()
+        world.run_for(0.12)
+        driver = world.drivers[0]
+        for round in range(4):
+            built.clear()
+            driver.process.spawn(driver.rescale(3 - round % 2))
+            world.run_for(0.6)
+        assert {built.count(task) for task in built} == {2}, "two tasks have come of all of them"
+        world.heal()
+        world.catch_up()
+        world.stop()
+        check_all(world)
 
 
 @pytest.mark.soak

@@ -346,10 +346,14 @@ def check_handed_over(
     if told and len(told) == len(times) and (placed.marker.watermark_ms or START_MS) < min(told):
         raise Violation("I18", f"{who}: time goes back to {placed.marker.watermark_ms}: {told}")
     for stage in {parse_task(name).stage for name in placed.marker.heard}:
-        old_words = [
-            word for name, word in before[0].marker.heard.items() if parse_task(name).stage == stage
-        ]
-        words = [w for name, w in placed.marker.heard.items() if parse_task(name).stage == stage]
+        known, heard = before[0].marker.heard, placed.marker.heard
+        if old.tasks_of(stage) and old.tasks_of(stage) == laid.spec.tasks_of(stage):
+            names = [str(one) for one in old.tasks_of(stage)]
+            if any(known.get(name) != heard.get(name) for name in names):
+                raise Violation("I18", f"{who}: {heard} was heard of {names}, before {known}")
+            continue
+        old_words = [word for name, word in known.items() if parse_task(name).stage == stage]
+        words = [word for name, word in heard.items() if parse_task(name).stage == stage]
         is_shared = old.tells_looked(stage) or stage in old.shared_within(task.stage)
         was = [word.watermark_ms for word in old_words if word.watermark_ms is not None]
         which = max if is_shared else min

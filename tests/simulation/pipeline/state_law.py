@@ -43,7 +43,11 @@ def check_recoveries(evidence: Evidence) -> None:
             if lsn is None:
                 raise Violation("I11", f"{found.instance} of {task} resumed at no marker")
             late = [
-                one.lsn for one in placed if one.lsn > lsn and one.marker.instance < found.instance
+                one.lsn
+                for one in placed
+                if one.lsn > lsn
+                and one.marker.instance < found.instance
+                and one.entry.producer == task.producer  # else it stands with a layout
             ]
             if late:
                 raise Violation("R22", f"{found.instance} of {task} resumed before {late}")

@@ -17,6 +17,7 @@ from penstock.runtime.control import (
     Hello,
     Message,
     Move,
+    Place,
     Pulse,
     Stop,
     Yield,
@@ -96,6 +97,19 @@ def test_rows_that_only_the_log_knows_of_are_counted() -> None:
     core.on_message(Beat("a", {"q.1/0/0": {"rows_in": 7, "rows_out": 7}}))
     core.on_counted({FIRST: {"rows_in": 180, "rows_out": 3}})
     assert core.tasks[FIRST].report == {"rows_in": 180, "rows_out": 7}
+
+
+def test_of_two_claims_of_a_task_over_a_change_of_the_layout_the_later_one_counts() -> None:
+    """It is claimed for its worker is lost, and again as a task of the next layout; the answers
+    come the other way round."""
+    core = running()
+    core.on_message(hello("b", 1))
+    [claim] = core.on_message(Goodbye("a"))
+    assert claim == Claim((FIRST,))
+    assert core.succeed([FIRST], {"version": 1}) == [Claim((FIRST,))]
+    core.on_claimed({FIRST: 3})
+    core.on_claimed({FIRST: 2})
+    assert core.tasks[FIRST].place == Place("b", 3), "2 was fenced: it would run nowhere for ever"
 
 
 def test_a_beat_that_names_no_task_is_refused() -> None:

@@ -13,6 +13,7 @@ from penstock.protocol.markers import Heard, Marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
 from penstock.runtime.succession import Last, levels, next_layout, succeed
+from penstock.runtime.task_core import TaskCore
 
 
 def lasts(spec: QuerySpec) -> dict[TaskId, Last]:
@@ -94,8 +95,21 @@ def test_a_task_that_stays_goes_on_under_its_name() -> None:
     task = old.tasks_of(1)[0]
 
     marker = succeed(old, new, lasts(old))[task]
-    assert (marker.number, marker.cut, marker.origins) == (8, None, ())
+    assert (marker.number, marker.origins) == (8, ())
     assert {*marker.heard} == {str(one) for one in new.tasks_of(0)}
+
+
+def test_a_task_that_stays_is_not_begun_by_who_knows_the_old_layout() -> None:
+    """It was placed once more after its cut, begins late, and is fenced only a moment later."""
+    old = make_spec("window", Settings(), lanes=4)
+    new = old.under(next_layout(old, (4, 2), lasts(old), Lsn(0)))
+    task = old.tasks_of(1)[0]
+    marker = succeed(old, new, lasts(old))[task]
+    for spec, ends in ((old, True), (new, False)):
+        core = TaskCore(spec, task, 2, lambda: 0)
+        core.run = 1
+        core.begin(marker)
+        assert core.is_cut == ends
 
 
 def test_tasks_that_are_not_at_one_cut_have_no_successors() -> None:
