@@ -33,7 +33,14 @@ from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
 from penstock.protocol.committed import Counted, Marked, ranked
 from penstock.protocol.markers import Heard, Marker, Origin
-from penstock.protocol.names import TaskId, flush_tag, keyed_tag, node_tag, parse_task
+from penstock.protocol.names import (
+    TaskId,
+    coordinator_producer,
+    flush_tag,
+    keyed_tag,
+    node_tag,
+    parse_task,
+)
 from penstock.protocol.shared_time import hear, looked_by_all, settle, time_of
 from penstock.runtime.checkpoints import Checkpoints
 from penstock.runtime.commit import Commit
@@ -310,7 +317,8 @@ class TaskCore:
             self._next.is_due = True
             self._next.is_asked = True
             if entry.payload == cut_payload(self.spec.layout.version):
-                self.is_cut = entry.instance == self.run
+                is_ours = entry.producer == coordinator_producer(self.spec.name)
+                self.is_cut = is_ours and entry.instance == self.run
         self._is_whole = True
 
     def _hear(self, marker: Marker, lsn: Lsn) -> None:

@@ -9,8 +9,10 @@ from simulation.pipeline.queries import make_spec
 
 from penstock.errors import QueryFailed
 from penstock.ids import Lsn
+from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Heard, Marker
-from penstock.protocol.names import TaskId
+from penstock.protocol.names import TaskId, coordinator_producer, flush_tag
+from penstock.runtime.layout import cut_payload
 from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
 from penstock.runtime.succession import Last, levels, next_layout, succeed
 from penstock.runtime.task_core import TaskCore
@@ -110,6 +112,32 @@ def test_a_task_that_stays_is_not_begun_by_who_knows_the_old_layout() -> None:
         core.run = 1
         core.begin(marker)
         assert core.is_cut == ends
+
+
+@pytest.mark.parametrize(
+    ("producer", "run", "version", "ends"),
+    [
+        ("!coordinator", 1, 0, True),
+        ("somebody", 1, 0, False),
+        ("!coordinator", 2, 0, False),
+        ("!coordinator", 1, 1, False),
+    ],
+    ids=["its own", "of anybody else", "of another run", "of another layout"],
+)
+def test_a_task_ends_at_a_cut_of_its_coordinator(
+    producer: str, run: int, version: int, ends: bool
+) -> None:
+    spec = make_spec("count", Settings(), lanes=4)
+    core = TaskCore(spec, spec.tasks_of(0)[0], 1, lambda: 0)
+    core.run = 1
+    core.begin(None)
+    who = coordinator_producer("count") if producer == "!coordinator" else producer
+    tags = (flush_tag("count", 1, 0),)
+    core.take(Entry(Lsn(3), Kind.CONTROL, tags, who, run, 0, 0, 0, cut_payload(version)), None)
+    assert core.is_cut == ends
+    commit = core.take_commit()
+    assert commit is not None and commit.marker.position == 4, "it commits there in any case"
+    assert commit.marker.cut == ((1, 0) if ends else None)
 
 
 def test_tasks_that_are_not_at_one_cut_have_no_successors() -> None:
