@@ -19,7 +19,7 @@ from functools import partial
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import Damaged, PenstockError, StaleInstance
+from penstock.errors import Damaged, PenstockError, StaleInstance, Trimmed
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Kind
@@ -68,18 +68,11 @@ class StateCopy(Generic[T]):
 
     async def restore(self, last: Entry) -> None:
         """Up to the task's last marker."""
-        base = await self.base(decode_marker(last.payload))
+        base = await self.load(decode_marker(last.payload))
         await self.follow(base, end=Lsn(last.lsn + 1))
         if self.reached is None:
             # Even the last marker was trimmed since we read it: a later instance has gone on.
             raise StaleInstance(f"task {self.core.task} has a successor of this instance")
-
-    async def base(self, marker: Marker | None) -> Lsn | None:
-        """What changes are applied to: a checkpoint, or what predecessors left, or nothing."""
-        base = await self.load(marker)
-        if base is None and marker is not None and marker.origins:
-            await self._inherit(marker.origins)
-        return base
 
     async def _inherit(self, origins: Sequence[Origin]) -> None:
         """Each ancestor is built once: those of a task that was rescaled often share theirs."""
@@ -95,7 +88,10 @@ class StateCopy(Generic[T]):
     async def _build(self, origin: Origin) -> Predecessor:
         one = self.core.predecessor(origin)
         tags, start = [one.task.marker_tag], origin.lsn
-        (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
+        try:
+            (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
+        except Trimmed as error:
+            raise self._lost(f"the state of its predecessor {one.task} was") from error
         await StateCopy(self._log, one, self._store, self._ancestors).restore(last)
         return one
 
@@ -138,6 +134,10 @@ class StateCopy(Generic[T]):
         async with self._log.tail(tags, start=start, end=end) as reader:
             async for batch in reader:
                 for entry in batch.entries:
+                    if base is None and self.reached is None and entry.kind is Kind.MARKER:
+                        # Later ones may name predecessors no more: it says whose state it began with.
+                        first = decode_marker(entry.payload)
+                        await self._inherit(first.origins if first.begins_a_task else ())
                     marker = self._apply(entry)
                     if marker is not None and end is None:
                         self.core.passed(marker)
@@ -159,11 +159,13 @@ class StateCopy(Generic[T]):
 
     def _check_first(self, marker: Marker) -> None:
         if marker.number != 0 and marker.has_state:
-            raise Damaged(
-                f"the changes of task {self.core.task} before its marker {marker.number} were "
-                "trimmed, and no checkpoint of it can be read: start the query with restart=True, "
-                "to compute everything again"
-            )
+            raise self._lost(f"its changes before its marker {marker.number} were")
+
+    def _lost(self, what: str) -> Damaged:
+        return Damaged(
+            f"task {self.core.task} has no checkpoint that can be read, and {what} trimmed: start "
+            "the query with restart=True, to compute everything again"
+        )
 
 
 class Standby:
@@ -196,7 +198,7 @@ class Standby:
                 marker = None if last is None else decode_marker(last.payload)
                 if marker is not None:
                     check_marker(marker, self._task)
-                base = await self._copy.base(marker)
+                base = await self._copy.load(marker)
                 await self._copy.follow(base, on_step=self._stepped.set)
             except (PenstockError, OSError) as error:
                 logger.info("task=%s standby begins anew: %s", self._task, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from harness.waiting import until
 from test_task_shell import at_work, directory, keys, make
 
 from penstock.errors import StaleInstance
+from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
-from penstock.protocol.markers import Marker
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Marker, Origin, decode_marker, encode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime import standby as module
 from penstock.runtime.spec import QuerySpec, Settings
@@ -126,3 +129,34 @@ async def test_a_copy_ends_with_a_task_that_could_not_be_opened(directory: Path)
         with pytest.raises(StaleInstance):
             await assigned.running
         await until(lambda: standby._has_ended)
+
+
+async def test_an_heir_whose_checkpoints_cannot_be_read_has_its_predecessors_state_too(
+    directory: Path,
+) -> None:
+    """Its markers name predecessors no more; where nothing was trimmed, its first one does."""
+    _, source, spec = make(directory, Settings())
+    async with at_work(directory, spec) as (client, tasks, _):
+        await asyncio.to_thread(source.append, keys(0, 1_000))
+        await until(lambda: tasks[-1].core.state.rows_kept() == 1_000)
+    predecessor = tasks[-1].task
+    async with await AsyncLog.connect(endpoint(str(directory)), name="t") as client:
+        last = await client.read_last(predecessor.marker_tag)
+        assert last is not None
+        marker = decode_marker(last.payload)
+        layout = spec.layout.next({predecessor.stage: 1}, [], Lsn(0))
+        new = spec.under(layout)
+        (heir,) = new.tasks_of(predecessor.stage)
+        stages = tuple(stage.id for stage in spec.running(predecessor.stage))
+        origin = Origin(str(predecessor), last.lsn, stages, spec.holds(predecessor), Lsn(0))
+        lost = {"path": "gone", "marker_lsn": 1, "instance": 1, "bytes": 1, "crc": 1}
+        first = replace(marker, task=str(heir), instance=0, number=0, inline=0, origins=(origin,))
+        second = replace(first, instance=1, number=1, origins=(), checkpoints=(lost, lost))
+        for one in (first, second):
+            entry = NewEntry(encode_marker(one), (heir.marker_tag,), Kind.MARKER)
+            await client.append([entry])
+        newest = await client.read_last(heir.marker_tag)
+        assert newest is not None
+        copy = StateCopy(client, TaskCore(new, heir, 2, lambda: 0), None)
+        await copy.restore(newest)
+        assert copy.core.state.rows_kept() == 1_000
