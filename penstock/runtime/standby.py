@@ -135,7 +135,7 @@ class StateCopy(Generic[T]):
             async for batch in reader:
                 for entry in batch.entries:
                     if base is None and self.reached is None and entry.kind is Kind.MARKER:
-                        # Later ones may name predecessors no more: it says whose state it began with.
+                        # Later ones may name no predecessors any more: the first one does.
                         first = decode_marker(entry.payload)
                         await self._inherit(first.origins if first.begins_a_task else ())
                     marker = self._apply(entry)
