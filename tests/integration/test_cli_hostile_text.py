@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -238,6 +239,7 @@ def test_a_plan_is_explained_without_what_its_names_would_do(
     rows = pa.schema([pa.field(NAME, pa.int64()), pa.field("b", pa.int64())])
     query = StreamingQuery.__new__(StreamingQuery)
     query._spec = spec_of(count_by(scan(schema=rows), 0))
+    query._coordinator = SimpleNamespace(spec=query._spec)  # type: ignore[assignment]
 
     query.explain()
 
