@@ -31,8 +31,9 @@ def test_a_short_run_measures_latency_and_equals_batch_spark(tmp_path: Path) -> 
     assert 0 < result["latency_ms"]["p50"] <= result["latency_ms"]["max"]
     # 46 of 50 are bids, and of their auctions one in 123 is chosen; hot ones come in runs.
     assert 5 < result["rows"] < 200
+    assert 0 < result["throughput_events_per_s"] < 2_600 and result["markers_per_s"] > 0
     if result["is_sustained"]:  # whether it is, is the machine's matter
-        assert result["throughput_events_per_s"] == pytest.approx(2_000, rel=0.3)
+        assert result["throughput_events_per_s"] > 1_400
         assert result["markers_per_s"] > 1
     assert result["bytes_appended_per_event"] > 100
     assert result["cpu_s_per_million_events"]["workers"] > 0
