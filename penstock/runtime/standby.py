@@ -90,9 +90,9 @@ class StateCopy(Generic[T]):
         tags, start = [one.task.marker_tag], origin.lsn
         try:
             (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
+            await StateCopy(self._log, one, self._store, self._ancestors).restore(last)
         except Trimmed as error:
             raise self._lost(f"the state of its predecessor {one.task} was") from error
-        await StateCopy(self._log, one, self._store, self._ancestors).restore(last)
         return one
 
     async def load(self, marker: Marker | None) -> Lsn | None:
@@ -128,9 +128,20 @@ class StateCopy(Generic[T]):
         self, base: Lsn | None, end: Lsn | None = None, on_step: Callable[[], None] | None = None
     ) -> None:
         """Apply what was committed after the checkpoint; without an end: for ever."""
+        while True:
+            start = (await self._log.bounds()).trim_point if base is None else Lsn(base + 1)
+            try:
+                return await self._follow(base, start, end, on_step)
+            except Trimmed:
+                if base is not None or self.reached is not None:
+                    raise
+                self._fold = ChangeFold()  # the log was trimmed as we began: nothing was needed
+
+    async def _follow(
+        self, base: Lsn | None, start: Lsn, end: Lsn | None, on_step: Callable[[], None] | None
+    ) -> None:
         task = self.core.task
         tags = (task.marker_tag, task.change_tag)
-        start = (await self._log.bounds()).trim_point if base is None else Lsn(base + 1)
         async with self._log.tail(tags, start=start, end=end) as reader:
             async for batch in reader:
                 for entry in batch.entries:

@@ -69,6 +69,11 @@ def test_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
     assert absent(EVENTS, campaign.counts) == []
 
 
+def test_the_log_may_be_trimmed_as_a_successor_begins() -> None:
+    """It reads from the trim point on, which has moved when its reader begins."""
+    make_world(1596962931).run()
+
+
 def crash(
     victim: str, workers: int, ms: float, *, lanes: int = 4, replicas: int = 0
 ) -> PipelineWorld:
