@@ -82,6 +82,7 @@ PURE = (
     "runtime/commit.py",
     "runtime/commit_protocol.py",
     "runtime/trim_rule.py",
+    "delivery/api.py",
     "connector/items.py",
     "connector/partitions.py",
 )
@@ -136,6 +137,7 @@ LAYERS = (
     ("plan",),
     ("ops",),
     ("runtime",),
+    ("delivery",),
     ("connector",),
     ("spark",),
     ("testing",),
@@ -156,6 +158,7 @@ HOMES = {
         "plan/",
         "ops/",
         "runtime/",
+        "delivery/",
         "connector/",
         "spark/",
         "testing/",
