@@ -110,7 +110,7 @@ def draw_swarm(random: Random, protocol: ProtocolName = "marker") -> Swarm:
         swarm,
         safety_ms=swarm.safety_ms * 2 // 3,
         entries=swarm.entries * 2 // 3,
-        payload_bytes=random.choice((600, *[PAYLOAD_BYTES_MAX] * 4)),
+        payload_bytes=random.choice((800, *[PAYLOAD_BYTES_MAX] * 4)),
     )
     if protocol != "aligned":
         return swarm
