@@ -24,7 +24,7 @@ PenstockError
 │  ├─ TooLarge          beyond a limit of limits.py
 │  ├─ BadRequest        the request makes no sense
 │  ├─ BadConfig         a setting is wrong: lists every problem
-│  ├─ BadRow            a row does not fit its stream's schema: names row and column
+│  ├─ BadRow            a row does not fit its stream, or its target: names row and column
 │  ├─ SchemaMismatch    the stream exists with another schema
 │  ├─ Unauthorized      the token is missing or wrong
 │  ├─ Unsupported       a query that cannot run here: lists every reason
@@ -145,7 +145,11 @@ class BadConfig(Refused):
 
 
 class BadRow(Refused):
-    """A row does not fit the schema; nothing was appended."""
+    """A row does not fit; nothing was appended, or applied. `row` is its number, if it is known."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class SchemaMismatch(Refused):

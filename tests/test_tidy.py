@@ -83,6 +83,10 @@ PURE = (
     "runtime/commit_protocol.py",
     "runtime/trim_rule.py",
     "delivery/api.py",
+    "delivery/messages.py",
+    "delivery/player_core.py",
+    "delivery/routing.py",
+    "delivery/target_queue.py",
     "connector/items.py",
     "connector/partitions.py",
 )
