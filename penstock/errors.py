@@ -145,10 +145,11 @@ class BadConfig(Refused):
 
 
 class BadRow(Refused):
-    """A row does not fit; nothing was appended, or applied. `row` is its number, if it is known."""
+    """A row does not fit the schema, or its table; nothing was done with any row beside it."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
         super().__init__(message)
+        #: Its index among those that were handed over, if it is known.
         self.row = row
 
 

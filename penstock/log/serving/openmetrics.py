@@ -51,13 +51,10 @@ def histogram(help: str) -> Histogram:
 
 
 @dataclass(slots=True)
-class Metrics:
-    """What every process counts; the classes below add their own counters and histograms."""
+class Counts:
+    """Whatever somebody counts, as fields that `counter` and `histogram` make."""
 
     PREFIX: ClassVar[str] = "penstock_"
-    unauthorized: int = counter("Connections with a missing or wrong token.")
-    bad_frames: int = counter("Connections closed for bytes that are no frame.")
-    crowded_out: int = counter("Connections closed for want of room, mostly without a token.")
 
     def text(self, gauges: Gauges) -> str:
         """OpenMetrics text."""
@@ -79,3 +76,12 @@ class Metrics:
             full = self.PREFIX + name
             lines += (f"# TYPE {full} gauge", f"# HELP {full} {help}", f"{full} {value}")
         return "\n".join((*lines, "# EOF", ""))
+
+
+@dataclass(slots=True)
+class Metrics(Counts):
+    """What every server counts; the classes elsewhere add their own counters and histograms."""
+
+    unauthorized: int = counter("Connections with a missing or wrong token.")
+    bad_frames: int = counter("Connections closed for bytes that are no frame.")
+    crowded_out: int = counter("Connections closed for want of room, mostly without a token.")
