@@ -145,7 +145,12 @@ class BadConfig(Refused):
 
 
 class BadRow(Refused):
-    """A row does not fit the schema; nothing was appended."""
+    """A row does not fit the schema, or its table; nothing was done with any row beside it."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        #: Its index among those that were handed over, if it is known.
+        self.row = row
 
 
 class SchemaMismatch(Refused):

@@ -83,6 +83,22 @@ PURE = (
     "runtime/commit_protocol.py",
     "runtime/trim_rule.py",
     "delivery/api.py",
+    "delivery/fold.py",
+    *(
+        f"delivery/targets/{name}.py"
+        for name in (
+            "changes",
+            "columns",
+            "digests",
+            "existing",
+            "memory",
+            "positions",
+            "postgres_format",
+            "postgres_sql",
+            "sql",
+            "strictness",
+        )
+    ),
     "connector/items.py",
     "connector/partitions.py",
 )
@@ -176,6 +192,11 @@ HOMES = {
     ),
     "kazoo": ("log/meta/zookeeper.py",),
     "grpc": (),
+    "psycopg": tuple(
+        f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")
+    ),
+    "duckdb": ("delivery/targets/duckdb.py",),
+    "sqlite3": ("delivery/targets/sqlite.py", "delivery/targets/sqlite_rows.py"),
     "pyspark": (
         "connector/",
         "spark/",
