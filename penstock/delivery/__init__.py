@@ -1,6 +1,7 @@
 """Committed rows of a stream in databases, in order, exactly once.
 
 api.py            what a batch is, and what a target must do with it
+fold.py           what a batch changes in a table: at most one change per key
 messages.py       what player and hosts of targets say to each other
 routing.py        which shard a row belongs to
 target_queue.py   what is to be sent to one target
@@ -17,4 +18,5 @@ player.py         the player at work
 player_thread.py  the thread on which a player runs
 registration.py   a delivery in the log's registry: made, found again, changed, removed
 deliver.py        penstock.deliver, and the delivery as a user holds it
+targets/          databases that rows are delivered to
 """
