@@ -1,7 +1,8 @@
 """The acks of a delivery: how far its targets are, written to the log now and then. Pure.
 
-Owns what is written, and when: at most once a second, if anything has changed. It serves trimming,
-lag and display. Law: a position that is written was told by the target itself, by this player or an
+Owns what is written, and when: at most once a second if anything has changed, and now and then if
+nothing has, so that a player that died can be told from one that waits. It serves trimming, lag and
+display. Law: a position that is written was told by the target itself, by this player or an
 earlier one. What is exactly once never rests on it.
 """
 
@@ -17,6 +18,8 @@ from penstock.protocol.deliveries import Delivered
 
 #: Between two acks.
 ACK_SECONDS: Final = 1.0
+#: Between two acks that say the same: a sign of life.
+ALIVE_SECONDS: Final = 5.0
 
 
 class Acks:
@@ -35,7 +38,8 @@ class Acks:
         if now < self._last_at + ACK_SECONDS:
             return None
         last = self._last
-        if last is not None and replace(told, time_ms=last.time_ms) == last:
+        says_the_same = last is not None and replace(told, time_ms=last.time_ms) == last
+        if says_the_same and now < self._last_at + ALIVE_SECONDS:
             return None
         self._last, self._last_at = told, now
         return told

@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
 from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player_thread import PlayerThread
-from penstock.delivery.registration import mask, register
+from penstock.delivery.registration import register
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
@@ -161,7 +162,7 @@ def _target(given: object) -> _NamedTarget:
     if isinstance(given, str):
         # By its name: it brings the driver of the database, and nobody else needs that.
         targets = importlib.import_module("penstock.delivery.targets")
-        return _NamedTarget(targets.open_target(given), mask(given))
+        return _NamedTarget(targets.open_target(given), masked_uri(given))
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
@@ -321,19 +322,9 @@ class Delivery:
         stream, now_ms = self._registered.stream, time.time_ns() // 1_000_000
         return self._log.client.run(lambda log: measure_lag(log, stream, position, now_ms=now_ms))
 
-    def metrics(self) -> str:
-        """Its counters as OpenMetrics text."""
-        targets = self._thread.status()["targets"]
-        gauges = {
-            "targets": ("Targets.", len(targets)),
-            "targets_in_trouble": (
-                "Targets that are away or stopped.",
-                sum(one["problem"] is not None for one in targets),
-            ),
-            "queued_bytes": ("Bytes of rows that wait.", sum(t["queued_bytes"] for t in targets)),
-            "position": ("LSN below which all is applied.", self._thread.status()["position"]),
-        }
-        return self._thread.player.metrics.text(gauges)
+    def metrics(self, lag: Lag | None = None) -> str:
+        """What it counts as OpenMetrics text; with the lag, which is asked of the log, if given."""
+        return self._thread.player.metrics_text(lag)
 
     def processAllAvailable(self, timeout: float | None = None) -> None:
         """Wait until all that counts in the source now is applied by every target.

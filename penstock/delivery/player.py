@@ -22,7 +22,7 @@ from penstock.delivery.claim import Claim
 from penstock.delivery.host import TargetHost
 from penstock.delivery.letters import letter_entry
 from penstock.delivery.messages import Ack, Apply, At, Bye, FromTarget, Hello, ToTarget
-from penstock.delivery.metrics import DeliveryMetrics
+from penstock.delivery.metrics import DeliveryMetrics, player_text
 from penstock.delivery.player_core import (
     Drained,
     End,
@@ -50,8 +50,9 @@ from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Kind, NewEntry
-from penstock.protocol.deliveries import Delivered, RegisteredDelivery
+from penstock.protocol.deliveries import Delivered, RegisteredDelivery, needed_from
 from penstock.protocol.names import delivery_flush_tag
+from penstock.runtime.lag import Lag
 from penstock.stream.registration import Registration, decode_registration, stream_key
 
 logger = logging.getLogger(__name__)
@@ -418,6 +419,12 @@ class Player:
         else:
             message = words(facts, has_tail=self.core.tail is not None)
         return describe(self.delivery, self._ack(), facts, message=message, clock=clock)
+
+    def metrics_text(self, lag: Lag | None) -> str:
+        """What it counts, as OpenMetrics text."""
+        facts = self.core.facts()
+        position = needed_from(self.delivery, self._ack())
+        return player_text(self.metrics, facts, position=position, now=self._loop.time(), lag=lag)
 
 
 def _first_of(group: BaseExceptionGroup[PenstockError]) -> PenstockError:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from penstock.delivery.player_core import Link, TargetFacts
 from penstock.delivery.target_queue import State
 from penstock.protocol.deliveries import Delivered, RegisteredDelivery, needed_from
 
-_STATES = {
+_OPEN_STATES = {
     State.NORMAL: "on the tail",
     State.READING: "catching up",
     State.JOINING: "joining the tail",
 }
+#: All states that a target can be in.
+STATES: Final = (
+    *_OPEN_STATES.values(),
+    *(link.value for link in Link if link is not Link.OPEN),
+)
+
+
+def state_of(target: TargetFacts) -> str:
+    """How a target stands."""
+    return _OPEN_STATES[target.state] if target.link is Link.OPEN else target.link.value
 
 
 class Clock:
@@ -43,7 +53,7 @@ def describe(
         {
             "shard": one.shard,
             "target": delivery.targets[one.shard],
-            "state": _STATES[one.state] if one.link is Link.OPEN else one.link.value,
+            "state": state_of(one),
             "position": ack.positions[one.shard],
             "rows": one.rows,
             "batches": one.batches,
