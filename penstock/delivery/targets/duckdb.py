@@ -182,11 +182,11 @@ class DuckdbTarget:
         keys = rows.select([ROW])
         counts = np.asarray(rows.column(COUNT)).copy()
         with self._given(keys) as connection:
-            found: pa.Table = connection.execute(
+            found = connection.execute(
                 f"SELECT given.place, stored.{COUNT} FROM penstock_given AS given "
                 f"JOIN {self._table} AS stored ON {_matches(keys.schema.names)}"
-            ).to_arrow_table()
-        counts[np.asarray(found.column(0))] += np.asarray(found.column(1))
+            ).fetchnumpy()
+        counts[np.asarray(found["place"])] += np.asarray(found[COUNT])
         if self._shard.strict and (counts < 0).any():
             raise taken_too_often(batch, rows, int(np.flatnonzero(counts < 0)[0]))
         kept = counts != 0
@@ -280,10 +280,9 @@ class DuckdbTarget:
         arrays = [*map(_as_duckdb_has_it, rows.columns), pa.array(np.arange(rows.num_rows))]
         names = [*(f"c{place}" for place in range(rows.num_columns)), "place"]
         self._connection.register("penstock_given", pa.Table.from_arrays(arrays, names))
-        try:
-            yield self._connection
-        finally:
-            self._connection.unregister("penstock_given")
+        yield self._connection
+        # Not after an error: then DuckDB takes nothing but ROLLBACK. The next rows replace these.
+        self._connection.unregister("penstock_given")
 
     @contextmanager
     def _transaction(self, *, rolls_back: bool = False) -> Iterator[None]:

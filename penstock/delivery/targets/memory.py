@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.delivery.api import Batch, Shard
 from penstock.delivery.fold import WEIGHT
 from penstock.delivery.targets.changes import table_changes
@@ -112,7 +114,7 @@ def _add_rows(table: MemoryTable, batch: Batch, shard: Shard) -> None:
     rows = batch.rows.select(shard.schema.names)
     count = rows.num_rows
     keys = key_objects([rows.column(name) for name in shard.key], count)
-    objects = key_objects(rows.columns, count)
+    objects = _identities(rows)
     weights = batch.rows.column(WEIGHT).to_pylist() if shard.changing else [1] * count
     replaces = bool(shard.key) and not shard.changing and not shard.strict
     for key, row, values, weight in zip(keys, objects, rows.to_pylist(), weights, strict=True):
@@ -120,6 +122,17 @@ def _add_rows(table: MemoryTable, batch: Batch, shard: Shard) -> None:
             table.put(key, row, values)
         else:
             table.add(key, row, values, weight)
+
+
+def _identities(rows: pa.RecordBatch) -> list[Key]:
+    """Of each row: what is not null, so that a column which is added later changes nothing."""
+    parts: list[list[tuple[str, object]]] = [[] for _ in range(rows.num_rows)]
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        values = key_objects([column], rows.num_rows)
+        for part, value, is_there in zip(parts, values, column.is_valid(), strict=True):
+            if is_there.as_py():
+                part.append((name, value))
+    return list(map(tuple, parts))
 
 
 def _check(table: MemoryTable, shard: Shard) -> None:
