@@ -32,6 +32,7 @@ delivery.py      delivery list, status, remove
 live.py          a query's progress as one line, kept up to date
 plan.py          plan explain: how a query would run
 explain.py       what one entry is, who wrote it, what came before and after
+explain_delivery.py  which targets have applied an entry
 explain_task.py  markers, and whether an entry of a task counts
 demo.py          demo: see it work
 demo_run.py      a query on Spark in real time, two kills, its result checked

@@ -19,7 +19,7 @@ import click
 
 from penstock.cli.delivery_view import RowRate, delivery_line, problem_words, rows_of
 from penstock.cli.metrics_port import serve_metrics
-from penstock.cli.output import echo, json_option, show_json_line
+from penstock.cli.output import echo, json_option, show_json_line, time_text
 from penstock.cli.positions import POSITIONS, START_HELP, position
 from penstock.cli.stream_target import open_log
 from penstock.cli.target import Target, target_options
@@ -217,30 +217,38 @@ class _Foreground:
         rate = self._rate.take(rows_of(status), time.monotonic())
         lag = self._watch.lag
         if self._as_json:
-            self._show_json(status, rate, lag)
-        elif self._is_live:
+            told = _as_json(status, rate, lag)
+            if (status, lag) != self._said:
+                self._said = (status, lag)
+                show_json_line({**told, "metrics_port": self._metrics_port})
+            return
+        problem = problem_words(status)
+        if problem != self._said:
+            self._said = problem
+            self._say(problem or "all is well again")
+        if self._is_live:
             # A line that wraps could not be cleared as one.
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write(_CLEAR_LINE + delivery_line(status, rate, lag)[:width])
             sys.stderr.flush()
-        elif problem_words(status) != self._said:
-            self._said = problem_words(status)
-            echo(delivery_line(status, rate, lag))
 
-    def _show_json(self, status: dict[str, Any], rate: float | None, lag: Lag | None) -> None:
-        if status == self._said:
-            return
-        self._said = status
-        behind = None if lag is None else {"records": lag.records, "seconds": lag.seconds}
-        more = {"rows_per_second": rate, "lag": behind, "metrics_port": self._metrics_port}
-        show_json_line({**status, **more})
+    def _say(self, text: str) -> None:
+        """A line that stays, above the live one if there is one."""
+        if self._is_live:
+            sys.stderr.write(_CLEAR_LINE)
+        echo(f"{time_text(time.time_ns() // 1_000_000)} {text}", err=self._is_live)
 
     def _end(self) -> None:
         status = self._delivery.status()
         if self._as_json:
-            show_json_line(status)
+            show_json_line(_as_json(status, None, None))
             return
         echo(
             f"stopped after {rows_of(status):,} rows, at LSN {status['position']}; "
-            f"the same command goes on from there"
+            "the same command goes on from there"
         )
+
+
+def _as_json(status: dict[str, Any], rate: float | None, lag: Lag | None) -> dict[str, Any]:
+    behind = None if lag is None else {"records": lag.records, "seconds": round(lag.seconds, 3)}
+    return {**status, "rows_per_second": rate, "lag": behind}

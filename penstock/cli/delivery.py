@@ -93,18 +93,7 @@ def status(name: str, target: Target, as_json: bool) -> None:
     echo()
     show_table(
         ["shard", "target", "position", "rows", "problem"],
-        [
-            (shard, target_uri, position, rows, problem)
-            for shard, (target_uri, position, rows, problem) in enumerate(
-                zip(
-                    found.registered.targets,
-                    found.positions,
-                    _rows(found),
-                    found.problems,
-                    strict=True,
-                )
-            )
-        ],
+        [one.values() for one in found.targets()],
     )
 
 
@@ -130,12 +119,6 @@ def _head(found: DeliveryFacts) -> list[tuple[str, object]]:
     if ack is not None and ack.error is not None:
         fields.append(("failed", ack.error))
     return fields
-
-
-def _rows(found: DeliveryFacts) -> list[int | None]:
-    """That each target applied since its player began."""
-    told = [] if found.ack is None else found.ack.rows
-    return [told[shard] if shard < len(told) else None for shard in range(found.registered.shards)]
 
 
 @delivery.command()

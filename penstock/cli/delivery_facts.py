@@ -1,8 +1,8 @@
 """What the log knows of its deliveries: registered, last heard of, how far each target is.
 
 Nothing here asks a player or a database: everything is read from the log, so it is the same from
-any machine. An ack comes every few seconds at least (delivery/acks.py); a player that was silent
-for longer has died, or has no log.
+any machine. An ack comes every few seconds at least (protocol/deliveries.py); a player that was
+silent for longer has died, or has no log.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.output import time_text
-from penstock.delivery.acks import ALIVE_SECONDS
 from penstock.delivery.registration import list_deliveries
 from penstock.errors import NotFound
 from penstock.log.client.blocking import BlockingLog
-from penstock.protocol.deliveries import Delivered, RegisteredDelivery, needed_from
-from penstock.runtime.lag import Lag, measure_lag
+from penstock.protocol.deliveries import (
+    ALIVE_SECONDS,
+    Delivered,
+    RegisteredDelivery,
+    needed_from,
+)
+
+if TYPE_CHECKING:
+    from penstock.runtime.lag import Lag
 
 #: Three signs of life are missing.
 SILENCE_MS: Final = int(3000 * ALIVE_SECONDS)
@@ -77,18 +83,29 @@ class DeliveryFacts:
         count = self.registered.shards
         return [told[shard] if shard < len(told) else None for shard in range(count)]
 
+    @property
+    def rows(self) -> list[int | None]:
+        """By shard, applied since the player began."""
+        told = [] if self.ack is None else self.ack.rows
+        count = self.registered.shards
+        return [told[shard] if shard < len(told) else None for shard in range(count)]
+
+    def targets(self) -> list[dict[str, Any]]:
+        """Each target, as last told."""
+        return [
+            {"shard": shard, "target": uri, "position": at, "rows": rows, "problem": problem}
+            for shard, (uri, at, rows, problem) in enumerate(
+                zip(self.registered.targets, self.positions, self.rows, self.problems, strict=True)
+            )
+        ]
+
     def as_json(self) -> dict[str, Any]:
         ack = self.ack
         found = asdict(self.registered)
         del found["route"]
         return {
             **found,
-            "targets": [
-                {"shard": shard, "target": target, "position": position, "problem": problem}
-                for shard, (target, position, problem) in enumerate(
-                    zip(self.registered.targets, self.positions, self.problems, strict=True)
-                )
-            ],
+            "targets": self.targets(),
             "state": self.state.value,
             "last_ack": None if ack is None else time_text(ack.time_ms),
             "term": None if ack is None else ack.term,
@@ -106,9 +123,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def list_facts(client: BlockingLog) -> list[DeliveryFacts]:
-    """All deliveries that are registered, by name."""
-    return [_facts(client, registered, ack) for registered, ack in list_deliveries(client)]
+def list_facts(client: BlockingLog, stream: str | None = None) -> list[DeliveryFacts]:
+    """All deliveries that are registered, or those of one stream, by name."""
+    return [
+        _facts(client, registered, ack)
+        for registered, ack in list_deliveries(client)
+        if stream in (None, registered.stream)
+    ]
 
 
 def find_delivery(client: BlockingLog, name: str) -> DeliveryFacts:
@@ -126,6 +147,8 @@ def find_delivery(client: BlockingLog, name: str) -> DeliveryFacts:
 def _facts(
     client: BlockingLog, registered: RegisteredDelivery, ack: Delivered | None
 ) -> DeliveryFacts:
+    from penstock.runtime.lag import measure_lag  # only here: it brings Arrow
+
     at, position = now_ms(), needed_from(registered, ack)
     lag = client.run(lambda log: measure_lag(log, registered.stream, position, now_ms=at))
     return DeliveryFacts(registered, ack, judge_state(ack, at), lag)

@@ -36,7 +36,7 @@ def rows_of(status: Status) -> int:
 
 
 def delivery_line(status: Status, rate: float | None, lag: Lag | None) -> str:
-    """Everything that one looks at first, and what is wrong, in words."""
+    """Everything that one looks at first."""
     more = "+" if lag is not None and lag.is_lower_bound else ""
     behind = NOTHING if lag is None else f"{lag.records:,}{more} rows {lag.seconds:.1f} s"
     parts = [
@@ -44,7 +44,7 @@ def delivery_line(status: Status, rate: float | None, lag: Lag | None) -> str:
         f"{rows_of(status):,} rows",
         f"lag {behind}",
         _positions(status),
-        problem_words(status) or _targets(status),
+        _targets(status),
     ]
     return f"{plain(status['name'])}: {', '.join(parts)}"
 

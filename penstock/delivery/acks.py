@@ -14,12 +14,10 @@ from typing import Final
 
 from penstock.delivery.player_core import TargetFacts
 from penstock.ids import Lsn
-from penstock.protocol.deliveries import Delivered
+from penstock.protocol.deliveries import ALIVE_SECONDS, Delivered
 
 #: Between two acks.
 ACK_SECONDS: Final = 1.0
-#: Between two acks that say the same: a sign of life.
-ALIVE_SECONDS: Final = 5.0
 
 
 class Acks:

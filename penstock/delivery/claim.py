@@ -84,6 +84,15 @@ class Claim:
             found = await self.patiently(lambda: self._log.get(deliver_key(name)))
             raise self._replaced(is_there=found is not None) from None
 
+    async def forget(self) -> None:
+        """Take the registration back, as if there had been none."""
+        name = self._delivery.name
+        gone = [SetKey(deliver_key(name), None), SetKey(delivered_key(name), None)]
+        try:
+            await self.append([], guards=[Guard(deliver_key(name), self._registered)], sets=gone)
+        except GuardFailed:
+            pass  # it was removed, or registered otherwise: not ours any more
+
     async def append(
         self,
         entries: Sequence[NewEntry],

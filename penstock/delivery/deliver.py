@@ -224,8 +224,8 @@ def _key(
         if not query.result_key:
             raise BadRequest(
                 f"the plan of query {query.name} does not tell which rows replace each other: "
-                f"give key=[…] with some of {', '.join(columns)}, or key=[] to keep all rows, each "
-                "with its count"
+                f"give key= (--key) with some of {', '.join(columns)}, or an empty one to keep all "
+                "rows, each with its count"
             )
         return query.result_key
     key = [given] if isinstance(given, str) else list(given)

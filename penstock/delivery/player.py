@@ -201,7 +201,7 @@ class Player:
                 for reading in self._readings.values():
                     await reading.close()
                 if not isinstance(self.error, Fenced | NotFound):
-                    await self._claim.write(self._ack(is_running=False))
+                    await self._say_the_last_word()
                 await self._claim.close()
         except (TimeoutError, PenstockError) as error:
             logger.warning("delivery=%s: no last word in the log: %s", self.delivery.name, error)
@@ -210,6 +210,17 @@ class Player:
                 await asyncio.gather(*(host.close() for host in self._different_hosts()))
         except TimeoutError:
             logger.warning("delivery=%s: a target does not let go", self.delivery.name)
+
+    async def _say_the_last_word(self) -> None:
+        """A delivery that was refused before any target took it is forgotten.
+
+        Otherwise every mistyped address or password would hold back the trimming of the log.
+        """
+        ack = self._ack(is_running=False)
+        if isinstance(self.error, Refused) and all(at is None for at in ack.positions):
+            await self._claim.forget()
+        else:
+            await self._claim.write(ack)
 
     def _different_hosts(self) -> list[TargetHost]:
         return list(dict.fromkeys(self._hosts))

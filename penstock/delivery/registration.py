@@ -81,7 +81,8 @@ def continue_with(found: RegisteredDelivery, wanted: RegisteredDelivery) -> Regi
     if differences:
         raise PlanChanged(
             f"delivery {wanted.name} exists and delivers otherwise: {'; '.join(differences)}. "
-            "Give another name=, or remove it first (its tables stay as they are)"
+            "Give it another name, or remove that one first (`penstock delivery remove "
+            f"{wanted.name}`; its tables stay as they are)"
         )
     return dataclasses.replace(
         found, targets=wanted.targets, strict=wanted.strict, dead_letter=wanted.dead_letter

@@ -19,6 +19,8 @@ from penstock.ids import Lsn
 
 FORMAT: Final = 1
 DELIVERED_FORMAT: Final = 1
+#: Between two acks that say the same: a player's sign of life.
+ALIVE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

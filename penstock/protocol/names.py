@@ -44,6 +44,8 @@ DELIVER_PREFIX: Final = "deliver/"
 DELIVERED_PREFIX: Final = "delivered/"
 #: Metadata: rows that a delivery has set aside, one key each.
 ASIDE_PREFIX: Final = "aside/"
+#: Producers that are players of deliveries.
+PLAYER_PREFIX: Final = "@deliver/"
 #: Markers of batch writes, all of them.
 BATCH_WRITES_TAG: Final = "W"
 
@@ -206,4 +208,4 @@ def delivery_flush_tag(delivery: str) -> str:
 
 
 def player_producer(delivery: str) -> str:
-    return f"@deliver/{delivery}"
+    return PLAYER_PREFIX + delivery
