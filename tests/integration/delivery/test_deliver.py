@@ -194,7 +194,10 @@ def test_a_refused_target_stops_and_the_others_go_on(source: Stream, name: str) 
 def test_with_no_target_left_it_ends_with_the_cause(
     module_log: penstock.Log, source: Stream, name: str
 ) -> None:
+    """Its last word says why; but one that never began is as if it had not been asked for."""
     target = MemoryTarget()
+    with penstock.deliver(source, target, name=name) as delivery:
+        delivery.processAllAvailable()
     target.at_open = raises(Refused("wrong password"))
 
     delivery = penstock.deliver(source, target, name=name)
@@ -206,6 +209,12 @@ def test_with_no_target_left_it_ends_with_the_cause(
     delivery.stop()
     ack = last_ack(module_log, name)
     assert (ack.is_running, ack.error) == (False, "wrong password")
+
+    another = penstock.deliver(source, target, name=f"{name}-2")
+    with pytest.raises(Refused, match="wrong password"):
+        another.awaitTermination(30)
+    another.stop()
+    assert registered(module_log, f"{name}-2") is None
 
 
 def test_a_bad_row_stops_its_target_and_names_lsn_and_row(source: Stream, name: str) -> None:
