@@ -35,6 +35,8 @@ class Database(Protocol):
     #: Whether it tells -0.0 from 0.0, also in JSON; and whether maps keep the order of entries.
     keeps_zero_signs: bool
     is_exact_in_json: bool
+    #: For another process; empty if it can have none.
+    uri: str
 
     def target(self) -> Target:
         """Another one, with a connection of its own."""
@@ -52,6 +54,8 @@ class Database(Protocol):
 class Memory:
     keeps_zero_signs = True
     is_exact_in_json = True
+
+    uri = ""
 
     def __init__(self) -> None:
         self._database = MemoryDatabase()
@@ -84,6 +88,7 @@ class Sqlite:
 
     def __init__(self, place: Path) -> None:
         self.path = str(place / "target.db")
+        self.uri = f"sqlite:///{self.path}"
 
     def target(self) -> Target:
         return SqliteTarget(self.path)
@@ -146,6 +151,7 @@ class Duckdb:
 
     def __init__(self, place: Path) -> None:
         self.path = str(place / "target.duckdb")
+        self.uri = f"duckdb:///{self.path}"
 
     def target(self) -> Target:
         return DuckdbTarget(self.path)

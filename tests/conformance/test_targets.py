@@ -257,7 +257,6 @@ def test_a_count_below_zero_is_kept_until_the_row_comes(database: Database) -> N
 
 
 def test_many_rows_come_to_the_same_as_few(database: Database) -> None:
-    """Large batches go another way into PostgreSQL."""
     count = 6000
     rows = [(number, f"s{number % 7}", number / 8) for number in range(count)]
     for name, shape in {"keyed": KEYED, "counted": COUNTED, "added": ADDED}.items():

@@ -45,8 +45,7 @@ class MemoryTable:
             del count[row]
         if not count:
             del self.counts[key]
-        if weight > 0:
-            self.rows[row] = values
+        self.rows[row] = values
 
     def put(self, key: Key, row: Key, values: dict[str, Any]) -> None:
         """In place of all others of its key."""

@@ -76,9 +76,6 @@ class PostgresTarget:
             schema, table = split_table(shape.table)
             schema = schema or self._current_schema(connection)
             sql = Statements(shape, qualified(schema, table), qualified(schema, POSITIONS))
-            ((may_copy,),) = connection.ask(
-                "SELECT has_database_privilege(current_database(), 'TEMP')"
-            )
             with connection.transaction():
                 connection.run("SELECT pg_advisory_xact_lock($1)", Int8(_TABLES_LOCK))
                 if not _exists(connection, sql.positions):
@@ -89,7 +86,7 @@ class PostgresTarget:
                     connection.run(sql.create_table())
                 else:
                     _fit_table(connection, sql)
-        self._rows = RowWriter(connection, sql, shard, bool(may_copy))
+        self._rows = RowWriter(connection, sql, shard)
         return position
 
     def apply(self, batch: Batch) -> Lsn:

@@ -1,8 +1,10 @@
-"""Columns as PostgreSQL's binary format has them: arrays for `unnest`, rows for `COPY`. Pure.
+"""Columns as PostgreSQL's binary format has them: each an array, for `unnest`. Pure.
 
-A *field* is a value with its length before it, or the length -1 for null; all numbers are
-big-endian (PostgreSQL's manual: "Binary Format" of COPY; src/include/utils/array.h). Both forms
-are made of the same fields by kernels, without a loop over rows.
+    dimensions 1 · has nulls 1 · type's number · count · first index 1 · fields      all big-endian
+
+A *field* is the length of a value and the value, or the length -1 for null (PostgreSQL's sources:
+array_recv, and the receive function of each type). Fields are made by kernels, without a loop over
+rows.
 
 Decimals and JSON travel as text, and are cast by the server. Law: the server reads exactly the
 values that the columns hold; what it cannot hold is a Misfit.
@@ -11,7 +13,6 @@ values that the columns hold; what it cannot hold is a Misfit.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
@@ -31,8 +32,6 @@ NUL_PROBLEM: Final = "has a NUL character, which PostgreSQL's text cannot hold"
 _EPOCH_DAYS: Final = (date(2000, 1, 1) - date(1970, 1, 1)).days
 _EPOCH_MICROS: Final = _EPOCH_DAYS * 86_400_000_000
 _NULL_FIELD: Final = struct.pack(">i", -1)
-_COPY_HEAD: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
-_COPY_END: Final = struct.pack(">h", -1)
 #: An escaped NUL in JSON text: `\u0000` after an even number of backslashes.
 _JSON_NUL: Final = r"(^|[^\\])(\\\\)*\\u0000"
 
@@ -56,7 +55,7 @@ _TEXT: Final = ("text", 25)
 
 
 def transport_type(column: Column) -> str:
-    """The type of the parameter or of the staged column that carries its values."""
+    """The type of the parameter that carries its values."""
     return _TRANSPORT.get(column.type, _TEXT)[0]
 
 
@@ -75,12 +74,6 @@ def array_bytes(fields: pa.Array, column: Column) -> bytes:
         return struct.pack(">iiI", 0, 0, number)
     may_have_nulls = 1
     return struct.pack(">iiIii", 1, may_have_nulls, number, len(fields), 1) + _data(fields)
-
-
-def copy_bytes(fields: Sequence[pa.Array]) -> bytes:
-    """Rows for `COPY … FROM STDIN (FORMAT BINARY)`."""
-    count = pa.scalar(struct.pack(">h", len(fields)), pa.binary())
-    return _COPY_HEAD + _data(pc.binary_join_element_wise(count, *fields, b"")) + _COPY_END
 
 
 def _data(values: pa.Array) -> bytes:

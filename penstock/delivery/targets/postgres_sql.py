@@ -1,4 +1,4 @@
-"""What is said to PostgreSQL: one statement for a small batch, several for a large one. Pure.
+"""What is said to PostgreSQL: all of a batch in one statement. Pure.
 
     WITH moved AS (UPDATE positions … WHERE position = after AND term <= own RETURNING 1),
          gone  AS (DELETE … FROM unnest(…) WHERE EXISTS (SELECT FROM moved) …),
@@ -51,10 +51,6 @@ class Statements:
     def add_column(self, column: Column) -> str:
         kind = column.sql_type("postgresql")
         return f"ALTER TABLE {self.table} ADD COLUMN {quoted(column.name)} {kind}"
-
-    def create_stage(self, name: str, columns: Sequence[Column]) -> str:
-        parts = (f"c{place} {transport_type(column)}" for place, column in enumerate(columns))
-        return f"CREATE TEMP TABLE IF NOT EXISTS {name} ({', '.join(parts)}) ON COMMIT DELETE ROWS"
 
     # -- positions
 
@@ -196,10 +192,6 @@ def unnested(columns: Sequence[Column], first: int, *, numbered: bool = False) -
         order = " WITH ORDINALITY"
         names.append("place")
     return f"unnest({', '.join(arrays)}){order} AS given({', '.join(names)})"
-
-
-def staged(name: str) -> str:
-    return f"{name} AS given"
 
 
 def _null_terms(nulls: Nulls) -> list[str]:
