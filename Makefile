@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak answers bench nexmark clean java lock sbom
+.PHONY: help install demo docs test lint types soak answers bench nexmark clean java postgresql lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -61,6 +61,10 @@ sbom: $(TOOLS)/.installed
 java:
 	@bin/ensure java
 
+# Tests of delivery run beside it; outside of CI they are skipped where it cannot be had.
+postgresql:
+	@bin/ensure --optional postgresql
+
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
 
@@ -92,7 +96,7 @@ $(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
 
 # Hundreds of Python processes are started: what one has compiled, the next one finds.
 unexport PYTHONDONTWRITEBYTECODE
-test: $(VENV)/spark-classes.jsa lint
+test: $(VENV)/spark-classes.jsa lint postgresql
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from penstock.connector.foreach_batch import foreach_batch_writer
     from penstock.connector.registering import register
     from penstock.connector.tuned import tuned
+    from penstock.delivery.deliver import Delivery, deliver
     from penstock.spark.frontend import explain
     from penstock.spark.query import StreamingQuery
     from penstock.spark.start import start
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 else:
     _LAZY = {
         "connect": "penstock.stream.session",
+        "deliver": "penstock.delivery.deliver",
+        "Delivery": "penstock.delivery.deliver",
         "explain": "penstock.spark.frontend",
         "follow": "penstock.cli.live",
         "Log": "penstock.stream.session",
@@ -97,6 +100,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BadRow",
     "Damaged",
+    "Delivery",
     "Fenced",
     "Log",
     "NotFound",
@@ -114,6 +118,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "connect",
+    "deliver",
     "explain",
     "follow",
     "foreach_batch_writer",

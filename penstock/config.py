@@ -22,13 +22,20 @@ _SHOWN_OPTIONS: Final = frozenset(
         "allow_bucket_creation",
         "allow_bucket_deletion",
         "anonymous",
+        "application_name",
+        "connect_timeout",
         "credential_kind",
+        "dbname",
         "enable_tls",
         "endpoint_override",
         "force_virtual_addressing",
+        "host",
+        "options",
+        "port",
         "region",
         "replication",
         "scheme",
+        "sslmode",
     )
 )
 _HIDDEN: Final = "***"

@@ -24,7 +24,7 @@ PenstockError
 │  ├─ TooLarge          beyond a limit of limits.py
 │  ├─ BadRequest        the request makes no sense
 │  ├─ BadConfig         a setting is wrong: lists every problem
-│  ├─ BadRow            a row does not fit its stream's schema: names row and column
+│  ├─ BadRow            a row does not fit its stream, or its target: names row and column
 │  ├─ SchemaMismatch    the stream exists with another schema
 │  ├─ Unauthorized      the token is missing or wrong
 │  ├─ Unsupported       a query that cannot run here: lists every reason
@@ -145,7 +145,12 @@ class BadConfig(Refused):
 
 
 class BadRow(Refused):
-    """A row does not fit the schema; nothing was appended."""
+    """A row does not fit the schema, or its table; nothing was done with any row beside it."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        #: Its index among those that were handed over, if it is known.
+        self.row = row
 
 
 class SchemaMismatch(Refused):

@@ -20,6 +20,7 @@ from harness.warm_starts import warm_starts
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from harness.postgres import PostgresServer
     from pyspark.sql import SparkSession
 
 # Processes that tests start find `harness` and `simulation`, too.
@@ -117,6 +118,15 @@ def spark() -> Iterator[SparkSession]:
     remember_names()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL per process of tests, started by the first test that asks for it."""
+    from harness.postgres import postgres_server  # only here: few tests need it
+
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,30 @@ PURE = (
     "runtime/commit.py",
     "runtime/commit_protocol.py",
     "runtime/trim_rule.py",
+    "delivery/acks.py",
     "delivery/api.py",
+    "delivery/fold.py",
+    "delivery/letters.py",
+    "delivery/messages.py",
+    "delivery/player_core.py",
+    "delivery/routing.py",
+    "delivery/status.py",
+    "delivery/target_queue.py",
+    *(
+        f"delivery/targets/{name}.py"
+        for name in (
+            "changes",
+            "columns",
+            "digests",
+            "existing",
+            "memory",
+            "positions",
+            "postgres_format",
+            "postgres_sql",
+            "sql",
+            "strictness",
+        )
+    ),
     "connector/items.py",
     "connector/partitions.py",
 )
@@ -173,9 +196,15 @@ HOMES = {
         "runtime/host.py",
         "runtime/worker.py",
         "runtime/coordinator_thread.py",
+        "delivery/player_thread.py",
     ),
     "kazoo": ("log/meta/zookeeper.py",),
     "grpc": (),
+    "psycopg": tuple(
+        f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")
+    ),
+    "duckdb": ("delivery/targets/duckdb.py",),
+    "sqlite3": ("delivery/targets/sqlite.py", "delivery/targets/sqlite_rows.py"),
     "pyspark": (
         "connector/",
         "spark/",

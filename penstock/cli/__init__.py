@@ -23,9 +23,16 @@ stream.py        stream list, create, describe, append, read, tail
 stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
 query.py         query list, status, stop, remove
+positions.py     positions in a stream, as options
+deliver.py       deliver: run a delivery in the foreground
+delivery_view.py a running delivery as one line
+metrics_port.py  GET /metrics of a process that is no server
+delivery_facts.py  what the log knows of its deliveries
+delivery.py      delivery list, status, remove
 live.py          a query's progress as one line, kept up to date
 plan.py          plan explain: how a query would run
 explain.py       what one entry is, who wrote it, what came before and after
+explain_delivery.py  which targets have applied an entry
 explain_task.py  markers, and whether an entry of a task counts
 demo.py          demo: see it work
 demo_run.py      a query on Spark in real time, two kills, its result checked

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.explain_delivery import delivery_facts, delivery_fields
 from penstock.cli.explain_task import commit_facts, marker_facts, marker_fields, what_of
 from penstock.cli.output import (
     NOTHING,
@@ -67,13 +68,15 @@ def explain(lsn: int, target: Target, as_json: bool) -> None:
 
     Its tags, its group, its rows or metadata keys, what its producer did next, and what stands
     before and after it under each tag. Of a query: what a marker commits, and by which marker a
-    task's rows or changes were committed, if at all.
+    task's rows or changes were committed, if at all. Of a stream that is delivered: which targets
+    have applied its rows, by their last acks.
 
     \b
     Examples:
       penstock explain 42
       penstock explain 42 --json | jq .group
       penstock explain 42 --json | jq .commit.state
+      penstock explain 42 --json | jq '.deliveries[].targets'
     """
     with open_log(target) as log:
         facts = _gather(log, lsn)
@@ -93,6 +96,7 @@ def _gather(log: Log, lsn: int) -> dict[str, Any]:
     around = client.run(lambda opened: _look_around(opened, entry, bounds))
     stream, rows = _rows(log, entry)
     group_end = around.first_lsn + around.count
+    commit = commit_facts(client, entry, group_end, bounds.tail)
     return {
         "lsn": entry.lsn,
         "kind": entry.kind.name.lower(),
@@ -114,7 +118,8 @@ def _gather(log: Log, lsn: int) -> dict[str, Any]:
         "first_rows": rows,
         "sets": _sets(entry),
         "marker": marker_facts(entry),
-        "commit": commit_facts(client, entry, group_end, bounds.tail),
+        "commit": commit,
+        "deliveries": delivery_facts(log, entry, commit),
         "producer_next": _next_facts(around),
         "producer_looked_up_to": around.looked_up_to,
         "neighbours": [_neighbours(client, tag, entry.lsn, bounds) for tag in entry.tags],
@@ -244,6 +249,7 @@ def _show(facts: dict[str, Any]) -> None:
         fields += marker_fields(facts["marker"])
     if facts["commit"] is not None:
         fields.append(("committed", facts["commit"]["why"]))
+    fields += delivery_fields(facts["deliveries"])
     for change in facts["sets"] or ():
         value = "removed" if change["bytes"] is None else bytes_text(change["bytes"])
         fields.append(("sets", f"{change['key']} = {value}"))

@@ -15,7 +15,7 @@ from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Marker, decode_marker
-from penstock.protocol.names import TaskId, parse_task
+from penstock.protocol.names import PLAYER_PREFIX, TaskId, parse_task
 from penstock.runtime.control import decode_message
 
 #: Kinds that count when a marker says so.
@@ -55,6 +55,8 @@ def what_of(entry: Entry) -> str | None:
     if entry.kind is Kind.CONTROL and any(tag.startswith("ctl/") for tag in entry.tags):
         who = entry.tags[0].removeprefix("ctl/")
         return f"{_message(entry)}, between the driver and the workers of query {who}"
+    if entry.kind is Kind.CONTROL and entry.producer.startswith(PLAYER_PREFIX):
+        return f"an ack of delivery {entry.producer.removeprefix(PLAYER_PREFIX)}: how far it is"
     return None
 
 

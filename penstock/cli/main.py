@@ -24,6 +24,8 @@ from penstock.plain_text import plain
 #: Each is in the module of its name.
 COMMANDS = {
     "cluster": "A replicated log: storage nodes, proxies, and how they are.",
+    "deliver": "Keep a table equal to a stream, or to a query's result, until Ctrl-C.",
+    "delivery": "Deliveries to databases: how they stand, forget them.",
     "demo": "Watch a query on Spark in real time, through two kills (needs Java).",
     "explain": "Say what the entry at LSN is and who wrote it.",
     "log": "The shared log: serve it, look at it, check it, trim it.",
@@ -140,6 +142,7 @@ def cli() -> None:
       penstock log status --json
       penstock cluster up
       penstock query status hot --watch
+      penstock deliver --query hot --to postgresql://me@localhost/shop
       penstock plan explain pipeline.py:hot_items
     """
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from penstock.cli.delivery_facts import DeliveryFacts, lag_words, list_facts
 from penstock.cli.live import lag_text, ms_text, progress_line, watermark_text
 from penstock.cli.output import (
     NOTHING,
@@ -97,7 +98,7 @@ def list_all(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def status(name: str, watch: bool, target: Target, as_json: bool) -> None:
-    """How query NAME stands: rates, lag, latency, state, tasks.
+    """How query NAME stands: rates, lag, latency, state, tasks, deliveries of its result.
 
     Latency is from the append of a row to when what came of it can be read. With --watch: a page
     that is kept up to date; one line per report if the output is no terminal; with --json one
@@ -116,10 +117,17 @@ def status(name: str, watch: bool, target: Target, as_json: bool) -> None:
                 _watch(client, found, as_json=as_json)
             except KeyboardInterrupt:
                 pass  # the way to end it
-        elif as_json:
-            show_json(found.as_json())
         else:
-            echo("\n".join(_page(found)))
+            deliveries = [
+                one
+                for one in list_facts(client, found.registered.to)
+                if one.registered.query == name
+            ]
+            if as_json:
+                told = [one.as_json() for one in deliveries]
+                show_json({**found.as_json(), "deliveries": told})
+            else:
+                echo("\n".join([*_page(found), *_deliveries(deliveries)]))
 
 
 def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
@@ -443,6 +451,25 @@ def _sources(progress: dict[str, Any]) -> list[tuple[object, ...]]:
             )
         )
     return rows
+
+
+def _deliveries(found: list[DeliveryFacts]) -> list[str]:
+    """Of its result to databases."""
+    if not found:
+        return []
+    head = ["delivery", "state", "targets", "position", "lag", "problems"]
+    rows = [
+        (
+            one.name,
+            one.state.value,
+            one.registered.shards,
+            one.position,
+            lag_words(one.lag),
+            sum(problem is not None for problem in one.problems),
+        )
+        for one in found
+    ]
+    return ["", *table_lines(head, rows)]
 
 
 _TASK_HEAD = (

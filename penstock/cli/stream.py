@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.cli.groups import LazyGroup, Place
 from penstock.cli.output import echo, json_option, show_fields, show_json, show_table, time_text
+from penstock.cli.positions import POSITIONS, START_HELP, position
 from penstock.cli.stream_target import open_log
 from penstock.cli.target import Target, target_options
 from penstock.errors import PenstockError
@@ -22,7 +23,7 @@ from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.groups import RowsAppended
 from penstock.stream.json_lines import row_from_json, rows_to_json_lines
 from penstock.stream.lanes import LANES_DEFAULT, LANES_MAX
-from penstock.stream.positions import LATEST, Position, parse_position
+from penstock.stream.positions import LATEST, Position
 from penstock.stream.registration import stream_tag
 from penstock.stream.stream import Stream
 from penstock.stream.tail import StreamTail
@@ -35,7 +36,7 @@ BATCH_LINES: Final = 5_000
 _COMMANDS = {
     "lag": Place(
         "penstock.cli.stream_lag",
-        "How far each query is behind the end of stream NAME, running or not.",
+        "How far queries and deliveries are behind the end of stream NAME, running or not.",
     ),
 }
 
@@ -261,15 +262,6 @@ def _show_appended(name: str, done: list[RowsAppended], *, as_json: bool) -> Non
 # ---- read and tail
 
 
-def _position(text: str) -> Position:
-    try:
-        return parse_position(text)
-    except PenstockError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-_METAVAR: Final = "earliest|latest|LSN|TIME"
-_START_HELP: Final = "First position: an LSN, or an append time like 2026-11-15T08:00:00Z."
 _limit = click.option("-n", "--limit", type=click.IntRange(min=0), help="At most so many rows.")
 _envelope = click.option(
     "--envelope", is_flag=True, help='Print {"lsn", "time", "producer", "row": {…}} per row.'
@@ -280,17 +272,17 @@ _envelope = click.option(
 @click.argument("name")
 @click.option(
     "--start",
-    type=_position,
+    type=position,
     default="earliest",
-    metavar=_METAVAR,
-    help=_START_HELP,
+    metavar=POSITIONS,
+    help=START_HELP,
     show_default=True,
 )
 @click.option(
     "--end",
-    type=_position,
+    type=position,
     default=LATEST,
-    metavar=_METAVAR,
+    metavar=POSITIONS,
     help="Where to stop.",
     show_default=True,
 )
@@ -326,9 +318,9 @@ def read(
 @stream.command()
 @click.argument("name")
 @click.option(
-    "--start", type=_position, default=LATEST, metavar=_METAVAR, help=_START_HELP, show_default=True
+    "--start", type=position, default=LATEST, metavar=POSITIONS, help=START_HELP, show_default=True
 )
-@click.option("--end", type=_position, metavar=_METAVAR, help="Where to stop.  [default: never]")
+@click.option("--end", type=position, metavar=POSITIONS, help="Where to stop.  [default: never]")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the tail of now.")
 @_limit
 @_envelope

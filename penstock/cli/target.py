@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.errors import NotFound
+from penstock.errors import BadConfig, NotFound
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.directories import default_data_dir
 from penstock.log.embedded import endpoint
+from penstock.log.serving.directory import TOKEN_FILE, read_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +37,15 @@ class Target:
             self.address or self.directory, token_file=self.token_file, tls_ca=self.tls_ca
         )
         return BlockingLog(found, timeout=self.timeout)
+
+    def token(self) -> str:
+        """The log's token."""
+        if self.address is None:
+            return read_token((self.directory or default_data_dir()) / TOKEN_FILE)
+        named = self.token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
+        if named is None:
+            raise BadConfig(f"give the token file of {self.address} as --token-file")
+        return read_token(Path(named))
 
     def check(self) -> None:
         """Raise NotFound for a directory without a log."""

@@ -1,4 +1,22 @@
 """Committed rows of a stream in databases, in order, exactly once.
 
-api.py           what a batch is, and what a target must do with it
+api.py            what a batch is, and what a target must do with it
+fold.py           what a batch changes in a table: at most one change per key
+messages.py       what player and hosts of targets say to each other
+routing.py        which shard a row belongs to
+target_queue.py   what is to be sent to one target
+player_core.py    the player: what to read, what to send to whom, when to try again
+acks.py           how far the targets are, for the log: what is written, and when
+letters.py        rows that a target refuses, for the dead-letter stream
+status.py         how a delivery stands, in words and as JSON
+metrics.py        what a player counts
+source.py         the committed rows of a stream, or of one query in it, as the log brings them
+claim.py          the delivery's name in the log: all that a player writes there
+host.py           what a player asks of a host of targets
+local_host.py     targets inside the player's process, each on a thread of its own
+player.py         the player at work
+player_thread.py  the thread on which a player runs
+registration.py   a delivery in the log's registry: made, found again, changed, removed
+deliver.py        penstock.deliver, and the delivery as a user holds it
+targets/          databases that rows are delivered to
 """

@@ -18,7 +18,7 @@ Law: a batch holds whole commits, and so does every transaction of a target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -63,6 +63,7 @@ class Batch:
     rows: pa.RecordBatch
 
 
+@runtime_checkable
 class Target(Protocol):
     """One shard's storage. Called from one thread at a time, always the same one; may block.
 

@@ -15,5 +15,6 @@ modes.py             what append, update and complete ask of a plan
 sharing.py           what is computed more than once
 row_order.py         whose result depends on the order of rows
 stages.py            cut where rows must move to the owner of their key
+result_key.py        by which columns rows of a result replace each other
 explain.py           a query in plain text
 """

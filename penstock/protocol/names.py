@@ -11,8 +11,11 @@
     pulse/<query>                  the coordinator's own, with the progress
     T/spark/<id>                   markers of a micro-batch query of Spark's own engine, by its id
     W                              markers of batch writes
+    D/<delivery>                   acks of a delivery: how far each of its targets is
+    D/<delivery>/flush             an entry here asks it to come up to it soon
 
-A task is `<query>.<version>/<stage>/<index>`; its producer is `@<task>`. A version is a life of the
+A task is `<query>.<version>/<stage>/<index>`; its producer is `@<task>`, that of a delivery's
+player `@deliver/<delivery>`. A version is a life of the
 query: one that starts anew after its plan was changed takes the next, and so shares no tag with it.
 Law: no stream, and no producer of a stream, can take these names (none starts with @). Whoever has
 the log's token and appends by hand can.
@@ -36,10 +39,18 @@ WRITERS_PREFIX: Final = "writers/"
 BATCH_PREFIX: Final = "batch/"
 #: Metadata: from where on a writer of Spark's own engine has staged entries without a marker.
 STAGING_PREFIX: Final = "staging/"
+#: Metadata: what a delivery is, and how far it is (deliveries.py).
+DELIVER_PREFIX: Final = "deliver/"
+DELIVERED_PREFIX: Final = "delivered/"
+#: Metadata: rows that a delivery has set aside, one key each.
+ASIDE_PREFIX: Final = "aside/"
+#: Producers that are players of deliveries.
+PLAYER_PREFIX: Final = "@deliver/"
 #: Markers of batch writes, all of them.
 BATCH_WRITES_TAG: Final = "W"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
+_DELIVERY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _TASK: Final = re.compile(
     r"([A-Za-z_][A-Za-z0-9_-]{0,99})"
     r"\.(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,5})/(0|[1-9][0-9]{0,5})"
@@ -163,3 +174,38 @@ def staging_key(id: str, batch: int = 0) -> str:
 def batch_writer(id: str) -> str:
     """What the markers of a micro-batch query, or of a batch write, say that they are of."""
     return f"spark/{id}"
+
+
+def check_delivery_name(name: str) -> None:
+    """Names go into tags, keys and tables of targets, hence few characters."""
+    if not isinstance(name, str) or not _DELIVERY.fullmatch(name):
+        raise BadRequest(
+            f"delivery name {name!r}: a letter or _ first, then letters, digits, _ . - "
+            "(100 characters at most)"
+        )
+
+
+def deliver_key(delivery: str) -> str:
+    return DELIVER_PREFIX + delivery
+
+
+def delivered_key(delivery: str) -> str:
+    return DELIVERED_PREFIX + delivery
+
+
+def aside_key(delivery: str, shard: int, lsn: int, row: int) -> str:
+    """A row of a shard, by where it counts and which of the rows there it is."""
+    return f"{ASIDE_PREFIX}{delivery}/{shard}/{lsn}/{row}"
+
+
+def ack_tag(delivery: str) -> str:
+    return f"D/{delivery}"
+
+
+def delivery_flush_tag(delivery: str) -> str:
+    """Read by the delivery's player, among the stream."""
+    return f"D/{delivery}/flush"
+
+
+def player_producer(delivery: str) -> str:
+    return PLAYER_PREFIX + delivery

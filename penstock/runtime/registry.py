@@ -55,6 +55,8 @@ class RegisteredQuery:
     is_rescaled: bool = False
     #: Where results of earlier versions are, if elsewhere.
     former_to: list[str] = field(default_factory=list)
+    #: The columns by which rows of the result replace each other; none: the plan does not tell.
+    result_key: list[str] = field(default_factory=list)
 
     @property
     def fingerprint(self) -> str:
@@ -99,7 +101,7 @@ def result_of(name: str, data: bytes) -> str | None:
 
 def _is_typed(query: RegisteredQuery) -> bool:
     texts = [query.id, query.plan, query.mode, query.to, query.protocol, *query.starts]
-    texts += query.former_to
+    texts += [*query.former_to, *query.result_key]
     if query.checkpoints is not None:
         texts.append(query.checkpoints)
     counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)

@@ -7,7 +7,8 @@ theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from penstock.stream.tail import CommittedTail
 
 def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
     """All rows that this version of the query wrote, under the plan's own column names."""
-    _check_whole(log, spec)
+    check_whole(log, spec)
     last = spec.query.stages[-1]
     schema = last.root.schema
     deltas = []
@@ -69,8 +70,24 @@ def _decode(entry: Entry, stream: Stream) -> pa.RecordBatch:
         raise BadFormat(f"stream {stream.name}, LSN {entry.lsn}: {error}") from error
 
 
-def _check_whole(log: Log, spec: QuerySpec) -> None:
-    """Of every task that writes the result, what stands begins before its first row.
+class Result(Protocol):
+    """What must be known of a query to find its result: a `QuerySpec`, a `RegisteredQuery`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def tasks(self) -> Sequence[int]: ...
+
+    @property
+    def to(self) -> str: ...
+
+
+def check_whole(log: Log, spec: Result) -> None:
+    """Raise Trimmed unless, of every task that writes it, what stands begins before its first row.
 
     The counter of the first marker that stands tells how much it committed with and before itself;
     a trim may have cut into that very commit.
@@ -99,7 +116,7 @@ def _check_whole(log: Log, spec: QuerySpec) -> None:
             raise _trimmed(spec, start)
 
 
-def _trimmed(spec: QuerySpec, start: Lsn) -> Trimmed:
+def _trimmed(spec: Result, start: Lsn) -> Trimmed:
     return Trimmed(
         f"the first rows of query {spec.name}'s result were trimmed with the log, below "
         f'LSN {start}: read what is left with log.stream("{spec.to}").read()'

@@ -1,8 +1,9 @@
-"""What of a log may be trimmed: below everything that any query may still read.
+"""What of a log may be trimmed: below everything that any query or delivery may still read.
 
 Owns who is asked (I15): all tasks of all registered queries, by their last markers; of what
-trim_rule.py makes of them, the smallest counts. Writers of Spark's own engine consume nothing here,
-but what they staged is spared: until its marker comes, and as long as that marker is.
+trim_rule.py makes of them, the smallest counts. All registered deliveries, by their last acks: they
+hold back, but where there is no query they cause no trim. Writers of Spark's own engine consume
+nothing here, but what they staged is spared: until its marker comes, and as long as that marker is.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ from collections.abc import AsyncIterator, Mapping
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Value
+from penstock.protocol import deliveries
 from penstock.protocol.batch_commit import decode_committed
+from penstock.protocol.deliveries import decode_delivered, decode_delivery
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import (
     BATCH_PREFIX,
     BATCH_WRITES_TAG,
+    DELIVER_PREFIX,
+    DELIVERED_PREFIX,
     QUERY_PREFIX,
     STAGING_PREFIX,
     TaskId,
     batch_writer,
+    delivered_key,
     layout_key,
 )
 from penstock.protocol.reservations import reserved_from
@@ -34,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> Lsn:
-    """Nothing below it is needed by any query; the trim point of now without queries.
+    """Nothing below it is needed by any query or delivery; the trim point of now without queries.
 
     If a query commits by neither markers nor this protocol, nothing is known of what it needs.
     """
@@ -61,6 +67,7 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
             if (stage, index) in current:
                 needed.append(await _needed_by(log, query, task))
     point = min(needed, default=bounds.trim_point)
+    point = min([point, *await _needed_by_deliveries(log)])
     if point > bounds.trim_point:
         # In this order: whoever commits in between is seen to stage, or to have committed.
         reservations = await log.list_metadata(STAGING_PREFIX)
@@ -135,6 +142,19 @@ async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn
     last = await log.read_last(task.marker_tag)
     marker = None if last is None else decode_marker(last.payload)
     return needed_from(marker, Lsn(min(query.starts.values(), default=0)))
+
+
+async def _needed_by_deliveries(log: AsyncLog) -> list[Lsn]:
+    # In this order: acks are never of an earlier life than the delivery that they are taken for.
+    registered = await log.list_metadata(DELIVER_PREFIX)
+    acks = await log.list_metadata(DELIVERED_PREFIX)
+    needed = []
+    for key, value in registered.items():
+        name = key.removeprefix(DELIVER_PREFIX)
+        ack = acks.get(delivered_key(name))
+        delivered = None if ack is None else decode_delivered(name, ack.data)
+        needed.append(deliveries.needed_from(decode_delivery(name, value.data), delivered))
+    return needed
 
 
 async def trim_consumed(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> Lsn:

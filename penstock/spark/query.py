@@ -28,6 +28,7 @@ from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.spark.cores import check_workers
 from penstock.spark.jobs import WorkerJobs
 from penstock.stream.session import Log
+from penstock.stream.stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,11 @@ class StreamingQuery:
     def id(self) -> str:
         """The same over all runs of the query."""
         return self._id
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that takes the result."""
+        return self._log.stream(self._spec.to)
 
     @property
     def runId(self) -> str:

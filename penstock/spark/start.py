@@ -33,6 +33,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
 from penstock.plan import nodes as n
 from penstock.plan.explain import explain
+from penstock.plan.result_key import result_key
 from penstock.plan.stages import Query
 from penstock.protocol.names import (
     TaskId,
@@ -309,6 +310,7 @@ def _register(
         tasks=list(_tasks(query, workers, spreads, settings)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
         protocol=settings.protocol.name, shares_sources=settings.protocol.shares_sources,
+        result_key=list(result_key(query)),
     )  # fmt: skip
     chosen, to_schema = _choose(
         log, query, wanted, settings, on_change=on_change, restart=restart, shared=shared,

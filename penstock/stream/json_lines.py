@@ -89,6 +89,22 @@ def rows_to_json_lines(batch: pa.RecordBatch) -> Iterator[str]:
         yield row_to_json(dict(zip(names, row, strict=True)))
 
 
+def values_to_json(column: pa.Array, *, one_zero: bool = False) -> list[str | None]:
+    """Each value of a column as JSON text; nulls stay. Only for nested types: it goes one by one.
+
+    With `one_zero`, values that grouping takes for equal have one text: -0.0 is written as 0.0.
+    """
+    texts: list[str | None] = []
+    for value in column.to_pylist():
+        if value is None:
+            texts.append(None)
+            continue
+        plain = _to_json(_maps_to_dicts(value, column.type), "")
+        plain = _one_zero(plain) if one_zero else plain
+        texts.append(json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return texts
+
+
 def row_from_json(text: str | bytes, schema: pa.Schema, *, line: int = 1) -> dict[str, object]:
     """The row of one line, with every column of the schema; `line` only names it in a BadRow."""
     where = f"line {line}"
@@ -132,6 +148,17 @@ def _to_json(value: object, path: str) -> object:
         case list() | tuple() | np.ndarray():
             return [_to_json(item, f"{path}[{index}]") for index, item in enumerate(value)]
     raise BadRow(f"column {path}: {shown(value)} is of no type that a stream carries")
+
+
+def _one_zero(value: object) -> object:
+    match value:
+        case float():
+            return value + 0.0
+        case list():
+            return list(map(_one_zero, value))
+        case dict():
+            return {name: _one_zero(item) for name, item in value.items()}
+    return value
 
 
 def _mapping_to_json(value: Mapping[Any, object], path: str) -> object:

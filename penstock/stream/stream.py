@@ -81,6 +81,11 @@ class Stream:
         return self.spread.key
 
     @property
+    def found_by(self) -> Mapping[str, str]:
+        """Where its log is, as options of `format("penstock")`: names of files, never a secret."""
+        return self._found_by
+
+    @property
     def start_lsn(self) -> Lsn:
         """Where it begins: what stands below belongs to an earlier life of it."""
         return self._registration.start_lsn

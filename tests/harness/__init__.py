@@ -7,6 +7,7 @@ threads.py         threads that a test leaves behind
 user_code.py       what Python functions in a plan of Spark's are known by
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 async_tests.py     tests and fixtures that are `async def`, on the event loop that ships
+delivery_targets.py  targets of deliveries: in memory, failing on request, and in a file
 driver.py          one log on one disk, without a server, checked against what was sent
 engine_checkers.py the laws of exactly once, over all entries of a log
 files.py           files as tests leave them: damaged, or secret
@@ -17,6 +18,7 @@ gateway.py         names of Java's classes, asked for once
 history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test
 server_process.py  a log server to be killed, paused and starved
+postgres.py        PostgreSQL, the real one
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets
 soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows

@@ -393,7 +393,7 @@ def test_stream_lag_is_measured_now_from_what_each_query_has_committed(log: pens
     assert {name: one["records"] for name, one in found.items()} == {"q": 4, "other": 7}
     assert 0 <= found["q"]["seconds"] < 60
     assert found["q"]["position"] == report["sources"][0]["endOffset"]
-    assert run(log, "stream", "lag", "in").stdout.splitlines()[0].split()[0] == "QUERY"
+    assert run(log, "stream", "lag", "in").stdout.splitlines()[0].split()[0] == "READER"
     assert run(log, "stream", "lag", "inn").exit_code == 3
 
 

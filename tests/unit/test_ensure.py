@@ -157,6 +157,14 @@ def test_a_server_may_be_named_by_where_it_lies(machine: Machine) -> None:
     assert machine.ensure(f"{machine.place}/*/pg_ctl", "postgresql").returncode == 1
 
 
+def test_postgresql_is_there_if_its_programs_are_on_the_path(machine: Machine) -> None:
+    machine.add("initdb", "exit 0")
+
+    done = machine.ensure("postgresql")
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
 def test_what_is_optional_may_be_missing_but_not_in_ci(
     machine: Machine, ci: str, code: int

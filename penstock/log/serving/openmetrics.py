@@ -7,6 +7,7 @@ bound, such as tags, keys, producers, logs and segments, never becomes a label.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5,
 
 
 #: Name → (help, value), read off a process when it is asked.
-Gauges = dict[str, tuple[str, int]]
+Gauges = dict[str, tuple[str, float]]
 
 
 @dataclass(slots=True)
@@ -38,6 +39,22 @@ class Histogram:
         return [*lines, f"{name}_sum {self.total:.6f}", f"{name}_count {seen}"]
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric with a value for each of a few things."""
+
+    #: "gauge", "counter" or "stateset".
+    kind: str
+    help: str
+    #: By label, such as `shard="0"`.
+    values: Mapping[str, float]
+
+    def lines(self, name: str) -> list[str]:
+        sample = f"{name}_total" if self.kind == "counter" else name
+        values = [f"{sample}{{{label}}} {value:.15g}" for label, value in self.values.items()]
+        return [f"# TYPE {name} {self.kind}", f"# HELP {name} {self.help}", *values]
+
+
 def counter(help: str) -> int:
     """A field of `Metrics`."""
     made: int = field(default=0, metadata={"help": help})
@@ -51,15 +68,12 @@ def histogram(help: str) -> Histogram:
 
 
 @dataclass(slots=True)
-class Metrics:
-    """What every process counts; the classes below add their own counters and histograms."""
+class Counts:
+    """Whatever somebody counts, as fields that `counter` and `histogram` make."""
 
     PREFIX: ClassVar[str] = "penstock_"
-    unauthorized: int = counter("Connections with a missing or wrong token.")
-    bad_frames: int = counter("Connections closed for bytes that are no frame.")
-    crowded_out: int = counter("Connections closed for want of room, mostly without a token.")
 
-    def text(self, gauges: Gauges) -> str:
+    def text(self, gauges: Gauges, families: Mapping[str, Family] | None = None) -> str:
         """OpenMetrics text."""
         lines: list[str] = []
         for each in fields(self):
@@ -78,4 +92,15 @@ class Metrics:
         for name, (help, value) in gauges.items():
             full = self.PREFIX + name
             lines += (f"# TYPE {full} gauge", f"# HELP {full} {help}", f"{full} {value}")
+        for name, family in (families or {}).items():
+            lines += family.lines(self.PREFIX + name)
         return "\n".join((*lines, "# EOF", ""))
+
+
+@dataclass(slots=True)
+class Metrics(Counts):
+    """What every server counts; the classes elsewhere add their own counters and histograms."""
+
+    unauthorized: int = counter("Connections with a missing or wrong token.")
+    bad_frames: int = counter("Connections closed for bytes that are no frame.")
+    crowded_out: int = counter("Connections closed for want of room, mostly without a token.")

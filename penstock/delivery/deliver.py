@@ -1,0 +1,377 @@
+"""`penstock.deliver` and what it returns: a delivery as a user holds it.
+
+Owns what a user may ask for, and all that is refused before anything is started. The delivery runs
+on a thread of this process (player_thread.py) until it is stopped; started again under its name it
+goes on where each target is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import importlib
+import logging
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final, Protocol, Self, runtime_checkable
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from penstock.config import masked_uri
+from penstock.delivery.api import Shard, Target
+from penstock.delivery.local_host import LocalHost
+from penstock.delivery.player_thread import PlayerThread
+from penstock.delivery.registration import register
+from penstock.delivery.routing import WEIGHT, first_route
+from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
+from penstock.ids import Lsn
+from penstock.protocol.deliveries import RegisteredDelivery
+from penstock.protocol.names import check_delivery_name, query_key
+from penstock.runtime.dead_letters import DEAD_LETTER_DDL
+from penstock.runtime.lag import Lag, measure_lag
+from penstock.runtime.registry import RegisteredQuery, decode_query
+from penstock.runtime.results import check_whole
+from penstock.runtime.worker import LogAddress
+from penstock.stream.positions import EARLIEST, Position
+from penstock.stream.registration import stream_key
+from penstock.stream.session import Log, connect
+from penstock.stream.stream import Stream
+
+logger = logging.getLogger(__name__)
+
+#: How long `stop` waits for batches that targets are at work on.
+STOP_SECONDS: Final = 30.0
+
+
+@runtime_checkable
+class QueryResult(Protocol):
+    """A query whose result is delivered: a `penstock.StreamingQuery`, or `ResultOf`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that takes its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultOf:
+    """The result of a query that runs elsewhere, or not now, by its name."""
+
+    log: Log
+    name: str
+
+    @property
+    def stream(self) -> Stream:
+        return self.log.stream(registered_query(self.log, self.name).to)
+
+
+def registered_query(log: Log, name: str) -> RegisteredQuery:
+    value = log.client.get(query_key(name))
+    if value is None:
+        raise NotFound(f"no query {name}: penstock query list shows those that there are")
+    return decode_query(name, value.data)
+
+
+def deliver(
+    source: Stream | QueryResult,
+    to: str | Target | Sequence[str | Target],
+    *,
+    key: str | Sequence[str] | None = None,
+    name: str | None = None,
+    table: str | None = None,
+    start: Position = EARLIEST,
+    strict: bool = False,
+    dead_letter: str | None = None,
+) -> Delivery:
+    """Keep a table of a database equal to a stream, or to a query's result, exactly once.
+
+    Every transaction of the database changes rows and the position in the log together. So whatever
+    fails, and however often it is started again, each row takes effect once, in log order. What is
+    not committed is never delivered, and a commit never in parts. Returns at once; the delivery
+    goes on until it is stopped.
+
+    Args:
+        source: A stream, or a running query: then only rows of this query count.
+        to: The target, like "postgresql://user@host/database" or "sqlite:///path.db"; several
+            for a table in shards, each of which gets the rows of its keys. Or objects with the
+            methods of `penstock.delivery.api.Target`.
+        key: Columns by which rows replace each other. By default the grouping columns of a query,
+            and none for a stream: all rows are kept. `[]`: none.
+        name: Under which it goes on when it is started again; by default made of source and target.
+        table: The table; by default the name of the query or the stream.
+        start: Where to begin in the stream, the first time: "earliest", "latest", an LSN or a
+            time. A result that takes rows back is delivered from its beginning.
+        strict: Stop a target at a key that has two rows, or at a row that is taken back and is not
+            there.
+        dead_letter: A stream for rows that a target refuses; without one they stop the target.
+
+    Raises:
+        BadRequest: The key, name or start cannot be used.
+        PlanChanged: A delivery of this name exists with another source, key, table or number of
+            targets.
+        Trimmed: The first rows of a result that takes rows back are gone.
+        Refused: There is no such target, or its driver is not installed.
+    """
+    targets = _targets(to)
+    stream = source if isinstance(source, Stream) else source.stream
+    log = _connect(stream)
+    try:
+        query = None if isinstance(source, Stream) else registered_query(log, source.name)
+        stream = log.stream(stream.name if query is None else query.to)
+        wanted = dataclasses.replace(
+            _wanted(stream, query, targets, key, name=name, table=table),
+            strict=strict,
+            dead_letter=dead_letter,
+        )
+        if dead_letter == stream.name:
+            raise BadRequest(f"dead_letter={dead_letter!r} is what is delivered: give another")
+        if dead_letter is not None:
+            log.create_stream(dead_letter, DEAD_LETTER_DDL)
+        chosen = register(log.client, wanted, lambda: _find_start(log, stream, query, start))
+        address = LogAddress(log.target, log.token_file, log.tls_ca)
+        host = LocalHost([one.target for one in targets], _shards(chosen, stream), stream.schema)
+        thread = PlayerThread(address, chosen, [host] * len(targets))
+    except BaseException:
+        log.close()
+        raise
+    return Delivery(log, chosen, thread)
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedTarget:
+    target: Target
+    #: For people, and for the default name of a delivery.
+    uri: str
+
+
+def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
+    given = list(to) if isinstance(to, list | tuple) else [to]
+    if not given:
+        raise BadRequest("to=[]: give at least one target")
+    return [_target(one) for one in given]
+
+
+def _target(given: object) -> _NamedTarget:
+    if isinstance(given, str):
+        # By its name: it brings the driver of the database, and nobody else needs that.
+        targets = importlib.import_module("penstock.delivery.targets")
+        return _NamedTarget(targets.open_target(given), masked_uri(given))
+    if isinstance(given, Target):
+        return _NamedTarget(given, type(given).__name__)
+    raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
+
+
+def _connect(stream: Stream) -> Log:
+    """A connection of the delivery's own: it outlives that of the stream that was given."""
+    found = stream.found_by
+    return connect(found["log"], token_file=found.get("tokenFile"), tls_ca=found.get("tlsCa"))
+
+
+def _wanted(
+    stream: Stream,
+    query: RegisteredQuery | None,
+    targets: Sequence[_NamedTarget],
+    key: str | Sequence[str] | None,
+    *,
+    name: str | None,
+    table: str | None,
+) -> RegisteredDelivery:
+    origin = stream.name if query is None else query.name
+    chosen = name or _default_name(origin, targets[0].uri)
+    check_delivery_name(chosen)
+    if table is not None and not table:
+        raise BadRequest("table='': give the table a name")
+    return RegisteredDelivery(
+        name=chosen,
+        stream=stream.name,
+        query=None if query is None else query.name,
+        version=None if query is None else query.version,
+        key=_key(stream, query, key),
+        route=list(first_route(len(targets)).shards),
+        epoch=0,
+        start=0,
+        table=table or origin,
+        targets=[one.uri for one in targets],
+        strict=False,
+        dead_letter=None,
+        created_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _default_name(origin: str, uri: str) -> str:
+    """Of source and target, and the same at every start: `hot-postgresql-shop`."""
+    parts = urlsplit(uri)
+    words = [origin, parts.scheme or uri, PurePosixPath(parts.path).stem if parts.scheme else ""]
+    text = "-".join(word for word in words if word)
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text)[:100]
+
+
+def _key(
+    stream: Stream, query: RegisteredQuery | None, given: str | Sequence[str] | None
+) -> list[str]:
+    columns = [name for name in stream.schema.names if name != WEIGHT]
+    if given is None:
+        if query is None or not is_changing(stream.schema):
+            found = [] if query is None else query.result_key
+            return found if set(found) <= set(columns) else []
+        if not query.result_key:
+            raise BadRequest(
+                f"the plan of query {query.name} does not tell which rows replace each other: "
+                f"give key= (--key) with some of {', '.join(columns)}, or an empty one to keep all "
+                "rows, each with its count"
+            )
+        return query.result_key
+    key = [given] if isinstance(given, str) else list(given)
+    missing = [column for column in key if column not in columns]
+    if missing or len(set(key)) < len(key):
+        problem = f"has no {', '.join(missing)}" if missing else "is given a column twice"
+        raise BadRequest(
+            f"key={key!r}: stream {stream.name} {problem}; its columns are {', '.join(columns)}"
+        )
+    return key
+
+
+def is_changing(schema: pa.Schema) -> bool:
+    """Whether rows of a stream can be taken back: it ends with their weight."""
+    return bool(schema.names) and schema.names[-1] == WEIGHT
+
+
+def _find_start(log: Log, stream: Stream, query: RegisteredQuery | None, start: Position) -> Lsn:
+    if is_changing(stream.schema):
+        if start != EARLIEST:
+            raise BadRequest(
+                f"start={start!r}: stream {stream.name} takes rows back, so it is delivered from "
+                'its beginning: leave start as "earliest"'
+            )
+        if query is not None:
+            check_whole(log, query)
+        else:
+            _check_beginning(log, stream)
+    return stream.resolve(start)
+
+
+def _check_beginning(log: Log, stream: Stream) -> None:
+    """A part of a stream that takes rows back means nothing."""
+    value = log.client.get(stream_key(stream.name))
+    trim_point = log.bounds().trim_point
+    if value is not None and max(value.lsn, stream.start_lsn) < trim_point:
+        raise Trimmed(
+            f"stream {stream.name} takes rows back, and rows of it below LSN {trim_point} may be "
+            "gone: deliver a stream that is there from its beginning"
+        )
+
+
+def _shards(delivery: RegisteredDelivery, stream: Stream) -> list[Shard]:
+    changing = is_changing(stream.schema)
+    schema = stream.schema
+    if changing:
+        schema = schema.remove(len(schema) - 1)
+    return [
+        Shard(
+            delivery=delivery.name,
+            index=index,
+            count=delivery.shards,
+            start=Lsn(delivery.start),
+            schema=schema,
+            changing=changing,
+            key=tuple(delivery.key),
+            table=delivery.table,
+            strict=delivery.strict,
+        )
+        for index in range(delivery.shards)
+    ]
+
+
+class Delivery:
+    """A delivery that runs; from `penstock.deliver`. Use it in a `with` to stop it at the end."""
+
+    def __init__(self, log: Log, registered: RegisteredDelivery, thread: PlayerThread) -> None:
+        self._log = log
+        self._registered = registered
+        self._thread = thread
+        atexit.register(self.stop)
+
+    @property
+    def name(self) -> str:
+        """Under which it goes on when it is started again."""
+        return self._registered.name
+
+    @property
+    def isActive(self) -> bool:
+        return not self._thread.ended.is_set()
+
+    def status(self) -> dict[str, Any]:
+        """A message for people, and how each target stands: position, rows, problem, since when."""
+        found = self._thread.status()
+        if not self.isActive:
+            stopped = self._thread.error is None
+            found["message"] = "Stopped" if stopped else f"Ended: {self._thread.error}"
+        return {"is_active": self.isActive, **found}
+
+    @property
+    def lag(self) -> Lag:
+        """Rows and seconds between the slowest target and the end of the stream."""
+        position = self._thread.status()["position"]
+        stream, now_ms = self._registered.stream, time.time_ns() // 1_000_000
+        return self._log.client.run(lambda log: measure_lag(log, stream, position, now_ms=now_ms))
+
+    def metrics(self, lag: Lag | None = None) -> str:
+        """What it counts as OpenMetrics text; with the lag, which is asked of the log, if given."""
+        return self._thread.player.metrics_text(lag)
+
+    def processAllAvailable(self, timeout: float | None = None) -> None:
+        """Wait until all that counts in the source now is applied by every target.
+
+        Raises what stopped a target or the delivery, and TimeoutError.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self.isActive:
+            flushed = self._thread.flush()
+            while not self._thread.ended.is_set():
+                try:
+                    return flushed.result(timeout=0.1)
+                except CancelledError:
+                    break
+                except TimeoutError:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        flushed.cancel()
+                        raise TimeoutError(
+                            f"delivery {self.name}: {self.status()['message']}"
+                        ) from None
+            self._thread.ended.wait()
+        raise self.exception() or Refused(f"delivery {self.name} was stopped: start it again")
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end, or so many seconds: then whether it ended. Raises what ended it."""
+        ended = self._thread.ended.wait(timeout)
+        if ended and self._thread.error is not None:
+            raise self._thread.failure or self._thread.error
+        return None if timeout is None else ended
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """End: targets finish what they are at work on, for so many seconds. Idempotent."""
+        self._thread.stop(timeout)
+        self._thread.ended.wait()
+        atexit.unregister(self.stop)
+        self._log.close()
+
+    def exception(self) -> PenstockError | None:
+        """What ended the delivery, or stopped one of its targets, if anything did."""
+        return self._thread.failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "active" if self.isActive else "stopped"
+        return f"<Delivery {self.name} {state}>"

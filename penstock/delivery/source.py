@@ -1,0 +1,117 @@
+"""What a delivery reads of the log: the committed rows of a stream, or of one query's tasks in it.
+
+Owns tails of the stream that last: over any time that the log is away, a reading goes on where it
+was. Law: what counts at one place is given whole (protocol/committed.py), in log order, once. Law:
+rows of others in a query's stream are left out, with their staged entries unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.delivery.routing import Commit
+from penstock.errors import BadFormat, Retryable
+from penstock.ids import Lsn
+from penstock.log.api import ReadBatch
+from penstock.log.client.client import AsyncLog
+from penstock.log.client.reader import AsyncReader
+from penstock.log.records import Entry
+from penstock.protocol.committed import CommittedReader, Marked, read_entries
+from penstock.stream.batches import decode_batch
+from penstock.stream.registration import stream_tag
+
+logger = logging.getLogger(__name__)
+
+#: Before a log that does not answer is asked again.
+PAUSE_SECONDS: Final = 0.2
+
+
+class Source:
+    """Where rows come from. `own`: producers of the rows that count begin with it."""
+
+    def __init__(self, log: AsyncLog, stream: str, schema: pa.Schema, own: str = "") -> None:
+        self.log = log
+        self.stream = stream
+        self.schema = schema
+        self.own = own
+
+    def read(self, start: Lsn, end: Lsn | None = None, *, tags: Sequence[str] = ()) -> Reading:
+        """From `start` on, for ever or to `end`; entries under `tags` only wake the reader."""
+        return Reading(self, start, end, tags)
+
+
+class Reading:
+    """One reading of a source. Close it when done."""
+
+    def __init__(self, source: Source, start: Lsn, end: Lsn | None, tags: Sequence[str]) -> None:
+        self._source = source
+        self._tags = (stream_tag(source.stream), *tags)
+        self.end = end
+        #: All that counts below it was given.
+        self.position = start
+        self._reader: AsyncReader | None = None
+        self._committed: CommittedReader[Entry] = read_entries(start)
+
+    async def next(self) -> list[Commit] | None:
+        """What counts from `position` on, as far as the log brings it; None: the end.
+
+        Waits for it; while the log is away, too. Raises Trimmed if it is gone, and BadFormat for
+        rows that no version of ours wrote.
+        """
+        while True:
+            if self._reader is None:
+                log = self._source.log
+                self._reader = log.tail(self._tags, start=self.position, end=self.end)
+                self._committed = read_entries(self.position)
+            try:
+                batch = await anext(self._reader)
+                commits = await self._take(batch)
+            except StopAsyncIteration:
+                return None
+            except Retryable as error:
+                logger.info("stream=%s waits for the log: %s", self._source.stream, error)
+                await self.close()
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            self.position = batch.looked_up_to
+            return commits
+
+    async def _take(self, batch: ReadBatch) -> list[Commit]:
+        commits = []
+        own = self._source.own
+        for entry in batch.entries:
+            counted = self._committed.take(entry)
+            if counted is None or not entry.producer.startswith(own):
+                continue
+            if isinstance(counted, Marked):
+                entries = await self._fetch(counted)
+            else:
+                entries = [entry]
+            if entries:
+                commits.append(self._decode(entry.lsn, entries))
+        return commits
+
+    async def _fetch(self, marked: Marked[Entry]) -> list[Entry]:
+        for named in marked.missing:
+            fetched = await self._source.log.read(self._tags, start=named.first_lsn, end=named.end)
+            marked.supply(named, fetched)
+        return marked.entries
+
+    def _decode(self, lsn: Lsn, entries: Sequence[Entry]) -> Commit:
+        schema = self._source.schema
+        try:
+            batches = tuple(decode_batch(entry.payload, schema) for entry in entries)
+        except BadFormat as error:
+            raise BadFormat(f"stream {self._source.stream}, LSN {lsn}: {error}") from error
+        return Commit(lsn, batches, sum(len(entry.payload) for entry in entries))
+
+    async def close(self) -> None:
+        """Stop reading. Idempotent; `next` begins again at the position."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()

@@ -1,0 +1,138 @@
+"""What the log knows of a delivery: what it is, how far it is, and what of the log it needs. Pure.
+
+Owns the JSON under `deliver/<name>` and `delivered/<name>` (docs/formats.md, "Deliveries"). The
+second is written by the delivery's player at most once a second, for trimming, lag and display. It
+is never needed to deliver exactly once: every target keeps its own position beside its rows.
+
+Law: decode(encode(x)) equals x; anything else raises BadFormat. Law (I15): no target that kept its
+rows needs an entry below `needed_from`, but for what markers above it name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from penstock.errors import BadFormat
+from penstock.ids import Lsn
+
+FORMAT: Final = 1
+DELIVERED_FORMAT: Final = 1
+#: Between two acks that say the same: a player's sign of life.
+ALIVE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredDelivery:
+    """What a delivery was begun with, and keeps."""
+
+    name: str
+    stream: str
+    #: The query whose rows they are, and its version; None: all rows of the stream.
+    query: str | None
+    version: int | None
+    #: Columns by which rows replace each other and are spread over shards; none: all columns.
+    key: list[str]
+    #: The shard of each virtual node, and the number of this assignment.
+    route: list[int]
+    epoch: int
+    #: The position of a target that has none.
+    start: int
+    table: str
+    #: One for each shard, without secrets.
+    targets: list[str]
+    strict: bool
+    #: The stream for rows that targets refuse; None: such a row stops its target.
+    dead_letter: str | None
+    created_ms: int
+
+    @property
+    def shards(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """How a delivery stood when its player last said so."""
+
+    #: Instance of the player.
+    term: int
+    #: By shard; None: it was never told.
+    positions: list[int | None]
+    #: By shard: what is wrong there, in words; None: nothing.
+    problems: list[str | None]
+    #: Rows that were applied since the player began, by shard.
+    rows: list[int]
+    #: False: it was the player's last word.
+    is_running: bool
+    #: What ended it, if that was an error.
+    error: str | None
+    time_ms: int
+
+
+def needed_from(registered: RegisteredDelivery, delivered: Delivered | None) -> Lsn:
+    """What stands below was applied by all targets."""
+    if delivered is None or len(delivered.positions) < registered.shards:
+        return Lsn(registered.start)
+    told = [registered.start if at is None else at for at in delivered.positions]
+    return Lsn(min(told))
+
+
+def encode_delivery(delivery: RegisteredDelivery) -> bytes:
+    return json.dumps({"format": FORMAT, **asdict(delivery)}).encode()
+
+
+def decode_delivery(name: str, data: bytes) -> RegisteredDelivery:
+    try:
+        values = _values(data, FORMAT, f"delivery {name} was registered")
+        found = RegisteredDelivery(**_known(values, RegisteredDelivery))
+        texts = [found.name, found.stream, found.table, *found.key, *found.targets]
+        texts += [text for text in (found.query, found.dead_letter) if text is not None]
+        counts = [found.epoch, found.start, found.created_ms, *found.route]
+        counts += [] if found.version is None else [found.version]
+        _check(texts, counts, [found.strict])
+        if found.name != name or (found.query is None) != (found.version is None):
+            raise ValueError("another name, or a query without a version")
+        if not found.targets or not all(shard < found.shards for shard in found.route):
+            raise ValueError("a route to no target")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadFormat(f"delivery {name} is registered with bytes that cannot be read") from error
+    return found
+
+
+def encode_delivered(delivered: Delivered) -> bytes:
+    return json.dumps({"format": DELIVERED_FORMAT, **asdict(delivered)}).encode()
+
+
+def decode_delivered(name: str, data: bytes) -> Delivered:
+    try:
+        values = _values(data, DELIVERED_FORMAT, f"acks of delivery {name} were written")
+        found = Delivered(**_known(values, Delivered))
+        texts = [text for text in (*found.problems, found.error) if text is not None]
+        counts = [at for at in found.positions if at is not None]
+        _check(texts, [*counts, *found.rows, found.term, found.time_ms], [found.is_running])
+        if not len(found.positions) == len(found.problems) == len(found.rows):
+            raise ValueError("not as many of one as of the other")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadFormat(f"acks of delivery {name} cannot be read") from error
+    return found
+
+
+def _values(data: bytes, format: int, what: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(data)
+    if values.pop("format") != format:
+        raise BadFormat(f"{what} by a newer program: use that one")
+    return values
+
+
+def _known(values: dict[str, Any], kind: type[RegisteredDelivery | Delivered]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {key: value for key, value in values.items() if key in names}
+
+
+def _check(texts: list[str], counts: list[int], flags: list[bool]) -> None:
+    if not all(type(text) is str for text in texts) or not all(type(one) is bool for one in flags):
+        raise TypeError("a field has another type")
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise TypeError("a count that is none")
