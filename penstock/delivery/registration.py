@@ -13,7 +13,6 @@ import difflib
 import re
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import GuardFailed, NotFound, PlanChanged
 from penstock.ids import Lsn
@@ -34,6 +33,8 @@ from penstock.protocol.names import (
     delivered_key,
 )
 
+#: Between the user and the host of an address.
+_PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*):[^/?#]*@")
 #: Parameters of a target's address whose values are secrets.
 _SECRETS: Final = re.compile(r"(?i)([?&](?:[a-z_]*(?:password|secret|token|key))=)[^&#]*")
 #: Keys that are removed in one append.
@@ -143,9 +144,4 @@ def _hint(client: BlockingLog, name: str) -> str:
 
 def mask(uri: str) -> str:
     """A target's address without its secrets."""
-    parts = urlsplit(uri)
-    place = parts.netloc
-    if "@" in place:
-        user, _, host = place.rpartition("@")
-        place = f"{user.partition(':')[0]}@{host}"
-    return _SECRETS.sub(r"\1***", urlunsplit(parts._replace(netloc=place)))
+    return _SECRETS.sub(r"\1***", _PASSWORD.sub(r"\1@", uri, count=1))
