@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.delivery.acks import ACK_SECONDS, Acks
 from penstock.delivery.player_core import Link, TargetFacts
-from penstock.delivery.status import Clock, describe, words
+from penstock.delivery.status import SLOW_SECONDS, Clock, describe, trouble_of, words
 from penstock.delivery.target_queue import State
 from penstock.ids import Lsn
 from penstock.protocol.deliveries import Delivered, RegisteredDelivery
@@ -72,16 +72,28 @@ def test_a_status_says_what_is_wrong_and_since_when() -> None:
     assert found["targets"][0]["since"] == "2001-09-09T01:46:40+00:00"
 
 
+def test_a_target_that_does_not_answer_is_told_about_after_a_while() -> None:
+    hanging = replace(facts(0, 7), asked_at=10.0, in_flight=1)
+
+    assert trouble_of(hanging, 10.0 + SLOW_SECONDS / 2) == (None, 0.0)
+    assert trouble_of(hanging, 10.0 + SLOW_SECONDS) == (
+        "it has not answered since it was sent a batch", 10.0,
+    )  # fmt: skip
+    opening = replace(hanging, link=Link.OPENING)
+    assert trouble_of(opening, 99.0)[0] == "it has not answered since it was opened"
+    assert words([hanging], has_tail=True, now=99.0) == "Delivering; of 1 targets 1 in trouble"
+
+
 def test_one_line_for_people() -> None:
     well = facts(0, 7)
     busy = replace(well, in_flight=1)
     stopped = replace(facts(1, 7, "refused"), link=Link.STOPPED)
 
-    assert words([well], has_tail=False) == "Starting: waiting for the targets"
-    assert words([well], has_tail=True) == "Waiting for rows to arrive"
-    assert words([well, busy], has_tail=True) == "Delivering"
-    assert words([well, stopped], has_tail=True) == "Delivering; of 2 targets 1 stopped"
+    assert words([well], has_tail=False, now=9.0) == "Starting: waiting for the targets"
+    assert words([well], has_tail=True, now=9.0) == "Waiting for rows to arrive"
+    assert words([well, busy], has_tail=True, now=9.0) == "Delivering"
+    assert words([well, stopped], has_tail=True, now=9.0) == "Delivering; of 2 targets 1 stopped"
     assert (
-        words([facts(0, 7, "down"), stopped], has_tail=True)
+        words([facts(0, 7, "down"), stopped], has_tail=True, now=9.0)
         == "Delivering; of 2 targets 1 stopped and 1 in trouble"
     )
