@@ -428,7 +428,7 @@ class Player:
         if away is not None:
             message = f"Waiting for the log, which has not answered since {clock.text(away)}"
         else:
-            message = words(facts, has_tail=self.core.tail is not None)
+            message = words(facts, has_tail=self.core.tail is not None, now=clock.now)
         return describe(self.delivery, self._ack(), facts, message=message, clock=clock)
 
     def metrics_text(self, lag: Lag | None) -> str:

@@ -398,6 +398,11 @@ def test_what_is_no_target_is_refused(module_log: penstock.Log, to: Any, words: 
         penstock.deliver(stream, to)
 
 
+def test_what_is_no_source_is_refused() -> None:
+    with pytest.raises(BadRequest, match="'bids' is neither a stream nor a query"):
+        penstock.deliver("bids", MemoryTarget())  # type: ignore[arg-type]
+
+
 def test_a_name_that_delivers_otherwise_is_refused_in_words(source: Stream, name: str) -> None:
     with penstock.deliver(source, MemoryTarget(), key="k", name=name):
         pass
