@@ -24,7 +24,7 @@ PenstockError
 │  ├─ TooLarge          beyond a limit of limits.py
 │  ├─ BadRequest        the request makes no sense
 │  ├─ BadConfig         a setting is wrong: lists every problem
-│  ├─ BadRow            a row does not fit its stream's schema: names row and column
+│  ├─ BadRow            a row does not fit its stream, or its target: names row and column
 │  ├─ SchemaMismatch    the stream exists with another schema
 │  ├─ Unauthorized      the token is missing or wrong
 │  ├─ Unsupported       a query that cannot run here: lists every reason

@@ -171,6 +171,34 @@ def test_of_rivals_that_apply_the_same_batches_one_wins_each(
     assert table_of(sql_database, shard) == [row | counts for row in rows]
 
 
+def test_shards_that_are_opened_at_once_share_a_table(sql_database: Database) -> None:
+    shards = [replace(ADDED, index=index, count=4) for index in range(4)]
+    problems: list[BaseException] = []
+
+    def play(shard: Shard) -> None:
+        try:
+            with closing(sql_database.target()) as target:
+                position = open_patiently(target, shard)
+                while position < 20:
+                    try:
+                        row = (shard.index, "x", 0.0)
+                        position = target.apply(batch_of(shard, position, position + 5, [row]))
+                    except Unavailable:
+                        position = open_patiently(target, shard)
+        except BaseException as error:
+            problems.append(error)
+
+    players = [threading.Thread(target=play, args=[shard]) for shard in shards]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join()
+
+    assert problems == []
+    rows = [(index, "x", 0.0) for index in range(4) for _ in range(2)]
+    assert table_of(sql_database, ADDED) == expected(ADDED, rows)
+
+
 def open_patiently(target: Target, shard: Shard) -> Lsn:
     for _ in range(1000):
         try:
@@ -386,5 +414,9 @@ def test_a_bad_row_that_comes_late_is_answered_with_the_position(database: Datab
 
 def test_rows_of_another_schema_are_refused(database: Database) -> None:
     other = shard_of(SCHEMA.append(SCHEMA.field(0).with_name("more")))
-    with opened(database, KEYED) as target, pytest.raises(BadRequest, match="open it again"):
-        target.apply(batch_of(other, 10, 20, [(1, 1, "a", 0.5, 2)]))
+    batch = batch_of(other, 10, 20, [(1, 1, "a", 0.5, 2)])
+    with opened(database, KEYED) as target:
+        with pytest.raises(BadRequest, match="column more: extra, got bigint; open the target"):
+            target.apply(batch)
+        assert target.open(other, 1) == 10
+        assert target.apply(batch) == 20
