@@ -117,6 +117,15 @@ def test_an_older_player_cannot_open_a_target(database: Database) -> None:
         assert late.open(KEYED, 7) == 10
 
 
+def test_a_target_that_cannot_be_opened_holds_no_connection(database: Database) -> None:
+    """Nobody closes it: a connection that is left would warn of itself, which is an error here."""
+    with opened(database, KEYED, term=7):
+        target = database.target()
+        with pytest.raises(Fenced):
+            target.open(KEYED, 6)
+        assert getattr(target, "_connection", None) is None
+
+
 def test_an_older_player_is_fenced_though_it_meets_the_position(database: Database) -> None:
     with opened(database, KEYED, term=1) as zombie, opened(database, KEYED, term=2) as heir:
         with pytest.raises(Fenced):
