@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
 from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player_thread import PlayerThread
-from penstock.delivery.registration import mask, register
+from penstock.delivery.registration import register
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
@@ -162,7 +163,7 @@ def _target(given: object) -> _NamedTarget:
     if isinstance(given, str):
         # By its name: it brings the driver of the database, and nobody else needs that.
         targets = importlib.import_module("penstock.delivery.targets")
-        return _NamedTarget(targets.open_target(given), mask(given))
+        return _NamedTarget(targets.open_target(given), masked_uri(given))
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")

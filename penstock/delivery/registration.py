@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -33,10 +32,6 @@ from penstock.protocol.names import (
     delivered_key,
 )
 
-#: Between the user and the host of an address.
-_PASSWORD: Final = re.compile(r"(?<=://)([^:@/?#]*):[^/?#]*@")
-#: Parameters of a target's address whose values are secrets.
-_SECRETS: Final = re.compile(r"(?i)([?&](?:[a-z_]*(?:password|secret|token|key))=)[^&#]*")
 #: Keys that are removed in one append.
 _REMOVED_AT_ONCE: Final = 500
 
@@ -140,8 +135,3 @@ def _hint(client: BlockingLog, name: str) -> str:
         return "the log has no deliveries"
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names[:5])}"
-
-
-def mask(uri: str) -> str:
-    """A target's address without its secrets."""
-    return _SECRETS.sub(r"\1***", _PASSWORD.sub(r"\1@", uri, count=1))
