@@ -129,15 +129,16 @@ class Claim:
 
     async def _pause(self, error: PenstockError) -> None:
         logger.info("delivery=%s waits for the log: %s", self._delivery.name, error)
-        self.look()
         await asyncio.sleep(PAUSE_SECONDS)
 
-    def look(self) -> None:
-        """Notice whether the log is away."""
-        if self._log.connection is not None:
-            self.away_since = None
-        elif self.away_since is None:
-            self.away_since = asyncio.get_running_loop().time()
+    async def watch_log(self) -> None:
+        """Notice whether the log is away, beside appends that wait for it. For ever."""
+        while True:
+            if self._log.connection is not None:
+                self.away_since = None
+            elif self.away_since is None:
+                self.away_since = asyncio.get_running_loop().time()
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def watch(self, start: Lsn) -> None:
         """Until another player is there (Fenced), or the delivery was removed (NotFound)."""
