@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import importlib
 import logging
 import re
 import time
@@ -28,6 +27,7 @@ from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player_thread import PlayerThread
 from penstock.delivery.registration import register
 from penstock.delivery.routing import WEIGHT, first_route
+from penstock.delivery.targets import open_target
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
 from penstock.protocol.deliveries import RegisteredDelivery
@@ -161,9 +161,7 @@ def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
 
 def _target(given: object) -> _NamedTarget:
     if isinstance(given, str):
-        # By its name: it brings the driver of the database, and nobody else needs that.
-        targets = importlib.import_module("penstock.delivery.targets")
-        return _NamedTarget(targets.open_target(given), masked_uri(given))
+        return _NamedTarget(open_target(given), masked_uri(given))
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
