@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS: Final = 30.0
 
 
-@runtime_checkable
 class QueryResult(Protocol):
     """A query whose result is delivered: a `penstock.StreamingQuery`, or `ResultOf`."""
 
@@ -120,6 +119,8 @@ def deliver(
         Refused: There is no such target, or its driver is not installed.
     """
     targets = _targets(to)
+    if not isinstance(source, Stream) and not hasattr(type(source), "stream"):
+        raise BadRequest(f"{source!r} is neither a stream nor a query: use log.stream(name)")
     stream = source if isinstance(source, Stream) else source.stream
     log = _connect(stream)
     try:
