@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.delivery.player_core import TargetFacts
-from penstock.delivery.status import STATES, state_of
+from penstock.delivery.status import STATES, state_of, trouble_of
 from penstock.log.serving.openmetrics import (
     Counts,
     Family,
@@ -40,13 +40,14 @@ def player_text(
     now: float,
     lag: Lag | None,
 ) -> str:
-    """Everything; `now` is of the clock that `problem_since` is of."""
-    ages = [0.0 if one.problem is None else max(0.0, now - one.problem_since) for one in facts]
+    """Everything; `now` is of the player's clock."""
+    troubles = [trouble_of(one, now) for one in facts]
+    ages = [0.0 if problem is None else max(0.0, now - since) for problem, since in troubles]
     gauges: Gauges = {
         "targets": ("Targets.", len(facts)),
         "targets_in_trouble": (
-            "Targets that are away or stopped.",
-            sum(one.problem is not None for one in facts),
+            "Targets that are away, slow or stopped.",
+            sum(problem is not None for problem, _ in troubles),
         ),
         "problem_seconds": ("Age of the oldest problem that lasts.", round(max(ages), 3)),
         "queued_bytes": ("Bytes of rows that wait.", sum(one.queued_bytes for one in facts)),

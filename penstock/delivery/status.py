@@ -22,14 +22,13 @@ STATES: Final = (
     *(link.value for link in Link if link is not Link.OPEN),
 )
 
+#: A target that owes an answer for so long is told about.
+SLOW_SECONDS: Final = 5.0
+
 
 def state_of(target: TargetFacts) -> str:
     """How a target stands."""
     return _OPEN_STATES[target.state] if target.link is Link.OPEN else target.link.value
-
-
-#: A target that owes an answer for so long is told about.
-SLOW_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

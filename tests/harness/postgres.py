@@ -12,9 +12,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class PostgresServer:
 
     directory: Path
     port: int
+    #: Runs one of PostgreSQL's programs on it.
+    control: Callable[..., None] = field(repr=False)
 
     def uri(self, schema: str = "public", *, user: str = "penstock") -> str:
         """Over the socket in its directory, where everybody is believed."""
@@ -58,6 +60,10 @@ class PostgresServer:
         with psycopg.connect(self.uri(), autocommit=True) as connection:
             cursor = connection.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
+
+    def restart(self) -> None:
+        """As after a crash: nothing is said to anybody, and the next start recovers."""
+        self.control("pg_ctl", "-w", "-t", 120, "-m", "immediate", "restart")
 
     def backends(self) -> list[int]:
         """Processes that serve our targets."""
@@ -93,7 +99,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         )
         run("pg_ctl", "-w", "-t", 120, "-o", options, "start")
         try:
-            server = PostgresServer(directory, port)
+            server = PostgresServer(directory, port, run)
             with psycopg.connect(server.uri().replace("/tests?", "/postgres?")) as connection:
                 connection.autocommit = True
                 connection.execute("CREATE DATABASE tests")

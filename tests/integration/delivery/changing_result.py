@@ -1,0 +1,175 @@
+"""A result that changes, as a query's task writes it to the log, and what a table of it must be.
+
+Windows with the number of bids of each auction: rows come, are replaced, and go. The commits have
+all forms that tasks give them: entries in one group with their marker, or staged ahead and named by
+it, with what replaces a row in another entry than what takes it back. Between them stand rows that
+do not count: staged ones that no marker names, and others' rows in the same stream.
+
+Law: of what was committed below a position, `table_at` is the table, whoever asks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+import penstock
+from penstock.ids import Lsn
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Marker, Range, encode_marker
+from penstock.protocol.names import TaskId, query_key
+from penstock.runtime.registry import RegisteredQuery, encode_query
+from penstock.state.keys import hash_columns, virtual_nodes
+from penstock.stream.batches import encode_batch
+from penstock.stream.registration import stream_tag
+
+STREAM = "bids_by_window"
+QUERY = "hot"
+SCHEMA = (
+    "window struct<start: timestamp, end: timestamp>, auction long, bids long, "
+    "_weight long NOT NULL"
+)
+KEY = ("window", "auction")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WINDOWS, AUCTIONS = 6, 25
+
+#: Number of the window, auction, bids.
+Row = tuple[int, int, int]
+#: A row, and how often it is added.
+Change = tuple[Row, int]
+
+
+def window_start(number: int) -> datetime:
+    return NOON + timedelta(seconds=10 * number)
+
+
+def _as_stream_has_it(row: Row, weight: int) -> dict[str, Any]:
+    start = window_start(row[0])
+    window = {"start": start, "end": start + timedelta(seconds=10)}
+    return {"window": window, "auction": row[1], "bids": row[2], "_weight": weight}
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What one commit changed."""
+
+    #: Where it counts: positions above it include it.
+    lsn: int
+    changes: list[Change]
+
+
+class ChangingResult:
+    """The only task of a query, and its commits so far."""
+
+    def __init__(self, log: penstock.Log, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._stream = log.create_stream(STREAM, SCHEMA)
+        query = RegisteredQuery(
+            name=QUERY, id="an-id", version=1, plan="a plan", mode="update", to=STREAM, starts={},
+            tasks=[1], created_ms=1, checkpoints=None, result_key=list(KEY),
+        )  # fmt: skip
+        log.client.compare_and_set(query_key(QUERY), expected=None, value=encode_query(query))
+        self._task = TaskId(QUERY, 1, 0, 0)
+        self._producer = log.client.appender(self._task.producer)
+        self._rows_out = 0
+        #: By window and auction.
+        self._table: dict[tuple[int, int], Row] = {}
+        self.commits: list[Committed] = []
+
+    def commit(self) -> None:
+        """Change a few rows."""
+        changes = self._draw_changes()
+        taken = [change for change in changes if change[1] < 0]
+        added = [change for change in changes if change[1] > 0]
+        parts = [part for part in (added, taken) if part]  # what is added first, in the log
+        if self._random.random() < 0.1:
+            self._stream.append(_as_stream_has_it((0, 0, 999), 1))  # somebody else's
+        if self._random.random() < 0.1:
+            self._append([self._entry(parts[0], Kind.STAGED)])  # named by no marker
+        ranges: list[Range] = []
+        inline = [self._entry(part, Kind.DATA) for part in parts]
+        if self._random.random() < 0.5:
+            for part in parts:
+                first = self._append([self._entry(part, Kind.STAGED)])
+                ranges.append(Range(Lsn(first), 1))
+            inline = []
+        self._rows_out += len(changes)
+        marker = Marker(
+            task=str(self._task), instance=self._producer.instance, number=len(self.commits),
+            position=Lsn(0), inline=len(inline), ranges=tuple(ranges), rows_out=self._rows_out,
+        )  # fmt: skip
+        tags = (self._task.marker_tag, stream_tag(STREAM))
+        first = self._append([*inline, NewEntry(encode_marker(marker), tags, Kind.MARKER)])
+        self.commits.append(Committed(first + len(inline), changes))
+
+    def _append(self, entries: Sequence[NewEntry]) -> int:
+        return int(self._producer.append(entries).first_lsn)
+
+    def _entry(self, changes: Sequence[Change], kind: Kind) -> NewEntry:
+        rows = [_as_stream_has_it(*change) for change in changes]
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._stream.schema)
+        return NewEntry(encode_batch(batch), (stream_tag(STREAM),), kind, rows=len(rows))
+
+    def _draw_changes(self) -> list[Change]:
+        changes: list[Change] = []
+        keys = [(window, auction) for window in range(WINDOWS) for auction in range(AUCTIONS)]
+        for key in self._random.sample(keys, self._random.randint(1, 12)):
+            old = self._table.pop(key, None)
+            if old is not None:
+                changes.append((old, -1))
+            if old is None or self._random.random() < 0.8:
+                row = (*key, self._random.randrange(1_000))
+                if row == old:
+                    row = (*key, old[2] + 1_000)
+                self._table[key] = row
+                changes.append((row, 1))
+        return changes
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+class Oracle:
+    """What the table of each shard is at a position; a shard's positions are asked in order."""
+
+    def __init__(self, commits: Iterable[Committed], shards: int, *, keyed: bool) -> None:
+        self._left: list[list[tuple[int, list[Change]]]] = [[] for _ in range(shards)]
+        self._tables: list[Counter[Row]] = [Counter() for _ in range(shards)]
+        commits = list(commits)
+        rows = sorted({change[0] for one in commits for change in one.changes})
+        homes = dict(zip(rows, _shards_of(rows, shards, keyed=keyed), strict=True))
+        for one in commits:
+            for shard in range(shards):
+                own = [change for change in one.changes if homes[change[0]] == shard]
+                self._left[shard].append((one.lsn, own))
+        for left in self._left:
+            left.reverse()
+
+    def table_at(self, shard: int, position: int) -> Counter[Row]:
+        """How often each row is there, once all that counts below the position is applied."""
+        left, table = self._left[shard], self._tables[shard]
+        while left and left[-1][0] < position:
+            for row, weight in left.pop()[1]:
+                table[row] += weight
+        return +table
+
+
+def _shards_of(rows: Sequence[Row], shards: int, *, keyed: bool) -> list[int]:
+    if not rows:
+        return []
+    starts = [window_start(row[0]) for row in rows]
+    ends = [start + timedelta(seconds=10) for start in starts]
+    time = pa.timestamp("us", tz="UTC")
+    windows = pa.StructArray.from_arrays(
+        [pa.array(starts, time), pa.array(ends, time)], names=["start", "end"]
+    )
+    columns = [windows, pa.array([row[1] for row in rows], pa.int64())]
+    if not keyed:
+        columns.append(pa.array([row[2] for row in rows], pa.int64()))
+    return [int(node) % shards for node in virtual_nodes(hash_columns(columns, len(rows)))]
