@@ -17,4 +17,5 @@ player.py         the player at work
 player_thread.py  the thread on which a player runs
 registration.py   a delivery in the log's registry: made, found again, changed, removed
 deliver.py        penstock.deliver, and the delivery as a user holds it
+remote/           targets in other processes
 """
