@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
 from penstock.delivery.player_thread import PlayerThread
-from penstock.delivery.registration import mask, register
+from penstock.delivery.registration import register
 from penstock.delivery.remote.address import TargetAddress, is_remote, parse_target
 from penstock.delivery.remote.hosts import Hosts
 from penstock.delivery.routing import WEIGHT, first_route
@@ -48,7 +49,6 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS: Final = 30.0
 
 
-@runtime_checkable
 class QueryResult(Protocol):
     """A query whose result is delivered: a `penstock.StreamingQuery`, or `ResultOf`."""
 
@@ -122,6 +122,8 @@ def deliver(
     """
     targets = _targets(to)
     hosts = Hosts([one.target for one in targets])
+    if not isinstance(source, Stream) and not hasattr(type(source), "stream"):
+        raise BadRequest(f"{source!r} is neither a stream nor a query: use log.stream(name)")
     stream = source if isinstance(source, Stream) else source.stream
     log = _connect(stream)
     try:
@@ -162,11 +164,12 @@ def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
 
 def _target(given: object) -> _NamedTarget:
     if isinstance(given, str) and is_remote(given):
-        return _NamedTarget(parse_target(given), mask(given))
+        address = parse_target(given)
+        return _NamedTarget(address, str(address))
     if isinstance(given, str):
         # By its name: it brings the driver of the database, and nobody else needs that.
         targets = importlib.import_module("penstock.delivery.targets")
-        return _NamedTarget(targets.open_target(given), mask(given))
+        return _NamedTarget(targets.open_target(given), masked_uri(given))
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
