@@ -19,4 +19,5 @@ player_thread.py  the thread on which a player runs
 registration.py   a delivery in the log's registry: made, found again, changed, removed
 deliver.py        penstock.deliver, and the delivery as a user holds it
 targets/          databases that rows are delivered to
+remote/           targets in other processes
 """

@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
-from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player_thread import PlayerThread
 from penstock.delivery.registration import register
+from penstock.delivery.remote.address import TargetAddress, is_remote, parse_target
+from penstock.delivery.remote.hosts import Hosts
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.delivery.targets import open_target
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
@@ -100,7 +101,8 @@ def deliver(
         source: A stream, or a running query: then only rows of this query count.
         to: The target, like "postgresql://user@host/database" or "sqlite:///path.db"; several
             for a table in shards, each of which gets the rows of its keys. Or objects with the
-            methods of `penstock.delivery.api.Target`.
+            methods of `penstock.delivery.api.Target`; in another process,
+            "target://host:7075/0" or "grpc://host:7076/0" (`penstock target serve`).
         key: Columns by which rows replace each other. By default the grouping columns of a query,
             and none for a stream: all rows are kept. `[]`: none.
         name: Under which it goes on when it is started again; by default made of source and target.
@@ -119,6 +121,7 @@ def deliver(
         Refused: There is no such target, or its driver is not installed.
     """
     targets = _targets(to)
+    hosts = Hosts([one.target for one in targets])
     if not isinstance(source, Stream) and not hasattr(type(source), "stream"):
         raise BadRequest(f"{source!r} is neither a stream nor a query: use log.stream(name)")
     stream = source if isinstance(source, Stream) else source.stream
@@ -137,8 +140,8 @@ def deliver(
             log.create_stream(dead_letter, DEAD_LETTER_DDL)
         chosen = register(log.client, wanted, lambda: _find_start(log, stream, query, start))
         address = LogAddress(log.target, log.token_file, log.tls_ca)
-        host = LocalHost([one.target for one in targets], _shards(chosen, stream), stream.schema)
-        thread = PlayerThread(address, chosen, [host] * len(targets))
+        player_hosts = hosts.make(_shards(chosen, stream), stream.schema)
+        thread = PlayerThread(address, chosen, player_hosts)
     except BaseException:
         log.close()
         raise
@@ -147,7 +150,7 @@ def deliver(
 
 @dataclass(frozen=True, slots=True)
 class _NamedTarget:
-    target: Target
+    target: Target | TargetAddress
     #: For people, and for the default name of a delivery.
     uri: str
 
@@ -160,6 +163,9 @@ def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
 
 
 def _target(given: object) -> _NamedTarget:
+    if isinstance(given, str) and is_remote(given):
+        address = parse_target(given)
+        return _NamedTarget(address, str(address))
     if isinstance(given, str):
         return _NamedTarget(open_target(given), masked_uri(given))
     if isinstance(given, Target):
