@@ -187,6 +187,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (coordinator, "PULSE_SECONDS", pulse),
         (coordinator, "PULSES_PER_TRIM", 3),
         (coordinator, "GATHER_SECONDS", 10 * pulse),
+        (coordinator, "PREPARE_SECONDS", 20 * pulse),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
         (coordinator_core, "PULSES_GATHERING", 3),
         # Faults are far denser here than any cause of futile instances.
