@@ -9,6 +9,7 @@ input (I11), nothing that it needs is trimmed (I15), time does not go back (I18)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,17 +122,32 @@ def crash(
 STEPS = (*range(0, 54, 9), *range(54, 120, 4))
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("victim", ["driver", "log", "0", "1"])
-def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
-    """While copies are made, and every third of a commit from before the first cut on."""
-    worlds = [crash(victim, workers, ms) for ms in STEPS]
+def die_at(steps: Sequence[int], victim: str, workers: int) -> None:
+    worlds = [crash(victim, workers, ms) for ms in steps]
     changed = [world.counts["layout changed"] for world in worlds]
     if victim != "driver":
         assert {*changed} == {1}
     else:  # the next one finds the old layout, or the new one; and wants two workers again
         assert min(changed) == 0 and max(changed) == 2
     assert sum(world.counts["successor taken"] for world in worlds) > len(worlds)
+
+
+all_victims = pytest.mark.parametrize("victim", ["driver", "log", "0", "1"])
+both_ways = pytest.mark.parametrize("workers", [1, 3])
+
+
+@both_ways
+@all_victims
+def test_whoever_dies_at_a_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
+    die_at(STEPS[::2], victim, workers)
+
+
+@pytest.mark.soak
+@both_ways
+@all_victims
+def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
+    """While copies are made, and every third of a commit from before the first cut on."""
+    die_at(STEPS, victim, workers)
 
 
 def test_a_worker_that_came_for_it_may_die_at_any_step() -> None:
