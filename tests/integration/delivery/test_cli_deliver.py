@@ -23,7 +23,10 @@ import penstock
 from penstock.cli.main import cli
 from penstock.delivery.deliver import ResultOf
 from penstock.delivery.registration import list_deliveries
-from penstock.protocol.names import query_key
+from penstock.ids import Lsn
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Marker, encode_marker
+from penstock.protocol.names import TaskId, query_key
 from penstock.runtime.registry import RegisteredQuery, encode_query
 
 if TYPE_CHECKING:
@@ -207,15 +210,31 @@ def test_a_query_says_how_far_deliveries_of_its_result_are(
 ) -> None:
     out = own_log.create_stream("out", "k long, n long, _weight long NOT NULL")
     register(own_log, "q", result_key=["k"])
-    out.append({"k": 1, "n": 5, "_weight": 1})  # not the query's: it does not count
+    foreign = out.append({"k": 1, "n": 5, "_weight": 1}).first_lsn  # it does not count
+    marker = append_marker(own_log)
     to = f"sqlite:///{tmp_path}/q.db"
     with penstock.deliver(ResultOf(own_log, "q"), to, name="of-q") as delivery:
         delivery.processAllAvailable()
 
+    assert run_json(own_log, "explain", foreign)["deliveries"] == []
+    (applied,) = run_json(own_log, "explain", marker)["deliveries"]
+    assert applied["targets"] == [{"shard": 0, "target": to, "rows": None, "state": "applied"}]
+    text = run(own_log, "explain", marker).stdout
+    assert f"delivered  of-q, shard 0: applied ({to})" in text
     (found,) = run_json(own_log, "query", "status", "q")["deliveries"]
     assert (found["name"], found["key"], found["state"]) == ("of-q", ["k"], "stopped")
     assert "of-q" in run(own_log, "query", "status", "q").stdout
     assert rows_in(tmp_path / "q.db", "q") == []
+
+
+def append_marker(log: penstock.Log) -> int:
+    """A commit of q's task, without rows."""
+    task = TaskId("q", 1, 0, 0)
+    with log.client.appender(task.producer) as producer:
+        made = Marker(str(task), producer.instance, 0, Lsn(0), 0)
+        tags = (task.marker_tag, "s/out")
+        done = producer.append([NewEntry(encode_marker(made), tags, Kind.MARKER)])
+    return int(done.first_lsn)
 
 
 def register(log: penstock.Log, name: str, **changes: Any) -> None:
