@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -55,7 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Keep what Spark answered, if that was asked for."""
+    """Keep what Spark answered, if that was asked for; let go of what was made for good.
+
+    Extensions that look for their objects in the end, as DuckDB's does, would miss them.
+    """
+    gc.unfreeze()
     if "harness.answers" in sys.modules:  # where nobody asked, Arrow is not needed either
         from harness.answers import ANSWERS
 

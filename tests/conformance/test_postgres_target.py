@@ -139,6 +139,18 @@ def test_a_user_who_may_do_nothing_is_told_so(database: Postgres) -> None:
             target.open(replace(SHARD, table=f"{database.schema}.results"), 1)
 
 
+def test_answers_are_durable_whatever_the_server_was_told(database: Postgres) -> None:
+    levels = {}
+    for level in ("off", "local", "on"):
+        uri = database.uri + quote(f" -csynchronous_commit={level}")
+        with closing(PostgresTarget(uri)) as target:
+            target.open(SHARD, 1)
+            assert target._connection is not None
+            levels[level] = target._connection.ask("SHOW synchronous_commit")[0][0]
+
+    assert levels == {"off": "on", "local": "local", "on": "on"}
+
+
 # -- concurrency
 
 

@@ -27,7 +27,7 @@ from penstock.delivery.api import Batch, Shard
 from penstock.ids import Lsn
 
 NUMBERS = itertools.count()
-many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def play(database: Database, shard: Shard, history: History) -> list[list[dict[str, object]]]:

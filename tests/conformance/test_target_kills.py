@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,11 +12,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import target_player
 from harness.waiting import wait_until
-from target_databases import Database, Postgres
+from target_databases import Database, Postgres, Sqlite
 from target_player import SHARD, table_at
+
+from penstock.delivery.api import Batch
+from penstock.delivery.targets.sqlite import SqliteTarget
+from penstock.errors import Unavailable
+from penstock.ids import Lsn
 
 #: Each takes about a second: the player's imports.
 KILLS = 3
@@ -68,6 +75,33 @@ def play_until(uri: str, term: int, wanted: int, output: Path) -> int:
         wait_until(lambda: process.poll() is not None or wanted in answers(output))
     assert wanted in answers(output), output.read_text()
     return max(answers(output))
+
+
+@pytest.mark.parametrize("sql_database", ["duckdb"], indirect=True)
+def test_a_file_that_another_process_has_open_is_unavailable(
+    sql_database: Database, tmp_path: Path
+) -> None:
+    """DuckDB's: a player that was replaced must end before the next one can begin."""
+    output = tmp_path / "output"
+    with player(sql_database.uri, 1, output), closing(sql_database.target()) as target:
+        wait_until(lambda: answers(output))
+        with pytest.raises(Unavailable, match="lock"):
+            target.open(SHARD, 2)
+    check(sql_database, max(answers(output)))
+
+
+@pytest.mark.parametrize("sql_database", ["sqlite"], indirect=True)
+def test_a_file_that_another_process_writes_to_is_unavailable(sql_database: Sqlite) -> None:
+    with closing(SqliteTarget(sql_database.path, busy_seconds=0.1)) as target:
+        position = target.open(SHARD, 1)
+        batch = Batch(
+            1, position, Lsn(position + 1), pa.RecordBatch.from_pylist([], schema=SHARD.schema)
+        )
+        with closing(sqlite3.connect(sql_database.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="locked"):
+                target.apply(batch)
+        assert target.apply(batch) == position + 1
 
 
 @pytest.mark.parametrize("sql_database", ["postgresql"], indirect=True)

@@ -128,7 +128,7 @@ def test_every_type_but_a_map_can_be_a_key(database: Database, kind: str) -> Non
     assert found == [1000 + number for number in range(len(values))]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(streams())
 @example((parse_ddl("a string"), [{"a": "\0"}, {"a": "fine"}]))
 @example((parse_ddl("a array<string>"), [{"a": ["\\u0000"]}, {"a": ["\\", "\0", None]}]))

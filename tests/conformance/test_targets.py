@@ -117,6 +117,15 @@ def test_an_older_player_cannot_open_a_target(database: Database) -> None:
         assert late.open(KEYED, 7) == 10
 
 
+def test_a_target_that_cannot_be_opened_holds_no_connection(database: Database) -> None:
+    """Nobody closes it: a connection that is left would warn of itself, which is an error here."""
+    with opened(database, KEYED, term=7):
+        target = database.target()
+        with pytest.raises(Fenced):
+            target.open(KEYED, 6)
+        assert getattr(target, "_connection", None) is None
+
+
 def test_an_older_player_is_fenced_though_it_meets_the_position(database: Database) -> None:
     with opened(database, KEYED, term=1) as zombie, opened(database, KEYED, term=2) as heir:
         with pytest.raises(Fenced):
@@ -169,6 +178,34 @@ def test_of_rivals_that_apply_the_same_batches_one_wins_each(
     counts = {"_count": 1} if shard is COUNTED else {}
     rows = expected(shard, [(number, "x", 0.0) for number in range(count)])
     assert table_of(sql_database, shard) == [row | counts for row in rows]
+
+
+def test_shards_that_are_opened_at_once_share_a_table(sql_database: Database) -> None:
+    shards = [replace(ADDED, index=index, count=4) for index in range(4)]
+    problems: list[BaseException] = []
+
+    def play(shard: Shard) -> None:
+        try:
+            with closing(sql_database.target()) as target:
+                position = open_patiently(target, shard)
+                while position < 20:
+                    try:
+                        row = (shard.index, "x", 0.0)
+                        position = target.apply(batch_of(shard, position, position + 5, [row]))
+                    except Unavailable:
+                        position = open_patiently(target, shard)
+        except BaseException as error:
+            problems.append(error)
+
+    players = [threading.Thread(target=play, args=[shard]) for shard in shards]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join()
+
+    assert problems == []
+    rows = [(index, "x", 0.0) for index in range(4) for _ in range(2)]
+    assert table_of(sql_database, ADDED) == expected(ADDED, rows)
 
 
 def open_patiently(target: Target, shard: Shard) -> Lsn:
@@ -386,5 +423,9 @@ def test_a_bad_row_that_comes_late_is_answered_with_the_position(database: Datab
 
 def test_rows_of_another_schema_are_refused(database: Database) -> None:
     other = shard_of(SCHEMA.append(SCHEMA.field(0).with_name("more")))
-    with opened(database, KEYED) as target, pytest.raises(BadRequest, match="open it again"):
-        target.apply(batch_of(other, 10, 20, [(1, 1, "a", 0.5, 2)]))
+    batch = batch_of(other, 10, 20, [(1, 1, "a", 0.5, 2)])
+    with opened(database, KEYED) as target:
+        with pytest.raises(BadRequest, match="column more: extra, got bigint; open the target"):
+            target.apply(batch)
+        assert target.open(other, 1) == 10
+        assert target.apply(batch) == 20

@@ -17,6 +17,7 @@ from penstock.delivery.fold import WEIGHT, Changes, KeyTwice, fold
 from penstock.delivery.targets.columns import COUNT, ROW, TableShape, described, table_rows
 from penstock.delivery.targets.digests import row_digests
 from penstock.errors import BadRequest, Refused
+from penstock.stream.schema import describe_difference
 
 Ints = npt.NDArray[np.int64]
 
@@ -66,11 +67,14 @@ def where(batch: Batch) -> str:
 
 
 def _check(batch: Batch, shard: Shard) -> None:
-    names = [*shard.schema.names, WEIGHT] if shard.changing else shard.schema.names
-    if batch.rows.schema.names != names:
+    wanted = shard.schema
+    if shard.changing:
+        wanted = wanted.append(pa.field(WEIGHT, pa.int64(), nullable=False))
+    given = batch.rows.schema
+    if given.names != wanted.names or given.types != wanted.types:
         raise BadRequest(
-            f"a batch has the columns {', '.join(batch.rows.schema.names)}, "
-            f"but the shard was opened with {', '.join(names)}: open it again"
+            f"a batch has other columns than its shard: {describe_difference(wanted, given)}; "
+            "open the target again"
         )
     if batch.upto < batch.after or (batch.upto == batch.after and batch.rows.num_rows):
         raise BadRequest(f"no rows lie {where(batch)}")

@@ -64,6 +64,13 @@ class DuckdbTarget:
 
     def open(self, shard: Shard, term: int) -> Lsn:
         self.close()
+        try:
+            return self._open(shard, term)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, shard: Shard, term: int) -> Lsn:
         shape = self._shape = shape_of(shard)
         self._shard = shard
         folder = os.path.dirname(self._path)

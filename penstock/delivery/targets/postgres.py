@@ -69,6 +69,13 @@ class PostgresTarget:
 
     def open(self, shard: Shard, term: int) -> Lsn:
         self.close()
+        try:
+            return self._open(shard, term)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, shard: Shard, term: int) -> Lsn:
         shape = shape_of(shard)
         _check_names(shape)
         connection = self._connection = connect(self._uri, self._answer_seconds)

@@ -61,9 +61,12 @@ def transport_type(column: Column) -> str:
 
 def fields_of(values: pa.Array, column: Column) -> pa.Array:
     """The values as fields; raises Misfit."""
-    payload = _payload(values, column)
-    lengths = np.asarray(pc.binary_length(payload).fill_null(0)).astype(">i4")
-    fields = pc.binary_join_element_wise(fixed_binary(lengths), payload.fill_null(b""), b"")
+    if pt.is_primitive(column.type):
+        fields = _fixed_fields(_numbers(values, column.type))
+    else:
+        payload = _payload(values, column)
+        lengths = np.asarray(pc.binary_length(payload).fill_null(0)).astype(">i4")
+        fields = pc.binary_join_element_wise(fixed_binary(lengths), payload.fill_null(b""), b"")
     return pc.if_else(values.is_valid(), fields, _NULL_FIELD) if values.null_count else fields
 
 
@@ -86,22 +89,31 @@ def _data(values: pa.Array) -> bytes:
 
 
 def _payload(values: pa.Array, column: Column) -> pa.Array:
-    kind = column.type
-    if pt.is_binary(kind):
-        return values
-    if pt.is_string(kind):
-        _check_text(values, column)
-        return values.cast(pa.binary())
-    if pt.is_decimal(kind):
-        return values.cast(pa.string()).cast(pa.binary())
-    if pt.is_null(kind):
+    """Of types without a fixed width: their bytes."""
+    if pt.is_null(column.type):
         return pa.nulls(len(values), pa.binary())
+    if pt.is_string(column.type):
+        _check_text(values, column)
+    return values if pt.is_binary(column.type) else values.cast(pa.string()).cast(pa.binary())
+
+
+def _fixed_fields(numbers: np.ndarray) -> pa.Array:
+    """Lengths and big-endian numbers, side by side."""
+    width = numbers.itemsize * (numbers.shape[1] if numbers.ndim > 1 else 1)
+    raw = np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), width)
+    length = np.frombuffer(struct.pack(">i", width), np.uint8)
+    return fixed_binary(np.hstack([np.broadcast_to(length, (len(raw), 4)), raw]))
+
+
+def _numbers(values: pa.Array, kind: pa.DataType) -> np.ndarray:
+    """One for each value, or a pair; nulls are any number."""
     if pt.is_floating(kind):
         # Not the canonical form, in which -0.0 is 0.0.
-        numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-        return fixed_binary(numbers.astype(">f4" if kind.bit_width == 32 else ">f8"))
+        floats = values.fill_null(0.0) if values.null_count else values
+        wide = kind.bit_width == 64
+        return floats.to_numpy(zero_copy_only=False).astype(">f8" if wide else ">f4")
     ints = canonical_ints(values)
-    return fixed_binary(_temporal(ints, kind) if pt.is_temporal(kind) else _number(ints, kind))
+    return _temporal(ints, kind) if pt.is_temporal(kind) else _number(ints, kind)
 
 
 def _number(ints: npt.NDArray[np.int64], kind: pa.DataType) -> np.ndarray:

@@ -61,6 +61,13 @@ class SqliteTarget:
 
     def open(self, shard: Shard, term: int) -> Lsn:
         self.close()
+        try:
+            return self._open(shard, term)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, shard: Shard, term: int) -> Lsn:
         self._shard, self._shape = shard, shape_of(shard)
         folder = os.path.dirname(self._path)
         if folder and not os.path.isdir(folder):
