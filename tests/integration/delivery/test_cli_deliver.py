@@ -345,3 +345,42 @@ def test_a_second_player_of_a_name_ends_the_first_which_says_so(
     assert code == 7
     assert "another player of delivery twice was started after this one" in errors
     run(ready_log, "delivery", "remove", "twice")
+
+
+def test_in_a_terminal_one_line_is_kept_up_to_date_and_problems_stay_above_it(
+    ready_log: penstock.Log, tmp_path: Path
+) -> None:
+    there, unreachable = f"sqlite:///{tmp_path}/t.db", "postgresql://me@127.0.0.1:1/shop"
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "deliver", "--stream", "in", "--to", there, "--to", unreachable, "--name", "tty",
+         "--dir", ready_log.target],
+        stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"lag 0 rows" not in shown or shown.count(b"\x1b[2Ktty: ") < 3:
+            shown += os.read(ours, 4096)
+    finally:
+        process.terminate()
+        while (more := _read(ours)) != b"":
+            shown += more
+        code = process.wait(timeout=120)
+        os.close(ours)
+
+    assert code == 0
+    text = shown.decode()
+    assert "delivering stream in to table in in sqlite:///" in text.splitlines()[0]
+    assert text.count("target 1 away since") == 1, "it is said once"
+    assert "Connection refused" in text
+    assert "rows/s, 0 rows, lag 0 rows 0.0 s" in text
+    assert "stopped after 0 rows" in text.splitlines()[-1]
+    run(ready_log, "delivery", "remove", "tty")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # nobody is at its other end
+        return b""
