@@ -8,6 +8,7 @@ from a backup.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.delivery.registration import list_deliveries
@@ -26,7 +27,7 @@ def delivery_facts(
 ) -> list[dict[str, Any]] | None:
     """By delivery of the entry's stream, how its targets stand to it; None: it has no such rows."""
     names = [tag.removeprefix(TAG_PREFIX) for tag in entry.tags if tag.startswith(TAG_PREFIX)]
-    if entry.kind not in (Kind.DATA, Kind.STAGED) or not names:
+    if entry.kind not in (Kind.DATA, Kind.STAGED, Kind.MARKER) or not names:
         return None
     counts_at: int | None = entry.lsn
     if entry.kind is Kind.STAGED:
@@ -64,7 +65,12 @@ def _facts(
     return {"delivery": delivery.name, "targets": targets}
 
 
-def _rows_by_shard(log: Log, entry: Entry, delivery: RegisteredDelivery) -> dict[int, int]:
+def _rows_by_shard(
+    log: Log, entry: Entry, delivery: RegisteredDelivery
+) -> Mapping[int, int | None]:
+    """Of a marker, nothing is known of the rows that it commits: all shards."""
+    if entry.kind is Kind.MARKER:
+        return dict.fromkeys(range(delivery.shards))
     try:
         schema = log.stream(delivery.stream).schema
         batch = decode_batch(entry.payload, schema)
@@ -89,9 +95,15 @@ def delivery_fields(found: list[dict[str, Any]] | None) -> list[tuple[str, objec
     return [
         (
             "delivered",
-            f"{one['delivery']}, shard {target['shard']}: {target['rows']} rows "
+            f"{one['delivery']}, shard {target['shard']}: {_rows_text(target['rows'])}"
             f"{target['state']} ({target['target']})",
         )
         for one in found or ()
         for target in one["targets"]
     ]
+
+
+def _rows_text(rows: int | None) -> str:
+    if rows is None:
+        return ""
+    return f"{rows} row{'' if rows == 1 else 's'} "

@@ -49,6 +49,18 @@ PRINTED = {
         bern 1. a 3.0
         bern 2. b 1.0
     """,
+    "results_in_a_database": """
+        at first
+        basel 7.5 of 1 orders
+        bern 10.0 of 1 orders
+        while nobody delivered
+        basel 7.5 of 1 orders
+        bern 10.0 of 1 orders
+        started again
+        basel 7.5 of 1 orders
+        bern 12.5 of 2 orders
+        chur 1.0 of 1 orders
+    """,
     "real_time_then_micro_batch": """
         run 0: shop-0 75 of 25 orders
         run 0: shop-1 75 of 25 orders

@@ -5,19 +5,18 @@ all forms that tasks give them: entries in one group with their marker, or stage
 it, with what replaces a row in another entry than what takes it back. Between them stand rows that
 do not count: staged ones that no marker names, and others' rows in the same stream.
 
-Law: of what was committed below a position, `table_at` is the table, whoever asks.
+Law: of two commits, the one that was made later counts later.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from delivered_tables import Change, Committed, Oracle, Row
 
 import penstock
 from penstock.ids import Lsn
@@ -39,29 +38,13 @@ KEY = ("window", "auction")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WINDOWS, AUCTIONS = 6, 25
 
-#: Number of the window, auction, bids.
-Row = tuple[int, int, int]
-#: A row, and how often it is added.
-Change = tuple[Row, int]
-
-
-def window_start(number: int) -> datetime:
-    return NOON + timedelta(seconds=10 * number)
+#: What is looked at of the table: start of the window, auction, bids.
+COLUMNS = ("window_start", "auction", "bids")
 
 
 def _as_stream_has_it(row: Row, weight: int) -> dict[str, Any]:
-    start = window_start(row[0])
-    window = {"start": start, "end": start + timedelta(seconds=10)}
+    window = {"start": row[0], "end": row[0] + timedelta(seconds=10)}
     return {"window": window, "auction": row[1], "bids": row[2], "_weight": weight}
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What one commit changed."""
-
-    #: Where it counts: positions above it include it.
-    lsn: int
-    changes: list[Change]
 
 
 class ChangingResult:
@@ -79,7 +62,7 @@ class ChangingResult:
         self._producer = log.client.appender(self._task.producer)
         self._rows_out = 0
         #: By window and auction.
-        self._table: dict[tuple[int, int], Row] = {}
+        self._table: dict[tuple[datetime, int], Row] = {}
         self.commits: list[Committed] = []
 
     def commit(self) -> None:
@@ -89,7 +72,7 @@ class ChangingResult:
         added = [change for change in changes if change[1] > 0]
         parts = [part for part in (added, taken) if part]  # what is added first, in the log
         if self._random.random() < 0.1:
-            self._stream.append(_as_stream_has_it((0, 0, 999), 1))  # somebody else's
+            self._stream.append(_as_stream_has_it((NOON, 0, 999), 1))  # somebody else's
         if self._random.random() < 0.1:
             self._append([self._entry(parts[0], Kind.STAGED)])  # named by no marker
         ranges: list[Range] = []
@@ -118,13 +101,14 @@ class ChangingResult:
 
     def _draw_changes(self) -> list[Change]:
         changes: list[Change] = []
-        keys = [(window, auction) for window in range(WINDOWS) for auction in range(AUCTIONS)]
+        starts = [NOON + timedelta(seconds=10 * window) for window in range(WINDOWS)]
+        keys = [(start, auction) for start in starts for auction in range(AUCTIONS)]
         for key in self._random.sample(keys, self._random.randint(1, 12)):
             old = self._table.pop(key, None)
             if old is not None:
                 changes.append((old, -1))
             if old is None or self._random.random() < 0.8:
-                row = (*key, self._random.randrange(1_000))
+                row: Row = (*key, self._random.randrange(1_000))
                 if row == old:
                     row = (*key, old[2] + 1_000)
                 self._table[key] = row
@@ -135,35 +119,18 @@ class ChangingResult:
         self._producer.close()
 
 
-class Oracle:
-    """What the table of each shard is at a position; a shard's positions are asked in order."""
-
-    def __init__(self, commits: Iterable[Committed], shards: int, *, keyed: bool) -> None:
-        self._left: list[list[tuple[int, list[Change]]]] = [[] for _ in range(shards)]
-        self._tables: list[Counter[Row]] = [Counter() for _ in range(shards)]
-        commits = list(commits)
-        rows = sorted({change[0] for one in commits for change in one.changes})
-        homes = dict(zip(rows, _shards_of(rows, shards, keyed=keyed), strict=True))
-        for one in commits:
-            for shard in range(shards):
-                own = [change for change in one.changes if homes[change[0]] == shard]
-                self._left[shard].append((one.lsn, own))
-        for left in self._left:
-            left.reverse()
-
-    def table_at(self, shard: int, position: int) -> Counter[Row]:
-        """How often each row is there, once all that counts below the position is applied."""
-        left, table = self._left[shard], self._tables[shard]
-        while left and left[-1][0] < position:
-            for row, weight in left.pop()[1]:
-                table[row] += weight
-        return +table
+def oracle_of(commits: Iterable[Committed], shards: int, *, keyed: bool) -> Oracle:
+    """The judge of the result's tables."""
+    commits = list(commits)
+    rows = sorted({row for one in commits for row, _ in one.changes})
+    homes = dict(zip(rows, _shards_of(rows, shards, keyed=keyed), strict=True))
+    return Oracle(commits, homes, shards)
 
 
 def _shards_of(rows: Sequence[Row], shards: int, *, keyed: bool) -> list[int]:
     if not rows:
         return []
-    starts = [window_start(row[0]) for row in rows]
+    starts = [row[0] for row in rows]
     ends = [start + timedelta(seconds=10) for start in starts]
     time = pa.timestamp("us", tz="UTC")
     windows = pa.StructArray.from_arrays(

@@ -10,135 +10,40 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
 
 import fire_player
-import psycopg
-from changing_result import NOON, QUERY, ChangingResult, Oracle, Row
+from changing_result import COLUMNS, QUERY, ChangingResult, oracle_of
+from delivered_tables import (
+    Database,
+    Look,
+    Oracle,
+    PostgresDatabase,
+    Row,
+    Sample,
+    SqliteDatabase,
+    problems_of,
+)
 from harness.postgres import PostgresServer
 from harness.server_process import ServerProcess, free_port
 from harness.waiting import wait_until
-from psycopg import conninfo, sql
 
 import penstock
 
 NAME = "under_fire"
 TABLE = "hot"
-COUNT = "_count"
 #: Between two commits of the result.
 COMMIT_SECONDS = 0.01
 #: How long harm waits for something to have been delivered.
 PROGRESS_SECONDS = 10.0
 #: Until tables have everything, once nothing is killed any more.
 SETTLE_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A target's table and position at one moment."""
-
-    shard: int
-    position: int
-    term: int
-    table: Counter[Row] = field(repr=False)
-
-
-class Database(Protocol):
-    """Where one shard is, and a look into it."""
-
-    uri: str
-
-    def look(self, shard: int, *, keyed: bool) -> Sample | None:
-        """None: there is no table yet, or nobody answers."""
-
-    def close(self) -> None: ...
-
-
-class PostgresDatabase:
-    """A schema, or a whole database."""
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self._connection: psycopg.Connection[Any] | None = None
-
-    def look(self, shard: int, *, keyed: bool) -> Sample | None:
-        count = sql.SQL("1") if keyed else sql.Identifier(COUNT)
-        rows = sql.SQL("SELECT window_start, auction, bids, {} FROM {}").format(
-            count, sql.Identifier(TABLE)
-        )
-        try:
-            if self._connection is None or self._connection.closed:
-                options = {"application_name": "onlooker"}
-                self._connection = psycopg.connect(conninfo.make_conninfo(self.uri, **options))
-                self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            with self._connection.transaction():
-                position = self._connection.execute(
-                    "SELECT position, term FROM penstock_positions "
-                    "WHERE delivery = %s AND shard = %s",
-                    [NAME, shard],
-                ).fetchone()
-                found = self._connection.execute(rows).fetchall()
-        except psycopg.Error:
-            self.close()
-            return None
-        return _sample(shard, position, found)
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-class SqliteDatabase:
-    """A file."""
-
-    def __init__(self, path: Path) -> None:
-        self.uri = f"sqlite:///{path}"
-        self._path = path
-
-    def look(self, shard: int, *, keyed: bool) -> Sample | None:
-        if not self._path.exists():
-            return None
-        count = "1" if keyed else COUNT
-        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=30)) as connection:
-            try:
-                connection.execute("BEGIN")
-                position = connection.execute(
-                    "SELECT position, term FROM penstock_positions "
-                    "WHERE delivery = ? AND shard = ?",
-                    [NAME, shard],
-                ).fetchone()
-                rows = f"SELECT window_start, auction, bids, {count} FROM {TABLE}"
-                found = connection.execute(rows).fetchall()
-            except sqlite3.OperationalError:  # no table yet
-                return None
-        parsed = [(datetime.fromisoformat(row[0]), *row[1:]) for row in found]
-        return _sample(shard, position, parsed)
-
-    def close(self) -> None:
-        pass
-
-
-def _sample(
-    shard: int, position: tuple[int, int] | None, found: list[tuple[Any, ...]]
-) -> Sample | None:
-    if position is None:
-        return None
-    table: Counter[Row] = Counter()
-    for start, auction, bids, count in found:
-        window = int((start - NOON).total_seconds()) // 10
-        table[window, auction, bids] += count
-    return Sample(shard, position[0], position[1], table)
 
 
 class Stand:
@@ -161,6 +66,7 @@ class Stand:
         self._postgres = postgres
         self.databases = databases
         self.keyed = keyed
+        self._look_at = Look(NAME, TABLE, COLUMNS, is_counted=not keyed)
         self._mutant = mutant
         self._late = late
         self.random = random.Random(seed)
@@ -275,7 +181,7 @@ class Stand:
             self._over.wait(chance.uniform(0, 0.01))
 
     def look(self, shard: int) -> Sample | None:
-        sample = self.databases[shard].look(shard, keyed=self.keyed)
+        sample = self.databases[shard].sample(self._look_at, shard)
         if sample is not None:
             self.samples.append(sample)
         return sample
@@ -305,10 +211,17 @@ class Stand:
         if self._failures:
             raise self._failures[0]
 
+    def problems(self) -> list[str]:
+        """What was wrong so far."""
+        return problems_of(self.samples, self._oracle())
+
+    def _oracle(self) -> Oracle:
+        return oracle_of(self.result.commits, len(self.databases), keyed=self.keyed)
+
     def settle(self) -> None:
         """Until every table has the whole result, seen once more for each."""
         self.keep_a_player()
-        oracle = Oracle(self.result.commits, len(self.databases), keyed=self.keyed)
+        oracle = self._oracle()
         end = self.result.commits[-1].lsn + 1
         for shard in range(len(self.databases)):
             whole = oracle.table_at(shard, end)
@@ -319,24 +232,6 @@ class Stand:
                 return sample is not None and sample.table == whole
 
             wait_until(is_whole, f"shard {shard} stays behind", seconds=SETTLE_SECONDS)
-
-
-def problems_of(stand: Stand) -> list[str]:
-    """Where a table was not the committed result at its position, or a position went back."""
-    found = []
-    oracle = Oracle(stand.result.commits, len(stand.databases), keyed=stand.keyed)
-    last: dict[int, Sample] = {}
-    for sample in stand.samples:
-        before = last.get(sample.shard)
-        if before is not None and (sample.position, sample.term) < (before.position, before.term):
-            found.append(f"{sample} after {before}")
-        last[sample.shard] = sample
-    for sample in sorted(stand.samples, key=lambda one: (one.shard, one.position)):
-        wanted = oracle.table_at(sample.shard, sample.position)
-        if sample.table != wanted:
-            extra, missing = sample.table - wanted, wanted - sample.table
-            found.append(f"{sample}: {len(extra)} rows too many, {len(missing)} too few")
-    return found
 
 
 def serve(server: ServerProcess, port: int) -> None:

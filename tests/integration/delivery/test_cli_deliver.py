@@ -23,7 +23,10 @@ import penstock
 from penstock.cli.main import cli
 from penstock.delivery.deliver import ResultOf
 from penstock.delivery.registration import list_deliveries
-from penstock.protocol.names import query_key
+from penstock.ids import Lsn
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.markers import Marker, encode_marker
+from penstock.protocol.names import TaskId, query_key
 from penstock.runtime.registry import RegisteredQuery, encode_query
 
 if TYPE_CHECKING:
@@ -207,15 +210,31 @@ def test_a_query_says_how_far_deliveries_of_its_result_are(
 ) -> None:
     out = own_log.create_stream("out", "k long, n long, _weight long NOT NULL")
     register(own_log, "q", result_key=["k"])
-    out.append({"k": 1, "n": 5, "_weight": 1})  # not the query's: it does not count
+    foreign = out.append({"k": 1, "n": 5, "_weight": 1}).first_lsn  # it does not count
+    marker = append_marker(own_log)
     to = f"sqlite:///{tmp_path}/q.db"
     with penstock.deliver(ResultOf(own_log, "q"), to, name="of-q") as delivery:
         delivery.processAllAvailable()
 
+    assert run_json(own_log, "explain", foreign)["deliveries"] == []
+    (applied,) = run_json(own_log, "explain", marker)["deliveries"]
+    assert applied["targets"] == [{"shard": 0, "target": to, "rows": None, "state": "applied"}]
+    text = run(own_log, "explain", marker).stdout
+    assert f"delivered  of-q, shard 0: applied ({to})" in text
     (found,) = run_json(own_log, "query", "status", "q")["deliveries"]
     assert (found["name"], found["key"], found["state"]) == ("of-q", ["k"], "stopped")
     assert "of-q" in run(own_log, "query", "status", "q").stdout
     assert rows_in(tmp_path / "q.db", "q") == []
+
+
+def append_marker(log: penstock.Log) -> int:
+    """A commit of q's task, without rows."""
+    task = TaskId("q", 1, 0, 0)
+    with log.client.appender(task.producer) as producer:
+        made = Marker(str(task), producer.instance, 0, Lsn(0), 0)
+        tags = (task.marker_tag, "s/out")
+        done = producer.append([NewEntry(encode_marker(made), tags, Kind.MARKER)])
+    return int(done.first_lsn)
 
 
 def register(log: penstock.Log, name: str, **changes: Any) -> None:
@@ -326,3 +345,42 @@ def test_a_second_player_of_a_name_ends_the_first_which_says_so(
     assert code == 7
     assert "another player of delivery twice was started after this one" in errors
     run(ready_log, "delivery", "remove", "twice")
+
+
+def test_in_a_terminal_one_line_is_kept_up_to_date_and_problems_stay_above_it(
+    ready_log: penstock.Log, tmp_path: Path
+) -> None:
+    there, unreachable = f"sqlite:///{tmp_path}/t.db", "postgresql://me@127.0.0.1:1/shop"
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "deliver", "--stream", "in", "--to", there, "--to", unreachable, "--name", "tty",
+         "--dir", ready_log.target],
+        stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"lag 0 rows" not in shown or shown.count(b"\x1b[2Ktty: ") < 3:
+            shown += os.read(ours, 4096)
+    finally:
+        process.terminate()
+        while (more := _read(ours)) != b"":
+            shown += more
+        code = process.wait(timeout=120)
+        os.close(ours)
+
+    assert code == 0
+    text = shown.decode()
+    assert "delivering stream in to table in in sqlite:///" in text.splitlines()[0]
+    assert text.count("target 1 away since") == 1, "it is said once"
+    assert "Connection refused" in text
+    assert "rows/s, 0 rows, lag 0 rows 0.0 s" in text
+    assert "stopped after 0 rows" in text.splitlines()[-1]
+    run(ready_log, "delivery", "remove", "tty")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # nobody is at its other end
+        return b""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from delivery_fire import Stand, problems_of, stand
+from delivery_fire import Stand, stand
 from fire_player import MUTANTS
 from harness.soak import fresh_seeds
 
@@ -32,7 +32,7 @@ ACTIONS = {
 
 
 def check(run: Stand) -> None:
-    problems = problems_of(run)
+    problems = run.problems()
     assert not problems, f"{len(problems)} of {len(run.samples)}: {problems[0]}\n{said(run)}"
     assert {sample.shard for sample in run.samples} == set(range(len(run.databases)))
     assert len({sample.position for sample in run.samples}) > 20, "too little was seen"
@@ -85,7 +85,7 @@ def test_a_target_that_breaks_the_rule_is_found_out(
             run.await_progress()
             for _ in range(20):
                 run.burn(1.0, {"kill_player": 1, "add_a_rival": 3})
-                if problems_of(run):
+                if run.problems():
                     return
 
     pytest.fail(f"{mutant} was not noticed in {len(run.samples)} looks\n{said(run)}")
