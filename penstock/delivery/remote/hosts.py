@@ -7,6 +7,7 @@ connection.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ def _reach(address: HostAddress) -> _Reach:
 
 
 def _grpc_host() -> _MakeHost:
+    # Otherwise gRPC tells on standard error of every host that stops.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         from penstock.delivery.remote.grpc_host import GrpcHost
     except ImportError as error:

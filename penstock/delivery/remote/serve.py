@@ -61,6 +61,8 @@ def serve_targets(
     if not grpc:
         run_target_server(config, targets, announce)
         return
+    # Otherwise gRPC tells on standard error of every host that stops.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         from penstock.delivery.remote.grpc_server import run_grpc_server
     except ImportError as error:
