@@ -19,7 +19,9 @@ from penstock.stream.positions import parse_position, resolve_position
 @click.command()
 @click.argument("lsn", required=False, type=click.IntRange(min=0))
 @click.option("--before", metavar="TIME", help="Trim what was appended before this ISO time.")
-@click.option("--consumed", is_flag=True, help="Trim what no query of the log needs any more.")
+@click.option(
+    "--consumed", is_flag=True, help="Trim what no query and no delivery of the log needs."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 @target_options
 @json_option
@@ -33,8 +35,8 @@ def trim(
 ) -> None:
     """Give up everything below LSN, in all streams and for good.
 
-    With --consumed, LSN is the lowest that any query may read again, stopped ones included, and
-    rows below it go in every stream, results too. Without queries nothing is trimmed.
+    With --consumed, LSN is the lowest that any query or delivery may read again, stopped ones
+    included, and rows below it go in every stream, results too. Without queries nothing is trimmed.
 
     \b
     Examples:

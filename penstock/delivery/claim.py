@@ -20,7 +20,6 @@ from penstock.errors import (
     NotFound,
     PenstockError,
     Retryable,
-    StaleInstance,
     Trimmed,
     Unknown,
 )
@@ -93,24 +92,22 @@ class Claim:
     ) -> Appended:
         """However long the log is away. After an unknown end it is appended again."""
         while True:
-            try:
-                async with self._appending:
+            # One at a time: two who adopt one instance would take each other's seqs.
+            async with self._appending:
+                try:
+                    if self._appender.core.broken is not None:
+                        await self._adopt()
                     return await self._appender.append(entries, guards=guards, sets=sets)
-            except Fenced as error:
-                raise self._fenced(str(error)) from error
-            except (Retryable, Unknown) as error:
-                await self._pause(error)
-            if self._appender.core.broken is not None:
-                await self._adopt()
+                except Fenced as error:
+                    raise self._fenced(str(error)) from error
+                except (Retryable, Unknown) as error:
+                    problem: PenstockError = error
+            await self._pause(problem)
 
     async def _adopt(self) -> None:
         """An appender whose last append has an unknown end takes no more: go on with another."""
         producer = player_producer(self._delivery.name)
-        try:
-            adopted = await self.patiently(lambda: self._log.adopt(producer, self.term))
-        except StaleInstance as error:
-            raise self._fenced(str(error)) from error
-        old, self._appender = self._appender, adopted
+        old, self._appender = self._appender, await self._log.adopt(producer, self.term)
         await old.close()
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -123,15 +120,16 @@ class Claim:
 
     async def _pause(self, error: PenstockError) -> None:
         logger.info("delivery=%s waits for the log: %s", self._delivery.name, error)
-        self.look()
         await asyncio.sleep(PAUSE_SECONDS)
 
-    def look(self) -> None:
-        """Notice whether the log is away."""
-        if self._log.connection is not None:
-            self.away_since = None
-        elif self.away_since is None:
-            self.away_since = asyncio.get_running_loop().time()
+    async def watch_log(self) -> None:
+        """Notice whether the log is away, beside appends that wait for it. For ever."""
+        while True:
+            if self._log.connection is not None:
+                self.away_since = None
+            elif self.away_since is None:
+                self.away_since = asyncio.get_running_loop().time()
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def watch(self, start: Lsn) -> None:
         """Until another player is there (Fenced), or the delivery was removed (NotFound)."""

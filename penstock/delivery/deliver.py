@@ -17,15 +17,16 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
 from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player_thread import PlayerThread
-from penstock.delivery.registration import mask, register
+from penstock.delivery.registration import register
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
@@ -47,7 +48,6 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS: Final = 30.0
 
 
-@runtime_checkable
 class QueryResult(Protocol):
     """A query whose result is delivered: a `penstock.StreamingQuery`, or `ResultOf`."""
 
@@ -119,6 +119,8 @@ def deliver(
         Refused: There is no such target, or its driver is not installed.
     """
     targets = _targets(to)
+    if not isinstance(source, Stream) and not hasattr(type(source), "stream"):
+        raise BadRequest(f"{source!r} is neither a stream nor a query: use log.stream(name)")
     stream = source if isinstance(source, Stream) else source.stream
     log = _connect(stream)
     try:
@@ -161,7 +163,7 @@ def _target(given: object) -> _NamedTarget:
     if isinstance(given, str):
         # By its name: it brings the driver of the database, and nobody else needs that.
         targets = importlib.import_module("penstock.delivery.targets")
-        return _NamedTarget(targets.open_target(given), mask(given))
+        return _NamedTarget(targets.open_target(given), masked_uri(given))
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")

@@ -156,6 +156,7 @@ class Player:
                 for host in self._different_hosts():
                     host.start(self._hear)
                 self._spawn(self._claim.watch(Lsn(first.first_lsn + first.count)))
+                self._spawn(self._claim.watch_log())
                 self._spawn(self._write_acks())
                 self._tell(Started())
                 await self._ending.wait()
@@ -348,7 +349,6 @@ class Player:
     async def _write_acks(self) -> None:
         while True:
             await asyncio.sleep(ACK_SECONDS / 4)
-            self._claim.look()
             due = self._acks.due(self.core.facts(), self._loop.time(), self._now_ms())
             if due is not None:
                 await self._claim.write(due)
@@ -416,7 +416,7 @@ class Player:
         if away is not None:
             message = f"Waiting for the log, which has not answered since {clock.text(away)}"
         else:
-            message = words(facts, has_tail=self.core.tail is not None)
+            message = words(facts, has_tail=self.core.tail is not None, now=clock.now)
         return describe(self.delivery, self._ack(), facts, message=message, clock=clock)
 
 

@@ -214,6 +214,8 @@ class _Target:
     sent_at: float = float("-inf")
     #: Rows that are left out: where they count, and which of those there.
     aside: list[tuple[Lsn, int]] = field(default_factory=list)
+    #: When it was asked what it has not answered yet; None: nothing is asked.
+    asked_at: float | None = None
     problem: str | None = None
     problem_since: float = 0.0
     error: PenstockError | None = None
@@ -239,6 +241,8 @@ class TargetFacts:
     problem: str | None
     problem_since: float
     error: PenstockError | None
+    #: Since when it owes an answer; None: it owes none.
+    asked_at: float | None = None
 
 
 class PlayerCore:
@@ -315,7 +319,7 @@ class PlayerCore:
             TargetFacts(
                 one.shard, one.link, one.queue.state, one.queue.position, one.queue.bytes,
                 one.queue.in_flight, one.rows, one.batches, one.problem, one.problem_since,
-                one.error,
+                one.error, one.asked_at,
             )
             for one in self._targets
         ]  # fmt: skip
@@ -382,6 +386,7 @@ class PlayerCore:
                 now,
             )
         target.queue.open(position)
+        target.asked_at = None
         target.opened_at = now
         target.problem = None
         if self._begin_at is None:
@@ -398,6 +403,7 @@ class PlayerCore:
             return self._retry(target, f"it answered LSN {position} where {wanted} was due", now)
         target.attempts = 1
         target.problem = None
+        target.asked_at = now if target.queue.in_flight else None
         target.batches += len(applied)
         target.rows += sum(batch.rows for batch in applied)
         done = target.queue.position
@@ -490,13 +496,14 @@ class PlayerCore:
                     effects += self._close(target)
             elif target.link is Link.CLOSED:
                 if target.retry_at <= now:
-                    effects.append(self._open(target))
+                    effects.append(self._open(target, now))
             elif target.link is Link.OPEN:
                 effects += self._serve(target, now)
         return effects
 
-    def _open(self, target: _Target) -> Effect:
+    def _open(self, target: _Target, now: float) -> Effect:
         target.link = Link.OPENING
+        target.asked_at = now
         target.connection += 1
         target.attempts += 1
         return Hello(target.shard, target.connection, self._term)
@@ -518,6 +525,7 @@ class PlayerCore:
 
     def _send(self, target: _Target, batch: Apply, now: float) -> Apply:
         target.sent_at = now
+        target.asked_at = now if target.asked_at is None else target.asked_at
         if not target.aside:
             return batch
         pieces = list(batch.pieces)
@@ -530,6 +538,7 @@ class PlayerCore:
     def _close(self, target: _Target) -> list[Effect]:
         target.queue.suspend()
         target.link = Link.CLOSED
+        target.asked_at = None
         return [Bye(target.shard, target.connection)]
 
     def _retry(self, target: _Target, problem: str, now: float) -> list[Effect]:

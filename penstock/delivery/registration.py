@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import GuardFailed, NotFound, PlanChanged
 from penstock.ids import Lsn
@@ -34,8 +32,6 @@ from penstock.protocol.names import (
     delivered_key,
 )
 
-#: Parameters of a target's address whose values are secrets.
-_SECRETS: Final = re.compile(r"(?i)([?&](?:[a-z_]*(?:password|secret|token|key))=)[^&#]*")
 #: Keys that are removed in one append.
 _REMOVED_AT_ONCE: Final = 500
 
@@ -139,13 +135,3 @@ def _hint(client: BlockingLog, name: str) -> str:
         return "the log has no deliveries"
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names[:5])}"
-
-
-def mask(uri: str) -> str:
-    """A target's address without its secrets."""
-    parts = urlsplit(uri)
-    place = parts.netloc
-    if "@" in place:
-        user, _, host = place.rpartition("@")
-        place = f"{user.partition(':')[0]}@{host}"
-    return _SECRETS.sub(r"\1***", urlunsplit(parts._replace(netloc=place)))

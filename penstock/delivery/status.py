@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from penstock.delivery.player_core import Link, TargetFacts
 from penstock.delivery.target_queue import State
@@ -17,16 +18,20 @@ _STATES = {
 }
 
 
+#: A target that owes an answer for so long is told about.
+SLOW_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Clock:
     """What a time of the event loop is by the wall clock."""
 
-    def __init__(self, now: float, now_ms: int) -> None:
-        self._now = now
-        self._now_ms = now_ms
+    now: float
+    now_ms: int
 
     def text(self, at: float) -> str:
         """As ISO text."""
-        seconds = self._now_ms / 1000 - (self._now - at)
+        seconds = self.now_ms / 1000 - (self.now - at)
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
@@ -39,8 +44,10 @@ def describe(
     clock: Clock,
 ) -> dict[str, Any]:
     """Everything about it; `ack` is what would be written now."""
-    targets = [
-        {
+    targets = []
+    for one in facts:
+        problem, since = trouble_of(one, clock.now)
+        found = {
             "shard": one.shard,
             "target": delivery.targets[one.shard],
             "state": _STATES[one.state] if one.link is Link.OPEN else one.link.value,
@@ -49,11 +56,10 @@ def describe(
             "batches": one.batches,
             "queued_bytes": one.queued_bytes,
             "in_flight": one.in_flight,
-            "problem": one.problem,
-            "since": None if one.problem is None else clock.text(one.problem_since),
+            "problem": problem,
+            "since": None if problem is None else clock.text(since),
         }
-        for one in facts
-    ]
+        targets.append(found)
     return {
         "name": delivery.name,
         "stream": delivery.stream,
@@ -66,10 +72,20 @@ def describe(
     }
 
 
-def words(facts: Sequence[TargetFacts], *, has_tail: bool) -> str:
+def trouble_of(target: TargetFacts, now: float) -> tuple[str | None, float]:
+    """What is wrong with a target, in words, and since when; None: nothing."""
+    if target.problem is not None:
+        return target.problem, target.problem_since
+    if target.asked_at is None or now < target.asked_at + SLOW_SECONDS:
+        return None, 0.0
+    what = "it was opened" if target.link is Link.OPENING else "it was sent a batch"
+    return f"it has not answered since {what}", target.asked_at
+
+
+def words(facts: Sequence[TargetFacts], *, has_tail: bool, now: float) -> str:
     """One line for people, of a player that has its log."""
     stopped = sum(one.link is Link.STOPPED for one in facts)
-    away = sum(one.problem is not None for one in facts) - stopped
+    away = sum(trouble_of(one, now)[0] is not None for one in facts) - stopped
     if stopped or away:
         troubles = [f"{stopped} stopped"] * bool(stopped) + [f"{away} in trouble"] * bool(away)
         return f"Delivering; of {len(facts)} targets {' and '.join(troubles)}"

@@ -134,7 +134,7 @@ def start(
         checkpoint_interval: Least number of seconds between two checkpoints of a task.
         replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
             once, however large the state is, and tasks can be moved (`StreamingQuery.move`).
-        trim_consumed: Trim the log now and then, below what any query still needs.
+        trim_consumed: Trim the log now and then, below what any query or delivery still needs.
 
     Raises:
         Unsupported: The plan cannot run; it lists every reason.

@@ -87,10 +87,10 @@ class FileTarget:
         self._shard = shard
         self._file = sqlite3.connect(self._path, isolation_level=None)
         self._file.execute("PRAGMA journal_mode=WAL")
-        self._file.execute("CREATE TABLE IF NOT EXISTS rows (place INTEGER PRIMARY KEY, row TEXT)")
-        self._file.execute("CREATE TABLE IF NOT EXISTS positions (position INTEGER, term INTEGER)")
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
+            for table in ("rows (place INTEGER PRIMARY KEY, row)", "positions (position, term)"):
+                self._file.execute(f"CREATE TABLE IF NOT EXISTS {table}")
             position, stored = self._stored()
             if term < stored:
                 raise Fenced(f"term {term}, but {stored} was here")
@@ -129,9 +129,12 @@ class FileTarget:
 
 def file_rows(path: Path) -> tuple[list[str], int]:
     """All rows of a FileTarget in their order, and its position, at one moment."""
-    with sqlite3.connect(path) as file:
-        file.execute("BEGIN")
+    file = sqlite3.connect(path)
+    file.execute("BEGIN")
+    tables = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'positions'").fetchone()
+    rows, position = [], 0
+    if tables[0]:
         rows = [row for (row,) in file.execute("SELECT row FROM rows ORDER BY place")]
-        position = file.execute("SELECT position FROM positions").fetchone()
+        ((position,),) = file.execute("SELECT position FROM positions").fetchall()
     file.close()
-    return rows, 0 if position is None else position[0]
+    return rows, position

@@ -94,12 +94,12 @@ def test_what_is_not_there_yet_is_delivered_when_it_comes(source: Stream, name: 
     with penstock.deliver(source, target, name=name) as delivery:
         delivery.processAllAvailable()
         append(source, 1)
-        wait_until(lambda: keys_of(target) == [1])
+        wait_until(lambda: delivery.status()["targets"][0]["rows"] == 1)
         status = delivery.status()
 
+    assert keys_of(target) == [1]
     assert status["is_active"]
     assert status["targets"][0]["state"] == "on the tail"
-    assert status["targets"][0]["rows"] == 1
 
 
 def test_a_target_that_fails_in_the_middle_misses_and_repeats_nothing(
@@ -387,6 +387,11 @@ def test_what_is_no_target_is_refused(module_log: penstock.Log, to: Any, words: 
 
     with pytest.raises(BadRequest, match=words):
         penstock.deliver(stream, to)
+
+
+def test_what_is_no_source_is_refused() -> None:
+    with pytest.raises(BadRequest, match="'bids' is neither a stream nor a query"):
+        penstock.deliver("bids", MemoryTarget())  # type: ignore[arg-type]
 
 
 def test_a_name_that_delivers_otherwise_is_refused_in_words(source: Stream, name: str) -> None:

@@ -355,6 +355,22 @@ def test_drained_it_waits_for_what_is_in_flight_and_sends_nothing_new() -> None:
     assert player.core.positions == [12, 12]
 
 
+def test_since_when_a_target_owes_an_answer_is_known() -> None:
+    player = Player()
+    assert player.core.facts()[0].asked_at == 0.0
+    player.now = 1.0
+    player.open(0, 10)
+    assert player.core.facts()[0].asked_at is None
+    player.tell(Tailed(span(10, 12, {11: 0})))
+    player.now = 2.0
+    player.tell(Tailed(span(12, 13, {12: 0})))
+    assert player.core.facts()[0].asked_at == 1.0
+    player.ack(0, 12)
+    assert player.core.facts()[0].asked_at == 2.0
+    player.tell(Failure(0, 1, Unavailable("gone")))
+    assert player.core.facts()[0].asked_at is None
+
+
 def test_several_batches_may_be_under_way_where_that_helps() -> None:
     player = running(window=2)
 
