@@ -270,6 +270,18 @@ def test_a_tail_that_begins_anew_where_a_target_reads_by_itself_does_not_take_it
     assert player.core.wants_tail
 
 
+def test_a_beginning_that_nobody_is_left_for_is_not_waited_for() -> None:
+    """A time in the past would be due for ever, and the player would do nothing but look."""
+    player = Player(2)
+    player.open(0, 10)
+    player.tell(Failure(0, 1, Unavailable("gone")))
+    player.wait(BACKOFF_SECONDS[0])
+    player.wait(BEGIN_SECONDS)
+    assert player.core.due is None
+
+    assert player.open(1, 4) == [Follow(Lsn(4))]
+
+
 def test_refused_by_all_targets_the_player_ends_with_the_cause() -> None:
     player = running(2)
 
