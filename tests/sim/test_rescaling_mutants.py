@@ -253,7 +253,7 @@ MUTANTS = [
         (a_cut_of_another_run_counts, RUNS, 18),
         (a_run_begins_with_the_layout_of_the_registration, RUNS, 1),
         (a_predecessors_state_is_trimmed, TRIMMED, 0),
-        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 6),
+        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 7),
         (copies_for_a_successor_hold_all_virtual_nodes, COUNTED, 0),
         (a_predecessor_is_not_followed, COUNTED, 0),
         (copies_for_another_layout_are_used, HASTY, 0),
