@@ -129,6 +129,7 @@ class Automaton:
         if told[0] == "tick":
             sent_at = _only(core, told[1])
             effects = core.handle(Ticked(), _LATER)
+            assert core.due is None or core.due > _LATER, f"{told} leaves undone what is due"
             _give_back(core, sent_at)
         else:
             effects = core.handle(self._event(core, told), 0.0)
@@ -256,7 +257,7 @@ def _level(core: PlayerCore) -> None:
         target.retry_at = target.opened_at = target.problem_since = 0.0
         target.connection = _CONNECTION
         target.attempts = min(target.attempts, 1)
-        target.problem = None
+        target.problem = target.asked_at = None
         target.rows = target.batches = 0
 
 
