@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import re
 import time
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -195,6 +196,7 @@ def _wanted(
         raise BadRequest("table='': give the table a name")
     return RegisteredDelivery(
         name=chosen,
+        id=uuid.uuid4().hex,
         stream=stream.name,
         query=None if query is None else query.name,
         version=None if query is None else query.version,
@@ -289,6 +291,7 @@ def _shards(delivery: RegisteredDelivery, stream: Stream) -> list[Shard]:
             key=tuple(delivery.key),
             table=delivery.table,
             strict=delivery.strict,
+            id=delivery.id,
         )
         for index in range(delivery.shards)
     ]

@@ -53,6 +53,19 @@ def test_a_new_target_is_at_the_start_and_stays_where_it_came_to(database: Datab
     assert table_of(database, KEYED) == expected(KEYED, [ONE])
 
 
+def test_the_position_of_another_delivery_of_the_name_is_not_taken(database: Database) -> None:
+    """It was removed, or is of another log: rows below its position are none of this delivery's."""
+    first, second = replace(KEYED, id="first"), replace(KEYED, id="second")
+    with opened(database, first) as target:
+        target.apply(batch_of(first, 10, 20, added(ONE)))
+        with pytest.raises(Refused, match="is of another delivery of this name"):
+            database.target().open(second, 7)
+        assert target.apply(batch_of(first, 20, 30, added(TWO))) == 30
+
+    assert database.stored(KEYED) == (30, 1)
+    assert table_of(database, KEYED) == expected(KEYED, [ONE, TWO])
+
+
 def test_a_batch_that_comes_twice_is_applied_once(database: Database) -> None:
     batch = batch_of(ADDED, 10, 20, [ONE, ONE])
     with opened(database, ADDED) as target:

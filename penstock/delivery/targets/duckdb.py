@@ -26,7 +26,7 @@ from penstock.delivery.api import Batch, Shard
 from penstock.delivery.targets.changes import TableChanges, table_changes, where
 from penstock.delivery.targets.columns import COUNT, POSITIONS, ROW, described, shape_of
 from penstock.delivery.targets.existing import Found, check_is_new, missing_columns
-from penstock.delivery.targets.positions import apply_once, fenced
+from penstock.delivery.targets.positions import anothers, apply_once, fenced
 from penstock.delivery.targets.sql import (
     column_definitions,
     create_positions,
@@ -40,7 +40,7 @@ from penstock.errors import BadRow, PenstockError, Refused, SchemaMismatch, Unav
 from penstock.ids import Lsn
 from penstock.plain_text import plain, plain_line
 
-_OWN: Final = "delivery = ? AND shard = ?"
+_OWN: Final = "delivery = ? AND shard = ? AND id = ?"
 #: What rows are to blame for.
 _BAD_ROW: Final = (
     duckdb.ConstraintException,
@@ -131,23 +131,28 @@ class DuckdbTarget:
             kind = column.sql_type("duckdb")
             self._run(f"ALTER TABLE {self._table} ADD COLUMN {quoted(column.name)} {kind}")
 
+    @property
+    def _own(self) -> list[object]:
+        return [self._shard.delivery, self._shard.index, self._shard.id]
+
     def _claim(self, term: int) -> Lsn:
         shard = self._shard
-        own = [shard.delivery, shard.index]
+        own = self._own
         self._run(
-            f"INSERT INTO {self._positions} (delivery, shard, position, term) "
-            "VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {self._positions} (delivery, shard, id, position, term) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             [*own, shard.start, term],
         )
         stored = self._stored()
-        assert stored is not None
+        if stored is None:
+            raise anothers(shard)
         if stored[1] > term:
             raise fenced(shard, stored[1], term)
         self._run(f"UPDATE {self._positions} SET term = ? WHERE {_OWN}", [term, *own])
         return Lsn(stored[0])
 
     def _stored(self) -> tuple[int, int] | None:
-        own = [self._shard.delivery, self._shard.index]
+        own = self._own
         found = self._run(f"SELECT position, term FROM {self._positions} WHERE {_OWN}", own)
         return (found[0][0], found[0][1]) if found else None
 
@@ -155,7 +160,7 @@ class DuckdbTarget:
 
     def _attempt(self, batch: Batch) -> bool:
         changes = table_changes(batch, self._shard, self._shape)
-        own = [self._shard.delivery, self._shard.index]
+        own = self._own
         try:
             with self._transaction():
                 moved = self._run(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from psycopg.types.numeric import Int4, Int8
+from psycopg.types.numeric import Int8
 
 from penstock.config import masked_uri
 from penstock.delivery.api import Batch, Shard
@@ -22,14 +22,14 @@ from penstock.delivery.targets.existing import (
     check_key_is_unique,
     missing_columns,
 )
-from penstock.delivery.targets.positions import apply_once, fenced
+from penstock.delivery.targets.positions import anothers, apply_once, fenced
 from penstock.delivery.targets.postgres_connection import (
     ANSWER_SECONDS,
     Connection,
     connect,
     told,
 )
-from penstock.delivery.targets.postgres_rows import RowWriter
+from penstock.delivery.targets.postgres_rows import RowWriter, own_parameters
 from penstock.delivery.targets.postgres_sql import Statements
 from penstock.delivery.targets.sql import create_positions, listed, qualified, split_table
 from penstock.errors import BadRequest, Refused, SchemaMismatch
@@ -156,16 +156,15 @@ def _fit_table(connection: Connection, sql: Statements) -> None:
 
 def _claim(connection: Connection, sql: Statements, shard: Shard, term: int) -> Lsn:
     """Make the position if it is missing, keep older players out, and answer the position."""
-    own = (shard.delivery, Int4(shard.index))
+    own = own_parameters(shard)
     connection.run(sql.insert_position(), *own, Int8(shard.start), Int8(term))
     claimed = connection.ask(sql.set_term(), *own, Int8(term))
     if not claimed:
-        ((_, stored),) = connection.ask(sql.read_position(), *own)
-        raise fenced(shard, stored, term)
+        stored = connection.ask(sql.read_position(), *own)
+        raise fenced(shard, stored[0][1], term) if stored else anothers(shard)
     return Lsn(claimed[0][0])
 
 
 def _stored(rows: RowWriter) -> tuple[int, int] | None:
-    shard = rows.shard
-    found = rows.connection.ask(rows.sql.read_position(), shard.delivery, Int4(shard.index))
+    found = rows.connection.ask(rows.sql.read_position(), *own_parameters(rows.shard))
     return (found[0][0], found[0][1]) if found else None

@@ -12,8 +12,8 @@ from penstock.delivery.targets.columns import POSITIONS, Database, TableShape
 
 #: The columns of the table of positions: one row for each delivery and shard.
 POSITION_COLUMNS: Final = (
-    "(delivery text NOT NULL, shard integer NOT NULL, position bigint NOT NULL, "
-    "term bigint NOT NULL, PRIMARY KEY (delivery, shard))"
+    "(delivery text NOT NULL, shard integer NOT NULL, id text NOT NULL, "
+    "position bigint NOT NULL, term bigint NOT NULL, PRIMARY KEY (delivery, shard))"
 )
 
 

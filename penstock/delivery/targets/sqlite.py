@@ -25,7 +25,7 @@ from penstock.delivery.targets.existing import (
     check_key_is_unique,
     missing_columns,
 )
-from penstock.delivery.targets.positions import apply_once, fenced
+from penstock.delivery.targets.positions import anothers, apply_once, fenced
 from penstock.delivery.targets.sql import column_definitions, create_positions, listed, quoted
 from penstock.delivery.targets.sqlite_rows import change_rows
 from penstock.errors import BadRow, PenstockError, Refused, SchemaMismatch, Unavailable
@@ -34,7 +34,7 @@ from penstock.plain_text import plain, plain_line
 
 #: How long another process may hold the file.
 BUSY_SECONDS: Final = 10.0
-_OWN: Final = "delivery = ? AND shard = ?"
+_OWN: Final = "delivery = ? AND shard = ? AND id = ?"
 #: Of the last byte of SQLite's codes: what rows are to blame for, the table, or the file.
 _ERRORS: Final[dict[int, type[PenstockError]]] = {
     sqlite3.SQLITE_CONSTRAINT: BadRow,
@@ -103,7 +103,7 @@ class SqliteTarget:
 
     def _attempt(self, batch: Batch) -> bool:
         changes = table_changes(batch, self._shard, self._shape)
-        own = (self._shard.delivery, self._shard.index)
+        own = self._own
         with self._transaction() as connection:
             moved = connection.execute(
                 f"UPDATE {POSITIONS} SET position = ?, term = ? "
@@ -159,23 +159,28 @@ class SqliteTarget:
             unique.append(frozenset(own.get((name or "").lower(), name) for (name,) in names))
         return unique
 
+    @property
+    def _own(self) -> tuple[str, int, str]:
+        return (self._shard.delivery, self._shard.index, self._shard.id)
+
     def _claim(self, term: int) -> Lsn:
         shard = self._shard
-        own = (shard.delivery, shard.index)
+        own = self._own
         self._run(
-            f"INSERT INTO {POSITIONS} (delivery, shard, position, term) VALUES (?, ?, ?, ?) "
+            f"INSERT INTO {POSITIONS} (delivery, shard, id, position, term) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT DO NOTHING",
             (*own, shard.start, term),
         )
         stored = self._stored()
-        assert stored is not None
+        if stored is None:
+            raise anothers(shard)
         if stored[1] > term:
             raise fenced(shard, stored[1], term)
         self._run(f"UPDATE {POSITIONS} SET term = ? WHERE {_OWN}", (term, *own))
         return Lsn(stored[0])
 
     def _stored(self) -> tuple[int, int] | None:
-        own = (self._shard.delivery, self._shard.index)
+        own = self._own
         found: tuple[int, int] | None = self._run(
             f"SELECT position, term FROM {POSITIONS} WHERE {_OWN}", own
         ).fetchone()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -454,6 +457,28 @@ def test_a_removed_delivery_ends_and_may_be_made_otherwise(
         remove_delivery(module_log.client, name)
     with penstock.deliver(source, target, name=name, key="v"):
         pass
+
+
+def test_one_of_the_same_name_does_not_take_positions_of_a_removed_one(
+    module_log: penstock.Log, source: Stream, name: str, tmp_path: Path
+) -> None:
+    """They say nothing of another stream, and the table has rows of the removed one."""
+    other = module_log.create_stream(f"{name}_other", SCHEMA)
+    append(other, 1)
+    append(source, 7)
+    uri = f"sqlite:///{tmp_path}/table.db"
+    with penstock.deliver(source, uri, key="k", name=name, table="t") as delivery:
+        delivery.processAllAvailable()
+    remove_delivery(module_log.client, name)
+
+    delivery = penstock.deliver(other, uri, key="k", name=name, table="t")
+    with pytest.raises(Refused, match="is of another delivery of this name"):
+        delivery.awaitTermination(30)
+    with closing(sqlite3.connect(tmp_path / "table.db")) as database:
+        database.executescript("DELETE FROM t; DELETE FROM penstock_positions")
+        with penstock.deliver(other, uri, key="k", name=name, table="t") as delivery:
+            delivery.processAllAvailable()
+        assert database.execute("SELECT * FROM t").fetchall() == [(1, "v1")]
 
 
 def test_a_second_player_fences_the_first(source: Stream, name: str) -> None:

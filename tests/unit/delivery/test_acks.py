@@ -63,8 +63,8 @@ def test_the_last_word_tells_the_end_and_its_cause() -> None:
 
 
 DELIVERY = RegisteredDelivery(
-    name="d", stream="s", query=None, version=None, key=[], route=[0] * 64, epoch=0, start=5,
-    table="t", targets=["sqlite:///a"], strict=False, dead_letter=None, created_ms=1,
+    name="d", id="i", stream="s", query=None, version=None, key=[], route=[0] * 64, epoch=0,
+    start=5, table="t", targets=["sqlite:///a"], strict=False, dead_letter=None, created_ms=1,
 )  # fmt: skip
 
 

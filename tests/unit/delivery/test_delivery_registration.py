@@ -12,8 +12,8 @@ from penstock.errors import PlanChanged
 from penstock.protocol.deliveries import RegisteredDelivery
 
 DELIVERY = RegisteredDelivery(
-    name="d", stream="s", query=None, version=None, key=["k"], route=[0] * 64, epoch=0, start=5,
-    table="t", targets=["sqlite:///a"], strict=False, dead_letter=None, created_ms=1,
+    name="d", id="i", stream="s", query=None, version=None, key=["k"], route=[0] * 64, epoch=0,
+    start=5, table="t", targets=["sqlite:///a"], strict=False, dead_letter=None, created_ms=1,
 )  # fmt: skip
 
 
