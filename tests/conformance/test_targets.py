@@ -66,6 +66,27 @@ def test_the_position_of_another_delivery_of_the_name_is_not_taken(database: Dat
     assert table_of(database, KEYED) == expected(KEYED, [ONE, TWO])
 
 
+def test_rows_of_others_are_not_in_the_table_of_what_takes_rows_back(
+    sql_database: Database,
+) -> None:
+    """As if a query was started anew, whose delivery needs another name, with the same table."""
+    first = [replace(KEYED, index=index, count=2, id="first") for index in (0, 1)]
+    later = replace(KEYED, delivery="later", id="later")
+    with opened(sql_database, first[0]) as target:
+        target.apply(batch_of(first[0], 10, 20, added(ONE)))
+
+    with pytest.raises(Refused, match="has rows that are none of this delivery's"):
+        sql_database.target().open(later, 1)
+    assert sql_database.stored(later) is None
+    with opened(sql_database, first[1]) as target:  # rows of its own delivery, in another shard
+        target.apply(batch_of(first[1], 10, 20, added(TWO)))
+    sql_database.run('DELETE FROM "results"')
+    with opened(sql_database, later) as target:
+        target.apply(batch_of(later, 10, 20, added(THREE)))
+    with opened(sql_database, later):
+        assert table_of(sql_database, later) == expected(later, [THREE])
+
+
 def test_a_batch_that_comes_twice_is_applied_once(database: Database) -> None:
     batch = batch_of(ADDED, 10, 20, [ONE, ONE])
     with opened(database, ADDED) as target:

@@ -25,11 +25,12 @@ import pyarrow.types as pt
 from penstock.delivery.api import Batch, Shard
 from penstock.delivery.targets.changes import TableChanges, table_changes, where
 from penstock.delivery.targets.columns import COUNT, POSITIONS, ROW, described, shape_of
-from penstock.delivery.targets.existing import Found, check_is_new, missing_columns
+from penstock.delivery.targets.existing import Found, check_is_empty, check_is_new, missing_columns
 from penstock.delivery.targets.positions import anothers, apply_once, fenced
 from penstock.delivery.targets.sql import (
     column_definitions,
     create_positions,
+    has_foreign_rows,
     listed,
     qualified,
     quoted,
@@ -127,6 +128,11 @@ class DuckdbTarget:
             [self._schema, self._name],
         )
         found = [Found(*column) for column in columns]
+        if self._shard.changing:
+            asked = has_foreign_rows(self._positions, self._table, ("?", "?", "?"))
+            shard = self._shard
+            ((has_rows,),) = self._run(asked, [shard.delivery, shard.id, shard.start])
+            check_is_empty(self._shape, has_rows)
         for column in missing_columns(self._shape, found, "duckdb"):
             kind = column.sql_type("duckdb")
             self._run(f"ALTER TABLE {self._table} ADD COLUMN {quoted(column.name)} {kind}")

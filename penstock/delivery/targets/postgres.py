@@ -18,6 +18,7 @@ from penstock.delivery.targets.changes import table_changes
 from penstock.delivery.targets.columns import POSITIONS, TableShape, shape_of
 from penstock.delivery.targets.existing import (
     Found,
+    check_is_empty,
     check_is_new,
     check_key_is_unique,
     missing_columns,
@@ -31,7 +32,13 @@ from penstock.delivery.targets.postgres_connection import (
 )
 from penstock.delivery.targets.postgres_rows import RowWriter, own_parameters
 from penstock.delivery.targets.postgres_sql import Statements
-from penstock.delivery.targets.sql import create_positions, listed, qualified, split_table
+from penstock.delivery.targets.sql import (
+    create_positions,
+    has_foreign_rows,
+    listed,
+    qualified,
+    split_table,
+)
 from penstock.errors import BadRequest, Refused, SchemaMismatch
 from penstock.ids import Lsn
 from penstock.plain_text import plain
@@ -92,7 +99,7 @@ class PostgresTarget:
                     check_is_new(shape, position, shard.start)
                     connection.run(sql.create_table())
                 else:
-                    _fit_table(connection, sql)
+                    _fit_table(connection, sql, shard)
         self._rows = RowWriter(connection, sql, shard)
         return position
 
@@ -137,7 +144,7 @@ def _exists(connection: Connection, name: str) -> bool:
     return connection.ask("SELECT to_regclass($1) IS NOT NULL", name) == [(True,)]
 
 
-def _fit_table(connection: Connection, sql: Statements) -> None:
+def _fit_table(connection: Connection, sql: Statements, shard: Shard) -> None:
     name, shape = sql.table, sql.shape
     kinds = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass($1)"
     if connection.ask(kinds, name) not in ([("r",)], [("p",)]):
@@ -150,6 +157,10 @@ def _fit_table(connection: Connection, sql: Statements) -> None:
         [frozenset(names) for names, nulls_are_told in unique if nulls_are_told],
         f"ALTER TABLE {name} ADD UNIQUE NULLS NOT DISTINCT ({listed(shape.key)})",
     )
+    if shard.changing:
+        asked = has_foreign_rows(sql.positions, name, ("$1", "$2", "$3"))
+        ((has_rows,),) = connection.ask(asked, shard.delivery, shard.id, Int8(shard.start))
+        check_is_empty(shape, has_rows)
     for column in missing:
         connection.run(sql.add_column(column))
 

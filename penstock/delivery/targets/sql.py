@@ -39,6 +39,15 @@ def create_positions(place: str = quoted(POSITIONS)) -> str:
     return f"CREATE TABLE IF NOT EXISTS {place} {POSITION_COLUMNS}"
 
 
+def has_foreign_rows(positions: str, table: str, marks: tuple[str, str, str]) -> str:
+    """Whether there are rows, and no shard of the delivery was applied any; of name, id, start."""
+    delivery, id, start = marks
+    return (
+        f"SELECT EXISTS (SELECT 1 FROM {table}) AND NOT EXISTS (SELECT 1 FROM {positions} "
+        f"WHERE delivery = {delivery} AND id = {id} AND position <> {start})"
+    )
+
+
 def column_definitions(shape: TableShape, database: Database) -> list[str]:
     """Names, types and NOT NULL, for CREATE TABLE."""
     return [

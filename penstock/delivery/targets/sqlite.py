@@ -21,12 +21,19 @@ from penstock.delivery.targets.changes import table_changes
 from penstock.delivery.targets.columns import POSITIONS, TableShape, shape_of
 from penstock.delivery.targets.existing import (
     Found,
+    check_is_empty,
     check_is_new,
     check_key_is_unique,
     missing_columns,
 )
 from penstock.delivery.targets.positions import anothers, apply_once, fenced
-from penstock.delivery.targets.sql import column_definitions, create_positions, listed, quoted
+from penstock.delivery.targets.sql import (
+    column_definitions,
+    create_positions,
+    has_foreign_rows,
+    listed,
+    quoted,
+)
 from penstock.delivery.targets.sqlite_rows import change_rows
 from penstock.errors import BadRow, PenstockError, Refused, SchemaMismatch, Unavailable
 from penstock.ids import Lsn
@@ -140,6 +147,10 @@ class SqliteTarget:
             self._unique_columns(),
             f"CREATE UNIQUE INDEX … ON {quoted(shape.table)} ({listed(shape.key)})",
         )
+        if self._shard.changing:
+            asked = has_foreign_rows(POSITIONS, quoted(shape.table), ("?", "?", "?"))
+            values = (self._shard.delivery, self._shard.id, self._shard.start)
+            check_is_empty(shape, bool(self._run(asked, values).fetchone()[0]))
         for column in missing:
             kind = column.sql_type("sqlite")
             self._run(f"ALTER TABLE {quoted(shape.table)} ADD COLUMN {quoted(column.name)} {kind}")
