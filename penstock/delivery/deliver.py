@@ -251,6 +251,8 @@ def is_changing(schema: pa.Schema) -> bool:
 
 
 def _find_start(log: Log, stream: Stream, query: RegisteredQuery | None, start: Position) -> Lsn:
+    # Before the rest is looked at: what is trimmed meanwhile is seen there, or by `register`.
+    found = stream.resolve(start)
     if is_changing(stream.schema):
         if start != EARLIEST:
             raise BadRequest(
@@ -261,7 +263,7 @@ def _find_start(log: Log, stream: Stream, query: RegisteredQuery | None, start: 
             check_whole(log, query)
         else:
             _check_beginning(log, stream)
-    return stream.resolve(start)
+    return found
 
 
 def _check_beginning(log: Log, stream: Stream) -> None:

@@ -202,7 +202,7 @@ class DuckdbTarget:
         with self._given(keys) as connection:
             found = connection.execute(
                 f"SELECT given.place, stored.{COUNT} FROM penstock_given AS given "
-                f"JOIN {self._table} AS stored ON {_matches(keys.schema.names)}"
+                f"JOIN {self._table} AS stored ON {self._matches(keys.schema.names)}"
             ).fetchnumpy()
         counts[np.asarray(found["place"])] += np.asarray(found[COUNT])
         if self._shard.strict and (counts < 0).any():
@@ -214,27 +214,36 @@ class DuckdbTarget:
 
     def _check_taken(self, batch: Batch, changes: TableChanges) -> None:
         """Strict: rows that go are there as they are given."""
-        missing = self._first_place(changes.deletes, changes.deletes.schema.names, "NOT EXISTS")
+        missing = self._first_place(changes.deletes, "NOT EXISTS")
         if missing is not None:
             raise not_as_it_was(batch, changes.deletes.select(list(self._shape.key)), missing)
 
     def _check_new(self, batch: Batch, changes: TableChanges) -> None:
         """Strict: no row of these keys is there."""
         keys = changes.upserts.select(list(self._shape.key))
-        there = self._first_place(keys, keys.schema.names, "EXISTS")
+        there = self._first_place(keys, "EXISTS")
         if there is not None:
             raise meets_another(batch, described(keys, there))
 
-    def _first_place(self, rows: pa.RecordBatch, names: Sequence[str], test: str) -> int | None:
+    def _first_place(self, rows: pa.RecordBatch, test: str) -> int | None:
         if not rows.num_rows:
             return None
         with self._given(rows):
             found = self._run(
                 f"SELECT min(given.place) FROM penstock_given AS given WHERE {test} "
-                f"(SELECT 1 FROM {self._table} AS stored WHERE {_matches(names)})"
+                f"(SELECT 1 FROM {self._table} AS stored WHERE {self._matches(rows.schema.names)})"
             )
         place: int | None = found[0][0]
         return place
+
+    def _matches(self, keys: Sequence[str]) -> str:
+        """By bytes: of a user's table that takes texts for equal which differ, too."""
+        texts = {one.name for one in self._shape.columns if one.sql_type("duckdb") == "VARCHAR"}
+        return " AND ".join(
+            f"stored.{quoted(name)}{' COLLATE C' if name in texts else ''} "
+            f"IS NOT DISTINCT FROM given.c{place}"
+            for place, name in enumerate(keys)
+        )
 
     def _delete(self, rows: pa.RecordBatch) -> None:
         """The rows with these keys."""
@@ -243,7 +252,7 @@ class DuckdbTarget:
             with self._given(keys):
                 self._run(
                     f"DELETE FROM {self._table} AS stored USING penstock_given AS given "
-                    f"WHERE {_matches(keys.schema.names)}"
+                    f"WHERE {self._matches(keys.schema.names)}"
                 )
 
     def _insert(self, rows: pa.RecordBatch) -> None:
@@ -330,13 +339,6 @@ class DuckdbTarget:
             elif isinstance(error, _REFUSED):
                 kind = Refused
             raise kind(f"duckdb {plain(self._path)}: {plain_line(str(error))}") from None
-
-
-def _matches(names: Sequence[str]) -> str:
-    return " AND ".join(
-        f"stored.{quoted(name)} IS NOT DISTINCT FROM given.c{place}"
-        for place, name in enumerate(names)
-    )
 
 
 def _as_duckdb_has_it(column: pa.Array) -> pa.Array:

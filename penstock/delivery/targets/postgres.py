@@ -47,14 +47,21 @@ from penstock.plain_text import plain
 _NAME_BYTES_MAX: Final = 63
 #: Who makes tables for deliveries takes this lock: of two at once, one would fail.
 _TABLES_LOCK: Final = int.from_bytes(b"penstock")
-#: Names of the columns of an index, and whether they are NOT NULL or nulls are equal.
+#: Names of the columns of an index that tells all texts apart, and whether they are NOT NULL or
+#: nulls are equal.
 _UNIQUE_INDEXES: Final = """
     SELECT array_agg(attname::text), bool_and(indnullsnotdistinct OR attnotnull)
     FROM pg_index JOIN pg_attribute ON attrelid = indrelid
         AND attnum = ANY ((indkey::int2[])[0 : indnkeyatts - 1])
     WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indimmediate
-        AND indpred IS NULL AND indexprs IS NULL
+        AND indpred IS NULL AND indexprs IS NULL AND NOT EXISTS (
+            SELECT FROM pg_collation
+            WHERE oid = ANY (indcollation) AND NOT collisdeterministic)
     GROUP BY indexrelid"""
+_VAGUE_COLUMNS: Final = """
+    SELECT attname::text FROM pg_attribute JOIN pg_collation ON pg_collation.oid = attcollation
+    WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+        AND NOT collisdeterministic"""
 _COLUMNS: Final = """
     SELECT attname::text, format_type(atttypid, atttypmod),
         attnotnull AND NOT atthasdef AND attidentity = ''
@@ -151,6 +158,13 @@ def _fit_table(connection: Connection, sql: Statements, shard: Shard) -> None:
         raise SchemaMismatch(f"{plain(shape.table)} is no table: deliver to another one")
     found = [Found(*column) for column in connection.ask(_COLUMNS, name)]
     missing = missing_columns(shape, found, "postgresql")
+    vague = {column for (column,) in connection.ask(_VAGUE_COLUMNS, name)}
+    if vague & set(shape.key):
+        raise SchemaMismatch(
+            f"table {plain(shape.table)} has a collation that takes different texts for equal, in "
+            f"{plain(', '.join(sorted(vague & set(shape.key))))} of the key: ALTER TABLE {name} "
+            'ALTER COLUMN … TYPE text COLLATE "C"'
+        )
     unique = connection.ask(_UNIQUE_INDEXES, name)
     check_key_is_unique(
         shape,

@@ -156,18 +156,25 @@ class SqliteTarget:
             self._run(f"ALTER TABLE {quoted(shape.table)} ADD COLUMN {quoted(column.name)} {kind}")
 
     def _unique_columns(self) -> list[frozenset[str]]:
-        """Of each unique index; a primary key that is the number of the row has none."""
+        """Of each unique index that tells all texts apart, and the number of the row."""
         own = {name.lower(): name for name in self._shape.names}
         table = (self._shape.table,)
-        primary = self._run("SELECT name FROM pragma_table_info(?) WHERE pk > 0", table).fetchall()
-        unique = [frozenset(own.get(name.lower(), name) for (name,) in primary)]
+        unique = []
         indexes = self._run(
-            'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', table
+            'SELECT name, origin FROM pragma_index_list(?) WHERE "unique" AND NOT partial', table
         ).fetchall()
-        for index in indexes:
-            names = self._run("SELECT name FROM pragma_index_info(?)", index).fetchall()
-            # The name of an expression is null.
-            unique.append(frozenset(own.get((name or "").lower(), name) for (name,) in names))
+        if all(origin != "pk" for _, origin in indexes):
+            # A primary key that is the number of the row has no index.
+            primary = self._run("SELECT name FROM pragma_table_info(?) WHERE pk > 0", table)
+            unique.append(frozenset(own.get(name.lower(), name) for (name,) in primary))
+        for index, _ in indexes:
+            columns = self._run(
+                "SELECT name, upper(coll) FROM pragma_index_xinfo(?) WHERE key", (index,)
+            ).fetchall()
+            if all(collation == "BINARY" for _, collation in columns):
+                # The name of an expression is null.
+                names = (name or "" for name, _ in columns)
+                unique.append(frozenset(own.get(name.lower(), name) for name in names))
         return unique
 
     @property

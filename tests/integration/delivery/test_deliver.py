@@ -18,9 +18,11 @@ import penstock
 from penstock.delivery.registration import list_deliveries, remove_delivery
 from penstock.delivery.target_queue import QUIET_LSNS
 from penstock.errors import BadRequest, BadRow, PlanChanged, Refused, Unavailable
+from penstock.ids import Lsn
 from penstock.log.records import NewEntry
 from penstock.protocol.deliveries import Delivered, RegisteredDelivery
 from penstock.state.keys import hash_columns, virtual_nodes
+from penstock.stream.positions import Position
 from penstock.stream.stream import Stream
 
 SCHEMA = "k long, v string"
@@ -439,6 +441,22 @@ def test_a_stream_that_takes_rows_back_is_delivered_from_its_beginning(
     own_log.trim("latest")
     with pytest.raises(penstock.Trimmed, match="takes rows back"):
         penstock.deliver(stream, MemoryTarget(), name="another")
+
+
+def test_a_trim_while_the_start_is_looked_for_does_not_cut_what_takes_rows_back(
+    own_log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = own_log.create_stream("changing", f"{SCHEMA}, _weight long NOT NULL")
+    stream.append({"k": 1, "v": "a", "_weight": 1})
+    resolve = Stream.resolve
+
+    def trim_and_resolve(stream: Stream, position: Position) -> Lsn:
+        own_log.trim("latest")
+        return resolve(stream, position)
+
+    monkeypatch.setattr(Stream, "resolve", trim_and_resolve)
+    with pytest.raises(penstock.Trimmed, match="takes rows back"):
+        penstock.deliver(stream, MemoryTarget(), key="k")
 
 
 def test_a_removed_delivery_ends_and_may_be_made_otherwise(
