@@ -80,7 +80,7 @@ class DeliveryWorld(SeededWorld[Fault]):
             for shard in range(swarm.shards)
         ]
         self.delivery = RegisteredDelivery(
-            name=DELIVERY, stream=STREAM, query=TASK.query if swarm.of_query else None,
+            name=DELIVERY, id="life", stream=STREAM, query=TASK.query if swarm.of_query else None,
             version=TASK.version if swarm.of_query else None, key=["key"],
             route=list(first_route(swarm.shards).shards), epoch=0, start=0, table=DELIVERY,
             targets=[f"table {shard}" for shard in range(swarm.shards)], strict=False,
