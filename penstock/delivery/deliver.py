@@ -116,8 +116,8 @@ def deliver(
 
     Raises:
         BadRequest: The key, name or start cannot be used.
-        PlanChanged: A delivery of this name exists with another source, key, table or number of
-            targets.
+        PlanChanged: A delivery of this name exists with another source, key, table, number of
+            targets, or with these targets in another order.
         Trimmed: The first rows of a result that takes rows back are gone.
         Refused: There is no such target, or its driver is not installed.
     """

@@ -19,12 +19,18 @@ DELIVERY = RegisteredDelivery(
 
 def test_addresses_and_what_becomes_of_bad_rows_may_change() -> None:
     wanted = replace(
-        DELIVERY, targets=["sqlite:///b"], strict=True, dead_letter="dead", start=77, created_ms=9
+        DELIVERY,
+        targets=["sqlite:///b"],
+        strict=True,
+        dead_letter="dead",
+        start=77,
+        created_ms=9,
+        id="another",
     )
 
     chosen = continue_with(DELIVERY, wanted)
 
-    assert chosen == replace(wanted, start=5, created_ms=1)
+    assert chosen == replace(wanted, start=5, created_ms=1, id=DELIVERY.id)
 
 
 @pytest.mark.parametrize(
@@ -40,3 +46,14 @@ def test_addresses_and_what_becomes_of_bad_rows_may_change() -> None:
 def test_what_targets_hold_rows_by_may_not(change: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanChanged, match=words):
         continue_with(DELIVERY, replace(DELIVERY, **change))
+
+
+@pytest.mark.parametrize("targets", [["b", "a", "c"], ["a", "c", "d"], ["b", "d", "e"]])
+def test_a_target_does_not_become_another_shard(targets: list[str]) -> None:
+    """Its table holds rows of the first: it would have those of both, and another one, too."""
+    three = replace(DELIVERY, targets=["a", "b", "c"])
+
+    with pytest.raises(PlanChanged, match=r"target [01] was [ab], is [bc], which was target [12]"):
+        continue_with(three, replace(three, targets=targets))
+    for others in (["a", "x", "c"], ["x", "y", "z"]):
+        assert continue_with(three, replace(three, targets=others)).targets == others
