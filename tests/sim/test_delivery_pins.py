@@ -13,9 +13,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from simulation.delivery.players import SimPlayer
-from simulation.delivery.search import Search
-from simulation.delivery.small_player import NARROW_LOG
-from simulation.delivery.small_world import Scope
 from simulation.delivery.swarm import Fault, Swarm
 from simulation.delivery.tables import Table
 from simulation.delivery.world import DeliveryWorld
@@ -95,7 +92,7 @@ def test_r27_a_target_stops_a_player_with_an_older_term() -> None:
 
 def test_r28_an_ack_of_the_connection_before_does_not_lower_what_is_known() -> None:
     """There, an ack of the old stream that is handled after the reconnect lowers last_ack, and what
-    the target has is sent once more."""
+    the target has is sent once more. All orders of what is late: test_delivery_search.py."""
     core = PlayerCore(1, term=1, limits=Limits())
     core.handle(Started(), 0.0)
     core.handle(Opened(0, 1, Lsn(0), Lsn(9)), 0.0)
@@ -107,13 +104,6 @@ def test_r28_an_ack_of_the_connection_before_does_not_lower_what_is_known() -> N
 
     assert core.handle(Ack(0, 1, Lsn(2)), 1.0) == []
     assert core.positions == [5]
-
-
-def test_r28_whatever_comes_late_in_every_order() -> None:
-    found = Search(Scope(log=NARROW_LOG, queue_bytes_max=3)).run()
-
-    assert not found.problem
-    assert found.is_complete
 
 
 # ---- R29: LogPlayer alg. 1, fetchingCompleted

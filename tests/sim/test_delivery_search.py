@@ -62,8 +62,11 @@ def test_without_terms_the_comparison_alone_is_enough(capsys: pytest.CaptureFixt
     assert found.states > 10_000
 
 
-def test_two_batches_in_flight_may_come_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
-    search(replace(NARROW, window=2), capsys)
+@pytest.mark.parametrize("window", [1, 2])
+def test_batches_in_flight_may_come_in_any_order(
+    window: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search(replace(NARROW, window=window), capsys)
 
 
 def test_whatever_befalls_a_player_or_its_targets_all_get_to_the_end(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import cluster_mutants
+import delivery_mutants
 import log_mutants
 import pytest
 import test_commit_protocols_mutants as rivals
@@ -20,6 +21,7 @@ Apply = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: list[tuple[str, Apply]] = [
     *((f"log: {mutant.name}", mutant.apply) for mutant in log_mutants.MUTANTS),
     *((f"cluster: {mutant.name}", mutant.apply) for mutant in cluster_mutants.MUTANTS),
+    *((f"deliveries: {mutant.name}", mutant.apply) for mutant in delivery_mutants.MUTANTS),
     *((f"markers: {mutant.name}", mutant.apply) for mutant in markers.MUTANTS),
     *((f"sources: {mutant.name}", mutant.apply) for mutant in sources.MUTANTS),
     *((f"joined: {mutant.name}", mutant.apply) for mutant in joined.MUTANTS),

@@ -128,6 +128,8 @@ class Automaton:
         core = _clone(self._cores[player])
         if told[0] == "tick":
             sent_at = _only(core, told[1])
+            if core.due is None or core.due > _LATER:
+                return Outcome(player, ())
             effects = core.handle(Ticked(), _LATER)
             assert core.due is None or core.due > _LATER, f"{told} leaves undone what is due"
             _give_back(core, sent_at)

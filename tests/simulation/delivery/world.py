@@ -318,14 +318,21 @@ class DeliveryWorld(SeededWorld[Fault]):
                 raise facts.error
 
     def stop(self) -> None:
-        """The player is told to stop, and says its last word."""
-        player = self.running_player()
-        assert player.player is not None
-        player.process.call_soon(player.player.stop, 5.0)
-        self.run_until(lambda: player.is_over, LIVENESS_SECONDS_MAX)
+        """Players are told to stop, and the last of them says the last word: one that slept may
+        claim the delivery only now."""
+        while running := [one for one in self.players if one.is_running]:
+            self._stop(running[0])
         self.run_for(0.1)
-        if player.error is not None:
-            raise player.error
+        terms = {one.player.term: one.error for one in self.players if one.player is not None}
+        error = terms[max(terms)]
+        if error is not None:
+            raise error
+
+    def _stop(self, player: SimPlayer) -> None:
+        self.run_until(lambda: player.player is not None or player.is_over, LIVENESS_SECONDS_MAX)
+        if player.player is not None:
+            player.process.call_soon(player.player.stop, 5.0)
+        self.run_until(lambda: player.is_over, LIVENESS_SECONDS_MAX)
 
     # -- laws over the whole log
 
@@ -366,7 +373,7 @@ class DeliveryWorld(SeededWorld[Fault]):
         self.counts["dead letter"] += len(found)
         bad = sorted(row for _, row in self.oracle.bad)
         if sorted({*found, *self._excused} & {*bad}) != bad or len({*found}) < len(found):
-            raise Violation("R22", f"dead letters are {sorted(found)}, not {bad}")
+            raise Violation("I22", f"dead letters are {sorted(found)}, not {bad}")
 
     # -- faults
 
