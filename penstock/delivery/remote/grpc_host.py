@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.delivery.api import Shard
 from penstock.delivery.host import Tell
-from penstock.delivery.messages import Ack, Apply, At, Bye, Failure, FromTarget, Hello, ToTarget
+from penstock.delivery.messages import Ack, Apply, At, Bye, Failure, Hello, ToTarget
 from penstock.delivery.remote.address import HostAddress
 from penstock.delivery.remote.grpc_messages import (
     MESSAGE_BYTES_MAX,
@@ -86,12 +86,12 @@ class GrpcHost:
         self._schema = schema
         self._calls: dict[int, _Call] = {}
         self._channel: Any = None
-        self._tell: Tell
+        self.tell: Tell
 
     # ---- host.TargetHost
 
     def start(self, tell: Tell) -> None:
-        self._tell = tell
+        self.tell = tell
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
         place = f"{host}:{self.address.port}"
         if self._authority is None:
@@ -122,11 +122,6 @@ class GrpcHost:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
-
-    def hear(self, call: _Call, message: FromTarget) -> None:
-        """A word of a call that has not ended."""
-        if self._calls.get(message.shard) is call:
-            self._tell(message)
 
 
 class _Call:
@@ -220,9 +215,9 @@ class _Call:
         place = self.shard, self.connection
         match message.WhichOneof("message"):
             case "at":
-                self._host.hear(self, At(*place, Lsn(message.at.position)))
+                self._host.tell(At(*place, Lsn(message.at.position)))
             case "ack":
-                self._host.hear(self, Ack(*place, Lsn(message.ack.position)))
+                self._host.tell(Ack(*place, Lsn(message.ack.position)))
             case "refused":
                 raise error_of(message.refused)
             case name:
@@ -238,4 +233,4 @@ class _Call:
         return Unavailable(f"the host of targets at {self._host.address}: {words}")
 
     def _fail(self, error: PenstockError) -> None:
-        self._host.hear(self, Failure(self.shard, self.connection, error))
+        self._host.tell(Failure(self.shard, self.connection, error))

@@ -244,6 +244,30 @@ async def test_a_flood_for_a_target_that_hangs_is_held_back(
     await until(lambda: server.held_bytes == 0)
 
 
+async def test_batches_of_an_opening_that_lost_its_seat_change_nothing(framed: Played) -> None:
+    """Late ones of an earlier opening, and those of a player that was replaced: a zombie's."""
+    link, heard = await connect(framed)
+    target = framed.targets[0]
+    post(link, opening(connection=1))
+    post(link, opening(connection=2))
+    post(link, parts(t.Part(0, 1, 0, 1, SIZE, True)), GOOD)
+    post(link, Ping())
+    await until(lambda: Pong() in heard and len(heard) == 4)
+    assert [type(one) for one in heard if one != Pong()] == [t.TargetAt, t.TargetFailed, t.TargetAt]
+    newer, heard_newer = await connect(framed)
+    post(newer, opening(term=2))
+    await until(lambda: heard_newer)
+    post(link, parts(t.Part(0, 2, 0, 1, SIZE, True)), GOOD)
+    post(newer, parts(t.Part(0, 1, 0, 5, 0, True)))
+    await until(lambda: len(heard_newer) == 2)
+
+    assert (target.rows, target.position) == ([], 5)
+    assert [batch.term for batch in target.transactions] == [2]
+    assert isinstance(heard[-1], t.TargetFailed)
+    link.close()
+    newer.close()
+
+
 async def test_before_the_token_nothing_is_done(framed: Played) -> None:
     address = framed.server.address
     large = encode_frame(t.OpenTarget.KIND, 1, b"x", PREAUTH_FRAME_BYTES_MAX + 1)

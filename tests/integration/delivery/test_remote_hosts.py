@@ -155,6 +155,27 @@ async def test_what_is_said_on_an_earlier_connection_changes_nothing(
     assert player.of_shard(0, 1) == player.told[:1]
 
 
+async def test_a_late_batch_for_a_target_that_is_not_open_hurts_no_other(
+    protocol: str, tmp_path: Path
+) -> None:
+    targets = [MemoryTarget(), MemoryTarget()]
+    async with (
+        serving(protocol, targets, tmp_path) as server,
+        TcpProxy(lambda: server.address) as proxy,
+        RemotePlayer(protocol, proxy.address, tmp_path, shards=2) as player,
+    ):
+        await player.open(0, 1)
+        late = player.batch(0, 0, 1, rows(0))
+        proxy.cut_all()
+        await player.failure(0)
+        await player.failure(1)
+        assert await player.open(1) == [0]
+        player.host.send([late, player.batch(1, 0, 1, rows(1))])
+        await until(lambda: player.acks(1) == [1])
+
+    assert keys_of(targets[0]) == []
+
+
 async def test_a_newer_player_fences_the_older_at_once(protocol: str, tmp_path: Path) -> None:
     target = MemoryTarget()
     async with (
