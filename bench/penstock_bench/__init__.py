@@ -19,6 +19,9 @@ connector.py     format("penstock") beside Spark's own sources and sinks: phases
 connector_queries.py  its queries, and what of their progress counts
 cluster.py       the replicated log beside one machine's: a slow node, tails, many logs, failover
 cluster_load.py  its clients and readers, and what nodes count
+deliver.py       delivery to many targets: its parts
+deliver_hosts.py   targets in other processes: from dispatch to receipt
+deliver_load.py    targets that note when batches come, and who sends them
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

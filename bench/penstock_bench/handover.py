@@ -1,4 +1,4 @@
-"""`penstock bench handover`: how long a task with a large state pauses when it moves, or is lost.
+"""`penstock bench handover`: how long a large state pauses when it moves, is lost, or is rescaled.
 
 One query, counts and the newest time per key, over so many keys; 10,000 events a second while it
 runs; two workers. Measured at the reader of its result, for the task with the state: the longest
@@ -9,6 +9,10 @@ same log and keys:
     standby   replicas=1: the other worker keeps a copy and goes on with it
     store     no replicas: the other worker fetches checkpoint and changes
     restart   the query is stopped and started again, as engines without handover rescale
+
+Then it is rescaled from two workers to four, and back, the same two ways: at copies that are made
+for it, and from the store, as it was before there were any. How old events are when their results
+are there counts, from when it is asked for until successors have run for a while.
 
 Law: the clock is the reader's; a gap counts from the last result before to the first one after,
 whatever happened in between.
@@ -40,6 +44,7 @@ from penstock.log.embedded import directory_endpoint
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.names import control_tag, parse_task
 from penstock.runtime.control import Move, encode_message
+from penstock.runtime.outputs import RESULT_WEIGHT
 from penstock.stream.batches import decode_batch, encode_batch
 from penstock.stream.lanes import LANES_DEFAULT, Lanes
 from penstock.stream.registration import stream_tag
@@ -57,6 +62,9 @@ _FILL_ROWS: Final = 2_000
 _SETTLE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 120.0
 _RESULT: Final = "counts"
+#: Workers of the query.
+_FEWEST: Final = 2
+_MOST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,13 @@ class HandoverBenchSizes:
     keys: tuple[int, ...] = (100_000, 1_000_000, 5_000_000)
     rounds: int = 5
     rate: int = 10_000
+    #: The rounds of 2 → 4 → 2 workers.
+    rescales: int = 2
+    ways: tuple[Way, ...] = WAYS
 
 
 FULL: Final = HandoverBenchSizes()
-QUICK: Final = HandoverBenchSizes(keys=(20_000,), rounds=1, rate=2_000)
+QUICK: Final = HandoverBenchSizes(keys=(20_000,), rounds=1, rate=2_000, rescales=1)
 
 
 @dataclass(slots=True)
@@ -78,6 +89,10 @@ class WayFigures:
 
     move_ms: list[float] = field(default_factory=list)
     kill_ms: list[float] = field(default_factory=list)
+    #: By rescaling, to four and to two by turns: the longest gap between any two results, and the
+    #: oldest that an event was when its result was there.
+    rescale_gap_ms: list[float] = field(default_factory=list)
+    rescale_late_ms: list[float] = field(default_factory=list)
 
 
 Figures = dict[int, dict[str, WayFigures]]
@@ -99,7 +114,7 @@ def _measure_keys(
 ) -> None:
     with connect(place / "log") as log:
         log.create_stream("events", EVENTS)
-        driver = start_driver(place / "log", "handover", {"spark.master": "local[3]"})
+        driver = start_driver(place / "log", "handover", {"spark.master": f"local[{_MOST + 1}]"})
         load = Child("the load", _serve_load, place / "log", keys, plan.rate)
         stage = _Stage(log, driver, load, str(place / "checkpoints"))
         try:
@@ -108,11 +123,18 @@ def _measure_keys(
             load.send(_FILL)
             load.answer(_PATIENCE_SECONDS)
             driver.ask(_flush, _PATIENCE_SECONDS)
-            for way in WAYS:
+            for way in plan.ways:
                 stage.start(way)
-                found[way] = stage.measure(way, plan.rounds)
-                moved, killed = found[way].move_ms, found[way].kill_ms
+                found[way] = figures = stage.measure(way, plan.rounds)
+                moved, killed = figures.move_ms, figures.kill_ms
                 say(f"{keys:,} keys, {way}: moved {_shown(moved)} ms, killed {_shown(killed)} ms")
+            for way in (one for one in plan.ways if one != "restart"):
+                stage.rescale(way, plan.rescales, found[way])
+                gaps, late = found[way].rescale_gap_ms, found[way].rescale_late_ms
+                say(
+                    f"{keys:,} keys, {way}: rescaled with gaps of {_shown(gaps)} ms, and events "
+                    f"at most {_shown(late)} ms late"
+                )
         finally:
             stage.close()
             load.close()
@@ -128,6 +150,10 @@ def _judge(report: Report, found: Figures, say: Say) -> None:
         str(keys): {way: asdict(figures) for way, figures in ways.items()}
         for keys, ways in found.items()
     }
+    for keys, ways in found.items():
+        if late := ways["standby"].rescale_late_ms:
+            report.judge(Check(f"rescale_late_{keys}_keys", max(late), 250, "at most", "ms"), say)
+    found = {keys: ways for keys, ways in found.items() if ways["standby"].move_ms}
     medians = {
         keys: {way: statistics.median(one.move_ms) for way, one in ways.items()}
         for keys, ways in found.items()
@@ -142,10 +168,10 @@ def _judge(report: Report, found: Figures, say: Say) -> None:
         spread = max(moves) / min(moves)
         report.judge(Check("move_gap_largest_over_smallest", spread, 1.5, "at most", "x"), say)
     for keys, bar in ((1_000_000, 10.0), (5_000_000, 30.0)):
-        if keys in medians:
+        if "store" in medians.get(keys, {}):
             times = medians[keys]["store"] / medians[keys]["standby"]
             report.judge(Check(f"move_below_store_{keys}_keys", times, bar, "at least", "x"), say)
-    if 5_000_000 in found:
+    if len(found.get(5_000_000, {})) == len(WAYS):
         killed = {w: statistics.median(one.kill_ms) for w, one in found[5_000_000].items()}
         for way, bar in (("store", 4.0), ("restart", 8.0)):
             times = killed[way] / killed["standby"]
@@ -197,17 +223,37 @@ class _Stage:
             self._load.answer(_PATIENCE_SECONDS)
         return figures
 
-    def _settle(self, way: Way) -> None:
+    def rescale(self, way: Way, rounds: int, figures: WayFigures) -> None:
+        """From two workers to four and back; without replicas: copies are made for it, or not."""
+        self.start("store")
+        self._driver.ask(_make_ready if way == "standby" else _begin_from_store)
+        self._load.send(_GO)
+        try:
+            self._settle("store")
+            for workers in [_MOST, _FEWEST] * rounds:
+                began = now_us()
+                self._driver.ask(partial(_rescale, workers=workers))
+                self._settle("store", workers)
+                gap, late = self._arrivals.worst_ms(began, now_us())
+                figures.rescale_gap_ms.append(gap)
+                figures.rescale_late_ms.append(late)
+        finally:
+            self._load.send(_HALT)
+            self._load.answer(_PATIENCE_SECONDS)
+
+    def _settle(self, way: Way, workers: int = _FEWEST) -> None:
         self._fresh_from = self._driver.ask(_progress).get("batchId", 0) + 2
-        _until(lambda: self._is_settled(way), "two workers run, and copies are ready")
+        _until(lambda: self._is_settled(way, workers), "all workers run, and copies are ready")
         time.sleep(_SETTLE_SECONDS)
 
-    def _is_settled(self, way: Way) -> bool:
+    def _is_settled(self, way: Way, workers: int) -> bool:
         progress = self._driver.ask(_progress)
-        if progress.get("batchId", -1) < self._fresh_from:
+        if progress.get("batchId", -1) < self._fresh_from or "rescaling" in progress:
             return False
         tasks = list(progress.get("tasks", {}).values())
-        if len(progress.get("members", {})) < 2 or not all(t.get("is_running") for t in tasks):
+        if len(progress.get("members", {})) != workers:
+            return False
+        if not all(task.get("is_running") for task in tasks):
             return False
         standbys = [task.get("standbys", {}).values() for task in tasks]
         return way != "standby" or all(any(s.get("is_ready") for s in of) for of in standbys)
@@ -303,6 +349,18 @@ class Arrivals:
         times = [at for at, who, _ in self._seen if who == producer and first_us <= at <= last_us]
         return float(np.diff(np.array(times)).max()) / 1000
 
+    def worst_ms(self, first_us: int, last_us: int) -> tuple[float, float]:
+        """The longest gap between two results, and the oldest that an event was in any of them."""
+        seen = [(at, payload) for at, _, payload in self._seen if first_us <= at <= last_us]
+        gap = np.diff(np.array([at for at, _ in seen])).max()
+        late = 0
+        for at, payload in seen:
+            rows = decode_batch(payload, self._schema)
+            rows = rows.filter(pc.greater(rows[RESULT_WEIGHT], 0))  # not those that are taken back
+            if rows.num_rows:
+                late = max(late, at - pc.min(rows["newest"]).cast(pa.int64()).as_py())
+        return float(gap) / 1000, late / 1000
+
     def first_after(self, producer: str, made_us: int) -> int | None:
         """When the first entry came that holds an event of this time or a later one."""
         for at, who, payload in [*self._seen]:
@@ -325,13 +383,31 @@ def _start(session: Session, *, replicas: int, checkpoints: str) -> None:
     events = session.log.stream("events").df(session.spark)
     counts = events.groupBy("key").agg(F.count("*").alias("n"), F.max("ts").alias("newest"))
     session.query = penstock.start(
-        counts, to=_RESULT, name=_RESULT, mode="update", workers=2, log=session.log,
+        counts, to=_RESULT, name=_RESULT, mode="update", workers=_FEWEST, log=session.log,
         replicas=replicas, checkpoints=checkpoints, checkpoint_interval=5.0,
     )  # fmt: skip
 
 
 def _stop(session: Session) -> None:
     session.stop()
+
+
+def _rescale(session: Session, *, workers: int) -> None:
+    session.query.rescale(workers)
+
+
+def _make_ready(session: Session) -> None:
+    """As it is."""
+
+
+def _begin_from_store(session: Session) -> None:
+    """From here on nobody makes copies for successors."""
+    from penstock.runtime.coordinator import Coordinator
+
+    async def prepare_nothing(self: Coordinator, workers: int) -> tuple[int, int]:
+        return 0, 0
+
+    Coordinator._prepare = prepare_nothing  # type: ignore[method-assign]
 
 
 def _flush(session: Session) -> None:

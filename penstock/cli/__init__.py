@@ -18,6 +18,7 @@ cluster_node.py, cluster_proxy.py  one process of a cluster
 cluster_process.py  what both of them share
 cluster_decommission.py  cluster decommission: empty a storage node
 cluster_verify.py  cluster verify: every copy of every block
+target_host.py   target serve: targets in a process of their own
 stream_target.py the same, with its streams
 stream.py        stream list, create, describe, append, read, tail
 stream_lag.py    stream lag

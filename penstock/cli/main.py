@@ -21,7 +21,7 @@ from penstock.cli.output import EXIT_INTERRUPTED, echo, error_text, exit_code
 from penstock.errors import Defect, PenstockError
 from penstock.plain_text import plain
 
-#: Each is in the module of its name.
+#: Each is in the module of its name, unless another one is named below.
 COMMANDS = {
     "cluster": "A replicated log: storage nodes, proxies, and how they are.",
     "deliver": "Keep a table equal to a stream, or to a query's result, until Ctrl-C.",
@@ -32,7 +32,10 @@ COMMANDS = {
     "plan": "Look at queries before they run.",
     "query": "Queries on the log: how they stand, stop them, forget them.",
     "stream": "Streams of typed rows: create, append, read, follow.",
+    "target": "Targets of deliveries, in processes of their own.",
 }
+#: target.py says which log a command is for.
+_MODULES = {"target": "target_host"}
 #: Commands of the benchmark package, which is not installed with Penstock.
 BENCHMARK_COMMANDS = {
     "bench": "Measure what we claim, beside the raw disk or a peer, in one run.",
@@ -123,7 +126,10 @@ def _abandon_stdout() -> None:
 
 @click.group(
     cls=Root,
-    places={name: Place(f"penstock.cli.{name}", said) for name, said in COMMANDS.items()},
+    places={
+        name: Place(f"penstock.cli.{_MODULES.get(name, name)}", said)
+        for name, said in COMMANDS.items()
+    },
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

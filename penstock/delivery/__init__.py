@@ -19,4 +19,23 @@ player_thread.py  the thread on which a player runs
 registration.py   a delivery in the log's registry: made, found again, changed, removed
 deliver.py        penstock.deliver, and the delivery as a user holds it
 targets/          databases that rows are delivered to
+remote/           targets in other processes
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.delivery.remote.serve import serve_targets
+
+__all__ = ["serve_targets"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is asked for: servers are not what most who deliver need."""
+    if name == "serve_targets":
+        from penstock.delivery.remote.serve import serve_targets
+
+        return serve_targets
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

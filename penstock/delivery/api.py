@@ -46,6 +46,8 @@ class Shard:
     table: str
     #: Whether a key that has two rows, or a row that is taken back and not there, is an error.
     strict: bool = False
+    #: Which delivery of that name it is: one that was removed, or is of another log, had another.
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

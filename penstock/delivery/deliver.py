@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import importlib
 import logging
 import re
 import time
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -24,10 +24,12 @@ import pyarrow as pa
 
 from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
-from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player_thread import PlayerThread
 from penstock.delivery.registration import register
+from penstock.delivery.remote.address import TargetAddress, is_remote, parse_target
+from penstock.delivery.remote.hosts import Hosts
 from penstock.delivery.routing import WEIGHT, first_route
+from penstock.delivery.targets import open_target
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
 from penstock.protocol.deliveries import RegisteredDelivery
@@ -100,7 +102,8 @@ def deliver(
         source: A stream, or a running query: then only rows of this query count.
         to: The target, like "postgresql://user@host/database" or "sqlite:///path.db"; several
             for a table in shards, each of which gets the rows of its keys. Or objects with the
-            methods of `penstock.delivery.api.Target`.
+            methods of `penstock.delivery.api.Target`; in another process,
+            "target://host:7075/0" or "grpc://host:7076/0" (`penstock target serve`).
         key: Columns by which rows replace each other. By default the grouping columns of a query,
             and none for a stream: all rows are kept. `[]`: none.
         name: Under which it goes on when it is started again; by default made of source and target.
@@ -113,12 +116,13 @@ def deliver(
 
     Raises:
         BadRequest: The key, name or start cannot be used.
-        PlanChanged: A delivery of this name exists with another source, key, table or number of
-            targets.
+        PlanChanged: A delivery of this name exists with another source, key, table, number of
+            targets, or with these targets in another order.
         Trimmed: The first rows of a result that takes rows back are gone.
         Refused: There is no such target, or its driver is not installed.
     """
     targets = _targets(to)
+    hosts = Hosts([one.target for one in targets])
     if not isinstance(source, Stream) and not hasattr(type(source), "stream"):
         raise BadRequest(f"{source!r} is neither a stream nor a query: use log.stream(name)")
     stream = source if isinstance(source, Stream) else source.stream
@@ -137,8 +141,8 @@ def deliver(
             log.create_stream(dead_letter, DEAD_LETTER_DDL)
         chosen = register(log.client, wanted, lambda: _find_start(log, stream, query, start))
         address = LogAddress(log.target, log.token_file, log.tls_ca)
-        host = LocalHost([one.target for one in targets], _shards(chosen, stream), stream.schema)
-        thread = PlayerThread(address, chosen, [host] * len(targets))
+        player_hosts = hosts.make(_shards(chosen, stream), stream.schema)
+        thread = PlayerThread(address, chosen, player_hosts)
     except BaseException:
         log.close()
         raise
@@ -147,7 +151,7 @@ def deliver(
 
 @dataclass(frozen=True, slots=True)
 class _NamedTarget:
-    target: Target
+    target: Target | TargetAddress
     #: For people, and for the default name of a delivery.
     uri: str
 
@@ -160,10 +164,11 @@ def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
 
 
 def _target(given: object) -> _NamedTarget:
+    if isinstance(given, str) and is_remote(given):
+        address = parse_target(given)
+        return _NamedTarget(address, str(address))
     if isinstance(given, str):
-        # By its name: it brings the driver of the database, and nobody else needs that.
-        targets = importlib.import_module("penstock.delivery.targets")
-        return _NamedTarget(targets.open_target(given), masked_uri(given))
+        return _NamedTarget(open_target(given), masked_uri(given))
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
@@ -191,6 +196,7 @@ def _wanted(
         raise BadRequest("table='': give the table a name")
     return RegisteredDelivery(
         name=chosen,
+        id=uuid.uuid4().hex,
         stream=stream.name,
         query=None if query is None else query.name,
         version=None if query is None else query.version,
@@ -245,6 +251,8 @@ def is_changing(schema: pa.Schema) -> bool:
 
 
 def _find_start(log: Log, stream: Stream, query: RegisteredQuery | None, start: Position) -> Lsn:
+    # Before the rest is looked at: what is trimmed meanwhile is seen there, or by `register`.
+    found = stream.resolve(start)
     if is_changing(stream.schema):
         if start != EARLIEST:
             raise BadRequest(
@@ -255,7 +263,7 @@ def _find_start(log: Log, stream: Stream, query: RegisteredQuery | None, start: 
             check_whole(log, query)
         else:
             _check_beginning(log, stream)
-    return stream.resolve(start)
+    return found
 
 
 def _check_beginning(log: Log, stream: Stream) -> None:
@@ -285,6 +293,7 @@ def _shards(delivery: RegisteredDelivery, stream: Stream) -> list[Shard]:
             key=tuple(delivery.key),
             table=delivery.table,
             strict=delivery.strict,
+            id=delivery.id,
         )
         for index in range(delivery.shards)
     ]

@@ -163,6 +163,7 @@ class Player:
                 await self._ending.wait()
                 if self.error is None:
                     await self._drain()
+                self._is_over = True
                 for task in list(self._tasks):
                     task.cancel()
         except* PenstockError as group:
@@ -229,7 +230,15 @@ class Player:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._is_over = True  # the group ends: it takes no more tasks
+        if isinstance(error, PenstockError):
+            self.error = self.error or error
 
     # ---- the core
 
@@ -255,6 +264,8 @@ class Player:
 
     def _tell(self, event: Event) -> None:
         """Let the core decide, and do what it says."""
+        if self._is_over:
+            return
         effects = self.core.handle(event, self._loop.time())
         messages: dict[TargetHost, list[ToTarget]] = {}
         for effect in effects:
@@ -304,8 +315,7 @@ class Player:
 
     def _tick(self) -> None:
         self._timer = None
-        if not self._is_over:
-            self._tell(Ticked())
+        self._tell(Ticked())
 
     # ---- reading
 

@@ -295,8 +295,11 @@ class PlayerCore:
     @property
     def due(self) -> float | None:
         """When to say `Ticked`, if nothing else happens before."""
-        times = [] if self._begin_at is None or self.tail is not None else [self._begin_at]
+        times = []
         if self._is_started and not self._is_draining:
+            is_open = any(target.link is Link.OPEN for target in self._targets)
+            if self.tail is None and self._begin_at is not None and is_open:
+                times.append(self._begin_at)
             for target in self._targets:
                 if target.link is Link.CLOSED:
                     times.append(target.retry_at)

@@ -2,8 +2,9 @@
 
 Owns what a delivery keeps for its life: stream or query, key, table and the number of its shards.
 Another value of one of them is refused in words, since targets hold rows by the old one. Addresses
-of targets, `strict` and the dead-letter stream may change with every start. Law: of all that
-register a name at the same time, one does; the others find it. Law: no secret is registered.
+of targets may change with every start, if none becomes that of another shard; so may `strict` and
+the dead-letter stream. Law: of all that register a name at the same time, one does; the others find
+it. Law: no secret is registered.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def continue_with(found: RegisteredDelivery, wanted: RegisteredDelivery) -> Regi
         )
         if was != now
     ]
+    differences += _moved_targets(found, wanted)
     if differences:
         raise PlanChanged(
             f"delivery {wanted.name} exists and delivers otherwise: {'; '.join(differences)}. "
@@ -87,6 +89,15 @@ def continue_with(found: RegisteredDelivery, wanted: RegisteredDelivery) -> Regi
     return dataclasses.replace(
         found, targets=wanted.targets, strict=wanted.strict, dead_letter=wanted.dead_letter
     )
+
+
+def _moved_targets(found: RegisteredDelivery, wanted: RegisteredDelivery) -> list[str]:
+    """Each holds the rows of its shard: of another, it would have those of both."""
+    return [
+        f"target {shard} was {was}, is {now}, which was target {found.targets.index(now)}"
+        for shard, (was, now) in enumerate(zip(found.targets, wanted.targets, strict=False))
+        if was != now and now in found.targets
+    ]
 
 
 def _query_text(delivery: RegisteredDelivery) -> str:

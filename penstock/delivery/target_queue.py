@@ -119,10 +119,11 @@ class TargetQueue:
         None: nothing for now. The tail must still come to here, or a read is under way, or there
         is no room for more.
         """
+        if self.state not in (State.READING, State.JOINING) or self.is_reading:
+            return None
         if self.state is State.READING and self.looked == tail:
             self.read_end = None
             self._become(State.NORMAL)
-        if self.state not in (State.READING, State.JOINING) or self.is_reading:
             return None
         if self.looked >= tail or not self.has_room:
             return None

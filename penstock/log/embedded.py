@@ -75,7 +75,7 @@ def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) 
         raise BadConfig(
             f"{host} is not this machine: give tls_ca, the token must not travel openly"
         )
-    token, tls = _token(url, token_file), _client_tls(tls_ca)
+    token, tls = token_of(url, token_file), client_tls(tls_ca)
 
     async def resolve() -> Endpoint:
         return Endpoint(host, port, token, tls)
@@ -88,17 +88,19 @@ def _cluster_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None)
     from penstock.log.meta.open import parse_cluster_address
 
     address = parse_cluster_address(url)
-    return cluster_route(address, token=_token(url, token_file), tls=_client_tls(tls_ca))
+    return cluster_route(address, token=token_of(url, token_file), tls=client_tls(tls_ca))
 
 
-def _token(url: str, token_file: Path | None) -> str:
+def token_of(url: str, token_file: Path | None) -> str:
+    """Out of this file, or the one that the environment names."""
     named = token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
     if named is None:
         raise BadConfig(f"give the token file of {url} as token_file or in PENSTOCK_TOKEN_FILE")
     return read_token(Path(named))
 
 
-def _client_tls(tls_ca: Path | None) -> ssl.SSLContext | None:
+def client_tls(tls_ca: Path | None) -> ssl.SSLContext | None:
+    """How a client speaks TLS with who has a certificate of this authority; None: it does not."""
     if tls_ca is None:
         return None
     tls = ssl.create_default_context(cafile=str(tls_ca))

@@ -250,6 +250,18 @@ class PairedConnection(asyncio.BufferedProtocol, Generic[M]):
         if body:
             self._out.append(body)
 
+    def post(self, kind: int, head: bytes, body: Sequence[Buffer] = ()) -> None:
+        """Send what has no answer, under request 0. Raises Unavailable if the connection ended.
+
+        The buffers must never change.
+        """
+        if self._transport is None:
+            raise Unavailable("the connection is closed")
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(encode_frame(kind, 0, head, sum(map(len, body))))
+        self._out += body
+
     async def ask(self, request: int, message: M, body: Buffer = b"") -> tuple[M, memoryview]:
         """The answer to one request. Raises what it failed with; given up when cancelled."""
         future: asyncio.Future[tuple[M, memoryview]] = self._loop.create_future()

@@ -28,6 +28,8 @@ class RegisteredDelivery:
     """What a delivery was begun with, and keeps."""
 
     name: str
+    #: Made with it: no other delivery has it, not even a later one of this name.
+    id: str
     stream: str
     #: The query whose rows they are, and its version; None: all rows of the stream.
     query: str | None
@@ -87,7 +89,7 @@ def decode_delivery(name: str, data: bytes) -> RegisteredDelivery:
     try:
         values = _values(data, FORMAT, f"delivery {name} was registered")
         found = RegisteredDelivery(**_known(values, RegisteredDelivery))
-        texts = [found.name, found.stream, found.table, *found.key, *found.targets]
+        texts = [found.name, found.id, found.stream, found.table, *found.key, *found.targets]
         texts += [text for text in (found.query, found.dead_letter) if text is not None]
         counts = [found.epoch, found.start, found.created_ms, *found.route]
         counts += [] if found.version is None else [found.version]

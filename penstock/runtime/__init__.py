@@ -22,6 +22,7 @@ registry.py          what the log knows of a query
 writers.py           which queries write a stream
 host.py              what the shells below ask of their process and machine
 standby.py           a copy of a task's state, restored or kept up to date
+successor.py         what a task of the next layout begins with, made ready before
 task.py              the shell of a task: resume, read, append, checkpoint
 worker.py            a long-lived Spark task that runs tasks
 lag.py               how far behind

@@ -5,8 +5,8 @@
                  Ended     a task of mine has stopped by itself, and why
                  Yielded   a task of mine has stopped, as it was told to
                  Goodbye   I am going, all my tasks have stopped
-    coordinator  Assign    who runs what, as which instance, who keeps copies, and the layout; all
-                           of it, each time
+    coordinator  Assign    who runs what, as which instance, who keeps copies, the layout, and who
+                           makes ready for which task of the next one; all of it, each time
                  Yield     commit what this task has done and stop it: it moves
                  Pulse     I am alive; the query stands like this
                  Leave     this worker is wanted no more
@@ -49,6 +49,8 @@ class Beat:
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: By task of which it keeps a copy: what standby.py reports.
     standbys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: By task of the next layout that it makes ready for, the same.
+    successors: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,9 @@ class Assign:
     standbys: dict[str, list[str]] = field(default_factory=dict)
     #: Which tasks have which virtual nodes (layout.py); empty: as the query was registered.
     layout: dict[str, Any] = field(default_factory=dict)
+    #: The layout to come, and by task of it the worker that makes ready to run it; empty: none is.
+    next_layout: dict[str, Any] = field(default_factory=dict)
+    successors: dict[str, str] = field(default_factory=dict)
 
     def places(self) -> dict[str, Place]:
         return {
@@ -193,15 +198,16 @@ def _check(message: Message) -> None:
         ):
             raise TypeError(f"{expected.name} is {value!r}")
     match message:
-        case Beat(tasks=tasks, standbys=standbys):
-            reports = (*tasks.values(), *standbys.values())
+        case Beat(tasks=tasks, standbys=standbys, successors=copies):
+            reports = (*tasks.values(), *standbys.values(), *copies.values())
             is_right = all(type(report) is dict for report in reports)
-        case Assign(tasks=tasks, standbys=standbys):
+        case Assign(tasks=tasks, standbys=standbys, successors=successors):
             is_right = all([type(part) for part in place] == [str, int] for place in tasks.values())
             is_right &= all(
                 type(workers) is list and all(type(worker) is str for worker in workers)
                 for workers in standbys.values()
             )
+            is_right &= all(type(worker) is str for worker in successors.values())
         case _:
             is_right = True
     if not is_right:

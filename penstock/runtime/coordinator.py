@@ -5,10 +5,11 @@ then on, and claims of tasks are guarded by it), pulses, performs what the core 
 progress reports. Everything here is for one event loop; coordinator_thread.py gives it a thread of
 the driver.
 
-It also rescales: the tasks of each stage, those that read sources first, are asked to end at one
-position, their cut; when all have, one guarded append retires them and says where their successors
-begin (succession.py). Before it nothing has happened, but for a pause; after it, whoever
-coordinates the query finds the next layout. Law (I13): the tasks of one layout alone write.
+It also rescales. The workers of the next tasks make ready for them, while the old ones run. Then
+the tasks of each stage, those that read sources first, are asked to end at one position, their cut;
+when all have, one guarded append retires them and says where their successors begin
+(succession.py). Before it nothing has happened, but for a pause; after it, whoever coordinates the
+query finds the next layout. Law (I13): the tasks of one layout alone write.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ from penstock.runtime.coordinator_core import (
     Effect,
     Fail,
     Moved,
+    Plan,
     StopAsked,
 )
 from penstock.runtime.host import THIS_PROCESS, Host
@@ -75,7 +77,14 @@ from penstock.runtime.layout import cut_payload, encode_layout, layout_bytes, re
 from penstock.runtime.progress import Rates, make_progress, source_position
 from penstock.runtime.registry import decode_query, encode_query
 from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
-from penstock.runtime.succession import Last, levels, next_layout, succeed
+from penstock.runtime.succession import (
+    Last,
+    can_follow,
+    levels,
+    next_layout,
+    plan_layout,
+    succeed,
+)
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, close_within
 
@@ -90,6 +99,8 @@ REPORTS_KEPT = 100
 EXCEPTION_MAX = 10_000
 #: How long workers that were asked for are waited for, before tasks are made for them.
 GATHER_SECONDS = 10.0
+#: How long workers may take to make ready for the next tasks, before these begin from the store.
+PREPARE_SECONDS = 60.0
 #: No query has more workers.
 WORKERS_MAX = 1000
 #: How long workers may take to say goodbye.
@@ -369,11 +380,19 @@ class Coordinator:
             assert workers is not None
             if rescaled_tasks(self.spec, workers) != self.spec.tasks:
                 await self._gather(workers)
+                ready, copied = await self._prepare(workers)
+                if self._asked_to_rescale.is_set():
+                    continue  # another number is wanted by now
                 began = asyncio.get_running_loop().time()
                 lasts = await self._cut()
                 await self._change_layout(workers, lasts)
                 ms = (asyncio.get_running_loop().time() - began) * 1000
-                self._rescaled = {"version": self.spec.layout.version, "cutMs": round(ms, 1)}
+                self._rescaled = {
+                    "version": self.spec.layout.version,
+                    "cutMs": round(ms, 1),
+                    "ready": ready,
+                    "copied": copied,
+                }
             await self._perform(self.core.rescale(workers))
 
     async def _gather(self, workers: int) -> None:
@@ -382,6 +401,24 @@ class Coordinator:
         deadline = now() + GATHER_SECONDS
         while not self.core.is_settled or (len(self.core.members) < workers and now() < deadline):
             await asyncio.sleep(PULSE_SECONDS)
+
+    async def _prepare(self, workers: int) -> tuple[int, int]:
+        """Let those who will run the next tasks have their state, while the old ones go on.
+
+        In a bounded time: whoever is not ready then begins from the store. How many are, of all.
+        """
+        spec, now = self.spec, asyncio.get_running_loop().time
+        layout = plan_layout(spec, rescaled_tasks(spec, workers))
+        new = spec.under(layout)
+        copied = frozenset(task for task in new.task_ids if can_follow(spec, new, task))
+        encoded = encode_layout(layout, spec.version)
+        await self._perform(self.core.prepare(Plan(new.task_ids, copied, encoded, workers)))
+        deadline = now() + PREPARE_SECONDS
+        while (count := self.core.prepared)[0] < count[1]:
+            if now() > deadline or self._asked_to_rescale.is_set():
+                break
+            await asyncio.sleep(PULSE_SECONDS)
+        return count
 
     async def _cut(self) -> dict[TaskId, Last]:
         """Let all tasks end where they are: no row is on its way from one to another."""
@@ -471,7 +508,8 @@ class Coordinator:
         if layout.version:
             more["layout"] = {"version": layout.version, "tasks": list(layout.tasks)}
         if self._workers is not None and rescaled_tasks(self.spec, self._workers) != layout.tasks:
-            more["rescaling"] = {"workers": self._workers}
+            ready, copied = self.core.prepared
+            more["rescaling"] = {"workers": self._workers, "ready": ready, "copied": copied}
         if self._rescaled is not None:
             more["rescaled"] = self._rescaled
         if self.core.moves:
@@ -542,8 +580,7 @@ class Coordinator:
                 "allowed"
             )
         self.on_workers(workers)
-        if workers > self.core.wanted:
-            await self._perform(self.core.rescale(workers))
+        self.core.expect(workers)
         self.ask_to_rescale(workers)
 
     async def flush(self) -> None:

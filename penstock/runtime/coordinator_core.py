@@ -16,13 +16,18 @@ at a copy. A task that runs and is to run elsewhere moves: its new worker become
 when that is ready the task is told to yield, commits what it has, and is claimed.
 
     Announce(Assign with standby) ──► Beat: ready ──► Yield ──► Yielded ──► Claim ──► Assign
+
+Before the layout changes (coordinator.py), the workers that will run the next tasks make ready for
+them: they keep copies of what their predecessors have. Until then nothing else changes its place.
+
+    Announce(Assign with successors) ──► Beat: ready ──► prepared ──► succeed ──► Claim ──► Assign
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.protocol.names import TaskId, parse_task
@@ -97,6 +102,18 @@ class StopAsked:
 Effect = Claim | Announce | Fail | StopAsked
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The layout to come."""
+
+    #: Its tasks, and those of them whose state can be kept ready.
+    tasks: tuple[TaskId, ...]
+    copied: frozenset[TaskId]
+    #: As layout.py writes it, and for how many workers it is.
+    layout: dict[str, Any]
+    workers: int
+
+
 @dataclass(slots=True)
 class Member:
     """A worker that counts as alive."""
@@ -142,7 +159,10 @@ class CoordinatorCore:
         restarts_together: bool = False,
         replicas: int = 0,
     ) -> None:
+        #: Workers that tasks are placed in: those of the first slots.
         self.wanted = workers
+        #: Workers that were asked for last; they stay, whether tasks may run in them yet or not.
+        self._expected = workers
         self._replicas = replicas
         #: Of the tasks, for the workers (layout.py); empty: as the query was registered.
         self.layout: dict[str, Any] = {}
@@ -150,6 +170,11 @@ class CoordinatorCore:
         self._leaving: set[str] = set()
         #: Who keeps copies, as it was last announced.
         self.copies: Copies = {}
+        self._plan: Plan | None = None
+        #: By task of the next layout, the worker that makes ready for it, as it was last announced;
+        #: and what it last reported of that.
+        self.successors: dict[TaskId, str] = {}
+        self._made_ready: dict[TaskId, dict[str, Any]] = {}
         #: The newest places that tasks got after another one, oldest first.
         self.moves: deque[Moved] = deque(maxlen=MOVES_KEPT)
         #: Where somebody wants a task to run.
@@ -261,15 +286,37 @@ class CoordinatorCore:
                 self._gone.pop(worker, None)
         return effects
 
+    def expect(self, workers: int) -> None:
+        """So many workers were asked for; tasks stay where they are until the layout changes."""
+        self._expected = workers
+
     def rescale(self, workers: int) -> list[Effect]:
         """So many workers are wanted from now on: those of the first slots."""
         self.wanted = workers
+        self._plan = None
         return self._place()
 
+    def prepare(self, plan: Plan) -> list[Effect]:
+        """Let the workers that will run the tasks of the next layout make ready for them."""
+        self._plan = plan
+        self._made_ready = {}
+        return self._place()
+
+    @property
+    def prepared(self) -> tuple[int, int]:
+        """How many tasks of the next layout could begin at once, and of how many."""
+        copied = frozenset[TaskId]() if self._plan is None else self._plan.copied
+        ready = [task for task in copied if self._made_ready.get(task, {}).get("is_ready")]
+        return len(ready), len(copied)
+
     def succeed(self, tasks: Sequence[TaskId], layout: dict[str, Any]) -> list[Effect]:
-        """The tasks of the next layout, which have ended, or never ran, are to be placed."""
+        """The tasks of the next layout, which have ended, or never ran, are to be placed.
+
+        They go to the workers that have made ready for them.
+        """
         self.layout = layout
-        self.copies = {task: who for task, who in self.copies.items() if task in tasks}
+        self.copies = {task: (who,) for task, who in self.successors.items() if task in tasks}
+        self._plan, self.successors, self._made_ready = None, {}, {}
         self._by_hand = {task: who for task, who in self._by_hand.items() if task in tasks}
         self.tasks = {task: _TaskState() for task in tasks}
         return self._place()
@@ -321,6 +368,9 @@ class CoordinatorCore:
             state = self.tasks.get(parse_task(name))
             if state is not None and beat.worker in self.copies.get(parse_task(name), ()):
                 state.standbys[beat.worker] = report
+        for name, report in beat.successors.items():
+            if self.successors.get(parse_task(name)) == beat.worker:
+                self._made_ready[parse_task(name)] = report
         return self._place() if beat.standbys else []
 
     def _take_back(self, worker: str) -> list[Effect]:
@@ -433,16 +483,18 @@ class CoordinatorCore:
         }
         return assign(list(self.tasks), workers, previous, copies=copies, by_hand=by_hand)
 
-    def _staying(self) -> list[Member]:
+    def _staying(self, wanted: int | None = None) -> list[Member]:
         """The workers that tasks may run in: those of wanted slots, or all if there is none."""
+        count = self.wanted if wanted is None else wanted
         members = sorted(self.members.values(), key=lambda member: member.slot)
-        return [member for member in members if member.slot < self.wanted] or members
+        return [member for member in members if member.slot < count] or members
 
     def _let_go(self) -> list[Effect]:
         """Workers that are wanted no more leave when nothing of a task is theirs."""
         self._leaving &= self.members.keys()
         busy = {state.place.worker for state in self.tasks.values() if state.place is not None}
-        staying = {member.worker for member in self._staying()}
+        most = max(self.wanted, self._expected)
+        staying = {member.worker for member in self._staying(most)}
         free = [one for one in self.members if one not in busy | staying | self._leaving]
         self._leaving |= {*free}
         return [Announce(Leave(worker)) for worker in free]
@@ -489,7 +541,8 @@ class CoordinatorCore:
         if moved:
             return [*effects, Claim(tuple(moved))]  # copies are placed when they are claimed
         effects += self._let_go()
-        return [*self._announce(), *effects] if self._place_copies() != self.copies else effects
+        is_news = self._place_copies() != self.copies or self._place_next() != self.successors
+        return [*self._announce(), *effects] if is_news else effects
 
     def _is_yielded_out(self, state: _TaskState) -> bool:
         since = state.yielding_since
@@ -511,9 +564,14 @@ class CoordinatorCore:
 
         Copies of a task that runs nowhere stay where they are: one of them takes it over.
         """
-        if not self._replicas:
-            return {}
         placed = {t: state.place.worker for t, state in self.tasks.items() if state.place}
+        copies = self._place_replicas(placed) if self._replicas else {}
+        for task, workers in self.copies.items():
+            if task not in placed:
+                copies[task] = tuple(worker for worker in workers if worker in self.members)
+        return copies
+
+    def _place_replicas(self, placed: Mapping[TaskId, str]) -> Copies:
         executors = {member.worker: member.executor for member in self._staying()}
         sizes = {t: int(state.report.get("state_bytes", 0)) for t, state in self.tasks.items()}
         targets = {task: self.tasks[task].target for task in placed}
@@ -523,14 +581,25 @@ class CoordinatorCore:
         for task, target in targets.items():
             if target in self.members and target not in copies[task]:
                 copies[task] = (*copies[task], target)
-        for task, workers in self.copies.items():
-            if task not in placed:
-                copies[task] = tuple(worker for worker in workers if worker in self.members)
         return copies
+
+    def _place_next(self) -> dict[TaskId, str]:
+        """Who is to make ready for which task of the next layout; one that stays, where it is."""
+        if self._plan is None:
+            return {}
+        workers = [member.worker for member in self._staying(self._plan.workers)]
+        here = {t: state.place.worker for t, state in self.tasks.items() if state.place}
+        previous = {task: who for task, who in here.items() if task in self._plan.tasks}
+        return assign(
+            self._plan.tasks, workers, {**previous, **self.successors}, by_hand=self._by_hand
+        )
 
     def _announce(self) -> list[Effect]:
         self._number += 1
         self.copies = self._place_copies()
+        before, self.successors = self.successors, self._place_next()
+        for task in [task for task in before if self.successors.get(task) != before[task]]:
+            self._made_ready.pop(task, None)
         for task, state in self.tasks.items():
             kept = self.copies.get(task, ())
             state.standbys = {who: report for who, report in state.standbys.items() if who in kept}
@@ -540,7 +609,12 @@ class CoordinatorCore:
             if state.place is not None
         }
         standbys = {str(task): list(workers) for task, workers in self.copies.items() if workers}
-        return [Announce(Assign(self._number, tasks, standbys, self.layout))]
+        message = Assign(self._number, tasks, standbys, self.layout)
+        if self._plan is not None:
+            copied = self._plan.copied
+            ready = {str(task): who for task, who in self.successors.items() if task in copied}
+            message = replace(message, next_layout=self._plan.layout, successors=ready)
+        return [Announce(message)]
 
     def check(self) -> None:
         """Every invariant that can be said of one moment."""

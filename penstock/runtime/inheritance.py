@@ -11,6 +11,7 @@ restricted to its virtual nodes. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ class Predecessor:
         self._nodes = nodes = origin.nodes & wanted
         self.task = parse_task(origin.task)
         self.stages = origin.stages
-        self.state = MemoryState(nodes, takes_owned_only=True)
+        self.state = MemoryState(nodes)
         Chain([spec.query.stages[id] for id in origin.stages], self.state, spec.statics)
 
     @property
@@ -40,7 +41,7 @@ class Predecessor:
         return self._nodes
 
     def restored(self, changes: Sequence[Change], size: int) -> None:
-        self.state.apply(changes)
+        self.state.apply(changes, self._nodes)
 
     def passed(self, marker: Marker) -> None:
         """It is on its way to a marker that is long past."""
@@ -54,24 +55,48 @@ class Predecessor:
         return Predecessor(self._spec, origin, self._heirs)
 
 
+@dataclass(slots=True)
+class Left:
+    """The single values that a predecessor leaves, by the names that an heir has for them."""
+
+    #: The stages that ran in it.
+    stages: Sequence[int]
+    values: dict[str, int] = field(default_factory=dict)
+
+    def take(self, change: Change, stages: Sequence[int]) -> Change | None:
+        """A change of the predecessor as one of an heir with these stages; None: it is none.
+
+        A value is kept here: what it is for the heir, all predecessors decide.
+        """
+        name = _renamed(change.name, self.stages, stages)
+        if name is None:
+            return None
+        if change.kind == "set":
+            self.values[name] = change.rows.column(0)[0].as_py()
+            return None
+        return Change(name, change.kind, change.rows.replace_schema_metadata(None))
+
+
 def inherited(
     state: MemoryState, stages: Sequence[int], predecessors: Sequence[Predecessor]
 ) -> Iterator[Change]:
     """What is to be applied to the state of an heir in which these stages run."""
-    values: dict[str, list[int]] = {}
-    for one in predecessors:
+    left = [Left(one.stages) for one in predecessors]
+    for one, values in zip(predecessors, left, strict=True):
         for change in one.state.freeze():
-            name = _renamed(change.name, one.stages, stages)
-            if name is None:
-                continue
-            if change.kind == "set":
-                values.setdefault(name, []).append(change.rows.column(0)[0].as_py())
-            else:
-                yield Change(name, change.kind, change.rows.replace_schema_metadata(None))
-    for name, found in values.items():
+            taken = values.take(change, stages)
+            if taken is not None:
+                yield taken
+    yield from decided(state, stages, left)
+
+
+def decided(state: MemoryState, stages: Sequence[int], left: Sequence[Left]) -> Iterator[Change]:
+    """The single values of an heir of all who left these."""
+    for name in sorted({name for one in left for name in one.values}):
+        found = [one.values[name] for one in left if name in one.values]
         if state.is_largest(name):
             yield _set(name, max(found))
-        elif len(found) == sum(_has(name, one.stages, stages) for one in predecessors):
+        elif len(found) == sum(_has(name, one.stages, stages) for one in left):
             yield _set(name, min(found))
 
 

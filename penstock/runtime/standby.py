@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import Damaged, PenstockError, StaleInstance, Trimmed
 from penstock.ids import Lsn
@@ -34,8 +35,11 @@ from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
 logger = logging.getLogger(__name__)
 
-#: Rows of a checkpoint that are applied at once.
+#: Rows of a checkpoint that are applied at once; and of a copy that nobody waits for.
 ROWS_AT_ONCE = 32_768
+ROWS_BESIDE = 4_096
+#: A copy that nobody waits for works so long at once, and then lets others work for as long.
+TURN_SECONDS = 0.005
 #: How often a standby looks how far its task has committed.
 LOOK_SECONDS = 0.25
 #: A standby that needed longer than this to catch up with what was committed is not ready.
@@ -56,15 +60,31 @@ class StateCopy(Generic[T]):
         core: T,
         store: CheckpointStore | None,
         ancestors: dict[str, Predecessor] | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
-        """`ancestors`: whose states were built already, for the same heir."""
+        """`ancestors`: whose states were built already, for the same heir; and if there are several
+        who may build them, `turn` is for one at a time.
+        """
         self._log = log
         self.core: T = core
         self._store = store
         self._ancestors = {} if ancestors is None else ancestors
+        self._turn = turn
         self._fold = ChangeFold()
         #: The last marker that was reached.
         self.reached: Lsn | None = None
+        #: Whether somebody waits for it: else it leaves half of the time to tasks that run here.
+        self.hurries = True
+        self._began = 0.0
+
+    async def keep(self, on_step: Callable[[], None]) -> None:
+        """Up to the task's last marker, and from there on beside the task, for ever."""
+        self.hurries = False
+        last = await self._log.read_last(self.core.task.marker_tag)
+        marker = None if last is None else decode_marker(last.payload)
+        if marker is not None:
+            check_marker(marker, self.core.task)
+        await self.follow(await self.load(marker), on_step=on_step)
 
     async def restore(self, last: Entry) -> None:
         """Up to the task's last marker."""
@@ -77,9 +97,10 @@ class StateCopy(Generic[T]):
     async def _inherit(self, origins: Sequence[Origin]) -> None:
         """Each ancestor is built once: those of a task that was rescaled often share theirs."""
         found = [one for one in origins if one.needs_from is not None]
-        for origin in found:
-            if origin.task not in self._ancestors:
-                self._ancestors[origin.task] = await self._build(origin)
+        async with self._turn or nullcontext():
+            for origin in found:
+                if origin.task not in self._ancestors:
+                    self._ancestors[origin.task] = await self._build(origin)
         predecessors = [self._ancestors[origin.task] for origin in found]
         await self._apply_in_turns(
             inherited(self.core.state, self.core.stages, predecessors), inherits=True
@@ -90,7 +111,9 @@ class StateCopy(Generic[T]):
         tags, start = [one.task.marker_tag], origin.lsn
         try:
             (last,) = await self._log.read(tags, start=start, end=Lsn(start + 1))
-            await StateCopy(self._log, one, self._store, self._ancestors).restore(last)
+            copy = StateCopy(self._log, one, self._store, self._ancestors)
+            copy.hurries = self.hurries
+            await copy.restore(last)
         except Trimmed as error:
             raise self._lost(f"the state of its predecessor {one.task} was") from error
         return one
@@ -117,12 +140,19 @@ class StateCopy(Generic[T]):
 
         What is inherited is in no checkpoint of the task yet.
         """
+        at_once = ROWS_AT_ONCE if self.hurries else ROWS_BESIDE
         for change in changes:
-            for first in range(0, max(1, change.rows.num_rows), ROWS_AT_ONCE):
-                piece = change.rows.slice(first, ROWS_AT_ONCE)
+            for first in range(0, max(1, change.rows.num_rows), at_once):
+                piece = change.rows.slice(first, at_once)
                 size = piece.nbytes if inherits else 0
+                self._began = asyncio.get_running_loop().time()
                 self.core.restored([Change(change.name, change.kind, piece)], size)
-                await asyncio.sleep(0)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Let others work."""
+        worked = asyncio.get_running_loop().time() - self._began
+        await asyncio.sleep(0 if self.hurries else worked)
 
     async def follow(
         self, base: Lsn | None, end: Lsn | None = None, on_step: Callable[[], None] | None = None
@@ -141,17 +171,22 @@ class StateCopy(Generic[T]):
         self, base: Lsn | None, start: Lsn, end: Lsn | None, on_step: Callable[[], None] | None
     ) -> None:
         task = self.core.task
-        tags = (task.marker_tag, task.change_tag)
+        tags, now = (task.marker_tag, task.change_tag), asyncio.get_running_loop().time
         async with self._log.tail(tags, start=start, end=end) as reader:
             async for batch in reader:
+                self._began = now()
                 for entry in batch.entries:
                     if base is None and self.reached is None and entry.kind is Kind.MARKER:
                         # Later ones may name no predecessors any more: the first one does.
                         first = decode_marker(entry.payload)
                         await self._inherit(first.origins if first.begins_a_task else ())
+                        self._began = now()
                     marker = self._apply(entry)
                     if marker is not None and end is None:
                         self.core.passed(marker)
+                    if now() - self._began > TURN_SECONDS:
+                        await self._rest()
+                        self._began = now()
                 if on_step is not None:
                     on_step()
 
@@ -179,16 +214,46 @@ class StateCopy(Generic[T]):
         )
 
 
-class Standby:
-    """Stays beside a task that runs elsewhere, until `take` or `close`."""
+class Kept(Protocol):
+    """What a standby keeps: the core of a task, and the copies that fill it."""
 
-    def __init__(
-        self, log: AsyncLog, task: TaskId, make_copy: Callable[[], StateCopy[TaskCore]]
-    ) -> None:
+    @property
+    def core(self) -> TaskCore: ...
+
+    @property
+    def parts(self) -> Sequence[StateCopy[Any]]: ...
+
+    def goals(self, last: Entry) -> dict[TaskId, Lsn] | None:
+        """By task that is followed, the marker at which the copy is the state that the core has at
+        its last marker; None: it never is."""
+
+    def finish(self, last: Entry) -> None:
+        """All parts are there: what is left to be done before the core begins."""
+
+
+class TaskCopy:
+    """The copy of a task that runs elsewhere: its own changes are all that it needs."""
+
+    def __init__(self, log: AsyncLog, core: TaskCore, store: CheckpointStore | None) -> None:
+        self.core = core
+        self.parts = (StateCopy(log, core, store),)
+
+    def goals(self, last: Entry) -> dict[TaskId, Lsn] | None:
+        return {self.core.task: last.lsn}
+
+    def finish(self, last: Entry) -> None:
+        """Nothing."""
+
+
+class Standby:
+    """Stays beside tasks that run, for the one that is to go on with their state, until `take` or
+    `close`."""
+
+    def __init__(self, log: AsyncLog, task: TaskId, make_copy: Callable[[], Kept]) -> None:
         self._log = log
         self._task = task
         self._make_copy = make_copy
-        self._copy: StateCopy[TaskCore] | None = None
+        self._copy: Kept | None = None
         self._stepped = asyncio.Event()
         #: Since when it catches up with what was committed then; None: it has.
         self._behind_since: float | None = asyncio.get_running_loop().time()
@@ -205,35 +270,42 @@ class Standby:
             self._behind_seconds = inf
             try:
                 self._copy = self._make_copy()
-                last = await self._log.read_last(self._task.marker_tag)
-                marker = None if last is None else decode_marker(last.payload)
-                if marker is not None:
-                    check_marker(marker, self._task)
-                base = await self._copy.load(marker)
-                await self._copy.follow(base, on_step=self._stepped.set)
-            except (PenstockError, OSError) as error:
-                logger.info("task=%s standby begins anew: %s", self._task, error)
+                async with asyncio.TaskGroup() as group:
+                    for part in self._copy.parts:
+                        group.create_task(part.keep(self._stepped.set))
+            except* (PenstockError, OSError) as errors:
+                logger.info("task=%s standby begins anew: %s", self._task, errors.exceptions[0])
+                self._copy = None
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
         now = asyncio.get_running_loop().time
         while True:
-            asked = now()
-            last = await self._log.read_last(self._task.marker_tag)
-            if last is not None:
+            asked, copy = now(), self._copy
+            if copy is not None:
+                tasks = [part.core.task for part in copy.parts]
+                last = await asyncio.gather(*(self._log.read_last(t.marker_tag) for t in tasks))
+                found = zip(tasks, last, strict=True)
                 self._behind_since = asked
-                await self._until(last.lsn)
-            self._behind_since, self._behind_seconds = None, now() - asked
+                await self._until({task: one.lsn for task, one in found if one is not None})
+                self._behind_since, self._behind_seconds = None, now() - asked
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _until(self, lsn: Lsn) -> None:
-        while (reached := self._reached) is None or reached < lsn:
+    async def _until(self, goals: Mapping[TaskId, Lsn]) -> None:
+        while not self._has_reached(goals):
             self._stepped.clear()
             await self._stepped.wait()
 
+    def _has_reached(self, goals: Mapping[TaskId, Lsn]) -> bool:
+        if self._copy is None:
+            return False
+        reached = {part.core.task: part.reached for part in self._copy.parts}
+        return all((at := reached[task]) is not None and at >= lsn for task, lsn in goals.items())
+
     @property
-    def _reached(self) -> Lsn | None:
-        return None if self._copy is None else self._copy.reached
+    def has_caught_up(self) -> bool:
+        """Whether its copy has been up to date once."""
+        return self._behind_seconds < inf and not self._has_ended
 
     def report(self) -> dict[str, Any]:
         """How far it is behind its task, for the worker's next beat."""
@@ -256,18 +328,28 @@ class Standby:
     async def take(self, last: Entry) -> TaskCore | None:
         """The core, with the state at the task's last marker; None if it cannot get there.
 
-        Nobody commits any more: the task was claimed before its last marker was read.
+        Nobody commits any more: the task was claimed before its last marker was read, and those
+        whose successor it is have ended before there was one.
         """
-        waiting = asyncio.ensure_future(self._until(last.lsn))
+        copy = self._copy
+        goals = None if copy is None else copy.goals(last)
+        if copy is None or goals is None:
+            self.close()
+            return None
+        for part in copy.parts:
+            part.hurries = True
+        waiting = asyncio.ensure_future(self._until(goals))
         try:
             await asyncio.wait(
                 {waiting, self._following},
                 timeout=REACH_SECONDS,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            reached = self._reached
-            is_there = reached is not None and reached >= last.lsn
-            return self._copy.core if self._copy is not None and is_there else None
+            copy = self._copy
+            if copy is None or not self._has_reached(goals):
+                return None
+            copy.finish(last)
+            return copy.core
         finally:
             waiting.cancel()
             self.close()
@@ -275,6 +357,7 @@ class Standby:
     def close(self) -> None:
         for loop in self._loops:
             loop.cancel()
+        self._copy = None  # it may be large
 
     def _ended(self, loop: asyncio.Future[None]) -> None:
         """It is not ready any more; its task does without it."""

@@ -49,17 +49,44 @@ def levels(spec: QuerySpec) -> list[list[int]]:
     return [[s for s in level if level[s] == one] for one in sorted(set(level.values()))]
 
 
-def next_layout(old: QuerySpec, tasks: Sequence[int], lasts: Lasts, trimmed: Lsn) -> Layout:
-    """With so many tasks for each stage."""
+def _changed(old: QuerySpec, tasks: Sequence[int]) -> list[int]:
+    """The stages that get other tasks when there are to be so many for each."""
     changed = {id for id, count in enumerate(tasks) if count != old.tasks[id]}
     # A stage that gets tasks of its own leaves those in which it ran.
-    changed |= {old.home_of(id) for id in changed if old.tasks[id] == 0}
+    return sorted(changed | {old.home_of(id) for id in changed if old.tasks[id] == 0})
+
+
+def plan_layout(old: QuerySpec, tasks: Sequence[int]) -> Layout:
+    """Who will have what in the next layout: that is known before anybody has retired."""
+    planned = old.layout.next({id: tasks[id] for id in _changed(old, tasks)}, (), Lsn(0))
+    return replace(planned, retired=())
+
+
+def next_layout(old: QuerySpec, tasks: Sequence[int], lasts: Lasts, trimmed: Lsn) -> Layout:
+    """With so many tasks for each stage."""
+    changed = _changed(old, tasks)
     retired = [
         Retired(task.stage, task.index, lasts[task].lsn, lasts[task].marker.rows_out)
         for task in old.task_ids
         if task.stage in changed
     ]
-    return old.layout.next({id: tasks[id] for id in sorted(changed)}, retired, trimmed)
+    return old.layout.next({id: tasks[id] for id in changed}, retired, trimmed)
+
+
+def predecessors(old: QuerySpec, new: QuerySpec, task: TaskId) -> list[TaskId]:
+    """Who has of its virtual nodes, of any of its stages; none but itself if it stays."""
+    if task in old.task_ids:
+        return [task]
+    return [one for one in _hosts(old, new, task) if old.holds(one) & new.owned(task)]
+
+
+def can_follow(old: QuerySpec, new: QuerySpec, task: TaskId) -> bool:
+    """Whether its state can be put together while its predecessors run.
+
+    It can if no virtual node is of two: else nothing says whose rows an eviction strikes.
+    """
+    held = [node for one in predecessors(old, new, task) for node in old.holds(one)]
+    return len(held) == len({*held})
 
 
 def succeed(old: QuerySpec, new: QuerySpec, lasts: Lasts) -> dict[TaskId, Marker]:
@@ -95,10 +122,14 @@ def _stages(spec: QuerySpec, stage: int) -> tuple[int, ...]:
     return tuple(one.id for one in spec.running(stage))
 
 
-def _first_marker(old: QuerySpec, new: QuerySpec, task: TaskId, lasts: Lasts, start: Lsn) -> Marker:
+def _hosts(old: QuerySpec, new: QuerySpec, task: TaskId) -> list[TaskId]:
+    """In which any of its stages run."""
     own = set(_stages(new, task.stage))
-    hosts = [one for one in old.task_ids if own & set(_stages(old, one.stage))]
-    before = [one for one in hosts if old.holds(one) & new.owned(task)]
+    return [one for one in old.task_ids if own & set(_stages(old, one.stage))]
+
+
+def _first_marker(old: QuerySpec, new: QuerySpec, task: TaskId, lasts: Lasts, start: Lsn) -> Marker:
+    hosts, before = _hosts(old, new, task), predecessors(old, new, task)
     markers = [lasts[one].marker for one in before]
     alike = [lasts[one].marker for one in before if one.stage == task.stage]
     is_source = any(isinstance(leaf, n.Scan) for leaf in new.inputs(task.stage))
@@ -122,7 +153,12 @@ def _first_marker(old: QuerySpec, new: QuerySpec, task: TaskId, lasts: Lasts, st
 
 def _origin(old: QuerySpec, task: TaskId, last: Last, start: Lsn) -> Origin:
     needs = needed_from(last.marker, start) if last.marker.has_state else None
-    return Origin(str(task), last.lsn, _stages(old, task.stage), old.holds(task), needs)
+    return replace(plan_origin(old, task), lsn=last.lsn, needs_from=needs)
+
+
+def plan_origin(old: QuerySpec, task: TaskId) -> Origin:
+    """A predecessor that has not ended yet."""
+    return Origin(str(task), Lsn(0), _stages(old, task.stage), old.holds(task), None)
 
 
 def _together(times: Sequence[int | None], *, is_largest: bool) -> int | None:

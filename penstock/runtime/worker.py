@@ -43,9 +43,11 @@ from penstock.runtime.control import (
     encode_message,
 )
 from penstock.runtime.host import THIS_PROCESS, Apart, Host
-from penstock.runtime.layout import decode_layout
+from penstock.runtime.layout import Layout, decode_layout
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.standby import Standby, StateCopy
+from penstock.runtime.standby import Kept, Standby, TaskCopy
+from penstock.runtime.succession import plan_origin, predecessors
+from penstock.runtime.successor import SuccessorCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
 
@@ -189,8 +191,14 @@ class Worker:
         self._pulsed = 0.0
         #: Copies of tasks that run elsewhere.
         self._standbys: dict[TaskId, Standby] = {}
+        #: The query under the layout to come, and what is made ready for its tasks.
+        self._next: QuerySpec | None = None
+        self._successors: dict[TaskId, Standby] = {}
+        #: Tasks whose standbys were made so: beside those that were before them, and no others.
+        self._was_next: set[TaskId] = set()
         self._reports: dict[str, dict[str, Any]] = {}
         self._standby_reports: dict[str, dict[str, Any]] = {}
+        self._successor_reports: dict[str, dict[str, Any]] = {}
         self._leaving = threading.Event()
         self._beating: Apart | None = None
 
@@ -216,8 +224,8 @@ class Worker:
             self._leaving.set()
             for assigned in self._tasks.values():
                 assigned.running.cancel()
-            for standby in self._standbys.values():
-                standby.close()
+            _close_all(self._standbys)
+            _close_all(self._successors)
             await close_within(self._log, CLOSE_SECONDS)
             if self._beating is not None:
                 await self._beating.wait()
@@ -256,11 +264,29 @@ class Worker:
         return False
 
     def _learn_layout(self, assign: Assign) -> None:
-        """Copies that were made under another one know their inputs by other names."""
-        layout = decode_layout(assign.layout, self._spec.version) if assign.layout else None
-        if layout is not None and layout.version != self._spec.layout.version:
-            self._spec = self._spec.under(layout)
-            self._keep_copies(set())
+        """What was made ready for it is kept, unless that would take longer than the store.
+
+        Copies that were made under another one know their inputs by other names.
+        """
+        layout = self._decode_layout(assign.layout)
+        if layout is None or layout.version == self._spec.layout.version:
+            return
+        self._spec = self._spec.under(layout)
+        self._keep_copies(set())
+        if self._is_planned(layout):
+            ready = {task for task, one in self._successors.items() if one.has_caught_up}
+            self._standbys = {task: self._successors.pop(task) for task in sorted(ready)}
+            self._was_next = ready
+
+    def _decode_layout(self, values: dict[str, Any]) -> Layout | None:
+        return decode_layout(values, self._spec.version) if values else None
+
+    def _is_planned(self, layout: Layout | None) -> bool:
+        """Whether this is the layout that copies are made ready for."""
+        planned = None if self._next is None else self._next.layout
+        if planned is None or layout is None:
+            return False
+        return (planned.version, planned.stages) == (layout.version, layout.stages)
 
     def _reconcile(self, assign: Assign, entry: Entry) -> None:
         """Run what is ours, as the instances that were claimed for us, and nothing else."""
@@ -283,21 +309,50 @@ class Worker:
             standby = self._standbys.pop(task, None)
             run = partial(self._run_task, cohort)
             self._tasks[task] = _Assigned(task, instance, standby, run)
+        placed = {task for task in self._was_next if str(task) in places}
+        for task in placed & self._standbys.keys():
+            self._standbys.pop(task).close()  # it has begun elsewhere, and will go on from there
+        self._was_next -= placed
         self._keep_copies({parse_task(t) for t, who in assign.standbys.items() if self._id in who})
+        self._make_ready(assign)
 
     def _keep_copies(self, wanted: set[TaskId]) -> None:
         """Of these tasks; one that runs here needs none."""
         wanted = {task for task in wanted if task not in self._tasks}
-        for task in self._standbys.keys() - wanted:
-            self._standbys.pop(task).close()
-        for task in sorted(wanted - self._standbys.keys()):
-            self._standbys[task] = Standby(self._log, task, partial(self._make_copy, task))
+        self._keep(self._standbys, wanted, partial(self._make_copy, self._spec))
 
-    def _make_copy(self, task: TaskId) -> StateCopy[TaskCore]:
-        uri = self._spec.settings.checkpoints
+    def _make_ready(self, assign: Assign) -> None:
+        """For the tasks of the next layout that will run here."""
+        layout = self._decode_layout(assign.next_layout)
+        spec = None if layout is None else self._spec.under(layout)
+        if not self._is_planned(layout):
+            _close_all(self._successors)
+            self._next = spec
+        if spec is not None:
+            mine = {parse_task(t) for t, who in assign.successors.items() if who == self._id}
+            self._keep(self._successors, mine, partial(self._make_copy, spec))
+
+    def _keep(
+        self,
+        kept: dict[TaskId, Standby],
+        wanted: set[TaskId],
+        make_copy: Callable[[TaskId], Kept],
+    ) -> None:
+        for task in kept.keys() - wanted:
+            kept.pop(task).close()
+        for task in sorted(wanted - kept.keys()):
+            kept[task] = Standby(self._log, task, partial(make_copy, task))
+
+    def _make_copy(self, spec: QuerySpec, task: TaskId) -> Kept:
+        """Of a task under this layout: of its own changes if it has any, or of those before it."""
+        uri = spec.settings.checkpoints
         store = None if uri is None else self._host.open_checkpoints(uri, self._log.log_id)
-        core = TaskCore(self._spec, task, 0, self._host.now_ms)
-        return StateCopy(self._log, core, store)
+        core = TaskCore(spec, task, 0, self._host.now_ms)
+        if self._spec.layout.has(task.stage, task.index):
+            return TaskCopy(self._log, core, store)
+        before = predecessors(self._spec, spec, task)
+        origins = [plan_origin(self._spec, one) for one in before]
+        return SuccessorCopy(self._log, core, store, origins)
 
     def _yield(self, task: TaskId, instance: int) -> None:
         assigned = self._tasks.get(task)
@@ -357,8 +412,8 @@ class Worker:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
             self._reports = self._report()
-            copies = sorted(self._standbys.items())
-            self._standby_reports = {str(task): standby.report() for task, standby in copies}
+            self._standby_reports = _reports_of(self._standbys)
+            self._successor_reports = _reports_of(self._successors)
             for assigned in self._tasks.values():
                 if assigned.running.done() and not assigned.running.cancelled():
                     assigned.running.result()  # an end that could not be told
@@ -394,7 +449,8 @@ class Worker:
                 is_due = loop.time() - reported >= REPORT_SECONDS
                 reports = self._reports if is_due else {}
                 reported = loop.time() if reports else reported
-                beat = encode_message(Beat(self._id, reports, self._standby_reports))
+                copies = (self._standby_reports, self._successor_reports)
+                beat = encode_message(Beat(self._id, reports, *copies))
                 pending = asyncio.ensure_future(log.append([NewEntry(beat, tags, Kind.CONTROL)]))
                 while not pending.done() and not self._leaving.is_set():
                     await asyncio.wait({pending}, timeout=BEAT_SECONDS)
@@ -404,6 +460,15 @@ class Worker:
                 await asyncio.sleep(BEAT_SECONDS)
         finally:
             await close_within(log, CLOSE_SECONDS)
+
+
+def _close_all(kept: dict[TaskId, Standby]) -> None:
+    while kept:
+        kept.popitem()[1].close()
+
+
+def _reports_of(kept: dict[TaskId, Standby]) -> dict[str, dict[str, Any]]:
+    return {str(task): standby.report() for task, standby in sorted(kept.items())}
 
 
 async def close_within(log: AsyncLog, seconds: float) -> None:

@@ -35,19 +35,15 @@ Part = TypeVar("Part", MemoryTable, MemoryRowSet, "_Value")
 class MemoryState:
     """The state of one task, or the part of it under a prefix."""
 
-    def __init__(
-        self, owned: frozenset[int] | None = None, *, takes_owned_only: bool = False
-    ) -> None:
-        """`takes_owned_only`: of changes that are applied, rows of other virtual nodes are left."""
+    def __init__(self, owned: frozenset[int] | None = None) -> None:
         self._prefix = ""
-        self._takes_owned_only = takes_owned_only
         self._parts: dict[str, MemoryTable | MemoryRowSet | _Value] = {}
         self._owned = owned
-        #: What was restored before the operators said what they keep.
-        self._waiting: dict[str, list[Change]] = {}
+        #: What was restored before the operators said what they keep, and of which virtual nodes.
+        self._waiting: dict[str, list[tuple[Change, frozenset[int] | None]]] = {}
 
     def within(self, prefix: str) -> MemoryState:
-        inner = MemoryState(self._owned, takes_owned_only=self._takes_owned_only)
+        inner = MemoryState(self._owned)
         inner._prefix = f"{self._prefix}{prefix}/"
         inner._parts = self._parts
         inner._waiting = self._waiting
@@ -87,20 +83,9 @@ class MemoryState:
         full = self._prefix + name
         assert full not in self._parts, f"{full} exists"
         self._parts[full] = part
-        for change in self._waiting.pop(full, []):
-            self._apply_to(part, change)
+        for change, nodes in self._waiting.pop(full, []):
+            self._apply_to(part, change, nodes)
         return part
-
-    def _apply_to(self, part: MemoryTable | MemoryRowSet | _Value, change: Change) -> None:
-        if self._takes_owned_only and not isinstance(part, _Value) and change.kind != "evict":
-            rows = change.rows
-            placed = [rows.column(index) for index in part.partition]
-            is_owned = self.owns(hash_columns(placed, rows.num_rows))
-            if not is_owned.all():
-                change = Change(change.name, change.kind, rows.filter(pa.array(is_owned)))
-            if not change.rows.num_rows:
-                return
-        part.apply(change)
 
     # -- for the runtime
 
@@ -165,16 +150,49 @@ class MemoryState:
             for change in part.freeze(name)
         )
 
-    def apply(self, changes: Sequence[Change]) -> None:
-        """Apply changes that another instance made, in order."""
+    def apply(self, changes: Sequence[Change], nodes: frozenset[int] | None = None) -> None:
+        """Apply changes that another instance made, in order.
+
+        `nodes`: those that count, of a task that had these: other rows are neither taken nor
+        struck, and stay as they are. None: all count, and nobody else's rows are here.
+        """
         for change in changes:
             part = self._parts.get(change.name)
             if part is None:
-                self._waiting.setdefault(change.name, []).append(change)
-            elif self._takes_owned_only:
-                self._apply_to(part, change)
+                self._waiting.setdefault(change.name, []).append((change, nodes))
             else:
-                part.apply(change)
+                self._apply_to(part, change, nodes)
+
+    def _apply_to(
+        self,
+        part: MemoryTable | MemoryRowSet | _Value,
+        change: Change,
+        nodes: frozenset[int] | None,
+    ) -> None:
+        if nodes is None or isinstance(part, _Value):
+            part.apply(change)
+        elif change.kind != "evict":
+            is_counted = _are_of(nodes, part, change.rows)
+            rows = change.rows if is_counted.all() else change.rows.filter(pa.array(is_counted))
+            if rows.num_rows:
+                part.apply(Change(change.name, change.kind, rows))
+        elif self._owned is not None and self._owned <= nodes:
+            part.apply(change)  # whatever is here
+        else:
+            assert isinstance(part, MemoryRowSet)
+            part.strike(change, lambda rows: _are_of(nodes, part, rows))
+
+
+def _are_of(
+    nodes: frozenset[int], part: MemoryTable | MemoryRowSet, rows: pa.RecordBatch
+) -> npt.NDArray[np.bool_]:
+    """Which of the rows belong to these virtual nodes."""
+    return np.isin(_nodes_of(part, rows), sorted(nodes))
+
+
+def _nodes_of(part: MemoryTable | MemoryRowSet, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    placed = [rows.column(index) for index in part.partition]
+    return virtual_nodes(hash_columns(placed, rows.num_rows), VIRTUAL_NODES)
 
 
 def _split(part: MemoryTable | MemoryRowSet | _Value, change: Change) -> list[tuple[int, Change]]:
@@ -182,8 +200,7 @@ def _split(part: MemoryTable | MemoryRowSet | _Value, change: Change) -> list[tu
         return [(OF_TASK, change)]
     if not change.rows.num_rows:
         return []
-    placed = [change.rows.column(index) for index in part.partition]
-    nodes = virtual_nodes(hash_columns(placed, change.rows.num_rows), VIRTUAL_NODES)
+    nodes = _nodes_of(part, change.rows)
     pieces = []
     for node in np.unique(nodes).tolist():
         rows = change.rows.filter(pa.array(nodes == node))

@@ -12,7 +12,7 @@ hashes are never taken for equal keys, unless they cannot differ: keys themselve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
@@ -274,6 +274,18 @@ class MemoryRowSet:
         self._runs = kept
         return changed
 
+    def strike(self, change: Change, which: Callable[[pa.RecordBatch], Mask]) -> None:
+        """Apply an eviction to the rows that `which` chooses."""
+        bound_us = _bound_of(change)
+        if self._earliest_waiting() <= bound_us:
+            self._settle()
+        self._fetched = None
+        for number, run in enumerate(self._runs):
+            places = run.expired(bound_us)
+            if len(places):
+                places = places[which(run.rows.take(places).batch())]
+                self._runs[number] = run.drop(places, run.weights[places])
+
     def expired(self, bound_us: int) -> tuple[pa.RecordBatch, Ints]:
         self._settle()
         found = [(run, places) for run in self._runs if len(places := run.expired(bound_us))]
@@ -343,11 +355,16 @@ class MemoryRowSet:
 
     def apply(self, change: Change) -> None:
         if change.kind == "evict":
-            self._evict(change.rows.column(0)[0].as_py())
+            self._evict(_bound_of(change))
             return
         weights = change.rows.column(len(self._schema)).to_numpy()
         rows = change.rows.select(list(range(len(self._schema))))
         self._insert(rows, weights)
+
+
+def _bound_of(eviction: Change) -> int:
+    bound_us: int = eviction.rows.column(0)[0].as_py()
+    return bound_us
 
 
 def _together(added: list[tuple[pa.RecordBatch, Ints]]) -> tuple[pa.RecordBatch, Ints]:

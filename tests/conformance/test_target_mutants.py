@@ -67,9 +67,9 @@ MUTANTS = {
         "the position stays": ("duckdb", "SET position = ?,", "SET position = position + 0 * ?,"),
     },
     "postgresql": {
-        "the position is not compared": ("postgres_sql", "AND position = $3", "AND $3 > 0"),
-        "the term is not compared": ("postgres_sql", "AND term <= $5", "AND $5 > 0"),
-        "who opens does not set the term": ("postgres_sql", "SET term = $3", "SET term = term"),
+        "the position is not compared": ("postgres_sql", "AND position = $4", "AND $4 > 0"),
+        "the term is not compared": ("postgres_sql", "AND term <= $6", "AND $6 > 0"),
+        "who opens does not set the term": ("postgres_sql", "SET term = $4", "SET term = term"),
         "rows are added in any case": (
             "postgres_sql",
             'terms = ["EXISTS (SELECT FROM moved)"] if guarded else []\n        if self',

@@ -12,8 +12,9 @@ from target_databases import Database
 from target_samples import SCHEMA, batch_of, expected, shard_of, table_of
 
 from penstock.delivery.api import Shard, Target
-from penstock.errors import BadRequest, BadRow, Fenced, Refused, Unavailable
+from penstock.errors import BadRequest, BadRow, Fenced, Refused, SchemaMismatch, Unavailable
 from penstock.ids import Lsn
+from penstock.stream.ddl import parse_ddl
 
 KEYED = shard_of()
 STRICT = shard_of(strict=True)
@@ -51,6 +52,87 @@ def test_a_new_target_is_at_the_start_and_stays_where_it_came_to(database: Datab
 
     assert database.stored(KEYED) == (20, 2)
     assert table_of(database, KEYED) == expected(KEYED, [ONE])
+
+
+def test_the_position_of_another_delivery_of_the_name_is_not_taken(database: Database) -> None:
+    """It was removed, or is of another log: rows below its position are none of this delivery's."""
+    first, second = replace(KEYED, id="first"), replace(KEYED, id="second")
+    with opened(database, first) as target:
+        target.apply(batch_of(first, 10, 20, added(ONE)))
+        with pytest.raises(Refused, match="is of another delivery of this name"):
+            database.target().open(second, 7)
+        assert target.apply(batch_of(first, 20, 30, added(TWO))) == 30
+
+    assert database.stored(KEYED) == (30, 1)
+    assert table_of(database, KEYED) == expected(KEYED, [ONE, TWO])
+
+
+def test_rows_of_others_are_not_in_the_table_of_what_takes_rows_back(
+    sql_database: Database,
+) -> None:
+    """As if a query was started anew, whose delivery needs another name, with the same table."""
+    first = [replace(KEYED, index=index, count=2, id="first") for index in (0, 1)]
+    later = replace(KEYED, delivery="later", id="later")
+    with opened(sql_database, first[0]) as target:
+        target.apply(batch_of(first[0], 10, 20, added(ONE)))
+
+    with pytest.raises(Refused, match="has rows that are none of this delivery's"):
+        sql_database.target().open(later, 1)
+    assert sql_database.stored(later) is None
+    with opened(sql_database, first[1]) as target:  # rows of its own delivery, in another shard
+        target.apply(batch_of(first[1], 10, 20, added(TWO)))
+    sql_database.run('DELETE FROM "results"')
+    with opened(sql_database, later) as target:
+        target.apply(batch_of(later, 10, 20, added(THREE)))
+    with opened(sql_database, later):
+        assert table_of(sql_database, later) == expected(later, [THREE])
+
+
+TEXTS = parse_ddl("k string NOT NULL, v string")
+#: Tables as a user may have made them, in which 'A' equals 'a'; whether rows can be told apart.
+VAGUE = {
+    "sqlite": [
+        ("CREATE TABLE results (k text COLLATE nocase NOT NULL PRIMARY KEY, v text)", False),
+        ("CREATE TABLE results (k text COLLATE nocase NOT NULL, v text, UNIQUE (k))", False),
+        ("CREATE TABLE results (k text NOT NULL COLLATE nocase, v text);"
+         "CREATE UNIQUE INDEX i ON results (k COLLATE binary)", True),
+        ("CREATE TABLE results (k text NOT NULL, v text);"
+         "CREATE UNIQUE INDEX i ON results (k COLLATE rtrim)", False),
+    ],
+    "duckdb": [("CREATE TABLE results (k varchar COLLATE nocase, v varchar)", True)],
+    "postgresql": [
+        ("CREATE TABLE results (k text COLLATE vague PRIMARY KEY, v text)", False),
+        ("CREATE TABLE results (k text NOT NULL, v text);"
+         "CREATE UNIQUE INDEX ON results (k COLLATE vague)", False),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sql_database", "statements", "is_taken"),
+    [(kind, *case) for kind, cases in VAGUE.items() for case in cases],
+    indirect=["sql_database"],
+)
+def test_texts_that_differ_are_different_keys_whatever_collation_a_table_has(
+    sql_database: Database, statements: str, is_taken: bool
+) -> None:
+    shard = shard_of(TEXTS, key=["k"])
+    if "vague" in statements:
+        sql_database.run(
+            "CREATE COLLATION vague (provider=icu, locale='und-u-ks-level2', deterministic=false)"
+        )
+    for statement in statements.split(";"):
+        sql_database.run(statement)
+    if not is_taken:
+        with pytest.raises(SchemaMismatch, match=r"different texts for equal|no unique"):
+            sql_database.target().open(shard, 1)
+        return
+    with opened(sql_database, shard) as target:
+        target.apply(batch_of(shard, 10, 20, added(("A", "1"), ("b", "2"))))
+        target.apply(batch_of(shard, 20, 30, added(("a", "3"), ("B", "4"))))
+        target.apply(batch_of(shard, 30, 40, [*taken(("A", "1"), ("B", "4")), (1, "B", "5")]))
+
+    assert table_of(sql_database, shard) == expected(shard, [("a", "3"), ("B", "5"), ("b", "2")])
 
 
 def test_a_batch_that_comes_twice_is_applied_once(database: Database) -> None:

@@ -8,6 +8,7 @@ user_code.py       what Python functions in a plan of Spark's are known by
 crash_states.py    every disk that a power cut could leave behind, from a recorded trace
 async_tests.py     tests and fixtures that are `async def`, on the event loop that ships
 delivery_targets.py  targets of deliveries: in memory, failing on request, and in a file
+remote_targets.py  hosts of targets, and a player that says what a test wants
 driver.py          one log on one disk, without a server, checked against what was sent
 engine_checkers.py the laws of exactly once, over all entries of a log
 files.py           files as tests leave them: damaged, or secret

@@ -436,7 +436,7 @@ MUTANTS = (
     ),
     Mutant("guards see durable state only", guards_see_durable_state_only, seed=6),
     Mutant("guards come before duplicates", guards_come_before_duplicates, seed=11),
-    Mutant("gaps are let in", gaps_are_let_in, seed=17),
+    Mutant("gaps are let in", gaps_are_let_in, seed=65),
     Mutant("duplicates are appended again", duplicates_are_appended_again, seed=2),
     Mutant("instances are not fenced", instances_are_not_fenced),
     Mutant("claims of rivals are taken for retries", claims_of_rivals_are_taken_for_retries),

@@ -92,6 +92,11 @@ def test_every_fault_and_every_event_occurred(met: Counter[str]) -> None:
     assert absent([*(f"fault {kind}" for kind in Fault), *EVENTS], met) == []
 
 
+def test_who_waits_for_a_log_that_a_stopping_proxy_opens_is_told_so() -> None:
+    """It was told that it had been cancelled itself."""
+    new_campaign("P2").make(233).run()
+
+
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
     check_world_traces(ClusterWorld, 10)
 

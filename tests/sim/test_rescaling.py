@@ -9,6 +9,7 @@ input (I11), nothing that it needs is trimmed (I15), time does not go back (I18)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +17,18 @@ import pytest
 from campaign import Campaign, absent, fixed_seeds, only_with, time_for
 from simulation.pipeline.laws import Evidence, check_all
 from simulation.pipeline.lineage import count_layouts
+from simulation.pipeline.spark import SimDriver
 from simulation.pipeline.swarm import Fault, Swarm
-from simulation.pipeline.world import PipelineWorld
+from simulation.pipeline.world import LIVENESS_SECONDS_MAX, PipelineWorld
 
 from penstock.protocol.markers import Origin
 from penstock.runtime import inheritance
-from penstock.runtime.spec import QuerySpec
+from penstock.runtime.spec import QuerySpec, rescaled_tasks
 
 SEEDS = fixed_seeds(10)
 EVENTS = (
     "fault rescale", "layout changed", "stage split", "stage merged", "stage set apart",
-    "instance fenced", "standby taken",
+    "instance fenced", "successor taken",
 )  # fmt: skip
 
 
@@ -74,6 +76,14 @@ def test_the_log_may_be_trimmed_as_a_successor_begins() -> None:
     make_world(1596962931).run()
 
 
+def is_rescaled(driver: SimDriver, workers: int) -> bool:
+    """Whether all tasks run that so many workers should have."""
+    if not driver.is_started:
+        return False
+    run = driver.coordinator
+    return run.core.is_settled and rescaled_tasks(run.spec, workers) == run.spec.tasks
+
+
 def crash(
     victim: str, workers: int, ms: float, *, lanes: int = 4, replicas: int = 0
 ) -> PipelineWorld:
@@ -97,6 +107,9 @@ def crash(
             case _:
                 world.kill(driver.workers[int(victim)].process)
         world.heal()
+        heir = world.running_driver()
+        wanted = workers if heir is driver else heir.wanted
+        world.run_until(lambda: is_rescaled(heir, wanted), LIVENESS_SECONDS_MAX)
         world.catch_up()
         world.stop()
         for what in count_layouts(Evidence(world)):
@@ -105,25 +118,53 @@ def crash(
     return world
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("victim", ["driver", "log", "0", "1"])
-def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
-    """Every third of a commit, from before the first cut until successors run."""
-    changed = [crash(victim, workers, ms).counts["layout changed"] for ms in range(0, 76, 4)]
+#: Until copies are there at 78 at the latest, and from then until successors run, at 111.
+STEPS = (*range(0, 54, 9), *range(54, 120, 4))
+
+
+def die_at(steps: Sequence[int], victim: str, workers: int) -> None:
+    worlds = [crash(victim, workers, ms) for ms in steps]
+    changed = [world.counts["layout changed"] for world in worlds]
     if victim != "driver":
         assert {*changed} == {1}
     else:  # the next one finds the old layout, or the new one; and wants two workers again
         assert min(changed) == 0 and max(changed) == 2
+    assert sum(world.counts["successor taken"] for world in worlds) > len(worlds)
+
+
+all_victims = pytest.mark.parametrize("victim", ["driver", "log", "0", "1"])
+both_ways = pytest.mark.parametrize("workers", [1, 3])
+
+
+@both_ways
+@all_victims
+def test_whoever_dies_at_a_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
+    die_at(STEPS[::2], victim, workers)
+
+
+@pytest.mark.soak
+@both_ways
+@all_victims
+def test_whoever_dies_at_any_step_of_it_the_query_goes_on(victim: str, workers: int) -> None:
+    """While copies are made, and every third of a commit from before the first cut on."""
+    die_at(STEPS, victim, workers)
+
+
+def test_a_worker_that_came_for_it_may_die_at_any_step() -> None:
+    worlds = [crash("2", 3, ms) for ms in range(9, 120, 6)]
+    assert {world.counts["layout changed"] for world in worlds} == {1}
+    taken = [world.counts["successor taken"] for world in worlds]
+    assert max(taken) == 6 and min(taken) < 6, "at some step it has the only copies of two"
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("victim", ["0", "1"])
 def test_whoever_dies_the_tasks_of_a_stage_that_stays_go_on(victim: str, replicas: int) -> None:
     """Its source has two lanes, so that there are no more tasks to read it."""
-    worlds = [crash(victim, 3, ms, lanes=2, replicas=replicas) for ms in range(20, 48, 6)]
+    worlds = [crash(victim, 3, ms, lanes=2, replicas=replicas) for ms in range(20, 120, 18)]
     kept = [world.counts["stage kept"] for world in worlds]
     assert kept == [world.counts["stage split"] for world in worlds]
-    assert sum(kept) > 3, "while tasks move, it waits; and the query is stopped soon"
+    assert sum(kept) == len(worlds)
 
 
 def test_however_often_it_was_rescaled_an_heir_builds_each_ancestor_once(

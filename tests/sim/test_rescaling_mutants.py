@@ -18,15 +18,19 @@ from simulation.pipeline.swarm import Fault
 
 from penstock.ids import Lsn
 from penstock.log.records import Entry
-from penstock.protocol.markers import Heard, Marker, Origin
-from penstock.protocol.names import TaskId
-from penstock.runtime import coordinator, inheritance, standby, succession, trim
+from penstock.protocol.markers import Heard, Marker, Origin, decode_marker
+from penstock.protocol.names import TaskId, parse_task
+from penstock.runtime import coordinator, inheritance, standby, succession, successor, trim
+from penstock.runtime.coordinator_core import CoordinatorCore
+from penstock.runtime.layout import Layout
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.standby import StateCopy
+from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.succession import Last
+from penstock.runtime.successor import Bequest, SuccessorCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
 from penstock.runtime.trim_rule import needed_from
+from penstock.runtime.worker import Worker
 from penstock.state.api import Change
 from penstock.state.memory import MemoryState
 
@@ -46,6 +50,10 @@ TRIMMED: dict[str, Any] = {
     **COUNTED, "trims": True, "checkpoints": True, "checkpoint_interval_ms": 0,
     "checkpoint_us_max": 500, "checkpoint_bytes_min": 1,
 }  # fmt: skip
+SLOW: dict[str, Any] = {
+    **COUNTED, "slow_odds": 0.2, "mean_ms": {Fault.RESCALE: 150, Fault.KILL: 60, Fault.PAUSE: 150},
+}  # fmt: skip
+HASTY: dict[str, Any] = {**COUNTED, "mean_ms": {Fault.RESCALE: 30}}
 Lasts = Mapping[TaskId, Last]
 
 
@@ -89,7 +97,7 @@ def the_earliest_time_of_a_shared_source_is_handed_on(patch: pytest.MonkeyPatch)
 
 
 def a_successor_takes_rows_of_all_virtual_nodes(patch: pytest.MonkeyPatch) -> None:
-    def apply_to(self: MemoryState, part: Any, change: Change) -> None:
+    def apply_to(self: MemoryState, part: Any, change: Change, nodes: Any) -> None:
         part.apply(change)
 
     patch.setattr(MemoryState, "_apply_to", apply_to)
@@ -148,6 +156,7 @@ def all_stages_are_cut_at_once(patch: pytest.MonkeyPatch) -> None:
 def a_cut_of_another_run_counts(patch: pytest.MonkeyPatch) -> None:
     """A task ends at the cut of a coordinator that is gone, and nobody goes on with it."""
     original = TaskCore.take_held
+    patch.setattr(CoordinatorCore, "prepared", (0, 0))  # nobody waits for copies: more is cut
 
     def take_held(self: TaskCore, entry: Entry, counted: Any) -> None:
         original(self, entry, counted)
@@ -170,23 +179,85 @@ def a_predecessors_state_is_trimmed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trim, "needed_from", needed)
 
 
+def a_successor_begins_before_its_copies_are_at_the_last_markers(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    original = SuccessorCopy.goals
+
+    def goals(self: SuccessorCopy, last: Entry) -> dict[TaskId, Lsn] | None:
+        return None if original(self, last) is None else {}
+
+    patch.setattr(SuccessorCopy, "goals", goals)
+    patch.setattr(Standby, "has_caught_up", True)
+
+
+def copies_for_a_successor_hold_all_virtual_nodes(patch: pytest.MonkeyPatch) -> None:
+    def restored(self: Bequest, changes: Sequence[Change], size: int) -> None:
+        taken = [self.left.take(change, self._heir.stages) for change in changes]
+        self._heir.restored([change for change in taken if change is not None], size)
+
+    patch.setattr(Bequest, "restored", restored)
+
+
+def a_predecessor_is_not_followed(patch: pytest.MonkeyPatch) -> None:
+    original = SuccessorCopy.__init__
+
+    def init(self: Any, log: Any, core: Any, store: Any, origins: Sequence[Origin]) -> None:
+        original(self, log, core, store, origins)
+        self.parts = self.parts[:1]
+
+    def goals(self: Any, last: Entry) -> dict[TaskId, Lsn]:
+        origins = decode_marker(last.payload).origins
+        known = {part.core.task for part in self.parts}
+        lsns = {parse_task(one.task): one.lsn for one in origins}
+        return {task: lsn for task, lsn in lsns.items() if task in known}
+
+    patch.setattr(SuccessorCopy, "__init__", init)
+    patch.setattr(SuccessorCopy, "goals", goals)
+    patch.setattr(Standby, "has_caught_up", True)
+
+
+def copies_for_another_layout_are_used(patch: pytest.MonkeyPatch) -> None:
+    """It was planned, and another one of the same number came instead."""
+
+    def is_planned(self: Worker, layout: Layout | None) -> bool:
+        planned = None if self._next is None else self._next.layout
+        return planned is not None and layout is not None and planned.version == layout.version
+
+    patch.setattr(Worker, "_is_planned", is_planned)
+
+
+def a_successor_has_the_values_of_one_predecessor(patch: pytest.MonkeyPatch) -> None:
+    original = successor.decided
+
+    def decided(state: Any, stages: Any, left: Sequence[Any]) -> Any:
+        return original(state, stages, left[:1])
+
+    patch.setattr(successor, "decided", decided)
+
+
 MUTANTS = [
     Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
     for apply, swarm, seed in (
         (a_successor_begins_one_entry_later, COUNTED, 0),
         (a_successor_has_no_predecessors_state, COUNTED, 0),
         (a_successor_takes_one_predecessor_only, COUNTED, 0),
-        (a_successor_has_heard_of_no_time, TIMED, 0),
-        (the_earliest_time_of_a_shared_source_is_handed_on, TIMED, 0),
+        (a_successor_has_heard_of_no_time, TIMED, 1),
+        (the_earliest_time_of_a_shared_source_is_handed_on, TIMED, 1),
         (a_successor_takes_rows_of_all_virtual_nodes, COUNTED, 0),
-        (a_predecessor_keeps_what_others_had_since, COUNTED, 0),
+        (a_predecessor_keeps_what_others_had_since, COUNTED, 1),
         (the_changes_after_a_predecessors_checkpoint_are_left_out, TRIMMED, 1),
-        (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED, 0),
+        (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED, 9),
         (a_task_commits_once_more_after_its_cut, COUNTED, 0),
         (all_stages_are_cut_at_once, COUNTED, 0),
-        (a_cut_of_another_run_counts, RUNS, 7),
+        (a_cut_of_another_run_counts, RUNS, 18),
         (a_run_begins_with_the_layout_of_the_registration, RUNS, 1),
         (a_predecessors_state_is_trimmed, TRIMMED, 0),
+        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 7),
+        (copies_for_a_successor_hold_all_virtual_nodes, COUNTED, 0),
+        (a_predecessor_is_not_followed, COUNTED, 0),
+        (copies_for_another_layout_are_used, HASTY, 0),
+        (a_successor_has_the_values_of_one_predecessor, TIMED, 1),
     )
 ]
 
@@ -200,5 +271,5 @@ def test_the_world_catches(
 
 def test_worlds_narrowed_for_mutants_are_clean_without_them() -> None:
     for seed in range(2):
-        for swarm in (COUNTED, TIMED, TRIMMED, RUNS):
+        for swarm in (COUNTED, TIMED, TRIMMED, RUNS, SLOW, HASTY):
             world(seed, swarm).run()

@@ -27,7 +27,9 @@ from penstock.wire.messages import (
     Status,
 )
 
-SEEDS = fixed_seeds(150)
+#: In every run.
+FIXED_SEEDS = 150
+SEEDS = fixed_seeds(FIXED_SEEDS)
 
 #: Status and metrics are for people, a ping only asks who is there: they promise nothing that could
 #: be checked. Without the first two messages of a connection no other would ever come.

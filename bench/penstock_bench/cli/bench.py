@@ -97,3 +97,10 @@ _add(
     disk="about 1 GB",
     takes=f"About four minutes{_ALONE}",
 )
+_add(
+    "deliver",
+    "Delivery to many targets in other processes: from dispatch to receipt, frames and gRPC.",
+    quick="A minute",
+    disk="nearly nothing",
+    takes=f"About five minutes{_ALONE}",
+)

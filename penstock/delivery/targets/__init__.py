@@ -60,7 +60,7 @@ def open_target(uri: str) -> Target:
 def _path(uri: str, rest: str) -> str:
     path = rest.removeprefix("/")
     if path == rest or path in ("", ":memory:"):
-        raise BadConfig(f"{uri} names no file: write {uri.partition(':')[0]}:///file")
+        raise BadConfig(f"{masked_uri(uri)} names no file: write {uri.partition(':')[0]}:///file")
     return path
 
 

@@ -25,11 +25,12 @@ import pyarrow.types as pt
 from penstock.delivery.api import Batch, Shard
 from penstock.delivery.targets.changes import TableChanges, table_changes, where
 from penstock.delivery.targets.columns import COUNT, POSITIONS, ROW, described, shape_of
-from penstock.delivery.targets.existing import Found, check_is_new, missing_columns
-from penstock.delivery.targets.positions import apply_once, fenced
+from penstock.delivery.targets.existing import Found, check_is_empty, check_is_new, missing_columns
+from penstock.delivery.targets.positions import anothers, apply_once, fenced
 from penstock.delivery.targets.sql import (
     column_definitions,
     create_positions,
+    has_foreign_rows,
     listed,
     qualified,
     quoted,
@@ -40,7 +41,7 @@ from penstock.errors import BadRow, PenstockError, Refused, SchemaMismatch, Unav
 from penstock.ids import Lsn
 from penstock.plain_text import plain, plain_line
 
-_OWN: Final = "delivery = ? AND shard = ?"
+_OWN: Final = "delivery = ? AND shard = ? AND id = ?"
 #: What rows are to blame for.
 _BAD_ROW: Final = (
     duckdb.ConstraintException,
@@ -127,27 +128,37 @@ class DuckdbTarget:
             [self._schema, self._name],
         )
         found = [Found(*column) for column in columns]
+        if self._shard.changing:
+            asked = has_foreign_rows(self._positions, self._table, ("?", "?", "?"))
+            shard = self._shard
+            ((has_rows,),) = self._run(asked, [shard.delivery, shard.id, shard.start])
+            check_is_empty(self._shape, has_rows)
         for column in missing_columns(self._shape, found, "duckdb"):
             kind = column.sql_type("duckdb")
             self._run(f"ALTER TABLE {self._table} ADD COLUMN {quoted(column.name)} {kind}")
 
+    @property
+    def _own(self) -> list[object]:
+        return [self._shard.delivery, self._shard.index, self._shard.id]
+
     def _claim(self, term: int) -> Lsn:
         shard = self._shard
-        own = [shard.delivery, shard.index]
+        own = self._own
         self._run(
-            f"INSERT INTO {self._positions} (delivery, shard, position, term) "
-            "VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {self._positions} (delivery, shard, id, position, term) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             [*own, shard.start, term],
         )
         stored = self._stored()
-        assert stored is not None
+        if stored is None:
+            raise anothers(shard)
         if stored[1] > term:
             raise fenced(shard, stored[1], term)
         self._run(f"UPDATE {self._positions} SET term = ? WHERE {_OWN}", [term, *own])
         return Lsn(stored[0])
 
     def _stored(self) -> tuple[int, int] | None:
-        own = [self._shard.delivery, self._shard.index]
+        own = self._own
         found = self._run(f"SELECT position, term FROM {self._positions} WHERE {_OWN}", own)
         return (found[0][0], found[0][1]) if found else None
 
@@ -155,7 +166,7 @@ class DuckdbTarget:
 
     def _attempt(self, batch: Batch) -> bool:
         changes = table_changes(batch, self._shard, self._shape)
-        own = [self._shard.delivery, self._shard.index]
+        own = self._own
         try:
             with self._transaction():
                 moved = self._run(
@@ -191,7 +202,7 @@ class DuckdbTarget:
         with self._given(keys) as connection:
             found = connection.execute(
                 f"SELECT given.place, stored.{COUNT} FROM penstock_given AS given "
-                f"JOIN {self._table} AS stored ON {_matches(keys.schema.names)}"
+                f"JOIN {self._table} AS stored ON {self._matches(keys.schema.names)}"
             ).fetchnumpy()
         counts[np.asarray(found["place"])] += np.asarray(found[COUNT])
         if self._shard.strict and (counts < 0).any():
@@ -203,27 +214,36 @@ class DuckdbTarget:
 
     def _check_taken(self, batch: Batch, changes: TableChanges) -> None:
         """Strict: rows that go are there as they are given."""
-        missing = self._first_place(changes.deletes, changes.deletes.schema.names, "NOT EXISTS")
+        missing = self._first_place(changes.deletes, "NOT EXISTS")
         if missing is not None:
             raise not_as_it_was(batch, changes.deletes.select(list(self._shape.key)), missing)
 
     def _check_new(self, batch: Batch, changes: TableChanges) -> None:
         """Strict: no row of these keys is there."""
         keys = changes.upserts.select(list(self._shape.key))
-        there = self._first_place(keys, keys.schema.names, "EXISTS")
+        there = self._first_place(keys, "EXISTS")
         if there is not None:
             raise meets_another(batch, described(keys, there))
 
-    def _first_place(self, rows: pa.RecordBatch, names: Sequence[str], test: str) -> int | None:
+    def _first_place(self, rows: pa.RecordBatch, test: str) -> int | None:
         if not rows.num_rows:
             return None
         with self._given(rows):
             found = self._run(
                 f"SELECT min(given.place) FROM penstock_given AS given WHERE {test} "
-                f"(SELECT 1 FROM {self._table} AS stored WHERE {_matches(names)})"
+                f"(SELECT 1 FROM {self._table} AS stored WHERE {self._matches(rows.schema.names)})"
             )
         place: int | None = found[0][0]
         return place
+
+    def _matches(self, keys: Sequence[str]) -> str:
+        """By bytes: of a user's table that takes texts for equal which differ, too."""
+        texts = {one.name for one in self._shape.columns if one.sql_type("duckdb") == "VARCHAR"}
+        return " AND ".join(
+            f"stored.{quoted(name)}{' COLLATE C' if name in texts else ''} "
+            f"IS NOT DISTINCT FROM given.c{place}"
+            for place, name in enumerate(keys)
+        )
 
     def _delete(self, rows: pa.RecordBatch) -> None:
         """The rows with these keys."""
@@ -232,7 +252,7 @@ class DuckdbTarget:
             with self._given(keys):
                 self._run(
                     f"DELETE FROM {self._table} AS stored USING penstock_given AS given "
-                    f"WHERE {_matches(keys.schema.names)}"
+                    f"WHERE {self._matches(keys.schema.names)}"
                 )
 
     def _insert(self, rows: pa.RecordBatch) -> None:
@@ -319,13 +339,6 @@ class DuckdbTarget:
             elif isinstance(error, _REFUSED):
                 kind = Refused
             raise kind(f"duckdb {plain(self._path)}: {plain_line(str(error))}") from None
-
-
-def _matches(names: Sequence[str]) -> str:
-    return " AND ".join(
-        f"stored.{quoted(name)} IS NOT DISTINCT FROM given.c{place}"
-        for place, name in enumerate(names)
-    )
 
 
 def _as_duckdb_has_it(column: pa.Array) -> pa.Array:

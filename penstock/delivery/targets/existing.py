@@ -90,5 +90,14 @@ def check_is_new(shape: TableShape, position: Lsn, start: Lsn) -> None:
         )
 
 
+def check_is_empty(shape: TableShape, has_rows: bool) -> None:
+    """A table to which nothing of a stream that takes rows back was delivered yet."""
+    if has_rows:
+        raise Refused(
+            f"table {plain(shape.table)} has rows that are none of this delivery's, which takes "
+            "rows back and would never take those: empty it, or deliver to another table"
+        )
+
+
 def _name(name: str, database: Database) -> str:
     return name if database == "postgresql" else name.lower()

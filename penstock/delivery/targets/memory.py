@@ -17,7 +17,7 @@ from penstock.delivery.fold import WEIGHT
 from penstock.delivery.targets.changes import table_changes
 from penstock.delivery.targets.columns import shape_of
 from penstock.delivery.targets.existing import check_is_new
-from penstock.delivery.targets.positions import apply_once, fenced
+from penstock.delivery.targets.positions import anothers, apply_once, fenced
 from penstock.errors import Refused
 from penstock.ids import Lsn
 from penstock.state.keys import key_objects
@@ -58,8 +58,9 @@ class MemoryDatabase:
     """What stays when a target is closed; several targets may share it."""
 
     tables: dict[str, MemoryTable] = field(default_factory=dict)
-    #: Position and term by delivery and shard.
+    #: Position and term by delivery and shard, and whose they are.
     positions: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    owners: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
 class MemoryTarget:
@@ -73,6 +74,8 @@ class MemoryTarget:
         shape = shape_of(shard)
         own = (shard.delivery, shard.index)
         position, stored = self._database.positions.get(own, (shard.start, term))
+        if self._database.owners.setdefault(own, shard.id) != shard.id:
+            raise anothers(shard)
         if stored > term:
             raise fenced(shard, stored, term)
         if shard.table not in self._database.tables:

@@ -1,7 +1,8 @@
 """A batch and a position: applied if they meet, otherwise answered with what is stored. Pure.
 
 Law (I14): a batch that does not meet the position changes nothing and is no error, whatever its
-rows are, unless a newer player was here.
+rows are, unless a newer player was here. Law: a position is of one delivery; one that was made
+later under its name, or is of another log, does not take it for its own.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ def _answer_to_miss(stored: tuple[int, int] | None, batch: Batch, shard: Shard) 
 def fenced(shard: Shard, stored: int, given: int) -> Fenced:
     return Fenced(
         f"{_name(shard)} has a newer player: its target knows term {stored}, this one has {given}"
+    )
+
+
+def anothers(shard: Shard) -> Refused:
+    """Its position tells nothing of this delivery's rows, and its rows are none of this one."""
+    return Refused(
+        f"{_name(shard)}: the position in its target is of another delivery of this name, which "
+        "was removed or is of another log; deliver under another name to another table, or empty "
+        "this one and delete the row in penstock_positions"
     )
 
 

@@ -117,8 +117,7 @@ class RowWriter:
     # -- parameters
 
     def _position(self, batch: Batch) -> list[object]:
-        own = [self.shard.delivery, Int4(self.shard.index)]
-        return [*own, Int8(batch.after), Int8(batch.upto), Int8(batch.term)]
+        return [*own_parameters(self.shard), Int8(batch.after), Int8(batch.upto), Int8(batch.term)]
 
     @property
     def _deleted_columns(self) -> tuple[Column, ...]:
@@ -178,6 +177,11 @@ class RowWriter:
         if fails(0) or not fails(count):
             return None  # it is a row that goes, or something that is looked at in COMMIT
         return bisect.bisect_left(range(1, count), True, key=fails)
+
+
+def own_parameters(shard: Shard) -> list[object]:
+    """What finds its position."""
+    return [shard.delivery, Int4(shard.index), shard.id]
 
 
 def _fields(rows: pa.RecordBatch, columns: Sequence[Column], places: Ints) -> list[pa.Array]:

@@ -22,8 +22,9 @@ from penstock.delivery.targets.columns import COUNT, Column, TableShape
 from penstock.delivery.targets.postgres_format import transport_type
 from penstock.delivery.targets.sql import column_definitions, listed, quoted
 
-#: Of every statement about positions: delivery, shard, after, upto, term.
-POSITION_PARAMETERS: Final = 5
+#: Of a statement that moves a position: delivery, shard, id, after, upto, term.
+POSITION_PARAMETERS: Final = 6
+_OWN: Final = "delivery = $1 AND shard = $2 AND id = $3"
 #: Columns of the key that are null in a row that goes: an index finds no row by `= NULL`.
 Nulls = tuple[bool, ...]
 
@@ -56,24 +57,23 @@ class Statements:
 
     def insert_position(self) -> str:
         return (
-            f"INSERT INTO {self.positions} (delivery, shard, position, term) "
-            "VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+            f"INSERT INTO {self.positions} (delivery, shard, id, position, term) "
+            "VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
         )
 
     def set_term(self) -> str:
         return (
-            f"UPDATE {self.positions} SET term = $3 "
-            "WHERE delivery = $1 AND shard = $2 AND term <= $3 RETURNING position"
+            f"UPDATE {self.positions} SET term = $4 WHERE {_OWN} AND term <= $4 RETURNING position"
         )
 
     def read_position(self) -> str:
-        return f"SELECT position, term FROM {self.positions} WHERE delivery = $1 AND shard = $2"
+        return f"SELECT position, term FROM {self.positions} WHERE {_OWN}"
 
     def move(self) -> str:
         """The compare-and-set: everything else depends on it."""
         return (
-            f"UPDATE {self.positions} SET position = $4, term = $5 WHERE delivery = $1 "
-            "AND shard = $2 AND position = $3 AND term <= $5 RETURNING 1"
+            f"UPDATE {self.positions} SET position = $5, term = $6 "
+            f"WHERE {_OWN} AND position = $4 AND term <= $6 RETURNING 1"
         )
 
     def all_at_once(self, *, puts: bool, gone: Sequence[Nulls]) -> str:

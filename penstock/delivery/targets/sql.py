@@ -12,8 +12,8 @@ from penstock.delivery.targets.columns import POSITIONS, Database, TableShape
 
 #: The columns of the table of positions: one row for each delivery and shard.
 POSITION_COLUMNS: Final = (
-    "(delivery text NOT NULL, shard integer NOT NULL, position bigint NOT NULL, "
-    "term bigint NOT NULL, PRIMARY KEY (delivery, shard))"
+    "(delivery text NOT NULL, shard integer NOT NULL, id text NOT NULL, "
+    "position bigint NOT NULL, term bigint NOT NULL, PRIMARY KEY (delivery, shard))"
 )
 
 
@@ -37,6 +37,15 @@ def split_table(table: str) -> tuple[str, str]:
 
 def create_positions(place: str = quoted(POSITIONS)) -> str:
     return f"CREATE TABLE IF NOT EXISTS {place} {POSITION_COLUMNS}"
+
+
+def has_foreign_rows(positions: str, table: str, marks: tuple[str, str, str]) -> str:
+    """Whether there are rows, and no shard of the delivery was applied any; of name, id, start."""
+    delivery, id, start = marks
+    return (
+        f"SELECT EXISTS (SELECT 1 FROM {table}) AND NOT EXISTS (SELECT 1 FROM {positions} "
+        f"WHERE delivery = {delivery} AND id = {id} AND position <> {start})"
+    )
 
 
 def column_definitions(shape: TableShape, database: Database) -> list[str]:

@@ -21,12 +21,19 @@ from penstock.delivery.targets.changes import table_changes
 from penstock.delivery.targets.columns import POSITIONS, TableShape, shape_of
 from penstock.delivery.targets.existing import (
     Found,
+    check_is_empty,
     check_is_new,
     check_key_is_unique,
     missing_columns,
 )
-from penstock.delivery.targets.positions import apply_once, fenced
-from penstock.delivery.targets.sql import column_definitions, create_positions, listed, quoted
+from penstock.delivery.targets.positions import anothers, apply_once, fenced
+from penstock.delivery.targets.sql import (
+    column_definitions,
+    create_positions,
+    has_foreign_rows,
+    listed,
+    quoted,
+)
 from penstock.delivery.targets.sqlite_rows import change_rows
 from penstock.errors import BadRow, PenstockError, Refused, SchemaMismatch, Unavailable
 from penstock.ids import Lsn
@@ -34,7 +41,7 @@ from penstock.plain_text import plain, plain_line
 
 #: How long another process may hold the file.
 BUSY_SECONDS: Final = 10.0
-_OWN: Final = "delivery = ? AND shard = ?"
+_OWN: Final = "delivery = ? AND shard = ? AND id = ?"
 #: Of the last byte of SQLite's codes: what rows are to blame for, the table, or the file.
 _ERRORS: Final[dict[int, type[PenstockError]]] = {
     sqlite3.SQLITE_CONSTRAINT: BadRow,
@@ -103,7 +110,7 @@ class SqliteTarget:
 
     def _attempt(self, batch: Batch) -> bool:
         changes = table_changes(batch, self._shard, self._shape)
-        own = (self._shard.delivery, self._shard.index)
+        own = self._own
         with self._transaction() as connection:
             moved = connection.execute(
                 f"UPDATE {POSITIONS} SET position = ?, term = ? "
@@ -140,42 +147,58 @@ class SqliteTarget:
             self._unique_columns(),
             f"CREATE UNIQUE INDEX … ON {quoted(shape.table)} ({listed(shape.key)})",
         )
+        if self._shard.changing:
+            asked = has_foreign_rows(POSITIONS, quoted(shape.table), ("?", "?", "?"))
+            values = (self._shard.delivery, self._shard.id, self._shard.start)
+            check_is_empty(shape, bool(self._run(asked, values).fetchone()[0]))
         for column in missing:
             kind = column.sql_type("sqlite")
             self._run(f"ALTER TABLE {quoted(shape.table)} ADD COLUMN {quoted(column.name)} {kind}")
 
     def _unique_columns(self) -> list[frozenset[str]]:
-        """Of each unique index; a primary key that is the number of the row has none."""
+        """Of each unique index that tells all texts apart, and the number of the row."""
         own = {name.lower(): name for name in self._shape.names}
         table = (self._shape.table,)
-        primary = self._run("SELECT name FROM pragma_table_info(?) WHERE pk > 0", table).fetchall()
-        unique = [frozenset(own.get(name.lower(), name) for (name,) in primary)]
+        unique = []
         indexes = self._run(
-            'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', table
+            'SELECT name, origin FROM pragma_index_list(?) WHERE "unique" AND NOT partial', table
         ).fetchall()
-        for index in indexes:
-            names = self._run("SELECT name FROM pragma_index_info(?)", index).fetchall()
-            # The name of an expression is null.
-            unique.append(frozenset(own.get((name or "").lower(), name) for (name,) in names))
+        if all(origin != "pk" for _, origin in indexes):
+            # A primary key that is the number of the row has no index.
+            primary = self._run("SELECT name FROM pragma_table_info(?) WHERE pk > 0", table)
+            unique.append(frozenset(own.get(name.lower(), name) for (name,) in primary))
+        for index, _ in indexes:
+            columns = self._run(
+                "SELECT name, upper(coll) FROM pragma_index_xinfo(?) WHERE key", (index,)
+            ).fetchall()
+            if all(collation == "BINARY" for _, collation in columns):
+                # The name of an expression is null.
+                names = (name or "" for name, _ in columns)
+                unique.append(frozenset(own.get(name.lower(), name) for name in names))
         return unique
+
+    @property
+    def _own(self) -> tuple[str, int, str]:
+        return (self._shard.delivery, self._shard.index, self._shard.id)
 
     def _claim(self, term: int) -> Lsn:
         shard = self._shard
-        own = (shard.delivery, shard.index)
+        own = self._own
         self._run(
-            f"INSERT INTO {POSITIONS} (delivery, shard, position, term) VALUES (?, ?, ?, ?) "
+            f"INSERT INTO {POSITIONS} (delivery, shard, id, position, term) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT DO NOTHING",
             (*own, shard.start, term),
         )
         stored = self._stored()
-        assert stored is not None
+        if stored is None:
+            raise anothers(shard)
         if stored[1] > term:
             raise fenced(shard, stored[1], term)
         self._run(f"UPDATE {POSITIONS} SET term = ? WHERE {_OWN}", (term, *own))
         return Lsn(stored[0])
 
     def _stored(self) -> tuple[int, int] | None:
-        own = (self._shard.delivery, self._shard.index)
+        own = self._own
         found: tuple[int, int] | None = self._run(
             f"SELECT position, term FROM {POSITIONS} WHERE {_OWN}", own
         ).fetchone()

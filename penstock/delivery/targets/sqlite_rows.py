@@ -63,7 +63,7 @@ class _Change:
 
     def delete(self) -> None:
         deletes = self.changes.deletes
-        condition = _is_given(deletes.schema.names, deletes.schema.names)
+        condition = self._is_given(deletes.schema.names, deletes.schema.names)
         statement = f"DELETE FROM {self.table} WHERE {condition}"
         self._run_all(statement, deletes, self.changes.delete_places)
 
@@ -87,7 +87,7 @@ class _Change:
         """Strict: rows that must be there as they are given."""
         deletes = self.changes.deletes
         names = deletes.schema.names
-        statement = f"DELETE FROM {self.table} WHERE {_is_given(names, names)}"
+        statement = f"DELETE FROM {self.table} WHERE {self._is_given(names, names)}"
         idle = self._run_all(statement, deletes, self.changes.delete_places, each=True)
         if idle is not None:
             raise not_as_it_was(self.batch, deletes.select(list(self.shape.key)), idle)
@@ -126,7 +126,18 @@ class _Change:
         return ", ".join(map(self._mark, self.shape.names))
 
     def _is_its_key(self) -> str:
-        return _is_given(self.shape.key, self.shape.names)
+        return self._is_given(self.shape.key, self.shape.names)
+
+    def _is_given(self, names: Sequence[str], all_names: Sequence[str]) -> str:
+        """That these columns are as given, nulls included."""
+        return " AND ".join(
+            f"{quoted(name)} IS ?{all_names.index(name) + 1}{self._exactly(name)}" for name in names
+        )
+
+    def _exactly(self, name: str) -> str:
+        """Whatever collation a user's table has: texts that differ are different."""
+        kinds = {column.name: column.sql_type("sqlite") for column in self.shape.columns}
+        return " COLLATE BINARY" if kinds[name] == "TEXT" else ""
 
     def _insert(self) -> str:
         return f"INSERT INTO {self.table} ({listed(self.shape.names)})"
@@ -140,7 +151,8 @@ class _Change:
     def _on_conflict(self) -> str:
         if not self.shape.key:
             return ""
-        target = f" ON CONFLICT ({listed(self.shape.key)}) DO "
+        key = ", ".join(f"{quoted(name)}{self._exactly(name)}" for name in self.shape.key)
+        target = f" ON CONFLICT ({key}) DO "
         if self.shape.is_counted:
             return f"{target}UPDATE SET {COUNT} = {COUNT} + excluded.{COUNT}"
         names = [quoted(column.name) for column in self.shape.value_columns]
@@ -184,11 +196,6 @@ class _Change:
                 words = plain_line(str(found))
                 return BadRow(f"row {place} {where(self.batch)}: {words}", place)
         return BadRow(f"rows {where(self.batch)}: {plain_line(str(error))}")
-
-
-def _is_given(names: Sequence[str], all_names: Sequence[str]) -> str:
-    """That these columns are as given, nulls included."""
-    return " AND ".join(f"{quoted(name)} IS ?{all_names.index(name) + 1}" for name in names)
 
 
 def _has_null(rows: pa.RecordBatch, names: Sequence[str]) -> np.ndarray:

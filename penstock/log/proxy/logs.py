@@ -173,7 +173,13 @@ class ProxyLogs:
         task = self._opening.get(name)
         if task is None:
             task = self._begin_opening(name, self._become_owner(name))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            # The proxy stops, and with it the opening: nobody has asked who waits for it to end.
+            raise Unavailable(f"log {name} is not opened: this proxy stops") from None
 
     def _begin_opening(
         self, name: str, work: Coroutine[Any, Any, OwnedLog]
@@ -399,3 +405,9 @@ def _owned_status(log: OwnedLog) -> dict[str, Any]:
         "lacking_blocks": log.lacking_blocks,
         "is_audited": log.is_audited,
     }
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the running task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -4,7 +4,7 @@ Owns the transport, when it is read, and what a peer may do before its proof is 
 challenge (wire/proof.py), once. Law (I20): before that nothing is read beyond 16 KiB and nothing is
 done; bytes that are no frame close the connection and touch nobody else. A `GET /metrics` with the
 token as bearer is answered too, so that Prometheus needs no second, open port. What requests mean
-is up to the listener's host: log_requests.py and log/node/requests.py.
+is up to the listener's host: log_requests.py, log/node/requests.py, delivery/remote/.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from penstock.wire.frames import Frame, FrameReader, encode_frame
 from penstock.wire.messages import Challenge, Failed, Hello, Meet, decode_as, encode_as
 from penstock.wire.node_messages import NodeHello
 from penstock.wire.proof import NONCE_BYTES, Nonces, is_proof, prove_client, prove_server
+from penstock.wire.target_messages import TargetHello
 
 if TYPE_CHECKING:
     from penstock.log.serving.listener import Listener
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNREAD = "unread answers"
-_HELLOS = (Hello.KIND, NodeHello.KIND)
+_HELLOS = (Hello.KIND, NodeHello.KIND, TargetHello.KIND)
 _NO_CHALLENGE = (
     "no challenge was asked for: this server wants the token proved, not shown; a client that "
     "shows it is older than the server, and must be upgraded"

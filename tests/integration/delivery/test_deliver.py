@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +18,11 @@ import penstock
 from penstock.delivery.registration import list_deliveries, remove_delivery
 from penstock.delivery.target_queue import QUIET_LSNS
 from penstock.errors import BadRequest, BadRow, PlanChanged, Refused, Unavailable
+from penstock.ids import Lsn
 from penstock.log.records import NewEntry
 from penstock.protocol.deliveries import Delivered, RegisteredDelivery
 from penstock.state.keys import hash_columns, virtual_nodes
+from penstock.stream.positions import Position
 from penstock.stream.stream import Stream
 
 SCHEMA = "k long, v string"
@@ -438,6 +443,22 @@ def test_a_stream_that_takes_rows_back_is_delivered_from_its_beginning(
         penstock.deliver(stream, MemoryTarget(), name="another")
 
 
+def test_a_trim_while_the_start_is_looked_for_does_not_cut_what_takes_rows_back(
+    own_log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = own_log.create_stream("changing", f"{SCHEMA}, _weight long NOT NULL")
+    stream.append({"k": 1, "v": "a", "_weight": 1})
+    resolve = Stream.resolve
+
+    def trim_and_resolve(stream: Stream, position: Position) -> Lsn:
+        own_log.trim("latest")
+        return resolve(stream, position)
+
+    monkeypatch.setattr(Stream, "resolve", trim_and_resolve)
+    with pytest.raises(penstock.Trimmed, match="takes rows back"):
+        penstock.deliver(stream, MemoryTarget(), key="k")
+
+
 def test_a_removed_delivery_ends_and_may_be_made_otherwise(
     module_log: penstock.Log, source: Stream, name: str
 ) -> None:
@@ -454,6 +475,28 @@ def test_a_removed_delivery_ends_and_may_be_made_otherwise(
         remove_delivery(module_log.client, name)
     with penstock.deliver(source, target, name=name, key="v"):
         pass
+
+
+def test_one_of_the_same_name_does_not_take_positions_of_a_removed_one(
+    module_log: penstock.Log, source: Stream, name: str, tmp_path: Path
+) -> None:
+    """They say nothing of another stream, and the table has rows of the removed one."""
+    other = module_log.create_stream(f"{name}_other", SCHEMA)
+    append(other, 1)
+    append(source, 7)
+    uri = f"sqlite:///{tmp_path}/table.db"
+    with penstock.deliver(source, uri, key="k", name=name, table="t") as delivery:
+        delivery.processAllAvailable()
+    remove_delivery(module_log.client, name)
+
+    delivery = penstock.deliver(other, uri, key="k", name=name, table="t")
+    with pytest.raises(Refused, match="is of another delivery of this name"):
+        delivery.awaitTermination(30)
+    with closing(sqlite3.connect(tmp_path / "table.db")) as database:
+        database.executescript("DELETE FROM t; DELETE FROM penstock_positions")
+        with penstock.deliver(other, uri, key="k", name=name, table="t") as delivery:
+            delivery.processAllAvailable()
+        assert database.execute("SELECT * FROM t").fetchall() == [(1, "v1")]
 
 
 def test_a_second_player_fences_the_first(source: Stream, name: str) -> None:

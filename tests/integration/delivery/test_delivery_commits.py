@@ -209,7 +209,7 @@ def test_a_changing_result_without_a_key_asks_for_one(module_log: penstock.Log) 
     register(module_log, "keyless", stream.name)
     target = MemoryTarget()
 
-    with pytest.raises(BadRequest, match=r"give key= .* with some of k, v, or an empty one"):
+    with pytest.raises(BadRequest, match="with some of k, v, or an empty one"):
         penstock.deliver(ResultOf(module_log, "keyless"), target)
     with penstock.deliver(ResultOf(module_log, "keyless"), target, key=[]):
         pass

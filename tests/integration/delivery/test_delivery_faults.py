@@ -148,7 +148,7 @@ async def make_delivery(log: AsyncLog, shards: int = 1) -> RegisteredDelivery:
     value = encode_registration(Registration("in", schema, 0))
     await log.compare_and_set(stream_key("in"), expected=None, value=value)
     delivery = RegisteredDelivery(
-        name="away", stream="in", query=None, version=None, key=["k"],
+        name="away", id="i", stream="in", query=None, version=None, key=["k"],
         route=[node % shards for node in range(64)], epoch=0, start=0, table="in",
         targets=[f"memory {shard}" for shard in range(shards)], strict=False, dead_letter=None,
         created_ms=0,

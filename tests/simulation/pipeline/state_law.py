@@ -21,7 +21,7 @@ from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.inputs import decode_source
 from penstock.runtime.spec import QuerySpec
-from penstock.state.api import Change
+from penstock.state.api import Change, Changes
 from penstock.state.memory import MemoryState
 from simulation.checkers.evidence import Violation
 from simulation.pipeline.lineage import predecessors, stages_in
@@ -31,12 +31,17 @@ from simulation.pipeline.story import contents_of
 if TYPE_CHECKING:
     from simulation.pipeline.laws import Evidence, Placed
 
+#: The state in which tasks ended, by their last markers: each is folded once, since the ways to an
+#: ancestor are more with every layout.
+Ends = dict[tuple[TaskId, Lsn], Changes]
+
 
 def check_recoveries(evidence: Evidence) -> None:
     """Every instance went on after its task's last marker, with the state of that marker."""
+    ends: Ends = {}
     for task in evidence.tasks:
         placed = evidence.markers[str(task)]
-        fold = _Fold(evidence, task)
+        fold = _Fold(evidence, task, ends)
         recoveries = [one for one in evidence.world.story.recoveries if one.task == task]
         for found in sorted(recoveries, key=lambda one: (one.marker.number, one.instance)):
             lsn = next((one.lsn for one in placed if one.marker == found.marker), None)
@@ -96,9 +101,10 @@ def _changes_between(
 class _Fold:
     """One task's operators over its committed input, marker by marker."""
 
-    def __init__(self, evidence: Evidence, task: TaskId) -> None:
+    def __init__(self, evidence: Evidence, task: TaskId, ends: Ends) -> None:
         self._evidence = evidence
         self._task = task
+        self._ends = ends
         self._spec = evidence.spec_of(task)
         self._inputs = self._spec.inputs(task.stage)
         self._state = MemoryState(self._spec.owned(task))
@@ -122,9 +128,7 @@ class _Fold:
         values: dict[str, list[Change | None]] = {}
         for one in predecessors(old, new, task):
             last = [found for found in evidence.markers[str(one)] if found.lsn < first.lsn][-1]
-            fold = _Fold(evidence, one)
-            fold.state_at(last.lsn)
-            parts = fold._state.snapshot()
+            parts = self._end_of(one, last.lsn)
             for node in sorted(new.owned(task)):
                 named = [_named(part, old, one, new, task) for part in parts.get(node, ())]
                 self._state.apply([part for part in named if part is not None])
@@ -147,6 +151,13 @@ class _Fold:
             self._state.apply([Change(name, "set", batch)])
         self._state.forget_log()
         return True
+
+    def _end_of(self, task: TaskId, lsn: Lsn) -> Changes:
+        if (task, lsn) not in self._ends:
+            fold = _Fold(self._evidence, task, self._ends)
+            fold.state_at(lsn)
+            self._ends[task, lsn] = fold._state.snapshot()
+        return self._ends[task, lsn]
 
     def state_at(self, lsn: Lsn) -> object:
         """Of the marker there; later ones only after it."""

@@ -110,7 +110,7 @@ def draw_swarm(random: Random, protocol: ProtocolName = "marker") -> Swarm:
         swarm,
         safety_ms=swarm.safety_ms * 2 // 3,
         entries=swarm.entries * 2 // 3,
-        payload_bytes=random.choice((600, *[PAYLOAD_BYTES_MAX] * 4)),
+        payload_bytes=random.choice((800, *[PAYLOAD_BYTES_MAX] * 4)),
     )
     if protocol != "aligned":
         return swarm
@@ -187,6 +187,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (coordinator, "PULSE_SECONDS", pulse),
         (coordinator, "PULSES_PER_TRIM", 3),
         (coordinator, "GATHER_SECONDS", 10 * pulse),
+        (coordinator, "PREPARE_SECONDS", 20 * pulse),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),
         (coordinator_core, "PULSES_GATHERING", 3),
         # Faults are far denser here than any cause of futile instances.

@@ -17,7 +17,7 @@ from penstock.errors import Fenced
 from penstock.ids import Lsn
 from penstock.log.records import Entry
 from penstock.protocol.committed import Marked
-from penstock.protocol.markers import Marker
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import CoordinatorCore
@@ -110,7 +110,8 @@ class _Taps:
     def take(self, take: Any) -> Any:
         async def taken(standby: Standby, last: Entry) -> TaskCore | None:
             core: TaskCore | None = await take(standby, last)
-            self._world.count("standby taken" if core is not None else "standby given up")
+            which = "successor" if decode_marker(last.payload).begins_a_task else "standby"
+            self._world.count(f"{which} taken" if core is not None else f"{which} given up")
             return core
 
         return taken

@@ -156,3 +156,13 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     for scheme in ("sqlite", "duckdb"):
         with pytest.raises(Refused, match="there is no directory"):
             open_target(f"{scheme}:///{tmp_path}/no/file").open(shard, 1)
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite://me:sesame@host/x", "duckdb://me:sesame@host/x", "mysql://me:sesame@host/x"]
+)
+def test_an_address_that_is_none_is_refused_without_its_secrets(uri: str) -> None:
+    with pytest.raises(BadConfig, match=r"://\*\*\*@host/x") as caught:
+        open_target(uri)
+
+    assert "sesame" not in str(caught.value)

@@ -255,6 +255,33 @@ def test_a_trim_under_the_tail_stops_who_is_on_it() -> None:
     assert isinstance(effects[1], End)
 
 
+def test_a_tail_that_begins_anew_where_a_target_reads_by_itself_does_not_take_it_on_yet() -> None:
+    """Its read would come to a queue that expects none."""
+    player = Player(2)
+    player.open(0, 10)
+    player.open(1, 4)
+
+    effects = player.tell(TailTrimmed(Trimmed("below 50")))
+    assert effects == [Bye(0, 1), Follow(Lsn(4))]
+    assert player.state(1) is State.READING
+    effects = player.tell(ReadDone(1, 1, span(4, 10, {5: 1})))
+
+    assert effects == [apply(1, 4, 10, 5)]
+    assert player.core.wants_tail
+
+
+def test_a_beginning_that_nobody_is_left_for_is_not_waited_for() -> None:
+    """A time in the past would be due for ever, and the player would do nothing but look."""
+    player = Player(2)
+    player.open(0, 10)
+    player.tell(Failure(0, 1, Unavailable("gone")))
+    player.wait(BACKOFF_SECONDS[0])
+    player.wait(BEGIN_SECONDS)
+    assert player.core.due is None
+
+    assert player.open(1, 4) == [Follow(Lsn(4))]
+
+
 def test_refused_by_all_targets_the_player_ends_with_the_cause() -> None:
     player = running(2)
 

@@ -22,8 +22,8 @@ from penstock.protocol.deliveries import (
 from penstock.protocol.names import aside_key, check_delivery_name
 
 DELIVERY = RegisteredDelivery(
-    name="d", stream="s", query="q", version=2, key=["k"], route=[0, 1] * 32, epoch=0, start=5,
-    table="t", targets=["sqlite:///a", "sqlite:///b"], strict=True, dead_letter="dead",
+    name="d", id="i", stream="s", query="q", version=2, key=["k"], route=[0, 1] * 32, epoch=0,
+    start=5, table="t", targets=["sqlite:///a", "sqlite:///b"], strict=True, dead_letter="dead",
     created_ms=1,
 )  # fmt: skip
 ACK = Delivered(

@@ -37,7 +37,7 @@ JSON = st.recursive(
 REPORTS = st.dictionaries(TEXT, JSON, max_size=3)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, TEXT, st.integers(), TEXT, st.integers(), st.integers(), TEXT),
-    st.builds(Beat, TEXT, *[st.dictionaries(TEXT, REPORTS, max_size=3)] * 2),
+    st.builds(Beat, TEXT, *[st.dictionaries(TEXT, REPORTS, max_size=3)] * 3),
     st.builds(Ended, TEXT, TEXT, st.integers(), st.booleans(), TEXT, TEXT),
     st.builds(Goodbye, TEXT),
     st.builds(
@@ -45,6 +45,9 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         st.integers(),
         st.dictionaries(TEXT, st.tuples(TEXT, st.integers()).map(list), max_size=3),
         st.dictionaries(TEXT, st.lists(TEXT, max_size=2), max_size=3),
+        REPORTS,
+        REPORTS,
+        st.dictionaries(TEXT, TEXT, max_size=3),
     ),
     st.builds(Pulse, st.none() | REPORTS),
     st.just(Finish()),

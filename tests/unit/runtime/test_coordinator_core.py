@@ -15,6 +15,7 @@ from penstock.runtime.control import (
     Finish,
     Goodbye,
     Hello,
+    Leave,
     Message,
     Move,
     Place,
@@ -32,6 +33,7 @@ from penstock.runtime.coordinator_core import (
     CoordinatorCore,
     Fail,
     Moved,
+    Plan,
 )
 
 FIRST, SECOND = TaskId("q", 1, 0, 0), TaskId("q", 1, 0, 1)
@@ -368,3 +370,63 @@ def test_a_late_word_of_a_copy_that_was_given_up_counts_for_nothing() -> None:
     core = among_three()
     core.on_message(Beat("b", {}, {"q.1/0/0": READY}))
     assert core.on_message(Move("q.1/0/0", "b"))[0] != Announce(Yield("q.1/0/0", 1))
+
+
+NEXT = [TaskId("q", 1, 0, 2), TaskId("q", 1, 0, 3)]
+PLAN = Plan(tuple(NEXT), frozenset(NEXT), {"version": 1}, 2)
+
+
+def rescaling() -> CoordinatorCore:
+    """A worker, a, runs the task; b has come, and both make ready to run its successors."""
+    core = running()
+    core.expect(2)
+    assert core.on_message(hello("b", 1)) == [], "nothing moves to it, and it may stay"
+    [announced] = core.prepare(PLAN)
+    successors = {"q.1/0/2": "a", "q.1/0/3": "b"}
+    assert announced == Announce(
+        Assign(2, {"q.1/0/0": ["a", 1]}, next_layout={"version": 1}, successors=successors)
+    )
+    return core
+
+
+def test_the_workers_of_the_next_tasks_make_ready_for_them() -> None:
+    core = rescaling()
+    assert core.prepared == (0, 2)
+    core.on_message(Beat("a", {}, {}, {"q.1/0/2": READY, "q.1/0/3": READY}))
+    assert core.prepared == (1, 2), "the other one is not its to speak of"
+    core.on_message(Beat("b", {}, {}, {"q.1/0/3": READY}))
+    assert core.prepared == (2, 2)
+    core.wanted = 2
+    assert core.succeed(NEXT, {"version": 1}) == [Claim(tuple(NEXT))]
+    core.on_message(Beat("a"))
+    [announced] = core.on_claimed(dict.fromkeys(NEXT, 1))
+    places = {"q.1/0/2": ["a", 1], "q.1/0/3": ["b", 1]}
+    assert announced == Announce(Assign(3, places, layout={"version": 1}))
+    assert core.prepared == (0, 0)
+
+
+def test_while_successors_are_claimed_what_was_made_ready_for_them_is_kept() -> None:
+    core = rescaling()
+    core.wanted = 2
+    core.succeed(NEXT, {"version": 1})
+    core.on_message(hello("c", 7))
+    kept = {"q.1/0/2": ["a"], "q.1/0/3": ["b"]}
+    assert {str(task): list(who) for task, who in core.copies.items()} == kept
+    assert core.on_pulse() == []
+
+
+def test_another_worker_makes_ready_if_one_is_lost() -> None:
+    core = rescaling()
+    core.on_message(Beat("b", {}, {}, {"q.1/0/3": READY}))
+    [announced] = core.on_message(Goodbye("b"))
+    assert isinstance(announced, Announce) and isinstance(announced.message, Assign)
+    assert announced.message.successors == {"q.1/0/2": "a", "q.1/0/3": "a"}
+    assert core.prepared == (0, 2)
+
+
+def test_a_plan_that_is_dropped_lets_workers_go() -> None:
+    core = rescaling()
+    core.expect(1)
+    announced, left = core.rescale(1)
+    assert announced == Announce(Assign(3, {"q.1/0/0": ["a", 1]}))
+    assert left == Announce(Leave("b"))

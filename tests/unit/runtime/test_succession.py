@@ -14,7 +14,15 @@ from penstock.protocol.markers import Heard, Marker
 from penstock.protocol.names import TaskId, coordinator_producer, flush_tag
 from penstock.runtime.layout import cut_payload
 from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
-from penstock.runtime.succession import Last, levels, next_layout, succeed
+from penstock.runtime.succession import (
+    Last,
+    can_follow,
+    levels,
+    next_layout,
+    plan_layout,
+    predecessors,
+    succeed,
+)
 from penstock.runtime.task_core import TaskCore
 
 
@@ -155,3 +163,29 @@ def test_tasks_that_are_not_at_one_cut_have_no_successors() -> None:
 def test_queries_that_cannot_be_rescaled_keep_their_tasks() -> None:
     before = replace(make_spec("window", Settings(), lanes=4), shares_sources=False)
     assert rescaled_tasks(before, 4) == before.tasks
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_who_will_have_what_is_known_before_anybody_has_ended(workers: int) -> None:
+    old = make_spec("window", Settings(), lanes=4)
+    new = rescaled(old, workers)
+    planned = plan_layout(old, rescaled_tasks(old, workers))
+    assert (planned.version, planned.stages) == (new.layout.version, new.layout.stages)
+    markers = succeed(old, new, lasts(old))
+    for task in new.task_ids:
+        before = [str(one) for one in predecessors(old, new, task)]
+        assert before == [origin.task for origin in markers[task].origins]
+        assert can_follow(old, new, task)
+
+
+def test_where_two_tasks_may_hold_rows_of_a_virtual_node_their_successors_are_not_made_ready() -> (
+    None
+):
+    """Their stages run together by the lanes of a key: rows are placed by a part of it."""
+    old = make_spec("count", Settings(), lanes=4, keyed=True)
+    new = rescaled(old, 4)
+    assert old.tasks == (0, 2) and new.tasks == (4, 4)
+    assert not any(can_follow(old, new, task) for task in new.task_ids)
+    one = make_spec("count", Settings(), workers=1)
+    two = rescaled(one, 2)
+    assert one.tasks == (0, 1) and all(can_follow(one, two, task) for task in two.task_ids)
