@@ -6,9 +6,7 @@ itself is `penstock.deliver`.
 
 from __future__ import annotations
 
-import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from typing import Any, Final
 import click
 
 from penstock.cli.delivery_view import RowRate, delivery_line, problem_words, rows_of
+from penstock.cli.live import LiveLine
 from penstock.cli.metrics_port import serve_metrics
 from penstock.cli.output import echo, json_option, show_json_line, time_text
 from penstock.cli.positions import POSITIONS, START_HELP, position
@@ -30,7 +29,6 @@ from penstock.plain_text import plain
 from penstock.runtime.lag import Lag
 from penstock.stream.positions import Position
 
-_CLEAR_LINE: Final = "\r\x1b[2K"
 _REFRESH_SECONDS: Final = 0.5
 _LAG_SECONDS: Final = 1.0
 
@@ -183,7 +181,7 @@ class _Foreground:
         self._watch = watch
         self._as_json = as_json
         self._metrics_port = metrics_port
-        self._is_live = sys.stderr.isatty() and not as_json
+        self._line = LiveLine()
         self._rate = RowRate()
         self._said: Any = None
 
@@ -194,8 +192,8 @@ class _Foreground:
             while not stopped.is_set() and not self._delivery.awaitTermination(_REFRESH_SECONDS):
                 self._show()
         finally:
-            if self._is_live:
-                sys.stderr.write("\n")
+            if not self._as_json:
+                self._line.end()
         self._delivery.stop()
         self._end()
 
@@ -226,17 +224,12 @@ class _Foreground:
         if problem != self._said:
             self._said = problem
             self._say(problem or "all is well again")
-        if self._is_live:
-            # A line that wraps could not be cleared as one.
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(_CLEAR_LINE + delivery_line(status, rate, lag)[:width])
-            sys.stderr.flush()
+        self._line.show(delivery_line(status, rate, lag))
 
     def _say(self, text: str) -> None:
         """A line that stays, above the live one if there is one."""
-        if self._is_live:
-            sys.stderr.write(_CLEAR_LINE)
-        echo(f"{time_text(time.time_ns() // 1_000_000)} {text}", err=self._is_live)
+        self._line.clear()
+        echo(f"{time_text(time.time_ns() // 1_000_000)} {text}", err=self._line.is_shown)
 
     def _end(self) -> None:
         status = self._delivery.status()

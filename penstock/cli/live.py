@@ -1,4 +1,4 @@
-"""A query's progress as one line, and that line kept up to date in a terminal.
+"""A query's progress as one line, and lines that are kept up to date in a terminal.
 
 `progress_line` is a pure function of a progress report (runtime/progress.py), so what it prints is
 the same for a running query, for one of another machine, and for a report of last week.
@@ -65,13 +65,37 @@ def ms_text(ms: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
 
 
+class LiveLine:
+    """One line on standard error, kept up to date; where that is no terminal, nothing."""
+
+    def __init__(self) -> None:
+        self.is_shown = sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        if self.is_shown:
+            # A line that wraps could not be cleared as one.
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(_CLEAR_LINE + plain(text)[:width])
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Make room for a line that stays."""
+        if self.is_shown:
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self.is_shown:
+            sys.stderr.write("\n")
+
+
 def follow(query: StreamingQuery, timeout: float | None = None) -> bool:
     """Wait for the query's end, with one line on standard error that is kept up to date.
 
     Like `query.awaitTermination(timeout)`, whose errors it raises; says whether the query ended.
     Where standard error is no terminal, nothing is printed.
     """
-    shows = sys.stderr.isatty()
+    line = LiveLine()
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
         while True:
@@ -81,11 +105,7 @@ def follow(query: StreamingQuery, timeout: float | None = None) -> bool:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             progress = query.lastProgress
-            if shows and progress is not None:
-                # A line that wraps could not be cleared as one.
-                width = shutil.get_terminal_size().columns - 1
-                sys.stderr.write(_CLEAR_LINE + progress_line(progress)[:width])
-                sys.stderr.flush()
+            if progress is not None:
+                line.show(progress_line(progress))
     finally:
-        if shows:
-            sys.stderr.write("\n")
+        line.end()

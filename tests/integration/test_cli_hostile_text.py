@@ -33,7 +33,19 @@ from penstock.log.records import Kind, NewEntry
 from penstock.log.serving import process
 from penstock.log.serving.log_lines import PlainFormatter
 from penstock.plain_text import plain
-from penstock.protocol.names import control_tag, pulse_tag, query_key
+from penstock.protocol.deliveries import (
+    Delivered,
+    RegisteredDelivery,
+    encode_delivered,
+    encode_delivery,
+)
+from penstock.protocol.names import (
+    control_tag,
+    deliver_key,
+    delivered_key,
+    pulse_tag,
+    query_key,
+)
 from penstock.runtime.control import Pulse, encode_message
 from penstock.runtime.coordinator import Coordinator, _explain
 from penstock.runtime.registry import RegisteredQuery, encode_query
@@ -52,6 +64,14 @@ QUERY = RegisteredQuery(
 )  # fmt: skip
 
 
+DELIVERY = RegisteredDelivery(
+    name="d", stream="s", query=None, version=None, key=[NAME], route=[0] * 64, epoch=0, start=0,
+    table=HOSTILE, targets=[f"sqlite:///{HOSTILE}"], strict=False, dead_letter=HOSTILE,
+    created_ms=1,
+)  # fmt: skip
+ACK = Delivered(1, [0], [HOSTILE], [0], False, f"{HOSTILE}\nstate      running\n", 1)
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Log]:
     directory = tmp_path_factory.mktemp("hostile") / "data"
@@ -63,6 +83,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Log]:
         report = _last_words()
         said = NewEntry(encode_message(Pulse(report)), tags, Kind.CONTROL)
         opened.client.append([said])
+        delivery, ack = encode_delivery(DELIVERY), encode_delivered(ACK)
+        opened.client.compare_and_set(deliver_key("d"), expected=None, value=delivery)
+        opened.client.compare_and_set(delivered_key("d"), expected=None, value=ack)
         yield opened
     stop_server(directory)
 
@@ -107,6 +130,11 @@ COMMANDS: list[tuple[object, ...]] = [
     ("query", "status", "q", "--watch"),
     ("query", "status", f"no{HOSTILE}"),
     ("query", "stop", "q"),
+    ("delivery", "list"),
+    ("delivery", "status", "d"),
+    ("delivery", "status", f"no{HOSTILE}"),
+    ("delivery", "remove", f"no{HOSTILE}"),
+    ("deliver", "--stream", "s", "--to", f"mysql://{HOSTILE}", "--name", HOSTILE),
     ("explain", "1"),
     *(("explain", str(lsn)) for lsn in range(2, 9)),
 ]
@@ -134,6 +162,14 @@ def test_to_forget_a_query_prints_no_line_of_its_texts(log: penstock.Log) -> Non
     data = encode_query(replace(QUERY, name="r"))
     log.client.compare_and_set(query_key("r"), expected=None, value=data)
     shown = run(log, "query", "remove", "r")
+    assert shown.exit_code == 0
+    assert not RAW.search(shown.output) and "FORGED" not in shown.output.splitlines()
+
+
+def test_to_forget_a_delivery_prints_no_line_of_its_texts(log: penstock.Log) -> None:
+    data = encode_delivery(replace(DELIVERY, name="e"))
+    log.client.compare_and_set(deliver_key("e"), expected=None, value=data)
+    shown = run(log, "delivery", "remove", "e")
     assert shown.exit_code == 0
     assert not RAW.search(shown.output) and "FORGED" not in shown.output.splitlines()
 
