@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import logging
+import os
 import re
 import time
 import uuid
@@ -306,6 +307,7 @@ class Delivery:
         self._log = log
         self._registered = registered
         self._thread = thread
+        self._pid = os.getpid()
         atexit.register(self.stop)
 
     @property
@@ -366,7 +368,12 @@ class Delivery:
         return None if timeout is None else ended
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """End: targets finish what they are at work on, for so many seconds. Idempotent."""
+        """End: targets finish what they are at work on, for so many seconds. Idempotent.
+
+        In a process that was forked it does nothing: the delivery goes on in the other.
+        """
+        if self._pid != os.getpid():
+            return
         self._thread.stop(timeout)
         self._thread.ended.wait()
         atexit.unregister(self.stop)

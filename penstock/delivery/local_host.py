@@ -50,8 +50,11 @@ class TargetThread(Executor):
                 return
             try:
                 future.set_result(function(*args, **kwargs))
-            except BaseException as error:
+            except Exception as error:
                 future.set_exception(error)
+            except BaseException as error:
+                # Of a library that is written in Rust, say: no event loop takes that as an answer.
+                future.set_exception(RuntimeError(repr(error)))
 
         self._jobs.put(job)
         if self._thread is None:

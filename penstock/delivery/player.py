@@ -114,6 +114,7 @@ class Player:
         #: Set while the shared tail should be read on.
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._begun = asyncio.Event()
         self._ending = asyncio.Event()
         #: Set with every event: who waits for something looks again.
         self._changed = asyncio.Event()
@@ -153,13 +154,8 @@ class Player:
         """Deliver until `stop`. Raises what ended it before that."""
         try:
             async with self._group:
-                first = await self._claim.write(self._ack())
-                for host in self._different_hosts():
-                    host.start(self._hear)
-                self._spawn(self._claim.watch(Lsn(first.first_lsn + first.count)))
                 self._spawn(self._claim.watch_log())
-                self._spawn(self._write_acks())
-                self._tell(Started())
+                self._spawn(self._begin())
                 await self._ending.wait()
                 if self.error is None:
                     await self._drain()
@@ -174,6 +170,16 @@ class Player:
         if self.error is not None:
             raise self.error
 
+    async def _begin(self) -> None:
+        """Say the first word in the log, however long it is away, and greet the targets."""
+        first = await self._claim.write(self._ack())
+        for host in self._different_hosts():
+            host.start(self._hear)
+        self._spawn(self._claim.watch(Lsn(first.first_lsn + first.count)))
+        self._spawn(self._write_acks())
+        self._tell(Started())
+        self._begun.set()
+
     def stop(self, timeout: float) -> None:
         """End: what is in flight is waited for, for so many seconds. Idempotent."""
         if self._deadline is None:
@@ -181,15 +187,16 @@ class Player:
         self._ending.set()
 
     async def _drain(self) -> None:
-        """Until every batch that was sent has its answer, or the deadline comes."""
-        self._tell(Drained())
+        """Until it has begun and every batch has its answer, or the deadline comes."""
         try:
             async with asyncio.timeout_at(self._deadline):
+                await self._begun.wait()
+                self._tell(Drained())
                 while not self.core.is_drained:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            logger.warning("delivery=%s ends with batches in flight", self.delivery.name)
+            logger.warning("delivery=%s ends before all was answered", self.delivery.name)
 
     async def _close(self) -> None:
         """Let go of everything and say a last word in the log, within a deadline."""

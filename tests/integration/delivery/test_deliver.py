@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -497,6 +499,29 @@ def test_one_of_the_same_name_does_not_take_positions_of_a_removed_one(
         with penstock.deliver(other, uri, key="k", name=name, table="t") as delivery:
             delivery.processAllAvailable()
         assert database.execute("SELECT * FROM t").fetchall() == [(1, "v1")]
+
+
+def test_a_process_that_was_forked_stops_nothing_and_waits_for_nothing(
+    source: Stream, name: str
+) -> None:
+    """Threads stay behind: what `atexit` runs there must not wait for them."""
+    target = MemoryTarget()
+    with penstock.deliver(source, target, name=name) as delivery:
+        delivery.processAllAvailable()
+        child = os.fork()
+        if not child:
+            delivery.stop()
+            os._exit(0)
+        try:
+            wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        append(source, 1)
+        delivery.processAllAvailable()
+
+    assert keys_of(target) == [1]
 
 
 def test_a_second_player_fences_the_first(source: Stream, name: str) -> None:

@@ -199,6 +199,20 @@ async def test_while_the_log_is_away_it_waits_and_says_so(tmp_path: Path) -> Non
     assert [row["k"] for row in target.rows] == [1, 2]
 
 
+async def test_it_can_be_stopped_while_the_log_is_away_from_the_beginning(tmp_path: Path) -> None:
+    """The name is claimed, and then nothing can be written."""
+    async with served(ServerConfig(data_dir=tmp_path / "log")) as server:
+        log = await server.connect(timeout=1.0)
+        player = await Player.open(log, await make_delivery(log), [host_of(MemoryTarget())])
+    running = asyncio.create_task(player.run())
+    await until(lambda: log.connection is None)
+    player.stop(0.1)
+
+    async with asyncio.timeout(60):
+        await running
+        await log.close()
+
+
 async def test_a_player_without_anything_to_write_notices_another(tmp_path: Path) -> None:
     """By the other's first ack, and also if only its claim is there when it wants to write."""
     async with served(ServerConfig(data_dir=tmp_path / "log")) as server:

@@ -123,3 +123,29 @@ async def test_a_close_that_raises_is_passed_over() -> None:
     await local.close()
 
     assert answers == [At(0, 1, Lsn(3)), At(0, 2, Lsn(3))]
+
+
+async def test_whatever_a_target_raises_is_an_answer() -> None:
+    """Libraries that are written in Rust raise what is no Exception."""
+
+    class Panic(BaseException):
+        pass
+
+    def fault(*_: object) -> None:
+        raise Panic("at the disco")
+
+    target = MemoryTarget()
+    target.before.append(fault)
+    made, answers = host(target)
+
+    made.send([Hello(0, 1, 1), move(0, 1, 3, 4)])
+    await until(lambda: len(answers) == 2)
+    made.send([Hello(0, 2, 1), move(0, 2, 3, 4)])
+    await until(lambda: len(answers) == 4)
+
+    failure = answers[1]
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, Exception)
+    assert "Panic" in str(failure.error)
+    assert answers[2:] == [At(0, 2, Lsn(3)), Ack(0, 2, Lsn(4))]
+    await made.close()
