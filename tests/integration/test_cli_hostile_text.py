@@ -65,9 +65,9 @@ QUERY = RegisteredQuery(
 
 
 DELIVERY = RegisteredDelivery(
-    name="d", stream="s", query=None, version=None, key=[NAME], route=[0] * 64, epoch=0, start=0,
-    table=HOSTILE, targets=[f"sqlite:///{HOSTILE}"], strict=False, dead_letter=HOSTILE,
-    created_ms=1,
+    name="d", id=HOSTILE, stream="s", query=None, version=None, key=[NAME], route=[0] * 64,
+    epoch=0, start=0, table=HOSTILE, targets=[f"sqlite:///{HOSTILE}"], strict=False,
+    dead_letter=HOSTILE, created_ms=1,
 )  # fmt: skip
 ACK = Delivered(1, [0], [HOSTILE], [0], False, f"{HOSTILE}\nstate      running\n", 1)
 
