@@ -20,7 +20,7 @@ from penstock.protocol.markers import Marker, Origin, decode_marker, encode_mark
 from penstock.protocol.names import TaskId
 from penstock.runtime import standby as module
 from penstock.runtime.spec import QuerySpec, Settings
-from penstock.runtime.standby import Standby, StateCopy
+from penstock.runtime.standby import Standby, StateCopy, TaskCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
 from penstock.runtime.worker import _Assigned
@@ -30,7 +30,7 @@ __all__ = ["directory"]
 
 def stand_by(log: AsyncLog, spec: QuerySpec, task: TaskId) -> Standby:
     core = TaskCore(spec, task, 0, lambda: 0)
-    return Standby(log, task, lambda: StateCopy(log, core, None))
+    return Standby(log, task, lambda: TaskCopy(log, core, None))
 
 
 async def test_a_copy_follows_its_task_and_takes_over(directory: Path) -> None:
