@@ -2,9 +2,9 @@
 
 Owns one life of a delivery: it claims the delivery's name in the log (claim.py), reads, sends,
 writes acks and dead letters, and ends. Time and tasks come from the running event loop. Ends by
-raising: Fenced (a newer player has the name), NotFound (the delivery was removed), Trimmed or
-another Refused (no target is left), Damaged (rows that cannot be read). While the log is away it
-waits.
+raising: Fenced (a newer player has the name), NotFound (the delivery was removed), PlanChanged (the
+stream begins anew), Trimmed or another Refused (no target is left), Damaged (rows that cannot be
+read). While the log is away it waits.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Player:
         if delivery.dead_letter is not None:
             letters = await _registration(log, delivery.dead_letter)
         own = "" if delivery.query is None else f"@{delivery.query}.{delivery.version}/"
-        source = Source(log, delivery.stream, stream.schema, own)
+        source = Source(log, stream, beginning=Lsn(delivery.start), own=own)
         claim = await Claim.open(log, delivery)
         before = await claim.last_ack()
         return cls(claim, source, delivery, hosts, letters=letters, before=before, now_ms=now_ms)

@@ -2,7 +2,8 @@
 
 Owns tails of the stream that last: over any time that the log is away, a reading goes on where it
 was. Law: what counts at one place is given whole (protocol/committed.py), in log order, once. Law:
-rows of others in a query's stream are left out, with their staged entries unread.
+rows of others in a query's stream are left out, with their staged entries unread. Law: a reading
+ends where the stream begins anew (`Log.restart_stream`): what follows replaces all that it gave.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
-
 from penstock.delivery.routing import Commit
-from penstock.errors import BadFormat, Retryable
+from penstock.errors import BadFormat, PlanChanged, Retryable
 from penstock.ids import Lsn
 from penstock.log.api import ReadBatch
-from penstock.log.client.client import AsyncLog
+from penstock.log.client.client import AsyncLog, changes_of
 from penstock.log.client.reader import AsyncReader
-from penstock.log.records import Entry
+from penstock.log.records import Entry, Kind, meta_tag
 from penstock.protocol.committed import CommittedReader, Marked, read_entries
 from penstock.stream.batches import decode_batch
-from penstock.stream.registration import stream_tag
+from penstock.stream.registration import (
+    Registration,
+    decode_registration,
+    stream_key,
+    stream_tag,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +36,28 @@ PAUSE_SECONDS: Final = 0.2
 
 
 class Source:
-    """Where rows come from. `own`: producers of the rows that count begin with it."""
+    """Where rows come from. `own`: producers of the rows that count begin with it.
 
-    def __init__(self, log: AsyncLog, stream: str, schema: pa.Schema, own: str = "") -> None:
+    `beginning`: what the delivery began with; raises PlanChanged if the stream begins later.
+    """
+
+    def __init__(
+        self, log: AsyncLog, stream: Registration, *, beginning: Lsn, own: str = ""
+    ) -> None:
         self.log = log
-        self.stream = stream
-        self.schema = schema
+        self.stream = stream.name
+        self.schema = stream.schema
         self.own = own
+        self._beginning = beginning
+        self.check_beginning(stream)
+
+    def check_beginning(self, stream: Registration) -> None:
+        if stream.start_lsn > self._beginning:
+            raise PlanChanged(
+                f"stream {stream.name} begins anew at LSN {stream.start_lsn}, because its query "
+                "was restarted, and targets hold rows from before: remove the delivery, empty its "
+                "table and its rows in penstock_positions, and deliver anew"
+            )
 
     def read(self, start: Lsn, end: Lsn | None = None, *, tags: Sequence[str] = ()) -> Reading:
         """From `start` on, for ever or to `end`; entries under `tags` only wake the reader."""
@@ -50,7 +69,8 @@ class Reading:
 
     def __init__(self, source: Source, start: Lsn, end: Lsn | None, tags: Sequence[str]) -> None:
         self._source = source
-        self._tags = (stream_tag(source.stream), *tags)
+        self._key = stream_key(source.stream)
+        self._tags = (stream_tag(source.stream), meta_tag(self._key), *tags)
         self.end = end
         #: All that counts below it was given.
         self.position = start
@@ -60,8 +80,8 @@ class Reading:
     async def next(self) -> list[Commit] | None:
         """What counts from `position` on, as far as the log brings it; None: the end.
 
-        Waits for it; while the log is away, too. Raises Trimmed if it is gone, and BadFormat for
-        rows that no version of ours wrote.
+        Waits for it; while the log is away, too. Raises Trimmed if it is gone, PlanChanged if the
+        stream begins anew, and BadFormat for rows that no version of ours wrote.
         """
         while True:
             if self._reader is None:
@@ -85,6 +105,8 @@ class Reading:
         commits = []
         own = self._source.own
         for entry in batch.entries:
+            if entry.kind is Kind.META:
+                self._look_for_beginning(entry)
             counted = self._committed.take(entry)
             if counted is None or not entry.producer.startswith(own):
                 continue
@@ -95,6 +117,12 @@ class Reading:
             if entries:
                 commits.append(self._decode(entry.lsn, entries))
         return commits
+
+    def _look_for_beginning(self, entry: Entry) -> None:
+        for value in changes_of(self._key, ReadBatch([entry], Lsn(entry.lsn + 1))):
+            if value is not None:
+                registered = decode_registration(self._source.stream, value.data)
+                self._source.check_beginning(registered)
 
     async def _fetch(self, marked: Marked[Entry]) -> list[Entry]:
         for named in marked.missing:

@@ -461,6 +461,31 @@ def test_a_trim_while_the_start_is_looked_for_does_not_cut_what_takes_rows_back(
         penstock.deliver(stream, MemoryTarget(), key="k")
 
 
+def test_it_ends_where_its_stream_begins_anew(
+    module_log: penstock.Log, source: Stream, name: str
+) -> None:
+    """Its query was restarted: rows from before are no more, and nothing takes them back."""
+    target, other = MemoryTarget(), MemoryTarget()
+    append(source, 1)
+    with penstock.deliver(source, target, name=name) as delivery:
+        delivery.processAllAvailable()
+        target.runs.clear()  # so that it has not seen the end when rows come after it
+        append(source, 2)
+        module_log.restart_stream(name)
+        append(module_log.stream(name), 3)
+        target.runs.set()
+        with pytest.raises(PlanChanged, match="begins anew at LSN"):
+            delivery.awaitTermination(30)
+
+    assert keys_of(target) in ([1], [1, 2])
+    with pytest.raises(PlanChanged, match="remove the delivery, empty its table"):
+        penstock.deliver(source, target, name=name)
+    remove_delivery(module_log.client, name)
+    with penstock.deliver(source, other, name=name) as delivery:
+        delivery.processAllAvailable()
+    assert keys_of(other) == [3]
+
+
 def test_a_removed_delivery_ends_and_may_be_made_otherwise(
     module_log: penstock.Log, source: Stream, name: str
 ) -> None:
