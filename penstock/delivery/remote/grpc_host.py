@@ -29,6 +29,7 @@ from penstock.delivery.remote.grpc_messages import (
     encode_hello,
     error_of,
     parse,
+    pings,
 )
 from penstock.delivery.remote.grpc_messages import FromTarget as Said
 from penstock.delivery.remote.row_parts import encode_batch_of
@@ -42,10 +43,9 @@ logger = logging.getLogger(__name__)
 
 #: Until the other side has proved the token.
 CONNECT_SECONDS: Final = 5.0
-_OPTIONS: Final = (
+OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *pings(),
     ("grpc.http2.max_pings_without_data", 0),
     # The player waits between attempts by itself.
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -95,10 +95,10 @@ class GrpcHost:
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
         place = f"{host}:{self.address.port}"
         if self._authority is None:
-            self._channel = grpc.aio.insecure_channel(place, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(place, options=OPTIONS)
         else:
             credentials = grpc.ssl_channel_credentials(self._authority)
-            self._channel = grpc.aio.secure_channel(place, credentials, options=_OPTIONS)
+            self._channel = grpc.aio.secure_channel(place, credentials, options=OPTIONS)
 
     def send(self, messages: Sequence[ToTarget]) -> None:
         for message in messages:

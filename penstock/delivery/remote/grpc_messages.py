@@ -29,6 +29,10 @@ METHOD: Final = f"/{PACKAGE}.Targets/Deliver"
 #: What gRPC takes unless it is told otherwise.
 MESSAGE_BYTES_MAX: Final = 4 * MIB
 assert PART_BYTES_MAX + 64 * KIB <= MESSAGE_BYTES_MAX
+#: A side that is gone without a word is noticed after both: how often it is asked for a sign of
+#: life, and how long that may take.
+PING_MS: Final = 20_000
+PONG_MS: Final = 10_000
 #: Enum `Cause`.
 UNAVAILABLE, BAD_ROW, REFUSED, FENCED = range(4)
 _CAUSES: Final[dict[int, type[PenstockError]]] = {
@@ -37,6 +41,19 @@ _CAUSES: Final[dict[int, type[PenstockError]]] = {
     REFUSED: Refused,
     FENCED: Fenced,
 }
+
+
+def pings(ping_ms: int = PING_MS, pong_ms: int = PONG_MS) -> tuple[tuple[str, int], ...]:
+    """Options of a channel or server that notices when the other side is gone.
+
+    `ping_timeout_ms` is what counts: gRPC's core waits for the answer to a ping as long as that
+    says, which is a minute by default, whatever `keepalive_timeout_ms` says.
+    """
+    return (
+        ("grpc.keepalive_time_ms", ping_ms),
+        ("grpc.keepalive_timeout_ms", pong_ms),
+        ("grpc.http2.ping_timeout_ms", pong_ms),
+    )
 
 
 def _classes(*names: str) -> list[Any]:

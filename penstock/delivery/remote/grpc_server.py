@@ -26,6 +26,7 @@ from penstock.delivery.remote.grpc_messages import (
     decode_hello,
     encode_refused,
     parse,
+    pings,
 )
 from penstock.delivery.remote.grpc_messages import FromTarget as Said
 from penstock.delivery.remote.host_config import HostConfig
@@ -54,14 +55,13 @@ logger = logging.getLogger(__name__)
 #: Of one call, batches that wait for the target; beyond it the call is not read on.
 CALL_BYTES_MAX: Final = 64 * MIB
 STOP_SECONDS: Final = 10.0
-_OPTIONS: Final = (
+OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.max_concurrent_streams", CONNECTIONS_MAX),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *pings(),
     ("grpc.so_reuseport", 0),
 )
 
@@ -92,7 +92,7 @@ class GrpcTargetServer:
     async def run(self) -> None:
         """Until `stop`; then targets finish what they are at work on."""
         config = self._config
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=OPTIONS)
         try:
             self.token = ensure_token(config.token_file)
             # Bytes in and out: what cannot be read is our affair, and no traceback.
