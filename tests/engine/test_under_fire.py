@@ -40,10 +40,10 @@ class Plan:
     timed_executors: int = 0
     #: Faults of a round; a driver is killed after each.
     calm_machine: Counter[str] = field(
-        default_factory=lambda: Counter(worker=10, server=3, zombie=1)
+        default_factory=lambda: Counter(worker=6, server=2, zombie=1)
     )
     busy_machine: Counter[str] = field(
-        default_factory=lambda: Counter(worker=9, server=2, zombie=1, executor=1)
+        default_factory=lambda: Counter(worker=4, server=1, zombie=1, executor=1)
     )
     rounds: int = 1
     #: How long a round of faults may take, so that a slow machine has fewer.
@@ -173,7 +173,7 @@ def check(report: Report) -> None:
 
 @pytest.mark.timeout(1500)  # two minutes on two cores
 def test_results_are_batch_sparks_whatever_is_killed(tmp_path: Path, tables: list[str]) -> None:
-    """Method: some thirty faults of five kinds at four queries."""
+    """Method: some twenty faults of five kinds at four queries."""
     report = run_under_fire(tmp_path, SEED, Plan())
     print(report)
     tables.append(str(report))

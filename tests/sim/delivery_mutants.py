@@ -329,7 +329,7 @@ SHELL: list[tuple[Any, dict[str, Any], int]] = [
     (a_batch_without_rows_passes_those_that_wait, {}, 13),
     (a_batch_promises_what_is_still_queued, {"batch_bytes": 1}, 1),
     (a_commit_is_cut_in_two, {}, 1),
-    (of_a_commit_only_what_was_kept_is_read, {"mean_ms": DEADLY}, 3),
+    (of_a_commit_only_what_was_kept_is_read, {"mean_ms": DEADLY}, 6),
     (a_term_is_counted_in_memory, {"mean_ms": DEADLY}, 0),
     (what_was_sent_is_acked, {}, 3),
     (a_player_begins_where_the_last_ack_was, {"mean_ms": DEADLY}, 0),

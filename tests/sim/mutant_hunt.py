@@ -7,7 +7,7 @@ anew, from seed 0, and says which seed to write down.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -56,6 +56,12 @@ def hunt(
                 print(f"seed {recorded} did not catch it, seed {seed} does: write it down")
         return
     pytest.fail(f"mutant {name!r} survived seed {recorded} and {seeds_max} others")
+
+
+def one_of_each_world(mutants: Iterable[Mutant]) -> list[Mutant]:
+    """Those that are caught by the same world of the same seed need it once without them."""
+    worlds = {(str(one.protocol), repr(one.swarm), one.seed): one for one in mutants}
+    return list(worlds.values())
 
 
 def _catch(run: Run, seed: int) -> str | None:

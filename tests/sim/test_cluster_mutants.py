@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from cluster_mutants import MUTANTS
-from mutant_hunt import Mutant, hunt
+from mutant_hunt import Mutant, hunt, one_of_each_world
 from simulation.cluster.swarm import draw_for
 from simulation.cluster.world import ClusterWorld
 from test_cluster_world import FIXED_SEEDS, PROTOCOLS
@@ -35,7 +35,7 @@ def test_the_cluster_catches(
     hunt(mutant.name, mutant.seed, lambda seed: world(mutant, seed).run(), capsys, SEEDS_MAX)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", one_of_each_world(MUTANTS), ids=lambda mutant: mutant.name)
 def test_the_world_that_catches_a_mutant_is_clean_without_it(mutant: Mutant) -> None:
     """What was noticed is the mutant's doing."""
     if mutant.swarm or mutant.seed >= FIXED_SEEDS:

@@ -26,7 +26,7 @@ from simulation.cluster.world import ClusterWorld
 
 PROTOCOLS = ("P1", "P2", "P3", "P4", "P6", "losses", "limits")
 #: Of each protocol, in every run.
-FIXED_SEEDS = 20
+FIXED_SEEDS = 10
 SEEDS = fixed_seeds(FIXED_SEEDS)
 
 #: Things that must have happened in all campaigns together, beyond every fault.
@@ -98,7 +98,7 @@ def test_who_waits_for_a_log_that_a_stopping_proxy_opens_is_told_so() -> None:
 
 
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
-    check_world_traces(ClusterWorld, 10)
+    check_world_traces(ClusterWorld, 4)
 
 
 @pytest.mark.soak

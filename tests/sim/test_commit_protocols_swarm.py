@@ -15,7 +15,7 @@ from simulation.pipeline.queries import SHAPES
 from simulation.pipeline.swarm import Fault
 from simulation.pipeline.world import PipelineWorld
 
-SEEDS = fixed_seeds(12, first=20)
+SEEDS = fixed_seeds(6, first=20)
 
 EVENTS = (
     "instance claimed",

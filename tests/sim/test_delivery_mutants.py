@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from delivery_mutants import MUTANTS, run
-from mutant_hunt import SEEDS_MAX, Mutant, hunt
+from mutant_hunt import SEEDS_MAX, Mutant, hunt, one_of_each_world
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -18,7 +18,9 @@ def test_a_mistake_is_noticed(
 
 
 @pytest.mark.parametrize(
-    "mutant", [one for one in MUTANTS if one.protocol == ""], ids=lambda mutant: mutant.name
+    "mutant",
+    one_of_each_world(one for one in MUTANTS if one.protocol == ""),
+    ids=lambda mutant: mutant.name,
 )
 def test_a_world_that_notices_it_is_clean_without_it(mutant: Mutant) -> None:
     run(mutant, mutant.seed)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from log_mutants import MUTANTS
-from mutant_hunt import Mutant, hunt
+from mutant_hunt import Mutant, hunt, one_of_each_world
 from simulation.log.swarm import draw_swarm
 from simulation.log.world import World
 from test_world import FIXED_SEEDS
@@ -32,7 +32,7 @@ def test_the_world_catches(
     hunt(mutant.name, mutant.seed, lambda seed: world(seed, mutant.swarm).run(), capsys)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", one_of_each_world(MUTANTS), ids=lambda mutant: mutant.name)
 def test_the_world_that_catches_a_mutant_is_clean_without_it(mutant: Mutant) -> None:
     """What was noticed is the mutant's doing."""
     if mutant.swarm or mutant.seed >= FIXED_SEEDS:

@@ -269,7 +269,7 @@ def test_the_world_catches(
     catch(mutant, monkeypatch, capsys)
 
 
-def test_worlds_narrowed_for_mutants_are_clean_without_them() -> None:
-    for seed in range(2):
-        for swarm in (COUNTED, TIMED, TRIMMED, RUNS, SLOW, HASTY):
-            world(seed, swarm).run()
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_worlds_narrowed_for_mutants_are_clean_without_them(seed: int) -> None:
+    for swarm in (COUNTED, TIMED, TRIMMED, RUNS, SLOW, HASTY):
+        world(seed, swarm).run()

@@ -144,6 +144,8 @@ def test_the_world_catches(
 @pytest.mark.parametrize(
     "swarm", [TIME, ORDER, {**ORDER, **DEADLY}], ids=["time", "order", "deadly"]
 )
-def test_worlds_narrowed_for_mutants_are_clean_without_them(swarm: dict[str, Any]) -> None:
-    for seed in range(3):
-        world(seed, swarm).run()
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2))])
+def test_worlds_narrowed_for_mutants_are_clean_without_them(
+    swarm: dict[str, Any], seed: int
+) -> None:
+    world(seed, swarm).run()

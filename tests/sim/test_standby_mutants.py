@@ -118,6 +118,6 @@ def test_the_world_catches(
     catch(mutant, monkeypatch, capsys)
 
 
-def test_worlds_narrowed_for_mutants_are_clean_without_them() -> None:
-    for seed in range(3):
-        world(seed, MOVING).run()
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2))])
+def test_worlds_narrowed_for_mutants_are_clean_without_them(seed: int) -> None:
+    world(seed, MOVING).run()

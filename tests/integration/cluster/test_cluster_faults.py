@@ -1,4 +1,4 @@
-"""A hundred faults on a replicated log under load: nothing acknowledged is lost, doubled or moved.
+"""Dozens of faults on a replicated log under load: nothing acknowledged is lost, doubled or moved.
 
 Method: rounds. In each, three lanes of faults (nodes, proxies, metadata) strike at the same time
 while clients go on; then everything heals, clients must get on within a bounded time (I16), and
@@ -31,7 +31,7 @@ LOG = "main"
 #: Faults of one round, per lane; the lanes take about the same time.
 NODE_CYCLES, PROXY_CYCLES, METADATA_CYCLES = 10, 5, 6
 ROUND_CYCLES = NODE_CYCLES + PROXY_CYCLES + METADATA_CYCLES
-ROUNDS = 5
+ROUNDS = 3
 #: Each campaign has a cluster of its own: the whole log is read after every round.
 SOAK_ROUNDS = 10
 #: After the last fault: until an append is acknowledged, and until tails have seen everything.
@@ -136,7 +136,7 @@ def told(directory: Path) -> Iterator[None]:
 
 
 @pytest.mark.timeout(280)
-def test_a_hundred_faults_lose_double_and_reorder_nothing(tmp_path: Path) -> None:
+def test_dozens_of_faults_lose_double_and_reorder_nothing(tmp_path: Path) -> None:
     print(f"seed {SEED}")
     with told(tmp_path):
         uvloop.run(campaign(tmp_path, SEED, ROUNDS))

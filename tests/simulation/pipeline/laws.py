@@ -176,9 +176,9 @@ class Evidence:
         ]
 
 
-def check_all(world: Witness) -> None:
-    """All laws over a world that has come to rest."""
-    evidence = Evidence(world)
+def check_all(world: Witness, evidence: Evidence | None = None) -> None:
+    """All laws over a world that has come to rest; its evidence, if it was gathered already."""
+    evidence = evidence or Evidence(world)
     check_fenced(evidence)
     check_claims(evidence)
     check_layouts(evidence)

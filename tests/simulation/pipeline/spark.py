@@ -75,8 +75,14 @@ class SimDriver:
         return self._coordinator
 
     @property
-    def _run_number(self) -> int:
-        return self.coordinator.voice.instance
+    def _is_succeeded(self) -> bool:
+        """Whether a newer run has claimed the query. A driver that never heard of its own claim
+        knows by the drivers that came after it."""
+        world = self._world
+        if self._coordinator is not None:
+            return world.newest_run() > self._coordinator.voice.instance
+        later = world.drivers[world.drivers.index(self) + 1 :]
+        return any(driver.is_started for driver in later)
 
     async def _run(self) -> None:
         world = self._world
@@ -97,7 +103,7 @@ class SimDriver:
             assert world.is_stopping, "nobody has stopped the query"
         elif isinstance(error.__cause__, Fenced | GuardFailed):
             world.count("driver fenced")
-        elif isinstance(error, Trimmed | Unknown) and world.newest_run() > self._run_number:
+        elif isinstance(error, Trimmed | Unknown) and self._is_succeeded:
             # Its successor trimmed what it reads, or wrote and was not answered for.
             world.count("driver fenced")
         else:

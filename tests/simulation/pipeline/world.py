@@ -173,8 +173,9 @@ class PipelineWorld(SeededWorld[Fault]):
             self.heal()
             self.catch_up()
             self.stop()
-            self._count_log()
-            check_all(self)
+            evidence = Evidence(self)
+            self._count_log(evidence)
+            check_all(self, evidence)
             if self.swarm.protocol == "marker":
                 self._trim_by_hand()
 
@@ -189,19 +190,17 @@ class PipelineWorld(SeededWorld[Fault]):
         await trim_and_read(log, self.log.entries, self.spec.to, self.random, self.count)
         await log.close()
 
-    def _count_log(self) -> None:
+    def _count_log(self, evidence: Evidence) -> None:
         """What the log shows of what happened."""
         self.count(f"shape {self.swarm.shape}")
         self.counts["trimmed"] += sum(point > 0 for _, point in self.log.trims)
         own = f"@{self.spec.name}.{self.spec.version}/"
-        for entry in self.log.entries:
-            if entry.kind is Kind.MARKER:
-                marker = decode_marker(entry.payload)
-                if entry.producer.startswith(own):
-                    self.counts["flushed early"] += len(marker.ranges)
-                elif self.swarm.protocol == "aligned":
-                    self.count("aligned checkpoint")
-        for what in count_layouts(Evidence(self)):
+        for placed in (one for records in evidence.records.values() for one in records):
+            if placed.entry.producer.startswith(own):
+                self.counts["flushed early"] += len(placed.marker.ranges)
+            elif self.swarm.protocol == "aligned":
+                self.count("aligned checkpoint")
+        for what in count_layouts(evidence):
             self.count(what)
 
     @contextmanager
