@@ -219,12 +219,13 @@ HOMES = {
         "cli/demo_bids.py",
         "testing/",
         # Where a user's Python function runs, with pyspark's own conversions.
+        "ops/group_state.py",
         "ops/python_eval.py",
         "ops/map_batches.py",
         "ops/with_state.py",
         "ops/processor_handle.py",
     ),
-    "py4j": ("spark/walker.py", "spark/failures.py"),
+    "py4j": ("spark/walker.py", "spark/failures.py", "spark/commands.py"),
 }
 DRAWERS = {"utils", "util", "helpers", "common", "misc", "base", "manager"}
 FUNCTION_LINES_MAX = 70

@@ -27,6 +27,9 @@ join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key
 python_eval.py      Python, pandas and Arrow functions over rows
 map_batches.py      mapInArrow and mapInPandas
+python_groups.py    Python functions over groups and frames, by pyspark's worker
+whole_groups.py     functions of all rows of a group, and what they last gave
+group_state.py      applyInPandasWithState: a function of new rows and what it keeps
 java_values.py      what Spark's JVM makes of a pickled Python value
 with_state.py       transformWithState: a StatefulProcessor at work
 processor_handle.py the handle, state variables and timers that it is given

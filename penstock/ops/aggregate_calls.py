@@ -124,11 +124,24 @@ def aggregate_rows(
     """The value of every call in every group, from all of its rows: row i belongs to groups[i]."""
     results = []
     for bound in calls:
+        if bound.accumulator.whole:
+            results.append(_of_groups(bound, batch, weights, groups, count))
+            continue
         distinct = distinct_within(groups) if bound.call.distinct else None
         rows, buffers = bound.lift(batch, weights, distinct)
         merged = bound.accumulator.merge(buffers, groups[rows], count)
         results.append(bound.accumulator.finish(merged))
     return results
+
+
+def _of_groups(
+    bound: BoundCall, batch: pa.RecordBatch, weights: Weights | None, groups: Ints, count: int
+) -> pa.Array:
+    args = [as_array(arg(batch), batch.num_rows) for arg in bound.args]
+    if weights is not None:
+        places = np.repeat(np.arange(len(groups)), weights)
+        args, groups = [arg.take(pa.array(places)) for arg in args], groups[places]
+    return bound.accumulator.of_groups(args, groups, count)
 
 
 def existing(weights: npt.NDArray[np.int64]) -> Weights | None:

@@ -22,6 +22,7 @@ from penstock.ops.regroup import build_regroup_aggregate
 from penstock.ops.sessions import SessionOperator, SessionRegroup
 from penstock.ops.top_n import ChangingWindow, GrowingWindow
 from penstock.ops.watermarks import WatermarkOperator
+from penstock.ops.whole_groups import build_grouped_map, build_whole_aggregate
 from penstock.ops.windows import ClosingWindow
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
@@ -72,6 +73,13 @@ def build_operator(
             return build_python_eval(node)
         case n.MapBatches():
             return build_map_batches(node)
+        case n.GroupedMap():
+            return build_grouped_map(node, state, on_late)
+        case n.GroupedMapWithState():
+            # As below.
+            from penstock.ops.group_state import GroupStateOperator
+
+            return GroupStateOperator(node, state, on_late, now_ms)
         case n.TransformWithState():
             # Loads pyspark, which takes a second: only for those who have a processor.
             from penstock.ops.with_state import TransformWithStateOperator
@@ -87,10 +95,13 @@ def _build_aggregate(node: n.Aggregate, state: State, on_late: OnLate) -> Operat
         return AggregateOperator(node, state, on_late)
     calls = bind_calls(node.calls, node.child.schema)
     append_only = is_append_only(node.child)
+    of_whole_groups = any(bound.accumulator.whole for bound in calls)
     if node.session is not None:
-        if append_only and not any(bound.call.distinct for bound in calls):
+        if append_only and not of_whole_groups and not any(bound.call.distinct for bound in calls):
             return SessionOperator(node, state, on_late)
         return SessionRegroup(node, state, on_late)
+    if of_whole_groups:
+        return build_whole_aggregate(node, state, on_late)
     if not append_only and not can_take_back(calls):
         if can_mend(calls):
             return MendedAggregate(node, state, on_late)

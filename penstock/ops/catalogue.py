@@ -15,6 +15,7 @@ _GENERATOR_NAMES = (
     "explode_outer",
     "inline",
     "inline_outer",
+    "json_tuple",
     "posexplode",
     "posexplode_outer",
     "stack",

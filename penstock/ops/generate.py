@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.ops.api import Delta
 from penstock.ops.expressions import compile_expr
 from penstock.ops.functions.alignment import as_array
+from penstock.ops.functions.json_paths import tuple_of
 from penstock.ops.functions.lists import Ints, Lists, lists_of, offsets_of, retype
 from penstock.ops.stateless import Stateless
 from penstock.plan import nodes as n
@@ -60,10 +61,21 @@ def _stack(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
     return offsets_of(np.full(count, rows)), columns
 
 
+def _json_tuple(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
+    """One row for each, even for null. Row by row, as Spark's reader has to be followed."""
+    names = [value.to_pylist() for value in values[1:]]
+    rows = [
+        tuple_of(text, wanted) for text, *wanted in zip(values[0].to_pylist(), *names, strict=True)
+    ]
+    columns = [pa.array([row[place] for row in rows], pa.string()) for place in range(len(names))]
+    return np.arange(len(rows) + 1), columns
+
+
 _GENERATORS: dict[str, _Generator] = {
     "Explode": _explode,
     "PosExplode": _pos_explode,
     "Inline": _inline,
+    "JsonTuple": _json_tuple,
     "Stack": _stack,
 }
 

@@ -8,6 +8,7 @@ from penstock.ops.functions.registry import judge
 from penstock.ops.generate import judge_generator
 from penstock.ops.map_batches import MAP_KINDS
 from penstock.ops.python_eval import EVAL_KINDS
+from penstock.ops.python_groups import AGGREGATE_KINDS, GROUP_KINDS, STATE_KIND
 from penstock.ops.window_calls import judge_window
 from penstock.plan.exprs import Call
 from penstock.plan.nodes import AggregateCall, TransformWithState
@@ -15,6 +16,8 @@ from penstock.plan.translation.registry import Judges
 
 #: Spark's eval types of a StatefulProcessor: pandas and rows, without and with initial state.
 PROCESSOR_KINDS = frozenset({211, 212, 213, 214})
+
+_KINDS = EVAL_KINDS | MAP_KINDS | PROCESSOR_KINDS | GROUP_KINDS | AGGREGATE_KINDS | {STATE_KIND}
 
 
 def _call(call: Call) -> str | None:
@@ -28,9 +31,7 @@ def _aggregate(call: AggregateCall) -> str | None:
 
 
 def _udf(kind: int) -> str | None:
-    if kind in EVAL_KINDS or kind in MAP_KINDS or kind in PROCESSOR_KINDS:
-        return None
-    return f"Python functions of eval type {kind}"
+    return None if kind in _KINDS else f"Python functions of eval type {kind}"
 
 
 def _processor(node: TransformWithState) -> str | None:

@@ -35,27 +35,30 @@ def build_map_batches(node: n.MapBatches) -> Stateless:
         structs = rows.to_struct_array().cast(whole)
         with user_errors(node.name):
             results = worker(pa.RecordBatch.from_arrays([structs], schema=inputs))
-        return [Delta(_columns(node, result)) for result in results if result.num_rows]
+        return [Delta(_rows(node, result)) for result in results if result.num_rows]
 
     return Stateless(apply)
 
 
-def _columns(node: n.MapBatches, result: pa.RecordBatch) -> pa.RecordBatch:
+def _rows(node: n.MapBatches, result: pa.RecordBatch) -> pa.RecordBatch:
+    columns = returned_columns(node.name, node.output_schema, result)
+    return batch_of(columns, node.schema, result.num_rows)
+
+
+def returned_columns(name: str, declared: pa.Schema, result: pa.RecordBatch) -> list[pa.Array]:
     """The columns of the returned structs, by position; Spark ignores their names and any more."""
     columns = result.column(0).flatten()
-    expected = list(node.output_schema)
+    expected = list(declared)
     if len(columns) < len(expected):
         raise EvaluationFailed(
-            "UNSUPPORTED_CALL", f"{node.name} returned {len(columns)} columns of {len(expected)}"
+            "UNSUPPORTED_CALL", f"{name} returned {len(columns)} columns of {len(expected)}"
         )
     fitted = []
     for column, field in zip(columns, expected, strict=False):
         if not _can_read(column.type, field.type):
-            raise EvaluationFailed(
-                "UNSUPPORTED_CALL", f"{node.name} returned {column.type} for {field}"
-            )
+            raise EvaluationFailed("UNSUPPORTED_CALL", f"{name} returned {column.type} for {field}")
         fitted.append(fit(column, field.type))
-    return batch_of(fitted, node.schema, result.num_rows)
+    return fitted
 
 
 def _can_read(given: pa.DataType, declared: pa.DataType) -> bool:

@@ -86,7 +86,7 @@ class Handle(StatefulProcessorHandle):
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> MapState:
-        key, cell = _Codec(userKeySchema), self._cell(valueSchema, ttlDurationMs)
+        key, cell = Codec(userKeySchema), self._cell(valueSchema, ttlDurationMs)
         table = self._declare(stateName, "map", key.type, cell.type)
         return self._add(stateName, _Map(key, cell, PerEntry(table, self._round, key.type)))
 
@@ -117,7 +117,7 @@ class Handle(StatefulProcessorHandle):
             raise ValueError("a time to live needs timeMode ProcessingTime")
         if ttl_ms is not None and ttl_ms <= 0:
             raise ValueError("a time to live must be positive")
-        return _Cell(_Codec(schema), ttl_ms, self._round)
+        return _Cell(Codec(schema), ttl_ms, self._round)
 
     def _declare(
         self, name: str, kind: str, entry: pa.DataType | None, value: pa.DataType
@@ -139,7 +139,7 @@ class Handle(StatefulProcessorHandle):
         return variable
 
 
-class _Codec:
+class Codec:
     """Values of one declared schema: as the user has them, and as they are kept."""
 
     def __init__(self, schema: StructType | str) -> None:
@@ -185,7 +185,7 @@ def _shown(kind: pa.DataType) -> Callable[[Any], Any]:
 class _Cell:
     """A kept value, and when it expires if the variable has a time to live."""
 
-    def __init__(self, codec: _Codec, ttl_ms: int | None, round: Round) -> None:
+    def __init__(self, codec: Codec, ttl_ms: int | None, round: Round) -> None:
         self._codec = codec
         self.ttl_ms = ttl_ms
         self._round = round
@@ -286,7 +286,7 @@ class _Map(_Variable, MapState):
 
     kept: PerEntry
 
-    def __init__(self, key: _Codec, cell: _Cell, kept: PerEntry) -> None:
+    def __init__(self, key: Codec, cell: _Cell, kept: PerEntry) -> None:
         super().__init__(cell, kept)
         self._key = key
 

@@ -102,12 +102,29 @@ def build_worker(
     kind: int, udfs: Sequence[Udf], inputs: pa.Schema, settings: Mapping[str, str]
 ) -> Worker:
     """What a Spark task would run for these functions."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.worker import RunnerConf
+
+    zoned = inputs if kind == PICKLED else with_zone(inputs, zone_of(settings))
+    run = read_functions(kind, udfs, zoned, settings)
+    if kind == PICKLED:
+        conf = RunnerConf(dict(settings))
+        return _build_row_worker(run, udfs, from_arrow_schema(zoned), conf)
+
+    def work(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        arrays = [exactly(c, f.type) for c, f in zip(batch.columns, zoned, strict=True)]
+        return list(run(0, iter([batch_of(arrays, zoned, batch.num_rows)])))
+
+    return work
+
+
+def read_functions(
+    kind: int, udfs: Sequence[Udf], inputs: pa.Schema, settings: Mapping[str, str]
+) -> Any:
+    """What pyspark's worker makes of these functions: from a task's number and its input."""
     from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
     from pyspark.worker import RunnerConf, read_udfs
 
-    zoned = inputs if kind == PICKLED else with_zone(inputs, zone_of(settings))
-    conf = RunnerConf(dict(settings))
-    input_type = from_arrow_schema(zoned)
     run, _, _, _ = read_udfs(
         # Reads the "command" of a function, which here is the function itself.
         SimpleNamespace(_read_with_length=lambda command: command),
@@ -121,17 +138,10 @@ def build_worker(
             for udf in udfs
         ],
         kind,
-        conf,
-        SimpleNamespace(input_type=input_type),
+        RunnerConf(dict(settings)),
+        SimpleNamespace(input_type=from_arrow_schema(inputs)),
     )
-    if kind == PICKLED:
-        return _build_row_worker(run, udfs, input_type, conf)
-
-    def work(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        arrays = [_exactly(c, f.type) for c, f in zip(batch.columns, zoned, strict=True)]
-        return list(run(0, iter([batch_of(arrays, zoned, batch.num_rows)])))
-
-    return work
+    return run
 
 
 def _build_row_worker(run: Any, udfs: Sequence[Udf], input_type: Any, conf: Any) -> Worker:
@@ -174,7 +184,7 @@ def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else column.cast(kind)
 
 
-def _exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column in this very type: Arrow calls lists equal whose elements have other names."""
     return column if column.type == kind and not pt.is_nested(kind) else column.cast(kind)
 

@@ -63,6 +63,28 @@ class KeyedRows:
         places = words_column(first)
         return [column.take(places) for column in columns], groups
 
+    def take_in(self, fetched: Grouped, own: Ints, delta: Delta) -> Grouped:
+        """Take in the delta, whose rows are of these groups; what was fetched, as it is then."""
+        if delta.weights is None or delta.weights.min() >= 0:
+            self.rows.insert(delta.batch, delta.weights)
+            return fetched.plus(own, delta)
+        later = fetched.plus(own, delta)
+        places, weights = strike_out(later.groups, later.rows, later.weights)
+        left = np.zeros(len(later.groups), np.int64)
+        left[places] = weights
+        gained = left.copy()
+        gained[: len(fetched.groups)] -= fetched.weights
+        self._change(later.rows, gained, len(fetched.groups))
+        return Grouped(later.groups[places], later.rows.take(pa.array(places)), weights)
+
+    def _change(self, rows: pa.RecordBatch, gained: Ints, fetched: int) -> None:
+        """Rows count so much more often; the first ones are those that were fetched."""
+        lost = (gained[:fetched] < 0).nonzero()[0]
+        self.rows.drop(rows.take(pa.array(lost)), lost, -gained[lost])
+        gained[lost] = 0
+        new = gained.nonzero()[0]
+        self.rows.insert(rows.take(pa.array(new)), gained[new])
+
     def pass_time(self, watermark_ms: int) -> None:
         """Forget keys whose time has passed."""
         if self._late is not None:
@@ -105,7 +127,7 @@ class Regroup(Operator):
         groups, rows, weights = self._kept.rows.fetch(keys)
         count = len(keys[0]) if keys else 1
         # Before the batch, key k is group k; after it, group count + k.
-        later = self._keep(_Grouped(groups, rows, weights), own, delta)
+        later = self._kept.take_in(Grouped(groups, rows, weights), own, delta)
         both = pa.concat_batches([rows, later.rows])
         result, of = self._compute(
             both,
@@ -116,44 +138,22 @@ class Regroup(Operator):
         split = int(np.searchsorted(of, count))
         return difference(result.slice(0, split), result.slice(split))
 
-    def _keep(self, fetched: _Grouped, own: Ints, delta: Delta) -> _Grouped:
-        """Take in the delta, whose rows are of these groups; what was fetched, as it is then."""
-        if delta.weights is None or delta.weights.min() >= 0:
-            self._kept.rows.insert(delta.batch, delta.weights)
-            return fetched.plus(own, delta)
-        later = fetched.plus(own, delta)
-        places, weights = strike_out(later.groups, later.rows, later.weights)
-        left = np.zeros(len(later.groups), np.int64)
-        left[places] = weights
-        gained = left.copy()
-        gained[: len(fetched.groups)] -= fetched.weights
-        self._change(later.rows, gained, len(fetched.groups))
-        return _Grouped(later.groups[places], later.rows.take(pa.array(places)), weights)
-
-    def _change(self, rows: pa.RecordBatch, gained: Ints, fetched: int) -> None:
-        """Rows count so much more often; the first ones are those that were fetched."""
-        lost = (gained[:fetched] < 0).nonzero()[0]
-        self._kept.rows.drop(rows.take(pa.array(lost)), lost, -gained[lost])
-        gained[lost] = 0
-        new = gained.nonzero()[0]
-        self._kept.rows.insert(rows.take(pa.array(new)), gained[new])
-
     def on_watermark(self, watermark_ms: int) -> list[Delta]:
         self._kept.pass_time(watermark_ms)
         return []
 
 
 @dataclass(frozen=True, slots=True)
-class _Grouped:
+class Grouped:
     """Kept rows, and the group of each."""
 
     groups: Ints
     rows: pa.RecordBatch
     weights: Weights
 
-    def plus(self, own: Ints, delta: Delta) -> _Grouped:
+    def plus(self, own: Ints, delta: Delta) -> Grouped:
         """With the delta's rows, which are of these groups, after them."""
-        return _Grouped(
+        return Grouped(
             np.concatenate([self.groups, own]),
             pa.concat_batches([self.rows, delta.batch]),
             np.concatenate([self.weights, delta.all_weights()]),

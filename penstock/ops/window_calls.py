@@ -21,9 +21,10 @@ from penstock.ops.expressions import compile_expr, true_mask
 from penstock.ops.frames import Partitions, fold_frames, unfold
 from penstock.ops.functions.alignment import as_array
 from penstock.ops.ordering import Ints
+from penstock.ops.python_groups import WindowFunction, judge_over_frames
 from penstock.ops.range_frames import bind_frames
 from penstock.plan.exprs import Literal
-from penstock.plan.nodes import WindowCall
+from penstock.plan.nodes import AggregateCall, PythonAggregate, WindowCall
 
 #: The names that users write, for the documentation; all aggregates are window functions too.
 WINDOW_NAMES: Final = (
@@ -53,7 +54,7 @@ def judge_window(call: WindowCall) -> str | None:
     if call.aggregate is None:
         return f"no window function for {call.function}"
     aggregates.load()
-    return judge_aggregate(call.aggregate)
+    return judge_aggregate(call.aggregate) or judge_over_frames(call.aggregate)
 
 
 def bind_window_call(call: WindowCall, schema: pa.Schema) -> Evaluate:
@@ -213,6 +214,8 @@ def _bind_pick(call: WindowCall, schema: pa.Schema) -> Evaluate:
 
 def _bind_aggregate(call: WindowCall, schema: pa.Schema) -> Evaluate:
     assert call.aggregate is not None
+    if isinstance(call.aggregate.option("python"), PythonAggregate):
+        return _bind_python(call, call.aggregate, schema)
     (bound,) = bind_calls((call.aggregate,), schema)
     accumulator = bound.accumulator
     frames = bind_frames(call, schema)
@@ -240,6 +243,20 @@ def _bind_aggregate(call: WindowCall, schema: pa.Schema) -> Evaluate:
     if call.lower is None and call.upper is None:
         return of_partitions
     return of_distinct if bound.call.distinct else of_frames
+
+
+def _bind_python(call: WindowCall, aggregate: AggregateCall, schema: pa.Schema) -> Evaluate:
+    args = [compile_expr(arg, schema) for arg in aggregate.args]
+    frames = bind_frames(call, schema)
+    is_bounded = call.lower is not None or call.upper is not None
+    function = WindowFunction(aggregate, is_bounded=is_bounded)
+
+    def evaluate(rows: pa.RecordBatch, parts: Partitions) -> pa.Array:
+        columns = [as_array(arg(rows), rows.num_rows) for arg in args]
+        low, high = frames(rows, parts)
+        return function.evaluate(columns, parts.start, low - parts.start, high - parts.start)
+
+    return evaluate
 
 
 def _constant(call: WindowCall, position: int) -> int:

@@ -20,6 +20,8 @@ def is_append_only(node: n.Node) -> bool:
             if node.kind in ("inner", "semi"):
                 return below
             return below and node.emit == "finals"
+        case n.GroupedMap():
+            return node.emit == "finals" and node.time_key is not None and below
         case n.Window() | n.TopN():
             return node.emit == "finals" and node.event_time is not None and below
         case n.StageInput():

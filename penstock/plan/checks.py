@@ -40,6 +40,12 @@ def check_statics(root: n.Node, refusals: Refusals) -> None:
                     "a union of a stream and a static table",
                     "append the static rows to a stream and read both as streams",
                 )
+            case n.GroupedMap() if any(_has_rows(child) for child in node.children):
+                refusals.add(
+                    node.name,
+                    "a cogroup of a stream and a static table",
+                    "append the static rows to a stream and read both as streams",
+                )
             case n.Join():
                 for side, kinds in ((node.left, _KEEPS_LEFT), (node.right, _KEEPS_RIGHT)):
                     if node.kind in kinds and _has_rows(side):
@@ -72,6 +78,8 @@ def _has_rows(node: n.Node) -> bool:
 def _problem(node: n.Node) -> str | None:
     match node:
         case n.MapBatches():
+            return f"{node.name} sees rows, not that some are taken back later"
+        case n.GroupedMapWithState():
             return f"{node.name} sees rows, not that some are taken back later"
         case n.TransformWithState():
             name = type(node.processor).__name__

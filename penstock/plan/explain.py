@@ -159,6 +159,11 @@ def _describe(node: n.Node) -> tuple[str, str]:
             return "python", ", ".join(call.name for call in node.calls)
         case n.MapBatches():
             return "map", node.name
+        case n.GroupedMap():
+            by = _names(node.keys[0]) or "everything"
+            return "groups", f"{node.name} of {by}; emits {node.emit}"
+        case n.GroupedMapWithState():
+            return "groups", f"{node.name} of {_names(node.keys)}, {node.timeout}"
         case n.TransformWithState():
             return "processor", type(node.processor).__name__
         case n.Sort():
@@ -182,10 +187,15 @@ def _aggregate(node: n.Aggregate) -> str:
     calls = []
     for call in node.calls:
         args = ", ".join(map(_expr, call.args))
-        text = f"{call.function.lower()}({'distinct ' * call.distinct}{args})"
+        text = f"{_called(call)}({'distinct ' * call.distinct}{args})"
         calls.append(text + (f" where {_expr(call.filter)}" if call.filter is not None else ""))
     by = _names(node.keys) or "nothing"
     return f"by {by}: {', '.join(calls) or 'keys only'}; emits {node.emit}"
+
+
+def _called(call: n.AggregateCall) -> str:
+    python = call.option("python")
+    return python.name if isinstance(python, n.PythonAggregate) else call.function.lower()
 
 
 def _join(node: n.Join) -> str:
@@ -212,6 +222,8 @@ def _state(node: n.Node) -> str | None:
     match node:
         case n.Aggregate():
             what = "sessions of each key" if node.session is not None else "one row per key"
+            if any(call.option("python") is not None for call in node.calls):
+                what = "all rows of each key"
             if node.event_time is None:
                 return f"{what}, forever"
             return f"{what}, until the watermark passes {_name(node.event_time)}"
@@ -230,6 +242,13 @@ def _state(node: n.Node) -> str | None:
             if node.event_time is None:
                 return f"{what}, forever"
             return f"{what}, until the watermark passes {_name(node.event_time)}"
+        case n.GroupedMap():
+            what = "all rows of each group" + ", and its result" * (node.emit == "changes")
+            if node.time_key is None:
+                return f"{what}, forever"
+            return f"{what}, until the watermark passes {_name(node.keys[0][node.time_key].name)}"
+        case n.GroupedMapWithState():
+            return "what the function keeps for each key"
         case n.TransformWithState():
             return "what the processor keeps"
         case _:

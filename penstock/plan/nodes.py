@@ -187,9 +187,70 @@ class MapBatches(Node):
     settings: Settings = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedMap(Node):
+    """applyInPandas and applyInArrow: a function from all rows of a group to the group's result.
+
+    With two inputs, that of a cogroup: from the rows that both have for a key.
+    """
+
+    inputs: tuple[Node, ...]
+    #: Of each input. Keys of several correspond by position.
+    keys: tuple[tuple[Column, ...], ...]
+    function: Callable[..., object]
+    #: Spark's eval type: 201, 216, 209, 215; of cogroups 206, 210.
+    kind: int
+    name: str
+    #: Columns as the function sees and returns them, by the user's names.
+    input_schemas: tuple[pa.Schema, ...]
+    output_schema: pa.Schema
+    #: Of each input, the columns that the function is handed: positions, some maybe twice.
+    values: tuple[tuple[int, ...], ...]
+    #: The position of the key that carries event time, in all inputs.
+    time_key: int | None = None
+    emit: Emit = "changes"
+    settings: Settings = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedMapWithState(Node):
+    """applyInPandasWithState: a function of a key, its new rows, and what it keeps for the key."""
+
+    child: Node
+    keys: tuple[Column, ...]
+    function: Callable[..., object]
+    name: str
+    #: The kept value's type, as Spark writes it in JSON.
+    state_type: str
+    #: NoTimeout, ProcessingTimeTimeout or EventTimeTimeout.
+    timeout: str
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    #: The columns that the function is handed: positions, some maybe twice.
+    values: tuple[int, ...]
+    event_time: str | None = None
+    settings: Settings = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PythonAggregate:
+    """The user's function behind an aggregate call; equal only to itself."""
+
+    function: Callable[..., object]
+    #: Spark's eval type: 202, 217, 252, 254.
+    kind: int
+    name: str
+    #: Names for keyword arguments, by position; None for positional ones.
+    keywords: tuple[str | None, ...] = ()
+    settings: Settings = ()
+
+
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate function. `function` is Catalyst's name: Sum, Count, MaxBy."""
+    """One aggregate function. `function` is Catalyst's name: Sum, Count, MaxBy.
+
+    That of a user's is PythonUDAF, and its option `python` a PythonAggregate.
+    """
 
     function: str
     args: tuple[Expr, ...]

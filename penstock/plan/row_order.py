@@ -29,6 +29,7 @@ AGGREGATES_IN_ORDER: Final = frozenset(
         "CollectList",
         "CollectSet",
         "ListAgg",
+        "PythonUDAF",
     )
 )
 #: Those that give peers, rows that are equal in the window's order, the same value.
@@ -46,7 +47,7 @@ def depends_on_order(node: n.Node) -> bool:
             return any(map(_tells_peers_apart, node.calls))
         case n.TopN():
             return node.function == "RowNumber" or any(map(_tells_peers_apart, node.calls))
-        case n.TransformWithState():
+        case n.GroupedMap() | n.GroupedMapWithState() | n.TransformWithState():
             return True
         case _:
             return False
@@ -81,7 +82,7 @@ def _rows_below(node: n.Node) -> Iterator[n.Scan | n.StageInput]:
     match node:
         case n.Scan() | n.StageInput():
             yield node
-        case n.Aggregate() | n.PartialAggregate() | n.Window() | n.TopN():
+        case n.Aggregate() | n.PartialAggregate() | n.Window() | n.TopN() | n.GroupedMap():
             return
         case n.Join() if not is_static(node.left) and not is_static(node.right):
             return

@@ -163,6 +163,10 @@ def required_keys(node: n.Node) -> tuple[tuple[Expr, ...] | None, ...] | None:
             return (node.keys,)
         case n.Window() | n.TopN():
             return (node.partition,)
+        case n.GroupedMap():
+            return node.keys
+        case n.GroupedMapWithState():
+            return (node.keys,)
         case n.TransformWithState():
             return (node.keys, None) if node.initial is not None else (node.keys,)
         case n.Join():

@@ -332,6 +332,9 @@ _USELESS: Final = {
     ("NamedLambdaVariable", "value"),
     ("NamedLambdaVariable", "exprId"),
     ("NamedLambdaVariable", "dataType"),
+    ("FlatMapGroupsInPandasWithState", "stateType"),
+    ("PythonUDAF", "func"),
+    ("PythonUDAF", "resultId"),
     ("PythonUDF", "func"),
     ("PythonUDF", "resultId"),
     ("StaticInvoke", "staticObject"),
@@ -434,17 +437,21 @@ def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
 
 def _python_udf(walker: Walker, node: Any) -> dict[str, Value]:
     """The function itself, and what Spark would tell the worker that runs it."""
-    from pyspark.serializers import CPickleSerializer
+    # Loads pyspark, which the caller has.
+    from penstock.spark.commands import load_command
 
     conf = walker._spark._jsparkSession.sessionState().conf()
     runner = walker._java(f"{_SQL}.execution.python.ArrowPythonRunner")
     settings = runner.getPythonRunnerConfMap(conf)
     names = sorted(_seq(settings.keys().toSeq()))
     told = tuple((name, settings.apply(name)) for name in names)
-    if not node.func().broadcastVars().isEmpty():  # the command may be one of them, if it is large
-        return {"func": None, "settings": told}
-    function, _ = CPickleSerializer().loads(node.func().command().unsafeArray())
-    return {"func": function, "settings": told}
+    command = node.func().command().unsafeArray()
+    loaded = load_command(walker._spark.sparkContext, command, node.func().broadcastVars())
+    return {"func": None if loaded is None else loaded[0], "settings": told}
+
+
+def _with_state(walker: Walker, node: Any) -> dict[str, Value]:
+    return {"stateType": node.stateType().json()}
 
 
 def _lambda_variable(walker: Walker, node: Any) -> dict[str, Value]:
@@ -458,7 +465,33 @@ def _static_invoke(walker: Walker, node: Any) -> dict[str, Value]:
 def _invoke(walker: Walker, node: Any) -> dict[str, Value]:
     """A constant object whose method is called, as it prints: its settings are in there."""
     target = node.targetObject()
-    return {"target": target.toString()} if target.nodeName() == "Literal" else {}
+    if target.nodeName() != "Literal":
+        return {}
+    spelled = target.toString()
+    if not spelled.startswith("StructsToJsonEvaluator("):
+        return {"target": spelled}
+    evaluator = target.value()
+    zone = evaluator.timeZoneId()
+    told: dict[str, Value] = {"target": spelled, "options": _pairs(evaluator.options())}
+    return told if zone.isEmpty() else {**told, "timeZoneId": zone.get()}
+
+
+def _format_options(walker: Walker, node: Any) -> dict[str, Value]:
+    """The options that the user gave, and the whole schema of what may be pruned."""
+    told: dict[str, Value] = {"options": _pairs(node.options())}
+    if node.nodeName() == "CsvToStructs":
+        told["schema"] = node.schema().json()
+    return told
+
+
+def _pairs(options: Any) -> tuple[tuple[str, str], ...]:
+    """A map of Scala's, sorted, so that a plan prints the same every day."""
+    pairs = []
+    iterator = options.iterator()
+    while iterator.hasNext():
+        pair = iterator.next()
+        pairs.append((pair._1(), pair._2()))
+    return tuple(sorted(pairs))
 
 
 def _watermark(walker: Walker, node: Any) -> dict[str, Value]:
@@ -473,21 +506,20 @@ def _stream(walker: Walker, node: Any) -> dict[str, Value]:
     if node.nodeName() == "StreamingRelationV2":
         options = dict(node.extraOptions().asCaseSensitiveMap())
     else:
-        pairs = node.dataSource().options()
-        iterator = pairs.iterator()
-        while iterator.hasNext():
-            pair = iterator.next()
-            options[pair._1()] = pair._2()
+        options = dict(_pairs(node.dataSource().options()))
     return {"options": tuple(sorted(options.items()))}
 
 
 _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "Literal": _literal,
     "InSet": _in_set,
+    "FlatMapGroupsInPandasWithState": _with_state,
+    "PythonUDAF": _python_udf,
     "PythonUDF": _python_udf,
     "NamedLambdaVariable": _lambda_variable,
     "StaticInvoke": _static_invoke,
     "Invoke": _invoke,
+    **dict.fromkeys(("JsonToStructs", "CsvToStructs", "StructsToCsv"), _format_options),
     "EventTimeWatermark": _watermark,
     "StreamingRelation": _stream,
     "StreamingRelationV2": _stream,

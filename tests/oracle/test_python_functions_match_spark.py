@@ -17,7 +17,7 @@ from harness.oracle import ask_spark, assert_refused, assert_same
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
-from penstock.errors import EvaluationFailed, Unsupported
+from penstock.errors import EvaluationFailed
 from penstock.ops.driver import Driver
 from penstock.ops.python_eval import PICKLED, Udf, build_worker, user_errors
 from penstock.stream.ddl import parse_ddl
@@ -488,10 +488,3 @@ def test_what_cannot_bear_retractions_is_refused(
 def test_what_is_not_deterministic_is_accepted_over_rows_that_stay(spark: Any) -> None:
     dice = F.udf(_dice, "int").asNondeterministic()
     _check(spark, lambda: [dice("i")], seed=12)
-
-
-def test_a_function_with_a_broadcast_variable_is_refused(spark: Any) -> None:
-    shared = spark.sparkContext.broadcast({1: 2})
-    lookup = F.udf(lambda v: shared.value.get(v), "int")
-    with pytest.raises(Unsupported, match="broadcast variable"):
-        plan_streaming(spark, lambda frames: frames["t"].select(lookup("i")), {"t": TABLE})

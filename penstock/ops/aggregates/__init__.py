@@ -9,6 +9,7 @@ picks.py        first, last, max_by, min_by, pivots
 collections.py  collect_list, collect_set, listagg, approx_count_distinct
 histograms.py   how often each value occurs: mode, median, percentiles
 moments.py      variance, deviation, covariance, correlation, skewness, kurtosis, regression
+python.py       the user's own functions of a group's columns
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-_MODULES = ("sums", "bits", "extremes", "picks", "collections", "histograms", "moments")
+_MODULES = ("sums", "bits", "extremes", "picks", "collections", "histograms", "moments", "python")
 
 
 @cache

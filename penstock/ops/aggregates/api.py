@@ -37,6 +37,8 @@ class Accumulator(Protocol):
     exact: bool
     #: Whether merging adds up every buffer column, all of int64, and inverting negates it.
     adds: bool = False
+    #: Whether it has no buffers: `of_groups` is handed all rows of each group.
+    whole: bool = False
 
     def lift(self, args: list[pa.Array], rows: int) -> Buffers:
         """The buffer of each row."""
@@ -57,6 +59,10 @@ class Accumulator(Protocol):
         Elsewhere the group's buffer stays as it is. None if this function cannot tell.
         """
         return None
+
+    def of_groups(self, args: list[pa.Array], groups: Ints, count: int) -> pa.Array:
+        """The value of each group, from all of its rows; of none without rows is ever asked."""
+        raise AssertionError(f"{type(self).__name__} has buffers")
 
 
 #: Makes the accumulator of a call.

@@ -41,6 +41,13 @@ array_sets.py  arrays as sets, and sorted
 sequences.py   sequence()
 maps.py        maps
 hashes.py      hash functions
+json_tokens.py JSON text as tokens, with Jackson's habits
+json_text.py   values as JSON text
+json_options.py  the options of from_json and to_json
+json_values.py, json_fast.py  JSON to values: exactly, and by Arrow's reader
+from_json.py   from_json
+json_paths.py  get_json_object and its kin
+to_json.py     to_json
 """
 
 from __future__ import annotations
@@ -77,6 +84,9 @@ _MODULES = (
     "sequences",
     "maps",
     "hashes",
+    "from_json",
+    "json_paths",
+    "to_json",
 )
 
 

@@ -221,6 +221,12 @@ def read_timestamps(texts: pa.Array, zone: Zone | None) -> Parsed:
     return values, _unread(texts, values)
 
 
+def names_zone(text: str) -> bool:
+    """Whether a timestamp's text says in which zone it is."""
+    match = _MOMENT.fullmatch(text.strip(_BLANK))
+    return match is not None and bool(match[9])
+
+
 def _read_moment(text: str, zone: Zone | None) -> int | None:
     trimmed = text.strip(_BLANK)
     match = _MOMENT.fullmatch(trimmed)

@@ -13,7 +13,7 @@ def choose_emit(root: n.Node, aim: Aim) -> n.Node:
     emit: n.Emit = "finals" if aim.mode == "append" else "changes"
 
     def choose(node: n.Node) -> n.Node:
-        if isinstance(node, n.Aggregate | n.Join | n.Window | n.TopN):
+        if isinstance(node, n.Aggregate | n.Join | n.Window | n.TopN | n.GroupedMap):
             return replace(node, emit=emit)
         return node
 

@@ -8,6 +8,8 @@ aggregates.py        aggregations, and the calls of aggregate functions
 joins.py             joins, and dropping duplicates
 windows.py           window functions
 python_functions.py  Python functions and processors
+python_groups.py     Python functions over groups
+python_calls.py      calls of the user's aggregate functions
 whole_results.py     sorting and limits
 
 Spark's quirks live here; from the IR on, nothing remembers Spark. What a node needs beyond its own
@@ -31,6 +33,7 @@ from penstock.plan.translation import (  # noqa: F401 -- each registers what it 
     aggregates,
     joins,
     python_functions,
+    python_groups,
     rows,
     sources,
     whole_results,

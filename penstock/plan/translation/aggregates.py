@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column, Literal
 from penstock.plan.translation.expressions import options
+from penstock.plan.translation.python_calls import translate_python_call
 from penstock.plan.translation.registry import Translation, translates
 from penstock.plan.translation.rows import as_columns, project
 from penstock.plan.tree import ExprTree, PlanTree, schema_of
@@ -76,6 +77,8 @@ def _column_of(
 def translate_call(translation: Translation, tree: ExprTree, where: PlanTree) -> n.AggregateCall:
     """An `AggregateExpression`, not judged: a window function is judged as such."""
     function, *filters = tree.children
+    if function.kind == "PythonUDAF":
+        return translate_python_call(translation, tree, where)
     terms = [child for child in function.children if child.kind == "SortOrder"]
     rest = [child for child in function.children if child.kind != "SortOrder"]
     args = translation.exprs(rest, where)

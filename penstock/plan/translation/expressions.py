@@ -157,7 +157,9 @@ def function_name(tree: ExprTree) -> str:
         owner = str(tree.fields["staticObject"]).rsplit(".", 1)[-1]
         return f"{owner}.{tree.text_of('functionName')}"
     if tree.kind == "Invoke":
-        return f"Invoke.{tree.text_of('functionName')}"
+        target = str(tree.fields.get("target", ""))
+        owner = "to_json" if target.startswith("StructsToJsonEvaluator(") else "Invoke"
+        return f"{owner}.{tree.text_of('functionName')}"
     return tree.kind
 
 

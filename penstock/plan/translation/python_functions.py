@@ -47,7 +47,7 @@ def _call(translation: Translation, tree: ExprTree, where: PlanTree) -> n.UdfCal
             args.append(_call(translation, child, where))
         else:
             args.append(translation.expr(child, where))
-    kind, function = _function(translation, tree, where)
+    kind, function = function_of(translation, tree, where)
     return n.UdfCall(
         function=function,
         kind=kind,
@@ -59,7 +59,7 @@ def _call(translation: Translation, tree: ExprTree, where: PlanTree) -> n.UdfCal
     )
 
 
-def _function(
+def function_of(
     translation: Translation, tree: ExprTree, where: PlanTree
 ) -> tuple[int, Callable[..., object]]:
     kind, function = tree.fields["evalType"], tree.fields["func"]
@@ -68,8 +68,8 @@ def _function(
     if not callable(function):
         translation.refuse(
             where,
-            f"{tree.fields['name']}: a function with a broadcast variable, or larger than 1 MiB",
-            "let the function read what it needs when it is first called",
+            f"{tree.fields['name']}: one of its broadcast variables was destroyed",
+            "destroy it when the query runs, or after",
         )
         return kind, _refused
     return kind, function
@@ -84,7 +84,7 @@ def _refused(*args: object) -> object:
 def translate_map_batches(translation: Translation, tree: PlanTree) -> n.Node:
     child = translation.child(tree)
     expr = tree.expr_of("functionExpr")
-    kind, function = _function(translation, expr, tree)
+    kind, function = function_of(translation, expr, tree)
     if tree.fields["isBarrier"]:
         translation.refuse(tree, "barrier=True: tasks do not start together here")
     return n.MapBatches(
@@ -104,10 +104,10 @@ def translate_with_state(translation: Translation, tree: PlanTree) -> n.Node:
     """Its child has the keys, then all columns of the data."""
     child = translation.child(tree)
     expr = tree.expr_of("functionExpr")
-    kind, function = _function(translation, expr, tree)
+    kind, function = function_of(translation, expr, tree)
     processor = _processor_of(function)
     time_mode = _TIME_MODES[str(tree.fields["timeMode"])]
-    data, keys = _split_keys(tree.children[0].output, tree.int_of("groupingAttributesLen"))
+    data, keys = split_keys(tree.children[0].output, tree.int_of("groupingAttributesLen"))
     times = [a.column for a in data if a.watermark_ms is not None]
     if time_mode == "eventtime" and not times:
         translation.refuse(
@@ -115,7 +115,7 @@ def translate_with_state(translation: Translation, tree: PlanTree) -> n.Node:
         )
     node = n.TransformWithState(
         schema=schema_of(tree.output),
-        child=_select(translation, tree, child, _positions(data, tree.children[0].output)),
+        child=select_columns(translation, tree, child, positions_of(data, tree.children[0].output)),
         processor=processor,
         kind=kind,
         keys=tuple(Column(a.column, a.type) for a in keys),
@@ -160,7 +160,7 @@ def translate_output_time(translation: Translation, tree: PlanTree) -> n.Node:
     return replace(child, output_time=tree.expr_of("eventTime").column)
 
 
-def _split_keys(
+def split_keys(
     output: tuple[Attribute, ...], key_count: int
 ) -> tuple[tuple[Attribute, ...], tuple[Attribute, ...]]:
     """The distinct columns as the processor sees them, and those that are the key."""
@@ -170,12 +170,14 @@ def _split_keys(
     return tuple({a.column: a for a in whole}.values()), keys
 
 
-def _positions(chosen: tuple[Attribute, ...], output: tuple[Attribute, ...]) -> list[int]:
+def positions_of(chosen: tuple[Attribute, ...], output: tuple[Attribute, ...]) -> list[int]:
     names = [a.column for a in output]
     return [names.index(a.column) for a in chosen]
 
 
-def _select(translation: Translation, tree: PlanTree, node: n.Node, positions: list[int]) -> n.Node:
+def select_columns(
+    translation: Translation, tree: PlanTree, node: n.Node, positions: list[int]
+) -> n.Node:
     """The node's columns at these positions; each name once, though Spark lists keys twice."""
     schema = pa.schema([node.schema.field(i) for i in positions])
     match node:
@@ -183,10 +185,12 @@ def _select(translation: Translation, tree: PlanTree, node: n.Node, positions: l
             exprs = tuple(node.exprs[i] for i in positions)
             return n.Project(schema=schema, child=node.child, exprs=exprs)
         case n.Union():
-            inputs = tuple(_select(translation, tree, each, positions) for each in node.inputs)
+            inputs = tuple(
+                select_columns(translation, tree, each, positions) for each in node.inputs
+            )
             return n.Union(schema=schema, inputs=inputs)
         case n.Filter():
-            child = _select(translation, tree, node.child, positions)
+            child = select_columns(translation, tree, node.child, positions)
             return n.Filter(schema=schema, child=child, condition=node.condition)
         case _:
             if len(set(node.schema.names)) < len(node.schema):
