@@ -188,6 +188,31 @@ class MapBatches(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableFunction(Node):
+    """A Python UDTF: each row becomes the rows that the user's class yields for it."""
+
+    child: Node
+    #: The user's class.
+    handler: type
+    #: Spark's eval type: 300 pickled, 301 Arrow-optimised, 302 Arrow.
+    kind: int
+    name: str
+    args: tuple[Expr, ...]
+    #: Names for keyword arguments, by position; None for positional ones.
+    keywords: tuple[str | None, ...]
+    #: Which arguments are whole rows: TABLE(t).
+    tables: tuple[int, ...]
+    #: Columns of the child that are kept, in order; those of the result follow.
+    kept: tuple[str, ...]
+    #: The result's columns, as Spark writes them in JSON.
+    result_type: str
+    #: What the class's own `analyze` told, if it has one.
+    analyzed: object | None = None
+    deterministic: bool = False
+    settings: Settings = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedMap(Node):
     """applyInPandas and applyInArrow: a function from all rows of a group to the group's result.
 

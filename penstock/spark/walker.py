@@ -337,6 +337,10 @@ _USELESS: Final = {
     ("PythonUDAF", "resultId"),
     ("PythonUDF", "func"),
     ("PythonUDF", "resultId"),
+    ("PythonUDTF", "elementSchema"),
+    ("PythonUDTF", "func"),
+    ("PythonUDTF", "pickledAnalyzeResult"),
+    ("PythonUDTF", "resultId"),
     ("StaticInvoke", "staticObject"),
     ("StreamingRelation", "dataSource"),
     ("StreamingRelation", "output"),
@@ -437,17 +441,37 @@ def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
 
 def _python_udf(walker: Walker, node: Any) -> dict[str, Value]:
     """The function itself, and what Spark would tell the worker that runs it."""
+    loaded = _command_of(walker, node)
+    return {"func": None if loaded is None else loaded[0], "settings": _runner_conf(walker)}
+
+
+def _command_of(walker: Walker, node: Any) -> Any:
     # Loads pyspark, which the caller has.
     from penstock.spark.commands import load_command
 
+    command = node.func().command().unsafeArray()
+    return load_command(walker._spark.sparkContext, command, node.func().broadcastVars())
+
+
+def _runner_conf(walker: Walker) -> tuple[tuple[str, str], ...]:
     conf = walker._spark._jsparkSession.sessionState().conf()
     runner = walker._java(f"{_SQL}.execution.python.ArrowPythonRunner")
     settings = runner.getPythonRunnerConfMap(conf)
     names = sorted(_seq(settings.keys().toSeq()))
-    told = tuple((name, settings.apply(name)) for name in names)
-    command = node.func().command().unsafeArray()
-    loaded = load_command(walker._spark.sparkContext, command, node.func().broadcastVars())
-    return {"func": None if loaded is None else loaded[0], "settings": told}
+    return tuple((name, settings.apply(name)) for name in names)
+
+
+def _python_udtf(walker: Walker, node: Any) -> dict[str, Value]:
+    """The class, the columns of its result, and what its own `analyze` told Spark of them."""
+    from penstock.spark.commands import load_pickle
+
+    told = node.pickledAnalyzeResult()
+    return {
+        "func": _command_of(walker, node),
+        "settings": _runner_conf(walker),
+        "elementSchema": node.elementSchema().json(),
+        "analyzed": None if told.isEmpty() else load_pickle(told.get()),
+    }
 
 
 def _with_state(walker: Walker, node: Any) -> dict[str, Value]:
@@ -516,6 +540,7 @@ _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "FlatMapGroupsInPandasWithState": _with_state,
     "PythonUDAF": _python_udf,
     "PythonUDF": _python_udf,
+    "PythonUDTF": _python_udtf,
     "NamedLambdaVariable": _lambda_variable,
     "StaticInvoke": _static_invoke,
     "Invoke": _invoke,

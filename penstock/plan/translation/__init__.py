@@ -10,6 +10,7 @@ windows.py           window functions
 python_functions.py  Python functions and processors
 python_groups.py     Python functions over groups
 python_calls.py      calls of the user's aggregate functions
+table_functions.py   Python UDTFs
 whole_results.py     sorting and limits
 
 Spark's quirks live here; from the IR on, nothing remembers Spark. What a node needs beyond its own
@@ -36,6 +37,7 @@ from penstock.plan.translation import (  # noqa: F401 -- each registers what it 
     python_groups,
     rows,
     sources,
+    table_functions,
     whole_results,
     windows,
 )
