@@ -221,6 +221,7 @@ HOMES = {
         # Where a user's Python function runs, with pyspark's own conversions.
         "ops/group_state.py",
         "ops/python_eval.py",
+        "ops/table_functions.py",
         "ops/map_batches.py",
         "ops/with_state.py",
         "ops/processor_handle.py",
