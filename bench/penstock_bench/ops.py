@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from penstock.plan.stages import Query
 from penstock.spark.frontend import Planned, plan
 from penstock.spark.session import local_session
 from penstock.state.memory import MemoryState
+from penstock_bench import group_functions
 from penstock_bench.child import Child
 from penstock_bench.measure import resident_bytes
 from penstock_bench.report import Check, Report, Say
@@ -151,6 +153,7 @@ def run_bench(plan: OpsBenchSizes, say: Say) -> Report:
                 report.checks.append(
                     Check(scenario.name, rate, scenario.bar, "at least", "rows/s", detail)
                 )
+        _measure_groups(spark, tables["events"], plan, Path(nowhere), report, say)
         keyed = _plan(spark, SCENARIOS[1], tables, Path(nowhere))
     per_million = measure_memory(keyed.query, plan.memory_keys)
     report.figures["peak memory per million keys, MiB"] = round(per_million / 2**20, 1)
@@ -221,6 +224,29 @@ def _measure_ours(
         rates[size] = statistics.median(seconds)
         report.figures[f"{scenario.name}, {size} rows a batch, rows/s"] = _spread(seconds)
     return rates
+
+
+def _measure_groups(
+    spark: Any, events: pa.Table, plan: OpsBenchSizes, directory: Path, report: Report, say: Say
+) -> None:
+    groups = plan.rows // 40
+    rows = events.slice(0, groups * group_functions.ROWS_OF_A_GROUP)
+    # Its workers are of this interpreter, which has pandas.
+    spark.sparkContext.pythonExec = sys.executable
+    scenario = Scenario(group_functions.NAME, group_functions.build(groups))
+    planned = _plan(spark, scenario, {"events": rows}, directory)
+    frame = scenario.build({"events": _cached(spark, rows)})
+
+    def ours(size: int) -> float:
+        runner = StageRunner(planned.query, planned.static_rows())
+        payloads = runner.encode({"events": rows}, size)
+        return group_functions.timed(lambda: runner.run(payloads))
+
+    def theirs() -> float:
+        return group_functions.timed(frame.write.format("noop").mode("overwrite").save)
+
+    costs = group_functions.measure(rows, groups, BAR_SIZE, plan.rounds, ours, theirs)
+    group_functions.judge(costs, report, say)
 
 
 def _spread(rates: list[float]) -> dict[str, int]:
