@@ -345,7 +345,7 @@ def _of_string(
             return of_int(_int_of(tokens))
         if token is not Token.STRING:
             raise Unfit
-        text = tokens.string
+        text = without_halves(tokens.string)
         value = read(text) if text or takes_empty else None
         if value is None:
             raise Unfit
