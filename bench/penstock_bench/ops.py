@@ -61,7 +61,7 @@ QUICK = OpsBenchSizes(rows=20_000, rounds=2, memory_keys=20_000)
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A DataFrame over the streams `events` and `others`."""
+    """A DataFrame over the streams `events`, `others` and `readings`."""
 
     name: str
     build: Callable[[Frames], Any]
@@ -120,6 +120,13 @@ def _top_n(frames: Frames) -> Any:
     return events.withColumn("rank", F.row_number().over(order)).where("rank <= 3")
 
 
+_READING = "id BIGINT, price DOUBLE, name STRING, open BOOLEAN, at TIMESTAMP"
+
+
+def _from_json(frames: Frames) -> Any:
+    return frames["readings"].select(F.from_json("text", _READING).alias("v")).select("v.*")
+
+
 SCENARIOS = (
     Scenario("project and filter", _project_filter, mode="append", bar=3e6),
     Scenario("keyed count and max, 100,000 keys", _count_max, bar=1e6, warm=True),
@@ -129,6 +136,7 @@ SCENARIOS = (
     Scenario("interval join", _interval_join, ("events", "others"), "append"),
     Scenario("distinct keys", _distinct, mode="append"),
     Scenario("top 3 of 1,000 keys", _top_n),
+    Scenario("from_json, five fields", _from_json, ("readings",), "append", bar=1e6),
 )
 
 
@@ -136,6 +144,7 @@ def run_bench(plan: OpsBenchSizes, say: Say) -> Report:
     """All scenarios, ours and Spark's."""
     report = Report("ops", parameters={"plan": repr(plan), "virtual_nodes_in_one_task": True})
     tables = {name: make_rows(seed, plan.rows) for seed, name in enumerate(("events", "others"))}
+    tables["readings"] = pa.table({"text": make_texts(tables["events"])})
     with local_session("penstock-bench") as spark, tempfile.TemporaryDirectory() as nowhere:
         batch_frames = {name: _cached(spark, table) for name, table in tables.items()}
         for scenario in SCENARIOS:
@@ -172,6 +181,18 @@ def make_rows(seed: int, rows: int) -> pa.Table:
             "price": rng.integers(0, 1_000_000, rows),
             "ts": times.cast(pa.timestamp("us", tz="UTC")),
         }
+    )
+
+
+def make_texts(rows: pa.Table) -> pa.Array:
+    """The same rows as a producer would write them: flat JSON objects of five fields."""
+    columns = (rows.column(name).to_pylist() for name in ("key", "value", "price", "ts"))
+    return pa.array(
+        [
+            f'{{"id":{key},"price":{price / 100},"name":"user-{value}",'
+            f'"open":{"true" if value % 2 else "false"},"at":"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"}}'
+            for key, value, price, moment in zip(*columns, strict=True)
+        ]
     )
 
 

@@ -44,10 +44,15 @@ hashes.py      hash functions
 json_tokens.py JSON text as tokens, with Jackson's habits
 json_text.py   values as JSON text
 json_options.py  the options of from_json and to_json
-json_values.py, json_fast.py  JSON to values: exactly, and by Arrow's reader
+json_values.py, json_fast.py, json_shapes.py  JSON to values: exactly, by Arrow, by NumPy
+bytes_at.py    bytes of many texts at once
+plain_times.py dates and timestamps as programs write them
 from_json.py   from_json
 json_paths.py  get_json_object and its kin
 to_json.py     to_json
+csv_tokens.py  a line of CSV as values, with univocity's habits
+csv_options.py the options of from_csv and to_csv
+from_csv.py, to_csv.py  from_csv, to_csv
 """
 
 from __future__ import annotations
@@ -87,6 +92,8 @@ _MODULES = (
     "from_json",
     "json_paths",
     "to_json",
+    "from_csv",
+    "to_csv",
 )
 
 
