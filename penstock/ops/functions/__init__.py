@@ -4,6 +4,7 @@ registry.py    how a function is registered; what it owes
 failures.py    Spark's error conditions, and Arrow's errors turned into them
 branches.py    special forms: and, or, if, case, coalesce and their kin
 lambdas.py     higher-order functions over arrays and maps
+comparators.py array_sort by a comparator, as Java's sort asks it
 alignment.py   arguments as arrays of one length, their nulls and their values
 operands.py    all arguments of a call as NumPy vectors, and the answer from them
 comparisons.py comparison, membership, nulls and NaN
@@ -24,6 +25,7 @@ searching.py   finding, replacing, splitting, likeness
 encodings.py   hex, base64, character sets, URL escapes
 urls.py        the parts of a URL
 printf.py      format_string, format_number, mask
+number_formats.py  to_number, and to_char of numbers
 java_patterns.py  Java's regular expressions, translated
 patterns.py    LIKE, RLIKE, regular expressions
 civil.py       the calendar over NumPy vectors
@@ -78,6 +80,7 @@ _MODULES = (
     "encodings",
     "urls",
     "printf",
+    "number_formats",
     "patterns",
     "times",
     "time_arithmetic",
