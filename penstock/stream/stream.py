@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.ids import Lsn
+from penstock.limits import LANES_MAX
 from penstock.log.client.blocking import BlockingLog
 from penstock.stream.groups import RowsAppended, append_groups, make_groups
-from penstock.stream.lanes import LANES_MAX, lanes_of
+from penstock.stream.lanes import lanes_of
 from penstock.stream.positions import (
     EARLIEST,
     LATEST,
