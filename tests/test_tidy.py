@@ -77,6 +77,7 @@ PURE = (
     "runtime/registry.py",
     "runtime/row_merge.py",
     "runtime/spec.py",
+    "runtime/static_tables.py",
     "runtime/task_core.py",
     "runtime/trials.py",
     "runtime/commit.py",

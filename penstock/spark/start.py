@@ -61,6 +61,7 @@ from penstock.runtime.spec import (
     join_stages,
     rescaled_tasks,
 )
+from penstock.runtime.static_tables import fixed_tables
 from penstock.runtime.worker import LogAddress
 from penstock.runtime.writers import Writers, read_writers
 from penstock.spark.cores import check_workers
@@ -314,7 +315,7 @@ def _register(
         tasks=list(_tasks(query, workers, spreads, settings)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
         protocol=settings.protocol.name, shares_sources=settings.protocol.shares_sources,
-        result_key=list(result_key(query)),
+        result_key=list(result_key(query)), fixed_tables=fixed_tables(query, statics),
     )  # fmt: skip
     chosen, to_schema = _choose(
         log, query, wanted, settings, on_change=on_change, restart=restart, shared=shared,

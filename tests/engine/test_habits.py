@@ -6,6 +6,7 @@ A static table that has changed is here, too: what a running query and a new sta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 from small_queries import BIDS, append_bids
 
 import penstock
-from penstock.errors import BadRequest, QueryFailed
+from penstock.errors import BadRequest, PlanChanged, QueryFailed
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -126,27 +127,27 @@ def test_a_listener_without_the_methods_is_refused(spark: Any) -> None:
         penstock.queries(spark).addListener(print)
 
 
+def write_items(spark: Any, path: str, item: str) -> None:
+    rows = [{"id": n, "item": f"{item} {n}"} for n in range(7)]
+    spark.createDataFrame(rows).coalesce(1).write.mode("overwrite").parquet(path)
+
+
 def test_a_static_table_is_read_when_the_query_is_started(
-    spark: Any, log: penstock.Log, tmp_path: Any
+    spark: Any, log: penstock.Log, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "items")
     source = log.create_stream("habit_static", BIDS)
 
-    def write(item: str) -> None:
-        rows = [{"id": n, "item": f"{item} {n}"} for n in range(7)]
-        spark.createDataFrame(rows).coalesce(1).write.mode("overwrite").parquet(path)
-
     def start() -> penstock.StreamingQuery:
-        items = spark.read.parquet(path)
-        bids = source.df(spark)
+        bids, items = source.df(spark), spark.read.parquet(path)
         joined = bids.join(items, bids.auction == items.id).select("item", "price")
         return penstock.start(joined, to="habit_items", mode="append", workers=1)
 
-    write("old")
+    write_items(spark, path, "old")
     query = start()
     append_bids(source, 0, 7)
     query.processAllAvailable()
-    write("new")
+    write_items(spark, path, "new")
     append_bids(source, 7, 7)
     query.processAllAvailable()
     query.stop()
@@ -158,3 +159,32 @@ def test_a_static_table_is_read_when_the_query_is_started(
     again.stop()
     items = [row[:3] for row in again.result().column("item").to_pylist()]
     assert (items.count("old"), items.count("new")) == (14, 7)
+
+
+def test_a_table_through_which_rows_are_taken_back_must_be_as_it_was(
+    spark: Any, log: penstock.Log, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "items")
+    source = log.create_stream("habit_fixed", BIDS)
+
+    def start(**options: Any) -> penstock.StreamingQuery:
+        counts, items = source.df(spark).groupBy("auction").count(), spark.read.parquet(path)
+        joined = counts.join(items, counts.auction == items.id).select("item", "count")
+        return penstock.start(joined, to="habit_counts", workers=1, **options)
+
+    def finish(query: penstock.StreamingQuery) -> dict[str, int]:
+        append_bids(source, 0, 7)
+        query.processAllAvailable()
+        query.stop()
+        return {row["item"]: row["count"] for row in query.result().to_pylist()}
+
+    write_items(spark, path, "old")
+    assert finish(start()) == {f"old {n}": 1 for n in range(7)}
+    write_items(spark, path, "old")  # other files, the same rows
+    assert finish(start()) == {f"old {n}": 2 for n in range(7)}
+
+    write_items(spark, path, "new")
+    with pytest.raises(PlanChanged, match="static table 0: id, item: its rows are others"):
+        start()
+    anew = start(on_change="restart_from_earliest")
+    assert finish(anew) == {f"new {n}": 3 for n in range(7)}
