@@ -47,6 +47,7 @@ PURE = (
     "stream/registration.py",
     "stream/rows.py",
     "stream/schema.py",
+    "stream/showing.py",
     "stream/values.py",
     *(
         f"state/{name}.py"

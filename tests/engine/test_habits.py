@@ -5,12 +5,14 @@ A static table that has changed is here, too: what a running query and a new sta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.waiting import wait_until
+from pyspark.errors import AnalysisException
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -125,6 +127,22 @@ def test_a_query_that_fails_is_told_to_whoever_waits_and_listens(
 def test_a_listener_without_the_methods_is_refused(spark: Any) -> None:
     with pytest.raises(BadRequest, match=r"onQueryStarted.*StreamingQueryListener"):
         penstock.queries(spark).addListener(print)
+
+
+def test_spark_refuses_to_show_a_stream_in_the_words_that_the_guide_quotes(
+    spark: Any, log: penstock.Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = log.create_stream("habit_shown", BIDS)
+    append_bids(source, 0, 3)
+    frame = source.df(spark)
+    quoted = "Queries with streaming sources must be executed with writeStream.start()"
+    for action in (frame.count, frame.show, frame.collect, frame.where("price > 1").toPandas):
+        with pytest.raises(AnalysisException, match=re.escape(quoted)):
+            action()
+    assert quoted in (penstock.Stream.df.__doc__ or "")
+
+    source.show()
+    assert len(capsys.readouterr().out.splitlines()) == 3 + 4
 
 
 def write_items(spark: Any, path: str, item: str) -> None:
