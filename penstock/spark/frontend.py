@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.connector.classic import check_frame
 from penstock.errors import BadRequest
 from penstock.ops.judges import JUDGES
 from penstock.ops.partial import buffer_columns
@@ -77,11 +78,7 @@ def _check_settings(spark: Any, refusals: Refusals) -> None:
 
 def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     """The query of a streaming DataFrame. Raises Unsupported with every reason against it."""
-    if not hasattr(df, "_jdf"):
-        raise BadRequest(
-            f"expected a DataFrame of classic PySpark, got {type(df)}: the plan of one made with"
-            " Spark Connect cannot be read, make the session without remote()"
-        )
+    check_frame(df)
     if mode not in _MODES:
         raise BadRequest(f"mode {mode!r}: use {', '.join(_MODES[:-1])} or {_MODES[-1]}")
     spark = df.sparkSession

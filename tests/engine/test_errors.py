@@ -73,7 +73,7 @@ def test_a_column_that_the_stream_does_not_have_is_told(
 
 def test_a_result_cannot_go_where_it_came_from(spark: Any, bids: penstock.Stream) -> None:
     said = refused(BadRequest, bids.df(spark), to="bids")
-    assert said == "the query reads bids: write its result to another stream"
+    assert said == "the query reads bids: write its result to another stream, with to="
 
 
 def test_a_result_does_not_fit_a_stream_of_other_columns(

@@ -186,5 +186,5 @@ def test_a_session_setting_that_the_plan_does_not_show_is_refused(spark: Any) ->
 
 
 def test_what_is_not_a_dataframe_of_classic_pyspark_is_told(spark: Any) -> None:
-    with pytest.raises(BadRequest, match="Spark Connect"):
-        penstock.explain(object())
+    with pytest.raises(BadRequest, match="expected a streaming DataFrame, got list"):
+        penstock.explain([])
