@@ -231,6 +231,12 @@ class ProxyServer:
         else:
             self._work.logs.open(hello, opened)
 
+    def log_name(self, hello: m.Hello) -> str:
+        return hello.log
+
+    def open_logs(self) -> list[ServedLog]:
+        return [] if self._work is None else self._work.logs.open_logs()
+
     # ---- for people and tools
 
     def status_json(self, log: ServedLog | None) -> str:
