@@ -60,6 +60,9 @@ logger = logging.getLogger(__name__)
 
 #: How often a session is looked at whose token may be revoked: at most 5 s are promised.
 LOOK_SECONDS = 1.0
+#: How long a client with a narrowed token waits for a log that is not known well enough yet.
+LEARN_SECONDS_MAX = 2.0
+LEARN_POLL_SECONDS = 0.005
 
 
 class LogRequests:
@@ -153,20 +156,38 @@ class LogRequests:
         self._service.greet(hello.session, self)
 
         def opened(found: ServedLog | PenstockError) -> None:
-            try:
-                if isinstance(found, PenstockError):
-                    raise found
-                self._service.check_valid(self.connection.rights, (found,))
-            except PenstockError as error:
-                self.connection.fail(request, error)
-                self.connection.cut(f"no log: {error}")
+            id = self.connection.rights.id
+            if isinstance(found, PenstockError):
+                self._no_log(request, found)
+            elif id is not None and found.is_revoked(id) is None:
+                self._tasks.spawn(self._welcome_later(request, found, id))
             else:
-                self.log = found
-                self._send(request, found.welcome())
-                self._look()
-            self.after_event()
+                self._welcome(request, found)
 
         self._service.host.open_log(hello, opened)
+
+    def _no_log(self, request: int, error: PenstockError) -> None:
+        self.connection.fail(request, error)
+        self.connection.cut(f"no log: {error}")
+        self.after_event()
+
+    def _welcome(self, request: int, log: ServedLog) -> None:
+        try:
+            self._service.check_valid(self.connection.rights, (log,))
+        except PenstockError as error:
+            self._no_log(request, error)
+            return
+        self.log = log
+        self._send(request, log.welcome())
+        self._look()
+        self.after_event()
+
+    async def _welcome_later(self, request: int, log: ServedLog, id: str) -> None:
+        """A log that is followed since a moment tells soon which tokens were revoked."""
+        deadline = asyncio.get_running_loop().time() + LEARN_SECONDS_MAX
+        while log.is_revoked(id) is None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(LEARN_POLL_SECONDS)
+        self._welcome(request, log)
 
     def _allow(self, message: m.Message, body: Body | None = None) -> None:
         """The one place where a client's rights are asked for. Raises Unauthorized."""
