@@ -80,7 +80,8 @@ class Allowed:
         #: Of Spark's own engine: `run:spark/*`, or `run:*`.
         self.batch = Patterns([each for each in runs if each.startswith("spark/") or each == "*"])
         self.deliver = Patterns(found.get("deliver", ()))
-        #: By producer, kind and tag: whether the one may write the other.
+        #: Verdicts that were asked for: on producers; on what they write, by kind and tag.
+        self._produces: dict[str, bool] = {}
         self._writes: dict[tuple[str, int, str], bool] = {}
 
     @property
@@ -101,6 +102,15 @@ class Allowed:
         return thing.sort in patterns and patterns[thing.sort].match(thing.name)
 
     def produces(self, producer: str) -> bool:
+        """Whether it may open this producer, and append as it."""
+        known = self._produces.get(producer)
+        if known is None:
+            if len(self._produces) >= _REMEMBERED_MAX:
+                self._produces.clear()
+            known = self._produces[producer] = self._judge_producer(producer)
+        return known
+
+    def _judge_producer(self, producer: str) -> bool:
         thing = owner_of_producer(producer)
         if thing is not None and thing.sort == "anonymous":
             return producer.startswith(self._own) and self._writes_log

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import BadRequest
 from penstock.log.core import rights as r
 from penstock.log.core.rights import ROOT, RULES, allow_caveat, log_caveat, read_rights
+from penstock.log.group_format import Body
 from penstock.log.records import Guard, Kind
 from penstock.wire import messages as m
 from penstock.wire.token import Chain
@@ -214,7 +215,7 @@ def test_a_mistake_in_the_rights_is_noticed(name: str, monkeypatch: pytest.Monke
 def test_caveats_that_add_up_instead_of_meeting_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(self: r.Rights, message: m.Message, body: r.Body | None = None) -> str | None:
+    def refuse(self: r.Rights, message: m.Message, body: Body | None = None) -> str | None:
         reasons = [allowed.refuse(message, body) for allowed in self.allowed]
         return None if None in reasons or not reasons else reasons[0]
 

@@ -109,7 +109,7 @@ def test_what_is_compared_is_compared_in_constant_time(monkeypatch: pytest.Monke
         return hmac_compare(left, right)
 
     hmac_compare = hmac.compare_digest
-    monkeypatch.setattr(t.hmac, "compare_digest", compare)
+    monkeypatch.setattr("penstock.wire.token.hmac.compare_digest", compare)
     token = make_token(ROOT, ID, CAVEATS)
 
     assert is_token(token, ROOT) and not is_token(token[:-1] + "0", ROOT + "x")
