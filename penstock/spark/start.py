@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Mapping
@@ -236,7 +237,8 @@ def _launch(
     spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
 ) -> StreamingQuery:
     address = LogAddress(log.target, log.token_file, log.tls_ca)
-    launch = ship_launch(spark, address, spec)
+    # Executors run users' functions: what they are given opens this query and no other.
+    launch = ship_launch(spark, address.narrowed(spec, secrets.token_hex(8)), spec)
     coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
     jobs = WorkerJobs(
         spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,
