@@ -5,6 +5,7 @@ types.py             Spark's types to Arrow's
 exprs.py             expressions of the IR
 nodes.py             nodes of the IR: what a query computes
 translation/         plan nodes and expressions to the IR, refusing what cannot run
+supply.py            append times and scalar subqueries, brought to where they are used
 time_bounds.py       how long a join must remember its rows
 refusals.py          reasons, gathered and told at once
 rewrites/            rules from IR to IR
