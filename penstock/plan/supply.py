@@ -107,13 +107,13 @@ class _Supplier:
                 kept = len(node.kept)
                 schema = node.schema.insert(kept, pa.field(PRESENT.name, PRESENT.type))
                 child = self._with_present(node.child, asks)
-                made = replace(node, schema=schema, child=child, kept=(*node.kept, PRESENT.name))
-                return _last(made)
+                kept_names = (*node.kept, PRESENT.name)
+                return _last(replace(node, schema=schema, child=child, kept=kept_names))
             case n.PythonEval():
                 child = self._with_present(node.child, asks)
                 calls = list(node.schema)[len(node.child.schema) :]
-                made = replace(node, schema=pa.schema([*child.schema, *calls]), child=child)
-                return _last(made)
+                schema = pa.schema([*child.schema, *calls])
+                return _last(replace(node, schema=schema, child=child))
             case n.Union() if not any(is_static(child) for child in node.inputs):
                 inputs = tuple(self._with_present(child, asks) for child in node.inputs)
                 return replace(node, schema=schema, inputs=tuple(_last(one) for one in inputs))

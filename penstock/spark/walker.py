@@ -469,7 +469,9 @@ def _one_row(read: PlanTree) -> pa.Table:
         raise EvaluationFailed(
             "SCALAR_SUBQUERY_TOO_MANY_ROWS", f"more than one row was returned by {read.text}"
         )
-    return rows if rows.num_rows else pa.table([pa.nulls(1, f.type) for f in rows.schema], rows.schema)
+    return (
+        rows if rows.num_rows else pa.table([pa.nulls(1, f.type) for f in rows.schema], rows.schema)
+    )
 
 
 def _lambda_variable(walker: Walker, node: Any) -> dict[str, Value]:

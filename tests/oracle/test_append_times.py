@@ -11,12 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_refused, session_setting, sql
+from harness.oracle import ask_spark, assert_refused, session_setting, sql
 from pyspark.sql import functions as F
 
 from penstock.ops.driver import Driver
 from penstock.plan.nodes import Mode
-from penstock.testing.oracle import assert_equal, plan_streaming, run_ours, run_spark
+from penstock.spark.frontend import plan
+from penstock.testing.oracle import assert_equal, plan_streaming, run_ours, streaming_frames
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -76,8 +77,9 @@ def assert_times(
     mode: Mode = "update",
     seed: int = 0,
 ) -> None:
-    planned = plan_streaming(spark, ours, {"t": ROWS.drop_columns("_time")}, mode)
-    expected = run_spark(spark, theirs, {"t": ROWS})
+    frame = ours(streaming_frames(spark, {"t": ROWS.drop_columns("_time")}))
+    planned = plan(frame, mode=mode)
+    expected = ask_spark(spark, theirs, {"t": ROWS}, frame=frame)
     for run in range(seed, seed + 2):
         assert_equal(run_ours(planned, {"t": ROWS}, random.Random(run)), expected, f"seed {run}")
 

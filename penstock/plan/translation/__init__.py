@@ -57,8 +57,6 @@ class Translated:
 def translate(tree: PlanTree, judges: Judges, refusals: Refusals) -> Translated:
     """The IR of the plan; reasons against it go to `refusals`, the caller checks them."""
     translation = Translation(judges, refusals)
-    root = supply(
-        translation.node(tree), translation.subqueries, translation.own_times, refusals
-    )
+    root = supply(translation.node(tree), translation.subqueries, translation.own_times, refusals)
     names = tuple(attribute.name for attribute in tree.output)
     return Translated(root, names, translation.statics)
