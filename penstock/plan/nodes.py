@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from penstock.plan.exprs import Column, Expr
 
-JoinKind: TypeAlias = OneOf["inner", "left", "right", "full", "semi", "anti"]
+#: existence: every left row, and whether it has a partner; only with a static right side.
+JoinKind: TypeAlias = OneOf["inner", "left", "right", "full", "semi", "anti", "existence"]
 Mode: TypeAlias = OneOf["append", "update", "complete"]
 Emit: TypeAlias = OneOf["changes", "finals"]
 TimeMode: TypeAlias = OneOf["none", "processingtime", "eventtime"]

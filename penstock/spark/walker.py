@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from penstock.errors import EvaluationFailed
 from penstock.plan.tree import Attribute, ExprTree, PlanTree, Value
 from penstock.plan.types import NoArrowType, from_spark, is_months
 
@@ -478,6 +480,24 @@ def _with_state(walker: Walker, node: Any) -> dict[str, Value]:
     return {"stateType": node.stateType().json()}
 
 
+def _scalar_subquery(walker: Walker, node: Any) -> dict[str, Value]:
+    """Its rows, which are one, with a null if there is none."""
+    read = walker._read_static(node.plan())
+    return {"plan": replace(read, rows=partial(_one_row, read))}
+
+
+def _one_row(read: PlanTree) -> pa.Table:
+    assert read.rows is not None
+    rows = read.rows()
+    if rows.num_rows > 1:
+        raise EvaluationFailed(
+            "SCALAR_SUBQUERY_TOO_MANY_ROWS", f"more than one row was returned by {read.text}"
+        )
+    return (
+        rows if rows.num_rows else pa.table([pa.nulls(1, f.type) for f in rows.schema], rows.schema)
+    )
+
+
 def _lambda_variable(walker: Walker, node: Any) -> dict[str, Value]:
     return {"id": node.exprId().id()}
 
@@ -541,6 +561,7 @@ _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "PythonUDAF": _python_udf,
     "PythonUDF": _python_udf,
     "PythonUDTF": _python_udtf,
+    "ScalarSubquery": _scalar_subquery,
     "NamedLambdaVariable": _lambda_variable,
     "StaticInvoke": _static_invoke,
     "Invoke": _invoke,

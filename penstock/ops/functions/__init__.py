@@ -32,6 +32,7 @@ civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors
 times.py       fields of dates and timestamps, epochs, truncation, zones
 time_arithmetic.py  sums and differences of times; times from parts
+closings.py    when keys that are made of event time close
 intervals.py   intervals: parts, products, quotients
 formats.py     functions with a date and time pattern
 time_patterns.py, time_printing.py, time_parsing.py  what a pattern means, prints, reads
@@ -84,6 +85,7 @@ _MODULES = (
     "patterns",
     "times",
     "time_arithmetic",
+    "closings",
     "intervals",
     "formats",
     "structs",

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.refusals import Refusals
+from penstock.plan.supply import supply
 from penstock.plan.translation import (  # noqa: F401 -- each registers what it translates
     aggregates,
     joins,
@@ -58,6 +59,6 @@ class Translated:
 def translate(tree: PlanTree, judges: Judges, refusals: Refusals) -> Translated:
     """The IR of the plan; reasons against it go to `refusals`, the caller checks them."""
     translation = Translation(judges, refusals)
-    root = translation.node(tree)
+    root = supply(translation.node(tree), translation.subqueries, translation.own_times, refusals)
     names = tuple(attribute.name for attribute in tree.output)
     return Translated(root, names, translation.statics)
