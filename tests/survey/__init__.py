@@ -1,11 +1,11 @@
 """A survey: which of 400 constructs that PySpark users reach for run here.
 
-groups/       the constructs, as data
-construct.py  what a construct is
-rows.py       the rows that they run over
-run.py        plan, run, compare with batch Spark
-__main__.py   the command: `make survey`
+groups/         the constructs, as data
+construct.py    what a construct is
+rows.py         the rows that they run over
+run.py          plan, run, compare with batch Spark
+test_survey.py  what `make soak` asks of it
 
-A construct was chosen because people write it, never because it runs: from Spark's guides and
+`make survey` is the command. A construct was chosen because people write it, never because it runs: from Spark's guides and
 `pyspark.sql.functions`, and from what is asked about them.
 """

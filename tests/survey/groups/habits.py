@@ -103,7 +103,7 @@ def _duckdb(desk: Desk) -> None:
 def _queries(desk: Desk) -> None:
     name = desk.name()
     with desk.started(desk.counted(), to=name, name=name):
-        assert name in [query.name for query in penstock.queries(desk.spark)]  # type: ignore[attr-defined]
+        assert name in [query.name for query in penstock.queries(desk.spark)]
 
 
 def _metadata(desk: Desk) -> None:
@@ -189,7 +189,7 @@ def _listener(desk: Desk) -> None:
 
     heard: list[str] = []
 
-    class Listener(StreamingQueryListener):  # type: ignore[misc]
+    class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:
             heard.append(event.name)
 
@@ -200,12 +200,12 @@ def _listener(desk: Desk) -> None:
         def onQueryTerminated(self, event: Any) -> None: ...
 
     name, listener = desk.name(), Listener()
-    penstock.add_listener(listener)  # type: ignore[attr-defined]
+    penstock.add_listener(listener)
     try:
         with desk.started(desk.counted(), to=name, name=name):
             assert name in heard
     finally:
-        penstock.remove_listener(listener)  # type: ignore[attr-defined]
+        penstock.remove_listener(listener)
 
 
 def _rate_source(desk: Desk) -> None:
