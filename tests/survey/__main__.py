@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any
 
 from survey.groups import GROUPS
+from survey.limits import page
 from survey.run import Outcome, survey
 
 
@@ -20,9 +21,13 @@ def main() -> int:
     """Print the survey; the exit code says whether something is wrong."""
     parser = argparse.ArgumentParser(prog="survey", description=__doc__)
     parser.add_argument("--json", action="store_true", help="outcomes as JSON")
+    parser.add_argument("--limits", action="store_true", help="print docs/limits.md")
     parser.add_argument("--group", help="only groups whose name contains this")
     parser.add_argument("--all", action="store_true", help="name what runs, too")
     options = parser.parse_args()
+    if options.limits:
+        print(page(sum(map(len, GROUPS.values()))), end="")
+        return 0
     wanted = (options.group or "").lower()
     groups = {name: group for name, group in GROUPS.items() if wanted in name.lower()}
     spark = _session()
