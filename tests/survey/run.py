@@ -138,15 +138,14 @@ def _judged(group: str, name: str, error: Exception) -> Outcome:
 @contextmanager
 def _desk(spark: Any) -> Iterator[Desk]:
     """A log in a directory of its own, which goes in the end."""
-    with tempfile.TemporaryDirectory(prefix="penstock-survey-") as directory:
+    # What a worker of Spark's still writes there is no matter.
+    with tempfile.TemporaryDirectory(
+        prefix="penstock-survey-", ignore_cleanup_errors=True
+    ) as directory:
         path = Path(directory, "log")
-        log = penstock.connect(str(path))
-        try:
-            rows = STREAMS["orders"].select(["id", "item", "price", "ts"])
-            yield Desk(spark, log, rows)
-        finally:
-            log.close()
-            end_log(path)
+        with penstock.connect(path) as log:
+            yield Desk(spark, log, STREAMS["orders"].select(["id", "item", "price", "ts"]))
+        end_log(path)
 
 
 @contextmanager
