@@ -82,48 +82,56 @@ NUMBERS: Final[Group] = (
     ),
 )
 
-TIMES: Final[Group] = expressions(
-    {
-        "to_timestamp of plain text": "to_timestamp(time_text)",
-        "to_timestamp with a pattern": "to_timestamp(time_text, 'yyyy-MM-dd HH:mm:ss')",
-        "to_date with a pattern": "to_date(day_text, 'dd/MM/yyyy')",
-        "try_to_timestamp": "try_to_timestamp(note)",
-        "cast of a timestamp to date and long": "struct(cast(ts AS date), cast(ts AS bigint))",
-        "unix_timestamp of a column": "unix_timestamp(ts)",
-        "from_unixtime": "from_unixtime(epoch, 'yyyy-MM-dd HH:mm')",
-        "timestamp_millis and timestamp_seconds": "struct(timestamp_millis(epoch * 1000), "
-        "timestamp_seconds(epoch))",
-        "date_format": "date_format(ts, 'yyyy/MM/dd HH:mm:ss.SSS')",
-        "date_format with names of days and months": "date_format(ts, 'EEE, d MMM yyyy')",
-        "year, month, day": "year(ts) * 10000 + month(day) * 100 + dayofmonth(day)",
-        "hour, minute, second": "hour(ts) * 3600 + minute(ts) * 60 + second(ts)",
-        "dayofweek, weekday, weekofyear": "struct(dayofweek(day), weekday(day), weekofyear(day), "
-        "quarter(day), dayofyear(day))",
-        "extract": "extract(WEEK FROM ts) + extract(SECOND FROM ts)",
-        "date_trunc": "date_trunc('hour', ts)",
-        "trunc of a date": "trunc(day, 'MONTH')",
-        "date_add and date_sub": "struct(date_add(day, 3), date_sub(day, quantity))",
-        "add_months and months_between": "struct(add_months(day, 1), months_between(ts, day))",
-        "datediff": "datediff(day, ts)",
-        "timestampdiff and timestampadd": "timestampdiff(MINUTE, ts, timestampadd(HOUR, 2, ts))",
-        "last_day and next_day": "struct(last_day(day), next_day(day, 'Mon'))",
-        "timestamp plus an interval": "ts + INTERVAL 90 MINUTES - INTERVAL '1' DAY",
-        "date plus a month": "day + INTERVAL 1 MONTH",
-        "interval from a column": "ts + make_interval(0, 0, 0, quantity)",
-        "difference of timestamps as an interval": "ts - timestamp'2024-03-01 00:00:00Z'",
-        "from_utc_timestamp and to_utc_timestamp": "struct(from_utc_timestamp(ts, 'Asia/Tokyo'), "
-        "to_utc_timestamp(ts, 'America/New_York'))",
-        "make_date and make_timestamp": "struct(make_date(2024, 1, quantity), "
-        "make_timestamp(2024, 1, 2, 3, quantity, 5.5))",
-        "timestamps without zone": "local + INTERVAL 1 HOUR",
-        "comparison with a literal": "ts >= '2024-03-01 12:30:00' AND day < date'2024-10-01'",
-        "sequence of dates": "sequence(day, day + 2)",
-        "sequence of months": "sequence(day, add_months(day, 2), INTERVAL 1 MONTH)",
-        "current_timestamp": "current_timestamp() > ts",
-        "current_date": "current_date() > day",
-        "unix_timestamp of now": "unix_timestamp() - epoch > 0",
-        "times of day": "to_time(substring(time_text, 12)) < time'23:00:00'",
-    }
+_APPENDED: Final = "it is the time at which the log took the row: tests/oracle/test_append_times.py"
+TIMES: Final[Group] = (
+    *(
+        Construct(name, f"SELECT id, {e} AS x FROM orders", unlike_batch=_APPENDED)
+        for name, e in {
+            "current_timestamp": "current_timestamp()",
+            "current_date": "datediff(current_date(), day)",
+            "unix_timestamp of now": "unix_timestamp() - epoch",
+        }.items()
+    ),
+    *expressions(
+        {
+            "to_timestamp of plain text": "to_timestamp(time_text)",
+            "to_timestamp with a pattern": "to_timestamp(time_text, 'yyyy-MM-dd HH:mm:ss')",
+            "to_date with a pattern": "to_date(day_text, 'dd/MM/yyyy')",
+            "try_to_timestamp": "try_to_timestamp(note)",
+            "cast of a timestamp to date and long": "struct(cast(ts AS date), cast(ts AS bigint))",
+            "unix_timestamp of a column": "unix_timestamp(ts)",
+            "from_unixtime": "from_unixtime(epoch, 'yyyy-MM-dd HH:mm')",
+            "timestamp_millis and timestamp_seconds": "struct(timestamp_millis(epoch * 1000), "
+            "timestamp_seconds(epoch))",
+            "date_format": "date_format(ts, 'yyyy/MM/dd HH:mm:ss.SSS')",
+            "date_format with names of days and months": "date_format(ts, 'EEE, d MMM yyyy')",
+            "year, month, day": "year(ts) * 10000 + month(day) * 100 + dayofmonth(day)",
+            "hour, minute, second": "hour(ts) * 3600 + minute(ts) * 60 + second(ts)",
+            "dayofweek, weekday, weekofyear": "struct(dayofweek(day), weekday(day), "
+            "weekofyear(day), quarter(day), dayofyear(day))",
+            "extract": "extract(WEEK FROM ts) + extract(SECOND FROM ts)",
+            "date_trunc": "date_trunc('hour', ts)",
+            "trunc of a date": "trunc(day, 'MONTH')",
+            "date_add and date_sub": "struct(date_add(day, 3), date_sub(day, quantity))",
+            "add_months and months_between": "struct(add_months(day, 1), months_between(ts, day))",
+            "datediff": "datediff(day, ts)",
+            "timestampdiff and timestampadd": "timestampdiff(DAY, ts, timestampadd(HOUR, 50, ts))",
+            "last_day and next_day": "struct(last_day(day), next_day(day, 'Mon'))",
+            "timestamp plus an interval": "ts + INTERVAL 90 MINUTES - INTERVAL '1' DAY",
+            "date plus a month": "day + INTERVAL 1 MONTH",
+            "interval from a column": "ts + make_interval(0, 0, 0, quantity)",
+            "difference of timestamps as an interval": "ts - timestamp'2024-03-01 00:00:00Z'",
+            "from_utc_timestamp and to_utc_timestamp": "struct(from_utc_timestamp(ts, 'Asia/Tokyo'), "
+            "to_utc_timestamp(ts, 'America/New_York'))",
+            "make_date and make_timestamp": "struct(make_date(2024, 1, quantity), "
+            "make_timestamp(2024, 1, 2, 3, quantity, 5.5))",
+            "timestamps without zone": "local + INTERVAL 1 HOUR",
+            "comparison with a literal": "ts >= '2024-03-01 12:30:00' AND day < date'2024-10-01'",
+            "sequence of dates": "sequence(day, day + 2)",
+            "sequence of months": "sequence(day, add_months(day, 2), INTERVAL 1 MONTH)",
+            "times of day": "to_time(substring(time_text, 12)) < time'23:00:00'",
+        }
+    ),
 )
 
 CONDITIONS: Final[Group] = expressions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,8 +89,10 @@ def _pandas(desk: Desk) -> None:
     assert len(desk.orders.to_pandas()) == desk.rows.num_rows
 
 
-def _polars(desk: Desk) -> None:
-    desk.orders.to_polars()
+def _show_stream(desk: Desk) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        desk.orders.show(2)
+    assert "item" in shown.getvalue()
 
 
 def _duckdb(desk: Desk) -> None:
@@ -103,7 +106,7 @@ def _duckdb(desk: Desk) -> None:
 def _queries(desk: Desk) -> None:
     name = desk.name()
     with desk.started(desk.counted(), to=name, name=name):
-        assert name in [query.name for query in penstock.queries(desk.spark)]
+        assert name in [query.name for query in penstock.queries(desk.spark).active]
 
 
 def _metadata(desk: Desk) -> None:
@@ -200,12 +203,12 @@ def _listener(desk: Desk) -> None:
         def onQueryTerminated(self, event: Any) -> None: ...
 
     name, listener = desk.name(), Listener()
-    penstock.add_listener(listener)
+    penstock.queries(desk.spark).addListener(listener)
     try:
         with desk.started(desk.counted(), to=name, name=name):
-            assert name in heard
+            wait_until(lambda: name in heard, "the listener heard nothing")
     finally:
-        penstock.remove_listener(listener)
+        penstock.queries(desk.spark).removeListener(listener)
 
 
 def _rate_source(desk: Desk) -> None:
@@ -257,7 +260,7 @@ HABITS: Final[Group] = (
     Habit("columns of the log: _lsn and _time", _metadata),
     Habit("bad rows to a stream", _dead_letter),
     Habit("a stream in pandas", _pandas),
-    Habit("a stream in Polars", _polars),
+    Habit("show the rows of a stream", _show_stream),
     Habit("a stream in DuckDB", _duckdb),
     Habit("results in a database", _deliver),
     Habit("foreachBatch", _for_each_batch),
