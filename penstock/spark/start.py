@@ -33,6 +33,7 @@ from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
 from penstock.plan import nodes as n
+from penstock.plan.checks import check_sources
 from penstock.plan.explain import explain
 from penstock.plan.result_key import result_key
 from penstock.plan.stages import Query
@@ -186,6 +187,7 @@ def start_query(
     if on_change not in _ON_CHANGE:
         raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
     planned = plan(df, mode=mode)
+    check_sources(planned.query)
     name, to = choose_names(planned.query, mode, name=name, to=to)
     count = _count_workers(df.sparkSession, workers)
     log = log or _log_of(planned.query)

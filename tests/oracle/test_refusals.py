@@ -43,6 +43,8 @@ def test_all_reasons_come_at_once(spark: Any) -> None:
     ("sql", "expected"),
     [
         ("SELECT spark_partition_id() AS i FROM {t}", "spark_partition_id()"),
+        ("SELECT monotonically_increasing_id() AS i FROM {t}", "counts rows of Spark's partitions"),
+        ("SELECT map() AS m FROM {t}", "map<void,...>"),
         ("SELECT * FROM {t} TABLESAMPLE (5 PERCENT)", "Sample"),
         ("SELECT * FROM {t} ORDER BY v", "no order"),
         ("SELECT * FROM {t} LIMIT 3", "no first ones"),

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, Option
-from penstock.plan.refusals import MICRO_BATCH, Refusals
+from penstock.plan.refusals import IN_PYTHON, MICRO_BATCH, Refusals
 from penstock.plan.supply import PRESENT
 from penstock.plan.tree import ExprTree, PlanTree
 
@@ -39,15 +39,28 @@ TRANSPARENT: Final = frozenset(
     }
 )
 _EVAL_CONTEXT: Final = re.compile(r"NumericEvalContext\((\w+),")
-#: Expressions whose value is not a function of the row.
+_AGAIN: Final = "gives other values when a batch is processed again after a failure"
+_BEFORE: Final = "compute it before the rows enter the log"
+_NO_PARTITIONS: Final = "Spark's partitions, which do not exist here"
+#: Expressions whose value is not a function of the row: why not, and what is one.
 _UNREPEATABLE: Final = {
-    "Rand": "rand() gives other values when a batch is processed again after a failure",
-    "Randn": "randn() gives other values when a batch is processed again after a failure",
-    "Uuid": "uuid() gives other values when a batch is processed again after a failure",
-    "Shuffle": "shuffle() gives other values when a batch is processed again after a failure",
-    "MonotonicallyIncreasingID": "monotonically_increasing_id() counts rows of Spark's partitions",
-    "SparkPartitionID": "spark_partition_id() names Spark's partitions, which do not exist here",
-    "InputFileName": "input_file_name() needs a file source",
+    "Rand": (f"rand() {_AGAIN}", f"{_BEFORE}, or take a hash: pmod(xxhash64(key), 1000) / 1000"),
+    "Randn": (f"randn() {_AGAIN}", _BEFORE),
+    "Uuid": (f"uuid() {_AGAIN}", f"{_BEFORE}, or take a digest: sha2(to_json(struct(*)), 256)"),
+    "Shuffle": (f"shuffle() {_AGAIN}", _BEFORE),
+    "monotonically_increasing_id": (
+        f"monotonically_increasing_id() counts rows of {_NO_PARTITIONS}",
+        "give rows a number before they enter the log, or number those of a key:"
+        " row_number() over (partition by key order by time)",
+    ),
+    "SparkPartitionID": (
+        f"spark_partition_id() names {_NO_PARTITIONS}",
+        "leave it out, or make buckets by a hash: pmod(hash(key), 16)",
+    ),
+    "InputFileName": (
+        "input_file_name() needs a file source",
+        "add the name as a column when the files are written to a stream",
+    ),
 }
 
 
@@ -72,6 +85,7 @@ _MONTHS_FUNCTIONS: Final = frozenset(
         "LessThanOrEqual",
         "MakeYMInterval",
         "MultiplyYMInterval",
+        "Sequence",
         "TimestampAddYMInterval",
     }
 )
@@ -114,11 +128,11 @@ class ExprTranslator:
         args = tuple(self.translate(child, where) for child in tree.children)
         unrepeatable = _UNREPEATABLE.get(tree.kind)
         if unrepeatable is not None:
-            self._refusals.add(where, unrepeatable, "compute it before the rows enter the log")
+            self._refusals.add(where, *unrepeatable)
             return Literal(pa.scalar(None, tree.arrow_type))
         if tree.kind not in _MONTHS_FUNCTIONS and _touches_months(tree):
             self._refusals.add(where, f"a year-month interval in {tree.kind}")
-        return self._call(tree, args, where, f"rewrite that expression, or {MICRO_BATCH}")
+        return self._call(tree, args, where, IN_PYTHON)
 
     def _call(self, tree: ExprTree, args: tuple[Expr, ...], where: str, remedy: str) -> Call:
         call = Call(function_name(tree), args, tree.arrow_type, options(tree))
