@@ -104,3 +104,9 @@ _add(
     disk="nearly nothing",
     takes=f"About five minutes{_ALONE}",
 )
+_add(
+    "start",
+    "How long people wait: for commands, and for the quick start's first result (needs Java).",
+    quick="A few seconds",
+    takes=f"About two minutes{_ALONE}",
+)
