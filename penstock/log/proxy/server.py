@@ -225,11 +225,11 @@ class ProxyServer:
 
     # ---- log_service.LogHost
 
-    def open_log(self, hello: m.Hello, opened: Opened) -> None:
+    def open_log(self, hello: m.Hello, opened: Opened, *, may_make: bool) -> None:
         if self._work is None:
             opened(Unavailable("the proxy is starting"))
         else:
-            self._work.logs.open(hello, opened)
+            self._work.logs.open(hello, opened, may_make=may_make)
 
     def log_name(self, hello: m.Hello) -> str:
         return hello.log

@@ -213,7 +213,7 @@ class LogServer:
             except TimeoutError:
                 continue
 
-    def open_log(self, hello: m.Hello, opened: Opened) -> None:
+    def open_log(self, hello: m.Hello, opened: Opened, *, may_make: bool) -> None:
         if hello.log:
             opened(BadRequest(f"this server has one log and it has no name: not {hello.log!r}"))
         else:
