@@ -96,7 +96,8 @@ class LogService:
         """Raise Unauthorized unless who has these rights may ask this, of these logs."""
         if rights.id is None:
             return
-        if isinstance(message, m.Hello | m.GetMetrics):
+        if isinstance(message, m.Hello | m.GetMetrics | m.GetStatus):
+            # Metrics and status are a whole server's, be it of one log or of many.
             hello = message if isinstance(message, m.Hello) else m.Hello("")
             reason = rights.refuse_log(self.host.log_name(hello))
             if reason is not None:
