@@ -7,15 +7,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.errors import BadConfig, NotFound
-from penstock.log.client.blocking import BlockingLog
 from penstock.log.directories import default_data_dir
-from penstock.log.embedded import endpoint
 from penstock.log.serving.directory import TOKEN_FILE, read_token
+
+if TYPE_CHECKING:
+    from penstock.log.client.blocking import BlockingLog
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +33,10 @@ class Target:
 
     def open(self) -> BlockingLog:
         """Connect; a directory without a log is refused."""
+        # asyncio, TLS and the log's messages: what only tells of a command does without.
+        from penstock.log.client.blocking import BlockingLog
+        from penstock.log.embedded import endpoint
+
         self.check()
         found = endpoint(
             self.address or self.directory, token_file=self.token_file, tls_ca=self.tls_ca

@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from penstock.errors import BadRequest, GuardFailed, NotFound, SchemaMismatch
 from penstock.ids import Lsn
+from penstock.limits import LANES_DEFAULT
 from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.directories import default_data_dir
 from penstock.log.embedded import endpoint
 from penstock.log.records import Guard, SetKey
-from penstock.stream.lanes import LANES_DEFAULT, check_lanes
+from penstock.stream.lanes import check_lanes
 from penstock.stream.positions import Position, resolve_position
 from penstock.stream.registration import (
     KEY_PREFIX,
