@@ -41,6 +41,7 @@ PURE = (
     "stream/batches.py",
     "stream/columns.py",
     "stream/ddl.py",
+    "stream/json_columns.py",
     "stream/json_lines.py",
     "stream/lanes.py",
     "stream/metadata.py",

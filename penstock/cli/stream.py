@@ -21,7 +21,8 @@ from penstock.plain_text import plain, plain_json
 from penstock.runtime.writers import read_writers
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.groups import RowsAppended
-from penstock.stream.json_lines import row_from_json, rows_to_json_lines
+from penstock.stream.json_columns import lines_to_batches
+from penstock.stream.json_lines import rows_to_json_lines
 from penstock.stream.lanes import LANES_DEFAULT, LANES_MAX
 from penstock.stream.positions import LATEST, Position
 from penstock.stream.registration import stream_tag
@@ -212,7 +213,7 @@ def append(
             with found.producer(producer) as opened:
                 at = opened.next_seq if seq is None else seq
 
-                def append_next(rows: list[dict[str, object]]) -> RowsAppended:
+                def append_next(rows: list[pa.RecordBatch]) -> RowsAppended:
                     nonlocal at
                     appended = opened.append(rows, at)
                     at += sum(group.count for group in appended.groups)
@@ -226,14 +227,13 @@ def _append_lines(
     lines: Iterable[bytes],
     found: Stream,
     batch_lines: int,
-    append: Callable[[list[dict[str, object]]], RowsAppended],
+    append: Callable[[list[pa.RecordBatch]], RowsAppended],
 ) -> list[RowsAppended]:
     done: list[RowsAppended] = []
     numbered = ((at, line) for at, line in enumerate(lines, 1) if line.strip())
     try:
         while batch := list(itertools.islice(numbered, batch_lines)):
-            rows = [row_from_json(line, found.schema, line=at) for at, line in batch]
-            done.append(append(rows))
+            done.append(append(lines_to_batches(batch, found.schema)))
     except PenstockError as error:
         if not done:
             raise

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import BadFormat, TooLarge
 from penstock.limits import PAYLOAD_BYTES_MAX
-from penstock.stream.columns import QuickLook, find_misfit
+from penstock.stream.columns import Misfit, QuickLook, find_misfit
 
 #: Elements of any array in a payload. A value takes at least a bit, except in the types that take
 #: none (void, struct<>): without a bound, a few bytes could claim any number of those.
@@ -109,14 +109,23 @@ def decode_batch(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBat
         batch.validate(full=True)
     except _UNREADABLE as error:
         raise BadFormat(f"not a record batch of this stream: {error}") from error
-    if facts.look.fits(batch):
-        return batch
+    found = find_batch_misfit(batch, schema)
+    if found is not None:
+        field, misfit = found
+        where = f"row {misfit.index}, column {field.name}{misfit.path}"
+        raise BadFormat(f"not a record batch of this stream: {where}: {misfit.problem}")
+    return batch
+
+
+def find_batch_misfit(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Field, Misfit] | None:
+    """The first column with an element that it may not hold, and that; `schema` is the batch's."""
+    if _facts_of(schema).look.fits(batch):
+        return None
     for field, column in zip(schema, batch.columns, strict=True):
         misfit = find_misfit(column, field)
         if misfit is not None:
-            where = f"row {misfit.index}, column {field.name}{misfit.path}"
-            raise BadFormat(f"not a record batch of this stream: {where}: {misfit.problem}")
-    return batch
+            return field, misfit
+    return None
 
 
 def decode_own(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
