@@ -39,7 +39,7 @@ START_SECONDS = 20.0
 TURN_SECONDS = 10.0
 
 
-def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
+def directory_endpoint(data_dir: Path, *, start: bool = True, token: str | None = None) -> Resolve:
     """Clients of a directory: its live server, started if there is none and `start` is given."""
 
     async def resolve() -> Endpoint:
@@ -53,18 +53,21 @@ def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
                 f"the server of {data_dir} speaks TLS: "
                 f"connect with penstock://{address.host}:{address.port} and tls_ca"
             )
-        return Endpoint(address.host, address.port, read_token(data_dir / TOKEN_FILE))
+        shown = read_token(data_dir / TOKEN_FILE) if token is None else token
+        return Endpoint(address.host, address.port, shown)
 
     return resolve
 
 
-def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
+def address_endpoint(
+    url: str, *, token_file: Path | None, tls_ca: Path | None, token: str | None = None
+) -> Resolve:
     """Clients of `penstock://host:port`, or of a cluster, whose address has a path.
 
     Beyond loopback the token travels under TLS only.
     """
     if url.removeprefix("penstock://").strip("/").count("/"):
-        return _cluster_endpoint(url, token_file=token_file, tls_ca=tls_ca)
+        return _cluster_endpoint(url, token=token or token_of(url, token_file), tls_ca=tls_ca)
     parts = urlsplit(url)
     if parts.scheme != "penstock" or not parts.hostname or parts.path not in ("", "/"):
         raise BadConfig(f"{url} is not an address like penstock://host:7070")
@@ -75,20 +78,20 @@ def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) 
         raise BadConfig(
             f"{host} is not this machine: give tls_ca, the token must not travel openly"
         )
-    token, tls = token_of(url, token_file), client_tls(tls_ca)
+    shown, tls = token or token_of(url, token_file), client_tls(tls_ca)
 
     async def resolve() -> Endpoint:
-        return Endpoint(host, port, token, tls)
+        return Endpoint(host, port, shown, tls)
 
     return resolve
 
 
-def _cluster_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
+def _cluster_endpoint(url: str, *, token: str, tls_ca: Path | None) -> Resolve:
     from penstock.log.client.cluster import cluster_route  # kazoo, which few clients need
     from penstock.log.meta.open import parse_cluster_address
 
     address = parse_cluster_address(url)
-    return cluster_route(address, token=token_of(url, token_file), tls=client_tls(tls_ca))
+    return cluster_route(address, token=token, tls=client_tls(tls_ca))
 
 
 def token_of(url: str, token_file: Path | None) -> str:
@@ -114,16 +117,21 @@ def endpoint(
     token_file: str | os.PathLike[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     start: bool = True,
+    token: str | None = None,
 ) -> Resolve:
-    """What `penstock.connect` accepts: nothing, a directory, a server's address, a cluster's."""
+    """What `penstock.connect` accepts: nothing, a directory, a server's address, a cluster's.
+
+    With `token`, for who holds no file of it: a gateway, which has it from its caller.
+    """
     if isinstance(target, str) and "://" in target:
         return address_endpoint(
             target,
             token_file=Path(token_file) if token_file else None,
             tls_ca=Path(tls_ca) if tls_ca else None,
+            token=token,
         )
     data_dir = default_data_dir() if target is None else Path(target)
-    return directory_endpoint(data_dir.expanduser().absolute(), start=start)
+    return directory_endpoint(data_dir.expanduser().absolute(), start=start, token=token)
 
 
 def _start_server(data_dir: Path) -> Address:
