@@ -113,6 +113,10 @@ PURE = (
     ),
     "connector/items.py",
     "connector/partitions.py",
+    "gateway/description.py",
+    "gateway/keys.py",
+    "gateway/problems.py",
+    "gateway/replies.py",
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -166,6 +170,7 @@ LAYERS = (
     ("ops",),
     ("runtime",),
     ("delivery",),
+    ("gateway",),
     ("connector",),
     ("spark",),
     ("testing",),
@@ -187,6 +192,7 @@ HOMES = {
         "ops/",
         "runtime/",
         "delivery/",
+        "gateway/",
         "connector/",
         "spark/",
         "testing/",
@@ -204,7 +210,10 @@ HOMES = {
         "delivery/player_thread.py",
         "delivery/remote/frames_server.py",
         "delivery/remote/grpc_server.py",
+        "gateway/server.py",
     ),
+    "starlette": ("gateway/",),
+    "uvicorn": ("gateway/server.py",),
     "kazoo": ("log/meta/zookeeper.py",),
     "psycopg": tuple(
         f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")

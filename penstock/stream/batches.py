@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.errors import BadFormat, TooLarge
 from penstock.limits import PAYLOAD_BYTES_MAX
@@ -143,6 +145,52 @@ def decode_own(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch
     except _UNREADABLE as error:
         raise BadFormat(f"not a record batch of these columns: {error}") from error
     return batch
+
+
+def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
+    """The batches of an Arrow IPC stream that anybody may have written, safe to read.
+
+    Raises BadFormat, and TooLarge for more rows. Few bytes must not become many: compressed buffers
+    and types that store a value once for many rows are refused.
+    """
+    try:
+        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
+        schema = pa.ipc.read_schema(reader.read_next_message())
+        _check_layouts(schema)
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        for message in _messages(reader):
+            head = _read_head(message.serialize().to_pybytes())
+            if head.compressed:
+                raise BadFormat("compressed buffers: write the stream without compression")
+            if head.length_max > ARRAY_LENGTH_MAX:
+                raise TooLarge(f"an array of {head.length_max} elements, limit {ARRAY_LENGTH_MAX}")
+            batch = pa.ipc.read_record_batch(message, schema)
+            rows += batch.num_rows
+            if rows > rows_max:
+                raise TooLarge(f"over {rows_max} rows in one request")
+            batch.validate(full=True)
+            batches.append(batch)
+    except _UNREADABLE as error:
+        raise BadFormat(f"not an Arrow IPC stream: {error}") from error
+    return batches
+
+
+def _messages(reader: Any) -> Iterator[Any]:
+    for message in reader:
+        if message.type != "record batch":
+            raise BadFormat(f"a {message.type}: write dictionaries as plain columns")
+        yield message
+
+
+def _check_layouts(schema: pa.Schema) -> None:
+    types = list(schema.types)
+    while types:
+        kind = types.pop()
+        shares = pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or pt.is_union(kind)
+        if shares or "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
+            raise BadFormat(f"columns of type {kind}: write them as plain columns")
+        types += [kind.field(place).type for place in range(kind.num_fields)]
 
 
 def split_batch(
