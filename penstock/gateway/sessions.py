@@ -123,13 +123,18 @@ class Sessions:
                 raise Overloaded("too many tokens are being tried at once")
             opening = asyncio.get_running_loop().create_task(self._try(mark, token))
             self._opening[mark] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(mark, None))
+            opening.add_done_callback(lambda done: self._tried(mark, done))
         try:
             # One try for all that came with the same token, whoever of them goes away.
             return await asyncio.shield(opening)
         except PenstockError as error:
             # A copy: one error for many would gather all their tracebacks.
             raise type(error)(str(error)) from None
+
+    def _tried(self, mark: bytes, done: asyncio.Task[Session]) -> None:
+        del self._opening[mark]
+        if not done.cancelled():
+            done.exception()  # all who waited may have gone: nobody need complain
 
     async def _try(self, mark: bytes, token: str) -> Session:
         self._make_room()

@@ -155,7 +155,10 @@ def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
     """
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
-        schema = pa.ipc.read_schema(reader.read_next_message())
+        first = next(iter(reader), None)
+        if first is None:
+            raise BadFormat("not an Arrow IPC stream: there is nothing")
+        schema = pa.ipc.read_schema(first)
         _check_layouts(schema)
         batches: list[pa.RecordBatch] = []
         rows = 0
@@ -168,7 +171,7 @@ def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
             batch = pa.ipc.read_record_batch(message, schema)
             rows += batch.num_rows
             if rows > rows_max:
-                raise TooLarge(f"over {rows_max} rows in one request")
+                raise TooLarge(f"over {rows_max} rows at once")
             batch.validate(full=True)
             batches.append(batch)
     except _UNREADABLE as error:

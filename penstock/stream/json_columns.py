@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.errors import TooLarge
 from penstock.stream.batches import find_batch_misfit
 from penstock.stream.json_lines import row_from_json, rows_from_json_array
 from penstock.stream.rows import BATCH_ROWS_MAX, to_batches
@@ -72,13 +73,20 @@ def lines_to_batches(lines: Sequence[NumberedLine], schema: pa.Schema) -> list[p
     return to_batches(rows, schema)
 
 
-def array_to_batches(text: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The rows of an array of objects, or of one object; BadRow names row (from 0) and column."""
+def array_to_batches(
+    text: bytes, schema: pa.Schema, *, rows_max: int | None = None
+) -> list[pa.RecordBatch]:
+    """The rows of an array of objects, or of one object; BadRow names row (from 0) and column.
+
+    TooLarge for more than `rows_max`: a row may be two bytes, and has a cell in each column.
+    """
     try:
         parsed = _decoder(schema).decode(text.decode())
+        if rows_max is not None and type(parsed) is list and len(parsed) > rows_max:
+            raise TooLarge(f"over {rows_max} rows at once")
         return _to_batches([parsed] if type(parsed) is dict else parsed, schema)
     except _NOT_PLAIN:
-        rows = rows_from_json_array(text, schema)
+        rows = rows_from_json_array(text, schema, rows_max=rows_max)
     return to_batches(rows, schema)
 
 

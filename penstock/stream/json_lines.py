@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.errors import BadRow
+from penstock.errors import BadRow, TooLarge
 from penstock.stream.columns import Misfit, find_misfit, shown
 from penstock.stream.ddl import type_to_ddl
 from penstock.stream.rows import fit_row
@@ -113,7 +113,9 @@ def row_from_json(text: str | bytes, schema: pa.Schema, *, line: int = 1) -> dic
     return _fit_parsed(_parse(text, where), schema, where)
 
 
-def rows_from_json_array(text: bytes, schema: pa.Schema) -> list[dict[str, object]]:
+def rows_from_json_array(
+    text: bytes, schema: pa.Schema, *, rows_max: int | None = None
+) -> list[dict[str, object]]:
     """The rows of an array of objects, or of one object; a BadRow names them by number, from 0."""
     try:
         body = text.decode().strip(_BLANK)
@@ -124,6 +126,8 @@ def rows_from_json_array(text: bytes, schema: pa.Schema) -> list[dict[str, objec
     rows: list[dict[str, object]] = []
     at = _after_blanks(body, 1)
     while body[at : at + 1] != "]" or rows:
+        if len(rows) == rows_max:
+            raise TooLarge(f"over {rows_max} rows at once")
         where = f"row {len(rows)}"
         parsed, at = _parse_at(body, at, where)
         rows.append(_fit_parsed(parsed, schema, where))
