@@ -89,7 +89,9 @@ class Gateway:
             Route("/openapi.json", _static(json.dumps(OPENAPI).encode(), "application/json")),
             Route("/docs", _static(DOCS_PAGE, "text/html; charset=utf-8")),
         ]
-        return Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_method})
+        app = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_method})
+        app.router.redirect_slashes = False  # it would send clients wherever their Host says
+        return app
 
     def stop(self) -> None:
         """Tails end, so that their clients go on at another gateway; all else is finished."""
