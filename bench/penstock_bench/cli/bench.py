@@ -104,3 +104,10 @@ _add(
     disk="nearly nothing",
     takes=f"About five minutes{_ALONE}",
 )
+_add(
+    "gateway",
+    "Requests over HTTP by size, and JSON decoded by column beside row by row.",
+    quick="A few seconds",
+    disk="about 1 GB",
+    takes=f"About a minute{_ALONE}",
+)
