@@ -75,6 +75,7 @@ _CLASSES: Final[Mapping[type[Exception], _Class]] = {
         "Send a token of this log: Authorization: Bearer TOKEN.",
         {"WWW-Authenticate": 'Bearer realm="penstock"'},
     ),
+    e.Forbidden: _Class(403, "Use a token that allows it, or ask for one."),
     e.NotFound: _Class(404, "GET /v1/streams lists the streams; POST /v1/streams makes one."),
     e.SchemaMismatch: _Class(409, "Use the stream as it is, or make one with another name."),
     e.SeqGap: _Class(

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.errors import BadRequest, GuardFailed, NotFound, SchemaMismatch
+from penstock.limits import LANES_DEFAULT
 from penstock.log.client.client import AsyncLog
-from penstock.stream.lanes import LANES_DEFAULT, check_lanes
+from penstock.stream.lanes import check_lanes
 from penstock.stream.registration import (
     KEY_PREFIX,
     Registration,
