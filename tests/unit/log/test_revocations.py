@@ -1,4 +1,4 @@
-"""Which tokens were revoked, as who follows a log learns it: a snapshot, and what comes after it."""
+"""Which tokens were revoked, as who follows a log learns it: a snapshot and what comes after."""
 
 from __future__ import annotations
 
