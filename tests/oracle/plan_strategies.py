@@ -460,7 +460,9 @@ def _join(draw: st.DrawFn) -> str:
 @st.composite
 def _sets(draw: st.DrawFn) -> str:
     columns = draw(st.sampled_from(["k", "g", "k, g"]))
-    operation = draw(st.sampled_from(["INTERSECT", "EXCEPT", "UNION"]))
+    operation = draw(
+        st.sampled_from(["INTERSECT", "EXCEPT", "UNION", "INTERSECT ALL", "EXCEPT ALL"])
+    )
     return f"SELECT {columns} FROM {{t}} {operation} SELECT {columns} FROM {{u}}"
 
 

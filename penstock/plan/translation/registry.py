@@ -115,7 +115,8 @@ def translate_nothing(translation: Translation, tree: PlanTree) -> n.Node:
 
 #: What to do instead of nodes for which there is no operator.
 _REMEDIES: Final = {
-    "Sample": "filter by a hash of the row: where(abs(hash(...)) % 100 < 5)",
+    "CollectMetrics": "start a query of its own for the numbers: df.agg(...), to another stream",
+    "Sample": "filter by a hash of the row: where('pmod(xxhash64(key), 100) < 5')",
     "Tail": "read the result with spark.read and limit it there",
 }
 

@@ -45,13 +45,15 @@ def translate_generate(translation: Translation, tree: PlanTree) -> n.Node:
     generator = tree.expr_of("generator")
     translation.refuse(tree, translation.judges.generator(generator.kind))
     generated = {expr.column for expr in tree.exprs_of("generatorOutput")}
+    # EXCEPT ALL generates the very columns that it reads: the copies are as good.
+    kept = tuple(attribute for attribute in tree.output if attribute.column not in generated)
     return n.Generate(
-        schema=schema_of(tree.output),
+        schema=schema_of((*kept, *tree.output[-len(generated) :])),
         child=child,
         generator=generator.kind,
         args=translation.exprs(generator.children, tree),
         outer=bool(tree.fields["outer"]),
-        kept=tuple(a.column for a in tree.output if a.column not in generated),
+        kept=tuple(attribute.column for attribute in kept),
     )
 
 
