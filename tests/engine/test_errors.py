@@ -91,7 +91,7 @@ def test_a_source_of_sparks_own_is_refused_and_what_it_says_works(
 
 def test_a_result_cannot_go_where_it_came_from(spark: Any, bids: penstock.Stream) -> None:
     said = refused(BadRequest, bids.df(spark), to="bids")
-    assert said == "the query reads bids: write its result to another stream"
+    assert said == "the query reads bids: write its result to another stream, with to="
 
 
 def test_a_result_does_not_fit_a_stream_of_other_columns(

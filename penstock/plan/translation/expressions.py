@@ -14,12 +14,16 @@ import pyarrow as pa
 
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, Option
 from penstock.plan.refusals import IN_PYTHON, MICRO_BATCH, Refusals
-from penstock.plan.tree import ExprTree
+from penstock.plan.supply import PRESENT
+from penstock.plan.tree import ExprTree, PlanTree
 
 #: Says why a call cannot be evaluated, or None: the registry of functions.
 JudgeCall: TypeAlias = Callable[[Call], str | None]
 #: The column that will hold the value of a part of an expression.
 ColumnOf: TypeAlias = Callable[[ExprTree], Column]
+
+#: The column that will hold the value of a scalar subquery over these rows.
+ColumnOfSubquery: TypeAlias = Callable[[PlanTree], Column]
 
 #: Notes to Spark's own optimizer and code generator; the value passes through.
 TRANSPARENT: Final = frozenset(
@@ -94,9 +98,12 @@ class ExprTranslator:
     `where` is the text of the plan node whose expression it is.
     """
 
-    def __init__(self, judge: JudgeCall, refusals: Refusals) -> None:
+    def __init__(
+        self, judge: JudgeCall, refusals: Refusals, column_of: ColumnOfSubquery | None = None
+    ) -> None:
         self._judge = judge
         self._refusals = refusals
+        self._column_of = column_of
 
     def translate(self, tree: ExprTree, where: str) -> Expr:
         """The IR of an expression."""
@@ -150,6 +157,20 @@ class ExprTranslator:
     def _translate_inner(self, tree: ExprTree, where: str) -> Expr:
         return self.translate(tree.children[0], where)
 
+    def _translate_present(self, tree: ExprTree, where: str) -> Expr:
+        """current_timestamp() and the like (spark/present.py): what the log says, as that type."""
+        if tree.arrow_type == PRESENT.type:
+            return PRESENT
+        zone = (("timeZoneId", tree.fields["timeZoneId"]), ("evalMode", "ANSI"))
+        return Call("Cast", (PRESENT,), tree.arrow_type, zone)
+
+    def _translate_subquery(self, tree: ExprTree, where: str) -> Expr:
+        rows = tree.fields["plan"]
+        if tree.children or not isinstance(rows, PlanTree) or self._column_of is None:
+            self._refusals.add(where, "such a subquery", "join its table instead")
+            return Literal(pa.scalar(None, tree.arrow_type))
+        return self._column_of(rows)
+
 
 #: Whatever is not a call of a function, by Catalyst's class name.
 _SPECIAL: Final[dict[str, Callable[[ExprTranslator, ExprTree, str], Expr]]] = {
@@ -157,6 +178,8 @@ _SPECIAL: Final[dict[str, Callable[[ExprTranslator, ExprTree, str], Expr]]] = {
     "NamedLambdaVariable": ExprTranslator._translate_column,
     "Literal": ExprTranslator._translate_literal,
     "LambdaFunction": ExprTranslator._translate_lambda,
+    "CurrentBatchTimestamp": ExprTranslator._translate_present,
+    "ScalarSubquery": ExprTranslator._translate_subquery,
     **dict.fromkeys(TRANSPARENT, ExprTranslator._translate_inner),
 }
 
