@@ -144,5 +144,6 @@ def _refuse_kind(translation: Translation, tree: PlanTree) -> n.Node:
     problem, remedy = f"no operator for {tree.kind}", _REMEDIES.get(tree.kind, MICRO_BATCH)
     translation.refuse(tree, problem, remedy)
     for child in tree.children:  # what is wrong below is told too
-        translation.node(child)
+        is_sorted = tree.kind == "Sample" and child.kind == "Sort"  # by randomSplit, not by users
+        translation.node(child.children[0] if is_sorted else child)
     return n.Static(schema=schema_of(tree.output), id=-1, empty=True)
