@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from harness.oracle import assert_refused, sql
 from pyspark.errors import ArithmeticException
+from pyspark.sql import functions as F
 
 import penstock
 from penstock.errors import BadRequest, Unsupported
@@ -148,6 +149,13 @@ def test_an_expression_that_cannot_be_exact_is_refused(spark: Any, expression: s
     assert_refused(spark, build, tables, EXPRESSIONS[expression])
 
 
+def test_observed_figures_are_refused(spark: Any) -> None:
+    def build(frames: Any) -> Any:
+        return frames["t"].observe("figures", F.count("*").alias("rows"))
+
+    assert_refused(spark, build, TABLES, r"(?s)CollectMetrics.*query of their own")
+
+
 def test_a_query_without_a_stream_is_refused(spark: Any) -> None:
     assert_refused(spark, lambda frames: spark.range(3), {}, "reads no stream")
 
@@ -160,18 +168,6 @@ def test_append_mode_wants_a_watermark(spark: Any) -> None:
 def test_an_unknown_function_inside_an_aggregate_is_found(spark: Any) -> None:
     (problem,) = reasons(spark, "SELECT max(to_csv(struct(k))) AS m FROM {t}")
     assert "StructsToCsv" in problem
-
-
-@pytest.mark.parametrize("kind", ["RIGHT", "FULL"])
-def test_a_join_that_keeps_static_rows_is_refused(spark: Any, kind: str) -> None:
-    sql = f"SELECT * FROM {{t}} a {kind} JOIN range(5) r ON a.v = r.id"
-    (problem,) = reasons(spark, sql)
-    assert "keeps the rows of a static table" in problem
-
-
-def test_a_union_with_static_rows_is_refused(spark: Any) -> None:
-    (problem,) = reasons(spark, "SELECT k FROM {t} UNION ALL SELECT 'x' AS k")
-    assert "a union of a stream and a static table" in problem
 
 
 def test_a_session_setting_that_the_plan_does_not_show_is_refused(spark: Any) -> None:

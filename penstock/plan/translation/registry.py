@@ -134,6 +134,10 @@ def translate_nothing(translation: Translation, tree: PlanTree) -> n.Node:
 
 #: What to do instead of nodes for which there is no operator.
 _REMEDIES: Final = {
+    "CollectMetrics": (
+        "leave observe() out, and compute its figures in a query of their own over the same "
+        "streams: penstock.start(df.agg(...), to=...)"
+    ),
     "Sample": "filter by a hash of the row: where(abs(hash(...)) % 100 < 5)",
     "Tail": "read the result with spark.read and limit it there",
 }
