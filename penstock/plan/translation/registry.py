@@ -134,6 +134,9 @@ def translate_nothing(translation: Translation, tree: PlanTree) -> n.Node:
 
 #: What to do instead of nodes for which there is no operator.
 _REMEDIES: Final = {
+    "AttachDistributedSequence": (
+        "number rows by their place in the log: stream.df(spark, metadata=['_lsn'])"
+    ),
     "CollectMetrics": (
         "leave observe() out, and compute its figures in a query of their own over the same "
         "streams: penstock.start(df.agg(...), to=...)"
