@@ -71,20 +71,19 @@ def _json_tuple(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
     return np.arange(len(rows) + 1), columns
 
 
-def _replicate(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
-    """How Spark writes EXCEPT ALL and INTERSECT ALL: a row as often as its first value says."""
-    counts, *columns = values
-    times = np.maximum(counts.fill_null(0).to_numpy(zero_copy_only=False), 0)
-    rows = pa.array(np.repeat(np.arange(len(times)), times))
-    return offsets_of(times), [column.take(rows) for column in columns]
+def _replicate_rows(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
+    """How EXCEPT ALL and INTERSECT ALL show a row as often as was counted."""
+    counts = np.maximum(values[0].fill_null(0).to_numpy(), 0)
+    rows = pa.array(np.repeat(np.arange(len(counts)), counts))
+    return offsets_of(counts), [value.take(rows) for value in values[1:]]
 
 
 _GENERATORS: dict[str, _Generator] = {
     "Explode": _explode,
     "PosExplode": _pos_explode,
+    "ReplicateRows": _replicate_rows,
     "Inline": _inline,
     "JsonTuple": _json_tuple,
-    "ReplicateRows": _replicate,
     "Stack": _stack,
 }
 

@@ -194,18 +194,6 @@ def test_an_unknown_function_inside_an_aggregate_is_found(spark: Any) -> None:
     assert "XmlToStructs" in problem
 
 
-@pytest.mark.parametrize("kind", ["RIGHT", "FULL"])
-def test_a_join_that_keeps_static_rows_is_refused(spark: Any, kind: str) -> None:
-    sql = f"SELECT * FROM {{t}} a {kind} JOIN range(5) r ON a.v = r.id"
-    (problem,) = reasons(spark, sql)
-    assert "keeps the rows of a static table" in problem
-
-
-def test_a_union_with_static_rows_is_refused(spark: Any) -> None:
-    (problem,) = reasons(spark, "SELECT k FROM {t} UNION ALL SELECT 'x' AS k")
-    assert "a union of a stream and a static table" in problem
-
-
 def test_a_session_setting_that_the_plan_does_not_show_is_refused(spark: Any) -> None:
     spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
     try:

@@ -134,7 +134,13 @@ def translate_nothing(translation: Translation, tree: PlanTree) -> n.Node:
 
 #: What to do instead of nodes for which there is no operator.
 _REMEDIES: Final = {
-    "CollectMetrics": "start a query of its own for the numbers: df.agg(...), to another stream",
+    "AttachDistributedSequence": (
+        "number rows by their place in the log: stream.df(spark, metadata=['_lsn'])"
+    ),
+    "CollectMetrics": (
+        "leave observe() out, and compute its figures in a query of their own over the same "
+        "streams: penstock.start(df.agg(...), to=...)"
+    ),
     "Sample": "filter by a hash of the row: where('pmod(xxhash64(key), 100) < 5')",
     "Tail": "read the result with spark.read and limit it there",
 }

@@ -45,15 +45,16 @@ def translate_generate(translation: Translation, tree: PlanTree) -> n.Node:
     generator = tree.expr_of("generator")
     translation.refuse(tree, translation.judges.generator(generator.kind))
     generated = {expr.column for expr in tree.exprs_of("generatorOutput")}
-    # EXCEPT ALL generates the very columns that it reads: the copies are as good.
-    kept = tuple(attribute for attribute in tree.output if attribute.column not in generated)
+    # ReplicateRows gives columns again, under their own names: one of each is enough.
+    shown = {attribute.column: attribute for attribute in tree.output}
+    shown |= {name: shown.pop(name) for name in list(shown) if name in generated}
     return n.Generate(
-        schema=schema_of((*kept, *tree.output[-len(generated) :])),
+        schema=schema_of(tuple(shown.values())),
         child=child,
         generator=generator.kind,
         args=translation.exprs(generator.children, tree),
         outer=bool(tree.fields["outer"]),
-        kept=tuple(attribute.column for attribute in kept),
+        kept=tuple(name for name in shown if name not in generated),
     )
 
 
