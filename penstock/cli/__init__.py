@@ -29,11 +29,13 @@ stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
 query.py         query list, status, stop, remove
 positions.py     positions in a stream, as options
+gateway.py       gateway: a log over HTTP
 deliver.py       deliver: run a delivery in the foreground
 delivery_view.py a running delivery as one line
 metrics_port.py  GET /metrics of a process that is no server
 delivery_facts.py  what the log knows of its deliveries
 delivery.py      delivery list, status, remove
+token.py         token make, narrow, show, revoke
 live.py          a query's progress as one line; lines that are kept up to date
 plan.py          plan explain: how a query would run
 explain.py       explain: what one entry is

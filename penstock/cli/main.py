@@ -28,11 +28,13 @@ COMMANDS = {
     "delivery": "Deliveries to databases: how they stand, forget them.",
     "demo": "Watch a query on Spark in real time, through two kills (needs Java).",
     "explain": "Say what the entry at LSN is and who wrote it.",
+    "gateway": "Serve a log over HTTP: append, read, follow from any language.",
     "log": "The shared log: serve it, look at it, check it, trim it.",
     "plan": "Look at queries before they run.",
     "query": "Queries on the log: how they stand, stop them, forget them.",
     "stream": "Streams of typed rows: create, append, read, follow.",
     "target": "Targets of deliveries, in processes of their own.",
+    "token": "Tokens that allow less than everything: make, narrow, show, revoke.",
 }
 #: target.py says which log a command is for.
 _MODULES = {"target": "target_host"}
@@ -149,7 +151,9 @@ def cli() -> None:
       penstock cluster up
       penstock query status hot --watch
       penstock deliver --query hot --to postgresql://me@localhost/shop
+      penstock gateway --dir /var/lib/penstock
       penstock plan explain pipeline.py:hot_items
+      penstock token make --allow append:bids --out till.token
     """
 
 

@@ -44,8 +44,8 @@ class Target:
         return BlockingLog(found, timeout=self.timeout)
 
     def token(self) -> str:
-        """The log's token."""
-        if self.address is None:
+        """What it is opened with."""
+        if self.address is None and self.token_file is None:
             return read_token((self.directory or default_data_dir()) / TOKEN_FILE)
         named = self.token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
         if named is None:
@@ -82,7 +82,8 @@ def target_options(command: F) -> F:
     @click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Token of that server.  [default: PENSTOCK_TOKEN_FILE]",
+        help="Token to use, perhaps a narrowed one.  [default: the directory's own; of a server, "
+        "PENSTOCK_TOKEN_FILE]",
     )
     @click.option(
         "--tls-ca",
@@ -108,8 +109,8 @@ def target_options(command: F) -> F:
     ) -> Any:
         if directory is not None and address is not None:
             raise click.UsageError("give --dir or --connect, not both")
-        if address is None and (token_file is not None or tls_ca is not None):
-            raise click.UsageError("--token-file and --tls-ca go with --connect")
+        if address is None and tls_ca is not None:
+            raise click.UsageError("--tls-ca goes with --connect")
         target = Target(directory, address, token_file, tls_ca, timeout)
         return command(*args, target=target, **options)
 

@@ -27,6 +27,7 @@ from penstock.plan.stages import Query, cut
 from penstock.plan.translation import translate
 from penstock.runtime.spec import count_tasks, join_stages
 from penstock.spark.failures import optimize
+from penstock.spark.present import keep_present
 from penstock.spark.walker import Walker
 
 
@@ -84,15 +85,7 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     spark = df.sparkSession
     analyzed = df._jdf.queryExecution().analyzed()
     refusals = Refusals()
-    # By its whole name: part by part, Java would look into all jars for each.
-    pattern = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
-    if analyzed.containsPattern(pattern.CURRENT_LIKE()):
-        refusals.add(
-            "the query",
-            "current_timestamp(), now() and the like: planning would freeze them",
-            "put the time into the rows before they enter the log, or use the time at which the "
-            'log took them: stream.df(spark, metadata=["_time"])',
-        )
+    analyzed = keep_present(spark, analyzed, refusals)
     _check_settings(spark, refusals)
     tree = Walker(spark).read(optimize(spark, analyzed, refusals))
     if not tree.is_streaming:

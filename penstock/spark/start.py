@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
 from penstock.plan import nodes as n
+from penstock.plan.checks import check_sources
 from penstock.plan.explain import explain
 from penstock.plan.result_key import result_key
 from penstock.plan.stages import Query
@@ -185,6 +187,7 @@ def start_query(
     if on_change not in _ON_CHANGE:
         raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
     planned = plan(df, mode=mode)
+    check_sources(planned.query)
     name, to = choose_names(planned.query, mode, name=name, to=to)
     count = _count_workers(df.sparkSession, workers)
     log = log or _log_of(planned.query)
@@ -236,7 +239,8 @@ def _launch(
     spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
 ) -> StreamingQuery:
     address = LogAddress(log.target, log.token_file, log.tls_ca)
-    launch = ship_launch(spark, address, spec)
+    # Executors run users' functions: what they are given opens this query and no other.
+    launch = ship_launch(spark, address.narrowed(spec, secrets.token_hex(8)), spec)
     coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
     jobs = WorkerJobs(
         spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,

@@ -110,3 +110,10 @@ _add(
     quick="A few seconds",
     takes=f"About two minutes{_ALONE}",
 )
+_add(
+    "gateway",
+    "Requests over HTTP by size, and JSON decoded by column beside row by row.",
+    quick="A few seconds",
+    disk="about 1 GB",
+    takes=f"About a minute{_ALONE}",
+)

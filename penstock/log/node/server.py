@@ -52,13 +52,14 @@ from penstock.log.serving.directory import (
     Address,
     DirectoryLock,
     ensure_token,
-    read_token,
+    read_root_token,
     remove_address,
     write_address,
 )
 from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.listener import Listener, Listening
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
+from penstock.log.serving.tls_files import tls_files
 from penstock.log.storage.disk import Disk, RealDisk
 
 logger = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class NodeServer:
             if config.token_file is None:
                 self.listener.token = ensure_token(config.data_dir / TOKEN_FILE)
             else:
-                self.listener.token = read_token(config.token_file)
+                self.listener.token = read_root_token(config.token_file)
             await self.run_on(
                 NodeDisks.real(config.data_dir),
                 listening=lambda address: write_address(address_file, address),
@@ -316,9 +317,8 @@ class NodeServer:
         listener, socket = self.listener, None
         registering: asyncio.Task[None] | None = None
         try:
-            socket = await listener.listen(
-                config.host, config.port, config.tls_cert, config.tls_key
-            )
+            files = tls_files(config.tls_cert, config.tls_key, config.tls_client_ca)
+            socket = await listener.listen(config.host, config.port, files)
             listening(self._announce(socket))
             self._registration = NodeRegistration(
                 self.info, self.owner, self._open_store, trim_seconds=config.trim_seconds

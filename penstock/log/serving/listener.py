@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
-from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import BadConfig, Defect, Unavailable
+from penstock.errors import Defect, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
+from penstock.log.core.rights import Rights
 from penstock.log.serving.arrivals import Arrivals
 from penstock.log.serving.connection import Requests, ServerConnection
 from penstock.log.serving.openmetrics import Metrics
 from penstock.log.serving.process import descriptor_limits
 from penstock.log.serving.tls_acceptor import TlsAcceptor, listening_sockets
+from penstock.log.serving.tls_files import ServerTls, TlsFiles
 
 #: Sockets that wait in the kernel until they are accepted.
 BACKLOG = 1024
@@ -56,6 +56,13 @@ class ListenerHost(Protocol):
         """What `GET /metrics` answers."""
 
 
+class Door(Protocol):
+    """What a host that takes narrowed tokens says of them, beside its requests."""
+
+    def allow_metrics(self, rights: Rights) -> None:
+        """Raise Unauthorized if who has these rights may not see the metrics."""
+
+
 class Listener:
     """See the module's docstring."""
 
@@ -64,6 +71,8 @@ class Listener:
         self.host = host
         self.metrics = host.metrics
         self.token = ""
+        #: None: the token itself opens everything, and nothing else opens anything.
+        self.door: Door | None = None
         self.inflight_bytes = 0
         #: Connections with output that the next turn must send. In dicts, as all of them: the order
         #: in which peers are served must not hang on where objects lie in memory (I21).
@@ -108,10 +117,9 @@ class Listener:
         if isinstance(error, Defect | AssertionError):
             self.on_fatal(error)
 
-    async def listen(
-        self, host: str, port: int, tls_cert: Path | None, tls_key: Path | None
-    ) -> Listening:
-        tls = server_tls(tls_cert, tls_key)
+    async def listen(self, host: str, port: int, files: TlsFiles | None) -> Listening:
+        """`files`: with them it speaks TLS only. Raises BadConfig, Unavailable."""
+        tls = None if files is None else ServerTls(files, self._loop.time)
         try:
             if tls is not None:
                 return TlsAcceptor(self, tls, await listening_sockets(host, port, BACKLOG))
@@ -176,15 +184,3 @@ class Listener:
         while self.dirty:
             self.dirty.popitem()[0].flush()
         self.host.after_turn()
-
-
-def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    if cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert, key)
-    except OSError as error:
-        raise BadConfig(f"cannot load certificate {cert}: {error}") from None
-    return context

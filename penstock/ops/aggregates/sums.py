@@ -1,4 +1,4 @@
-"""count, sum, avg: what can be added up, and so taken back."""
+"""count, sum, avg: what can be added up, and so taken back; and product."""
 
 from __future__ import annotations
 
@@ -209,6 +209,25 @@ class _DecimalAverage(_DecimalSum):
             divide_half_up(total * self._shift, rows) if rows else None
             for total, rows in zip(self.totals(buffers), buffers[4].tolist(), strict=True)
         )
+
+
+class _Product(_FloatSum):
+    """Products of doubles, from left to right; a zero or NaN cannot be taken back."""
+
+    def lift(self, args: list[pa.Array], rows: int) -> Buffers:
+        values, counted = super().lift(args, rows)
+        return [np.where(counted > 0, values, 1.0), counted]
+
+    def merge(self, buffers: Buffers, groups: Ints, count: int) -> Buffers:
+        product = np.ones(count, np.float64)
+        # The buffer of a group without rows is zeros, and must change nothing.
+        factors = np.where(buffers[1] > 0, buffers[0], 1.0)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            np.multiply.at(product, groups, factors)
+        return [product, fold_add(buffers[1], groups, count)]
+
+
+aggregate("Product", sql="product")(_Product)
 
 
 def _no_months(call: AggregateCall) -> str | None:

@@ -4,6 +4,7 @@ registry.py    how a function is registered; what it owes
 failures.py    Spark's error conditions, and Arrow's errors turned into them
 branches.py    special forms: and, or, if, case, coalesce and their kin
 lambdas.py     higher-order functions over arrays and maps
+comparators.py array_sort by a comparator, as Java's sort asks it
 alignment.py   arguments as arrays of one length, their nulls and their values
 operands.py    all arguments of a call as NumPy vectors, and the answer from them
 comparisons.py comparison, membership, nulls and NaN
@@ -24,12 +25,14 @@ searching.py   finding, replacing, splitting, likeness
 encodings.py   hex, base64, character sets, URL escapes
 urls.py        the parts of a URL
 printf.py      format_string, format_number, mask
+number_formats.py  to_number, and to_char of numbers
 java_patterns.py  Java's regular expressions, translated
 patterns.py    LIKE, RLIKE, regular expressions
 civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors
 times.py       fields of dates and timestamps, epochs, truncation, zones
 time_arithmetic.py  sums and differences of times; times from parts
+closings.py    when keys that are made of event time close
 intervals.py   intervals: parts, products, quotients
 formats.py     functions with a date and time pattern
 time_patterns.py, time_printing.py, time_parsing.py  what a pattern means, prints, reads
@@ -44,10 +47,15 @@ hashes.py      hash functions
 json_tokens.py JSON text as tokens, with Jackson's habits
 json_text.py   values as JSON text
 json_options.py  the options of from_json and to_json
-json_values.py, json_fast.py  JSON to values: exactly, and by Arrow's reader
+json_values.py, json_fast.py, json_shapes.py  JSON to values: exactly, by Arrow, by NumPy
+bytes_at.py    bytes of many texts at once
+plain_times.py dates and timestamps as programs write them
 from_json.py   from_json
 json_paths.py  get_json_object and its kin
 to_json.py     to_json
+csv_tokens.py  a line of CSV as values, with univocity's habits
+csv_options.py the options of from_csv and to_csv
+from_csv.py, to_csv.py  from_csv, to_csv
 """
 
 from __future__ import annotations
@@ -73,9 +81,11 @@ _MODULES = (
     "encodings",
     "urls",
     "printf",
+    "number_formats",
     "patterns",
     "times",
     "time_arithmetic",
+    "closings",
     "intervals",
     "formats",
     "structs",
@@ -87,6 +97,8 @@ _MODULES = (
     "from_json",
     "json_paths",
     "to_json",
+    "from_csv",
+    "to_csv",
 )
 
 

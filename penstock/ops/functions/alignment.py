@@ -24,7 +24,10 @@ Values: TypeAlias = npt.NDArray[Any]
 
 def as_array(value: Datum, rows: int) -> pa.Array:
     """The value with one element per row."""
-    return pa.repeat(value, rows) if isinstance(value, pa.Scalar) else value
+    if not isinstance(value, pa.Scalar):
+        return value
+    # Of a list Arrow cannot make no copies.
+    return pa.repeat(value, rows) if rows else pa.nulls(0, value.type)
 
 
 def arrays(*values: Datum) -> list[pa.Array]:

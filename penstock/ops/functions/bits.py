@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 
 from penstock.ops.functions.alignment import Values, nulls, on_arrays, to_numpy
 from penstock.ops.functions.failures import fail
+from penstock.ops.functions.operands import divide_toward_zero
 from penstock.ops.functions.registry import Datum, function, kernels
 from penstock.ops.functions.rows import each
 from penstock.plan.exprs import Call
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MASK: Final = 2**64 - 1
+_BITMAP_BITS: Final = 8 * 4096
 
 
 kernels({"BitwiseNot": ("~", pc.bit_wise_not)})
@@ -130,3 +132,32 @@ def _write_digits(value: int, base: int) -> str:
         value, digit = divmod(value, base)
         text = _DIGITS[digit] + text
     return text or "0"
+
+
+# -- bitmaps of bitmap_construct_agg, of 4,096 bytes
+
+
+@function("BitmapExpressionUtils.bitmapBucketNumber", sql="bitmap_bucket_number", raises=False)
+@on_arrays
+def bitmap_bucket_number(call: Call, value: pa.Array) -> pa.Array:
+    """The number of the bitmap: 1 to 32,768 are in the first."""
+    values = to_numpy(value)
+    cut = divide_toward_zero(np.where(values > 0, values - 1, values), _BITMAP_BITS)
+    numbers = np.where(values > 0, 1 + cut, cut)
+    return pa.array(numbers, pa.int64(), mask=nulls(value))
+
+
+@function("BitmapExpressionUtils.bitmapBitPosition", sql="bitmap_bit_position", raises=False)
+@on_arrays
+def bitmap_bit_position(call: Call, value: pa.Array) -> pa.Array:
+    """The place in the bitmap, from 0."""
+    values = to_numpy(value)
+    positions = np.where(values > 0, (values - 1) % _BITMAP_BITS, np.fmod(-values, _BITMAP_BITS))
+    return pa.array(positions, pa.int64(), mask=nulls(value))
+
+
+@function("BitmapExpressionUtils.bitmapCount", sql="bitmap_count", raises=False)
+@on_arrays
+def bitmap_count(call: Call, value: pa.Array) -> pa.Array:
+    counts = (int.from_bytes(bits or b"").bit_count() for bits in value.to_pylist())
+    return pa.array(list(counts), pa.int64(), mask=nulls(value))

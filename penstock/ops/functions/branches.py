@@ -6,6 +6,8 @@ that cannot fail is evaluated over all rows, because a kernel over all is cheape
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +17,9 @@ from penstock.ops.functions.alignment import as_array
 from penstock.ops.functions.lists import retype
 from penstock.ops.functions.registry import Argument, Compiled, Datum, special_form
 from penstock.plan.exprs import Call
+
+#: How Spark's name of a raised error begins if its setting asks for the old way.
+_LEGACY_ERROR: Final = "_LEGACY_ERROR_"
 
 
 def evaluate_where(
@@ -157,6 +162,22 @@ def coalesce(call: Call, args: list[Argument]) -> Compiled:
         return result
 
     return first
+
+
+@special_form("RaiseError", sql="raise_error assert_true", raises=True)
+def raise_error(call: Call, args: list[Argument]) -> Compiled:
+    """Fails with the first row that gets here, and says what the user wants to be said."""
+    condition, parameters = args
+
+    def fail_if_any(batch: pa.RecordBatch) -> Datum:
+        if not batch.num_rows:
+            return pa.nulls(0, call.type)
+        first = batch.slice(0, 1)
+        name, said = (as_array(value(first), 1).to_pylist()[0] for value in (condition, parameters))
+        message = ", ".join(str(text) for _, text in said)
+        raise EvaluationFailed(str(name).removeprefix(_LEGACY_ERROR), message)
+
+    return fail_if_any
 
 
 @special_form("TryEval")

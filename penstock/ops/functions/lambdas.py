@@ -19,10 +19,12 @@ from penstock.ops.functions.alignment import Ints, Mask, as_array, masked, valid
 from penstock.ops.functions.array_sets import sort
 from penstock.ops.functions.arrays import interleave, pad
 from penstock.ops.functions.branches import choose, evaluate_where
+from penstock.ops.functions.comparators import sort_by
+from penstock.ops.functions.failures import fail
 from penstock.ops.functions.lists import Lists, lists_of, offsets_of, retype
 from penstock.ops.functions.maps import entries_of, map_of
 from penstock.ops.functions.ordering import ranks
-from penstock.ops.functions.registry import Argument, Compiled, Datum, special_form
+from penstock.ops.functions.registry import Argument, Compiled, Datum, Raises, special_form
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, columns
 
 CompileExpr: TypeAlias = Callable[[Expr, pa.Schema], Compiled]
@@ -73,12 +75,12 @@ def _compile_body(function: Lambda, schema: pa.Schema, compile_expr: CompileExpr
     return evaluate
 
 
-def _form(kind: str, sql: str, *, raises: bool = False) -> Callable[[Evaluate], Evaluate]:
+def _form(kind: str, sql: str, *, raises: bool | Raises = False) -> Callable[[Evaluate], Evaluate]:
     """Register a function that takes lambdas."""
 
     def register(evaluate: Evaluate) -> Evaluate:
         _FORMS[kind] = evaluate
-        special_form(kind, sql=sql, raises=raises, accepts=_REFUSALS.get(kind, _accept))(_unused)
+        special_form(kind, sql=sql, raises=raises)(_unused)
         return evaluate
 
     return register
@@ -88,23 +90,13 @@ def _unused(call: Call, args: list[Argument]) -> Compiled:
     raise AssertionError("a call with a lambda is compiled by compile_lambda_call")
 
 
-def _accept(call: Call) -> str | None:
-    return None
-
-
 # -- the order of array_sort
 
 
-def _refuse_comparator(call: Call) -> str | None:
+def _is_natural_order(call: Call) -> bool:
+    """Whether it is what Catalyst writes for array_sort without a comparator: nulls last."""
     comparator = call.args[1]
     assert isinstance(comparator, Lambda)
-    if _is_natural_order(comparator):
-        return None
-    return "array_sort with a comparator"
-
-
-def _is_natural_order(comparator: Lambda) -> bool:
-    """Whether it is what Catalyst writes for array_sort without a comparator: nulls last."""
     left, right = comparator.params
     both = Call("And", (_test("IsNull", left), _test("IsNull", right)), pa.bool_())
     expected: Expr = _int(0)
@@ -138,9 +130,6 @@ def _same(left: Expr, right: Expr) -> bool:
             )
         case _:
             return left == right
-
-
-_REFUSALS = {"array_sort": _refuse_comparator}
 
 
 # -- arrays
@@ -216,12 +205,25 @@ def aggregate(
     return retype(_spread(result, lists.valid), call.type)
 
 
-@_form("array_sort", "array_sort")
+@_form("array_sort", "array_sort", raises=lambda call: not _is_natural_order(call))
 def array_sort(
     call: Call, batch: pa.RecordBatch, arrays: list[pa.Array], bodies: list[Body]
 ) -> pa.Array:
-    """The natural order, nulls last; others are refused."""
-    return sort(arrays[0]).array(call.type)
+    """The natural order, nulls last, or that of the comparator."""
+    if _is_natural_order(call):
+        return sort(arrays[0]).array(call.type)
+    lists = lists_of(arrays[0])
+
+    def compare(rows: Ints, left: Ints, right: Ints) -> Ints:
+        pair = [lists.elements.take(pa.array(places)) for places in (left, right)]
+        signs = bodies[0](batch, rows, pair)
+        if signs.null_count:
+            if not call.option("allowNullComparisonResult"):
+                fail("COMPARATOR_RETURNS_NULL", "array_sort")
+            signs = signs.fill_null(0)
+        return signs.to_numpy(zero_copy_only=False)
+
+    return sort_by(lists, compare).array(call.type)
 
 
 def _spread(part: pa.Array, rows: Mask) -> pa.Array:
