@@ -275,3 +275,14 @@ def test_what_is_open_to_everybody_says_nothing(address: Address, module_log: pe
         assert answer.status == 200
         assert module_log.target.encode() not in answer.body
     assert json.loads(HttpClient(address).ask("GET", "/openapi.json").body)["openapi"] == "3.1.0"
+
+
+def test_a_log_that_is_away_is_named_to_nobody() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    where = f"penstock://127.0.0.1:{port}"
+    with gateway_thread(GatewayConfig(target=where, port=0, timeout_seconds=0.3)) as listening:
+        answer = HttpClient(listening, "0" * 64).ask("GET", "/v1/streams")
+
+    assert answer.status == 503 and answer.headers["retry-after"] == "1"
+    assert str(port).encode() not in answer.body
