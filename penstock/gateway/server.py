@@ -26,6 +26,7 @@ from penstock.gateway.config import (
     DRAIN_SECONDS,
     HEAD_BYTES_MAX,
     HEAD_SECONDS_MAX,
+    IDLE_SECONDS_MAX,
     SESSIONS_MAX,
     GatewayConfig,
 )
@@ -53,8 +54,12 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-            return
+            # One without a request makes place: idle ones keep nobody out.
+            idle = (one for one in self.connections if one is not self and _is_idle(one))
+            crowded = next(idle, self)
+            crowded.transport.abort()
+            if crowded is self:
+                return
         self._watch_head()
 
     def _watch_head(self) -> None:
@@ -95,6 +100,10 @@ class BoundedHttp(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _is_idle(connection: Any) -> bool:
+    return connection.cycle is None or connection.cycle.response_complete
 
 
 class _Uvicorn(uvicorn.Server):
@@ -167,7 +176,7 @@ class GatewayServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=int(HEAD_SECONDS_MAX),
+            timeout_keep_alive=int(IDLE_SECONDS_MAX),
             timeout_graceful_shutdown=int(DRAIN_SECONDS),
         )
         self._uvicorn = _Uvicorn(settings, self._config)
