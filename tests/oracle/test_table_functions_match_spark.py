@@ -287,6 +287,9 @@ _PARTITIONED = [
     "SELECT n, count(*) FROM partition(TABLE(SELECT s, n, max(id) AS id FROM t GROUP BY s, n) "
     "PARTITION BY n ORDER BY (s, id)) GROUP BY n",
     "SELECT * FROM in_arrow(TABLE(t) PARTITION BY s)",
+    "SELECT * FROM partition(TABLE(t) PARTITION BY 7 ORDER BY id)",
+    "SELECT * FROM partition(TABLE(SELECT * FROM t WHERE n = 1) PARTITION BY n ORDER BY id)",
+    "SELECT * FROM partition(TABLE(t) PARTITION BY if(n = 1, double('nan'), -0.0D) ORDER BY id)",
 ]
 
 
@@ -294,6 +297,16 @@ _PARTITIONED = [
 def test_partitions_are_seen_whole(spark: Any, query: str) -> None:
     build = _in_sql(query, partition=Partition, in_arrow=PartitionInArrow)
     assert_same(spark, build, {"t": TABLE.select(["id", "s", "n"])}, seed=1, runs=2)
+
+
+def test_tables_that_the_user_partitioned_are_seen_row_by_row(spark: Any) -> None:
+    def build(frames: Frames) -> Any:
+        return OfRows(frames["t"].repartition(3, "n").asTable())
+
+    planned = plan_streaming(spark, build, {"t": TABLE}, "append")
+    driver = Driver(planned.query, {})
+    driver.feed("t", TABLE.to_batches()[0])
+    assert_equal(driver.result(), ask_spark(spark, build, {"t": TABLE}), "repartitioned")
 
 
 def test_partitions_in_rows_of_pickle(spark: Any) -> None:

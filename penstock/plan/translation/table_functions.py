@@ -7,17 +7,14 @@ sorts it. That is a function over groups, which is computed anew when a partitio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.exprs import Column, Expr
+from penstock.plan.exprs import Column, Expr, Literal
 from penstock.plan.translation.python_functions import function_of, named_arguments
 from penstock.plan.translation.registry import Translation, translates
 from penstock.plan.tree import ExprTree, PlanTree, schema_of, user_schema
-
-_TOGETHER: Final = ("Repartition", "RepartitionByExpression")
 
 
 @translates("ArrowEvalPythonUDTF", "BatchEvalPythonUDTF")
@@ -37,9 +34,11 @@ def translate_table_function(translation: Translation, tree: PlanTree) -> n.Node
         partition_fields=_numbers(call.fields["pythonUDTFPartitionColumnIndexes"]),
         settings=call.pairs_of("settings"),
     )
-    partitions = _partitions(tree) if called.tables else None
+    partitions = _partitions(tree, called)
     if partitions is not None:
         return _over_partitions(translation, tree, called, args, partitions)
+    if called.partition_fields:
+        _refuse_partitions(translation, tree, called)
     return n.TableFunction(
         schema=schema_of(tree.output),
         child=translation.child(tree),
@@ -74,17 +73,32 @@ class _Partitions:
     order: tuple[ExprTree, ...]
 
 
-def _partitions(tree: PlanTree) -> _Partitions | None:
-    """The partitions of the TABLE argument, if it has any."""
+def _partitions(tree: PlanTree, called: n.TableCall) -> _Partitions | None:
+    """The partitions of the TABLE argument, if it has any.
+
+    Other rows may be partitioned too, by the user, which is for Spark's tasks alone.
+    """
     (structs,) = tree.children
-    below = structs.children[0] if structs.kind == "Project" else structs
+    if not called.tables or structs.kind != "Project":
+        return None
+    below = structs.children[0]
     order: tuple[ExprTree, ...] = ()
     if below.kind == "Sort":
         order, below = below.exprs_of("order"), below.children[0]
-    if below.kind not in _TOGETHER:
-        return None
-    by = below.exprs_of("partitionExpressions") if "partitionExpressions" in below.fields else ()
-    return _Partitions(below.children[0], by, order)
+    if called.partition_fields and below.kind == "RepartitionByExpression":
+        by = below.exprs_of("partitionExpressions")
+        return _Partitions(below.children[0], by, order)
+    if below.kind == "Repartition" and below.int_of("numPartitions") == 1:
+        return _Partitions(below.children[0], (), order)
+    return None
+
+
+def _refuse_partitions(translation: Translation, tree: PlanTree, called: n.TableCall) -> None:
+    translation.refuse(
+        tree,
+        f"{called.name}(TABLE(...)) with partitions that Spark's optimizer took apart",
+        "use groupBy(...).applyInPandas",
+    )
 
 
 def _over_partitions(
@@ -96,7 +110,9 @@ def _over_partitions(
 ) -> n.Node:
     """A function over groups, of the arguments; columns to sort by stand beside them."""
     (structs,) = tree.children
-    keys = tuple(Column(key.column, key.arrow_type) for key in partitions.by)
+    exprs = translation.exprs(partitions.by, tree)
+    by = [expr for expr in exprs if not isinstance(expr, Literal)]  # constants do not partition
+    keys = tuple(Column(f"udtf#key{at}", expr.type) for at, expr in enumerate(by))
     terms = translation.order(partitions.order, tree)
     sorts = [Column(f"udtf#order{at}", term.expr.type) for at, term in enumerate(terms)]
     made = translation.exprs(structs.exprs_of("projectList"), tree)
@@ -104,13 +120,14 @@ def _over_partitions(
     rows = n.Project(
         schema=pa.schema([*schema_of(structs.output), *beside]),
         child=translation.node(partitions.rows),
-        exprs=(*made, *keys, *(term.expr for term in terms)),
+        exprs=(*made, *by, *(term.expr for term in terms)),
     )
     handed = [pa.field(f"udtf#arg{at}", arg.type) for at, arg in enumerate(args)]
     child = n.Project(
         schema=pa.schema([*handed, *beside]), child=rows, exprs=(*args, *keys, *sorts)
     )
-    timed = {a.column for a in partitions.rows.output if a.watermark_ms is not None}
+    timed = partitions.rows.watermarks
+    are_timed = [isinstance(expr, Column) and expr.name in timed for expr in by]
     return n.GroupedMap(
         schema=schema_of(tree.output),
         inputs=(child,),
@@ -121,7 +138,7 @@ def _over_partitions(
         input_schemas=(child.schema,),
         output_schema=user_schema(tree.output),
         values=(tuple(range(len(args))),),
-        time_key=next((at for at, key in enumerate(keys) if key.name in timed), None),
+        time_key=are_timed.index(True) if True in are_timed else None,
         settings=called.settings,
         order=tuple(
             n.Order(expr=column, descending=term.descending, nulls_first=term.nulls_first)
