@@ -315,6 +315,30 @@ def test_partitions_in_rows_of_pickle(spark: Any) -> None:
         assert_same(spark, build, {"t": TABLE}, seed=1)
 
 
+def test_partitions_by_windows_are_shown_once(spark: Any) -> None:
+    """In append mode, when the watermark has passed them."""
+
+    def build(frames: Frames) -> Any:
+        timed = frames["t"].withWatermark("at", "0 seconds")
+        timed.withColumn("w", F.window("at", "10 seconds")).createOrReplaceTempView("timed")
+        return _in_sql(
+            "SELECT * FROM partition(TABLE(timed) PARTITION BY (w, s) ORDER BY id)",
+            partition=Partition,
+        )(frames)
+
+    times = [EPOCH + dt.timedelta(seconds=second) for second in range(TABLE.num_rows)]
+    table = TABLE.select(["id", "s"]).append_column("at", pa.array(times))
+    planned = plan_streaming(spark, build, {"t": table}, "append")
+    driver = Driver(planned.query, {}, tasks=2)
+    for batch in table.combine_chunks().to_batches(max_chunksize=7):
+        driver.feed("t", batch)
+    before = driver.result().num_rows
+    driver.finish()
+    assert all(delta.weights is None for delta in driver.outputs)
+    assert 0 < before < driver.result().num_rows
+    assert_equal(driver.result(), ask_spark(spark, build, {"t": table}), "windows")
+
+
 def test_partitions_without_event_time_are_never_final(spark: Any) -> None:
     build = _in_sql(_PARTITIONED[0], partition=Partition)
     refused = "append mode needs partition grouped by event time"
