@@ -3,7 +3,7 @@
 Over a stream that takes rows back: whoever sees rows but not retractions. That is asked after the
 mode is known, because append mode makes aggregations and joins below append-only. With a static
 table: whatever would show its rows by themselves, since every task has the whole of it. And keys
-that cannot be keys.
+that cannot be keys, and variants that would be shown or kept.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.refusals import Refusals
 from penstock.plan.stages import required_keys
+from penstock.plan.types import holds_variant
 
 _KEEPS_LEFT: Final = ("left", "full", "semi", "anti")
 _KEEPS_RIGHT: Final = ("right", "full")
+#: What passes rows on, and remembers none.
+_WITHOUT_STATE: Final = (n.Project, n.Filter, n.Expand, n.Union, n.Generate, n.Watermark)
 _INSTEAD: Final = "use it below the aggregation or join, or close windows: mode='append'"
 
 
@@ -67,6 +70,18 @@ def check_keys(root: n.Node, refusals: Refusals) -> None:
                         "a key that is a calendar interval",
                         "use a day-time interval: make_dt_interval, or a difference of timestamps",
                     )
+
+
+def check_variants(root: n.Node, refusals: Refusals) -> None:
+    """Note where a variant would leave the query, or be kept."""
+    remedy = "keep what you need of it: variant_get(v, '$.a', 'int'), or to_json(v)"
+    if any(holds_variant(field.type) for field in root.schema):
+        refusals.add("the result", "a column that is a variant", remedy)
+    for node in root.walk():
+        sources = [node] if not node.children else []
+        kept = sources if isinstance(node, _WITHOUT_STATE) else [*sources, *node.children]
+        if any(holds_variant(field.type) for child in kept for field in child.schema):
+            refusals.add(type(node).__name__, "a column that is a variant", remedy)
 
 
 def _has_rows(node: n.Node) -> bool:
