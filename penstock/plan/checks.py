@@ -78,10 +78,15 @@ def check_variants(root: n.Node, refusals: Refusals) -> None:
     if any(holds_variant(field.type) for field in root.schema):
         refusals.add("the result", "a column that is a variant", remedy)
     for node in root.walk():
-        sources = [node] if not node.children else []
-        kept = sources if isinstance(node, _WITHOUT_STATE) else [*sources, *node.children]
-        if any(holds_variant(field.type) for child in kept for field in child.schema):
+        if any(holds_variant(field.type) for kept in _kept(node) for field in kept.schema):
             refusals.add(type(node).__name__, "a column that is a variant", remedy)
+
+
+def _kept(node: n.Node) -> tuple[n.Node, ...]:
+    """Whose rows this node reads from outside, or has to remember."""
+    if not node.children or isinstance(node, n.Aggregate | n.PartialAggregate):
+        return (node,)
+    return () if isinstance(node, _WITHOUT_STATE) else node.children
 
 
 def _has_rows(node: n.Node) -> bool:

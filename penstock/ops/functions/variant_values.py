@@ -74,7 +74,7 @@ def _number(text: str, *, is_whole: bool) -> int | Decimal | float:
     if is_whole and -(2**63) <= int(text) < 2**63:
         return int(text)
     if "e" not in text and "E" not in text:
-        value = Decimal(text)
+        value = Decimal(text) or Decimal(0)  # a decimal has no negative zero
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
         if -exponent <= _DIGITS_MAX and len(digits) <= _DIGITS_MAX:
@@ -160,10 +160,9 @@ class Missing:
 def follow(value: Any, steps: tuple[Step, ...]) -> Any:
     """What the steps lead to, or Missing."""
     for step in steps:
-        if isinstance(step, str) and isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(step, int) and isinstance(value, list) and step < len(value):
-            value = value[step]
-        else:
+        named = isinstance(step, str) and isinstance(value, dict) and step in value
+        placed = isinstance(step, int) and isinstance(value, list) and step < len(value)
+        if not (named or placed):
             return Missing
+        value = value[step]
     return value

@@ -1,4 +1,4 @@
-"""Variants inside a query: parse_json, variant_get, casts from a variant, to_json of one.
+"""Variants inside a query: parse_json, variant_get, casts from a variant.
 
 A variant is carried as a text (variant_values.py), under an Arrow type that nothing else has. Rows
 are parsed by Python, each distinct one once; what a path leads to is then cast as columns, one per
@@ -18,14 +18,14 @@ import pyarrow.types as pt
 from penstock.ops.functions import variant_values as vv
 from penstock.ops.functions.alignment import on_arrays
 from penstock.ops.functions.casts import Mode, convert, kind_of
-from penstock.ops.functions.failures import EvaluationFailed, fail
+from penstock.ops.functions.failures import fail
 from penstock.ops.functions.json_tokens import JsonError
 from penstock.ops.functions.lists import offsets_of, retype
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each, each_with_nulls
 from penstock.ops.functions.zones import UTC_ZONE, find_zone
 from penstock.plan.exprs import Call, Literal
-from penstock.plan.types import VARIANT, holds_variant
+from penstock.plan.types import VARIANT
 
 _MALFORMED: Final = "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"
 _NUMBERS: Final = frozenset({"string", "int", "float", "decimal", "bool"})
@@ -53,7 +53,7 @@ def _parse_fails(call: Call) -> bool:
 
 
 @function(
-    "VariantExpressionEvalUtils.parseJson",
+    "VariantExpressionEvalUtils$.parseJson",
     sql="parse_json try_parse_json",
     raises=_parse_fails,
     accepts=_accepts_parse,
@@ -72,7 +72,7 @@ def parse_json(call: Call, texts: Datum, *flags: Datum) -> Datum:
     return each(VARIANT, read, texts)
 
 
-@function("VariantExpressionEvalUtils.isVariantNull", sql="is_variant_null", raises=False)
+@function("VariantExpressionEvalUtils$.isVariantNull", sql="is_variant_null", raises=False)
 def is_variant_null(call: Call, variants: Datum) -> Datum:
     return each_with_nulls(pa.bool_(), lambda text: text == "null", variants)
 
@@ -110,11 +110,20 @@ def variant_get(call: Call, variants: pa.Array, paths: pa.Array) -> pa.Array:
     steps = vv.steps_of(path.value.as_py())
     assert steps is not None, "checked before the start"
     caster = _caster(call, bool(call.option("failOnError", True)))
-    return _by_distinct(variants, lambda values: caster.cast(
-        [vv.Missing if v is vv.Missing else vv.follow(v, steps) for v in values], call.type
-    ))
+    return _by_distinct(
+        variants,
+        lambda values: caster.cast(
+            [vv.Missing if v is vv.Missing else vv.follow(v, steps) for v in values], call.type
+        ),
+    )
 
 
+def _cast_fails(call: Call) -> bool:
+    return not call.is_try and call.type != VARIANT
+
+
+@function("CastOfVariant", raises=_cast_fails, accepts=lambda call: _target_problem(call.type))
+@on_arrays
 def cast_variant(call: Call, variants: pa.Array) -> pa.Array:
     """A cast from a variant, which fails in every mode but that of try_cast."""
     caster = _caster(call, not call.is_try)
@@ -128,11 +137,6 @@ def _by_distinct(variants: pa.Array, compute: Callable[[list[Any]], pa.Array]) -
     results = compute([*values, vv.Missing])
     indices = encoded.indices.fill_null(len(values))
     return results.take(indices)
-
-
-def print_variants(variants: pa.Array) -> pa.Array:
-    """The JSON text of each."""
-    return each(pa.string(), lambda text: vv.print_variant(vv.load(text)), variants)
 
 
 @lru_cache(maxsize=256)
@@ -164,7 +168,7 @@ class Caster:
         if self._is_strict:
             fail("INVALID_VARIANT_CAST", f"{vv.print_variant(value)} is no {type}")
 
-    def _right(self, values: list[Any], kind: type, type: pa.DataType) -> list[Any]:
+    def _right(self, values: list[Any], kind: Any, type: pa.DataType) -> list[Any]:
         """The values of this kind; None for nulls, and for what is wrong."""
         chosen = []
         for value in values:
@@ -185,10 +189,14 @@ class Caster:
     def _maps(self, values: list[Any], type: pa.DataType) -> pa.Array:
         objects = self._right(values, dict, type)
         names = [name for one in objects for name in one or ()]
-        items = self.cast([item for one in objects for item in (one or {}).values()], type.item_type)
+        items = self.cast(
+            [item for one in objects for item in (one or {}).values()], type.item_type
+        )
         offsets = offsets_of(np.array([len(one or ()) for one in objects], np.int64))
         nulls = pa.array([one is None for one in objects])
-        entries = pa.StructArray.from_arrays([pa.array(names, pa.string()), items], ["key", "value"])
+        entries = pa.StructArray.from_arrays(
+            [pa.array(names, pa.string()), items], ["key", "value"]
+        )
         made = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, mask=nulls)
         return retype(made, type)
 
@@ -222,8 +230,10 @@ class Caster:
             order[places] = done + np.arange(len(places))
             done += len(places)
         whole = pa.concat_arrays(parts)
-        return whole.take(pa.array(np.maximum(order, 0), mask=order < 0)) if done else pa.nulls(
-            len(values), type
+        return (
+            whole.take(pa.array(np.maximum(order, 0), mask=order < 0))
+            if done
+            else pa.nulls(len(values), type)
         )
 
     def _column(self, values: list[Any], source: pa.DataType, type: pa.DataType) -> pa.Array:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, Option
 from penstock.plan.refusals import MICRO_BATCH, Refusals
 from penstock.plan.tree import ExprTree
+from penstock.plan.types import VARIANT
 
 #: Says why a call cannot be evaluated, or None: the registry of functions.
 JudgeCall: TypeAlias = Callable[[Call], str | None]
@@ -153,6 +154,8 @@ def _touches_months(tree: ExprTree) -> bool:
 
 def function_name(tree: ExprTree) -> str:
     """Catalyst's class name; for a call of a Java method the class and the method."""
+    if tree.kind == "Cast" and tree.children[0].type == VARIANT:
+        return "CastOfVariant"
     if tree.kind == "StaticInvoke":
         owner = str(tree.fields["staticObject"]).rsplit(".", 1)[-1]
         return f"{owner}.{tree.text_of('functionName')}"
