@@ -129,7 +129,15 @@ def test_in_a_query_of_two_stages(spark: Any) -> None:
     assert_same(spark, sql(query), {"t": DAMAGED}, seed=3, runs=2)
 
 
+def test_elements_as_rows(spark: Any) -> None:
+    inside = "try_variant_get(try_parse_json(j), '$.b', 'array<variant>')"
+    query = f"SELECT j, to_json(x) AS x FROM t LATERAL VIEW explode({inside}) AS x"
+    assert_same(spark, sql(query), {"t": DAMAGED}, seed=4)
+
+
 REFUSED = [
+    ("SELECT from_json(j, 'a variant').a IS NULL FROM t", "use parse_json"),
+    ("SELECT from_csv(j, 'a variant').a IS NULL FROM t", "read a string"),
     ("SELECT parse_json(j) AS v FROM t", "a variant.*the result.*to_json"),
     ("SELECT j, to_json(first(parse_json(j))) FROM t GROUP BY j", "variant"),
     ("SELECT to_json(CAST(j AS variant)) FROM t", "use parse_json"),
