@@ -120,6 +120,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench ops
 	$(BIN)/penstock bench small
+	$(BIN)/penstock bench start
 	$(BIN)/penstock bench realtime
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector

@@ -34,8 +34,9 @@ from penstock.gateway.streaming import ABORT
 from penstock.log.client.client import Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.serving.directory import Address
-from penstock.log.serving.listener import BACKLOG, server_tls
+from penstock.log.serving.listener import BACKLOG
 from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.tls_files import tls_files
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
@@ -116,7 +117,8 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         settings = self._settings
-        tls = server_tls(settings.tls_cert, settings.tls_key)
+        files = tls_files(settings.tls_cert, settings.tls_key)
+        tls = None if files is None else files.load()
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
