@@ -15,8 +15,8 @@ import pytest
 from nexmark_events import Events, generated
 from penstock_bench.nexmark.queries import QUERIES, RHINO
 
-from penstock.errors import Unsupported
 from penstock.ops.driver import Driver
+from penstock.plan.nodes import Scan
 from penstock.spark.frontend import plan
 
 if TYPE_CHECKING:
@@ -72,14 +72,15 @@ def test_append_mode_gives_the_same_rows_once_they_are_final(events: Events, nam
     events.assert_equals_spark(name, df, ours)
 
 
-def test_windows_of_processing_time_are_refused_with_the_reason(events: Events) -> None:
+def test_windows_of_processing_time_are_windows_of_arrival(events: Events) -> None:
     from pyspark.sql import functions as F
 
     bids = events.streams["bid"].withColumn("now", F.current_timestamp())
     df = bids.groupBy(F.window("now", "10 seconds")).count()
 
-    with pytest.raises(Unsupported, match=r"current_timestamp.*planning would freeze them"):
-        plan(df)
+    (scan,) = [leaf for stage in plan(df).query.stages for leaf in stage.inputs][:1]
+    assert isinstance(scan, Scan)
+    assert scan.columns[-1] == "_time"
 
 
 @pytest.mark.parametrize("name", REFUSED_BY_STREAMING)
