@@ -7,6 +7,7 @@ log_load.py      appends and reads, timed, and the server of one machine
 ops.py           the operators on one core, beside batch Spark
 group_functions.py  what a group of applyInPandas costs, beside Spark
 start.py         how long people wait for a command, and for a first result
+group_functions.py  what a group of applyInPandas costs, beside batch Spark
 small.py         what an event costs in small batches
 realtime.py      latency in real time beside Spark's micro-batches: variants, phases, bars
 load.py          bids at a fixed rate, from a process of its own
