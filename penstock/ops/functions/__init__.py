@@ -27,6 +27,7 @@ urls.py        the parts of a URL
 printf.py      format_string, format_number, mask
 number_formats.py  to_number, and to_char of numbers
 java_patterns.py  Java's regular expressions, translated
+unicode_classes.py  classes of characters by Unicode properties
 patterns.py    LIKE, RLIKE, regular expressions
 civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors
