@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak answers bench nexmark clean java postgresql lock sbom
+.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make install  only the set-up: .venv with Penstock, its tools and its benchmarks"
 	@echo "make soak     longer runs with fresh seeds (SOAK_SECONDS=600 each)"
+	@echo "make survey   which of 400 constructs of PySpark run, and why the others do not"
 	@echo "make lock     the lock files anew (UPGRADE=1: with the newest versions)"
 	@echo "make sbom     the bill of materials of a release, in dist/"
 	@echo "make bench    all of penstock bench, about 20 minutes"
@@ -106,6 +107,10 @@ soak: $(BIN)/.installed java
 	PENSTOCK_ANSWERS=anew $(PYTEST) -n 2 tests/oracle --timeout 0
 	PENSTOCK_SOAK=1 $(PYTEST) -n 2 tests/property --timeout 0
 	PENSTOCK_SOAK=1 $(PYTEST) -n 2 -m soak --timeout 0
+
+# Which constructs run, as in batch Spark; `make soak` checks how many.
+survey: $(BIN)/.installed java
+	@PYTHONPATH=tests $(BIN)/python -m survey
 
 # What batch Spark answers to the tests, remembered anew (tests/harness/answers.py).
 answers: $(BIN)/.installed java

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from penstock.connector.tuned import tuned
     from penstock.delivery.deliver import Delivery, deliver
     from penstock.spark.frontend import explain
+    from penstock.spark.queries import Queries, queries
     from penstock.spark.query import StreamingQuery
     from penstock.spark.start import start
     from penstock.stream.session import Log, connect
@@ -75,6 +76,8 @@ else:
         "start": "penstock.spark.start",
         "Stream": "penstock.stream.stream",
         "StreamingQuery": "penstock.spark.query",
+        "Queries": "penstock.spark.queries",
+        "queries": "penstock.spark.queries",
         "foreach_batch_writer": "penstock.connector.foreach_batch",
         "register": "penstock.connector.registering",
         "tuned": "penstock.connector.tuned",
@@ -106,6 +109,7 @@ __all__ = [
     "NotFound",
     "PenstockError",
     "PlanChanged",
+    "Queries",
     "QueryFailed",
     "Refused",
     "Retryable",
@@ -122,6 +126,7 @@ __all__ = [
     "explain",
     "follow",
     "foreach_batch_writer",
+    "queries",
     "register",
     "start",
     "tuned",

@@ -26,7 +26,8 @@ PenstockError
 │  ├─ BadConfig         a setting is wrong: lists every problem
 │  ├─ BadRow            a row does not fit its stream, or its target: names row and column
 │  ├─ SchemaMismatch    the stream exists with another schema
-│  ├─ Unauthorized      the token is missing or wrong
+│  ├─ Unauthorized      the token is missing, wrong, revoked, or has expired
+│  │  └─ Forbidden      the token is good, but does not allow this
 │  ├─ Unsupported       a query that cannot run here: lists every reason
 │  ├─ EvaluationFailed  an expression failed on a row: Spark's own condition, e.g. DIVIDE_BY_ZERO
 │  └─ PlanChanged       a query of this name exists with another plan: shows what differs
@@ -159,6 +160,10 @@ class SchemaMismatch(Refused):
 
 class Unauthorized(Refused):
     """The server did not accept the token."""
+
+
+class Forbidden(Unauthorized):
+    """The token was accepted, but it was narrowed, and does not allow this request."""
 
 
 @dataclass(frozen=True, slots=True)

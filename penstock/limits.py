@@ -82,6 +82,10 @@ PRODUCER_RECENT_GROUPS: Final = 32
 #: One block: the groups of one write, up to the first that brings it beyond DELIVERY_BYTES.
 BLOCK_BYTES_MAX: Final = DELIVERY_BYTES + GROUP_BYTES_MAX + 32 * KIB
 
+#: Shares of a stream that tasks read side by side (stream/lanes.py), if nothing else is said.
+LANES_DEFAULT: Final = 16
+LANES_MAX: Final = VIRTUAL_NODES_MAX
+
 #: Positions inside a segment file are stored as u32 in its index.
 SEGMENT_BYTES_MAX: Final = 2_000 * MIB
 SEGMENT_BYTES_MIN: Final = 64 * KIB

@@ -47,6 +47,7 @@ PURE = (
     "stream/registration.py",
     "stream/rows.py",
     "stream/schema.py",
+    "stream/showing.py",
     "stream/values.py",
     *(
         f"state/{name}.py"
@@ -77,6 +78,7 @@ PURE = (
     "runtime/registry.py",
     "runtime/row_merge.py",
     "runtime/spec.py",
+    "runtime/static_tables.py",
     "runtime/task_core.py",
     "runtime/trials.py",
     "runtime/commit.py",
@@ -221,6 +223,7 @@ HOMES = {
         # Where a user's Python function runs, with pyspark's own conversions.
         "ops/group_state.py",
         "ops/python_eval.py",
+        "ops/table_functions.py",
         "ops/map_batches.py",
         "ops/with_state.py",
         "ops/processor_handle.py",

@@ -5,6 +5,7 @@ measure.py       the clock, percentiles, raw disk, memory of a process
 log.py           the shared log on one machine
 log_load.py      appends and reads, timed, and the server of one machine
 ops.py           the operators on one core, beside batch Spark
+group_functions.py  what a group of applyInPandas costs, beside Spark
 small.py         what an event costs in small batches
 realtime.py      latency in real time beside Spark's micro-batches: variants, phases, bars
 load.py          bids at a fixed rate, from a process of its own

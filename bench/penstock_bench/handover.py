@@ -39,6 +39,7 @@ import pyarrow.compute as pc
 import uvloop
 
 from penstock.errors import Unavailable
+from penstock.limits import LANES_DEFAULT
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import Kind, NewEntry
@@ -46,7 +47,7 @@ from penstock.protocol.names import control_tag, parse_task
 from penstock.runtime.control import Move, encode_message
 from penstock.runtime.outputs import RESULT_WEIGHT
 from penstock.stream.batches import decode_batch, encode_batch
-from penstock.stream.lanes import LANES_DEFAULT, Lanes
+from penstock.stream.lanes import Lanes
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log, connect
 from penstock_bench.child import Child

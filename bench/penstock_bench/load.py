@@ -21,12 +21,13 @@ import pyarrow as pa
 import uvloop
 
 from penstock.errors import Unavailable
+from penstock.limits import LANES_DEFAULT
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.stream.batches import encode_batch
-from penstock.stream.lanes import LANES_DEFAULT, Lanes
+from penstock.stream.lanes import Lanes
 from penstock_bench.child import Child
 from penstock_bench.measure import SECOND_US, next_second, now_us
 

@@ -25,10 +25,13 @@ import uvloop
 from penstock.config import ServerConfig
 from penstock.limits import KIB, MIB
 from penstock.log.client.client import AsyncLog
+from penstock.log.core.rights import allow_caveat, log_caveat, until_caveat
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.log.server.server import open_storage
+from penstock.log.serving.directory import read_token
 from penstock.log.storage.disk import RealDisk
+from penstock.wire.token import make_token
 from penstock_bench.child import ANSWER_SECONDS, Child
 from penstock_bench.log_load import (
     append_one_by_one,
@@ -49,6 +52,10 @@ _BARS: dict[str, tuple[float, Sense, str, str]] = {
     "delivery_p50_over_ack": (
         *(1.2, "at most", "×"),
         "append to arrival at a tail, over append to ack",
+    ),
+    "append_narrowed_p50_over_root": (
+        *(1.05, "at most", "×"),
+        "durable append with a narrowed token, over the root token's; they take turns",
     ),
     "append_1kib_pipelined": (
         *(70_000, "at least", "entries/s"),
@@ -110,6 +117,7 @@ class Bench:
 
     def run(self) -> Report:
         self._latency()
+        self._narrowed()
         self._small()
         self._large()
         self._selective()
@@ -158,6 +166,40 @@ class Bench:
         self._report.figures["acked_us"] = summary(acked, scale=1e6)
         self._check("append_1kib_p50_over_raw", statistics.median(ratios))
         self._check("delivery_p50_over_ack", percentile(delivered, 50) / percentile(acked, 50))
+
+    # ---- the same with a token that allows less
+
+    def _narrowed(self) -> None:
+        self._say("1 KiB appends, one in flight, with the root token and a narrowed one in turn")
+        directory = self._root / "narrowed"
+        data, count = self._payload[:KIB], self._plan.rounds * self._plan.latency_appends
+        root_s: list[float] = []
+        narrowed_s: list[float] = []
+
+        async def measure(log: AsyncLog) -> None:
+            rights = [f"{right}:{name}" for right in ("append", "read") for name in ("bench", "x*")]
+            caveats = [log_caveat(log.log_id), until_caveat(2**50), allow_caveat(rights)]
+            token = make_token(read_token(directory / "token"), "0123456789abcdef", caveats)
+            entries = [NewEntry(data, ("s/bench", "l/bench/3"))]
+            other_log = await AsyncLog.connect(directory_endpoint(directory, token=token))
+            async with other_log as other:
+                pairs = [
+                    (await log.own_appender(), root_s),
+                    (await other.own_appender(), narrowed_s),
+                ]
+                for number in range(count):
+                    for appender, seconds in pairs if number % 2 else reversed(pairs):
+                        started = time.perf_counter()
+                        await appender.append(entries)
+                        seconds.append(time.perf_counter() - started)
+
+        with _server(directory):
+            _run_with_log(directory, measure)
+        shutil.rmtree(directory)
+        self._report.figures["append_root_us"] = summary(root_s, scale=1e6)
+        self._report.figures["append_narrowed_us"] = summary(narrowed_s, scale=1e6)
+        ratio = percentile(narrowed_s, 50) / percentile(root_s, 50)
+        self._check("append_narrowed_p50_over_root", ratio)
 
     # ---- pipelined, with a concurrent tail
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from penstock.plan.stages import Query
 from penstock.spark.frontend import Planned, plan
 from penstock.spark.session import local_session
 from penstock.state.memory import MemoryState
+from penstock_bench import group_functions
 from penstock_bench.child import Child
 from penstock_bench.measure import resident_bytes
 from penstock_bench.report import Check, Report, Say
@@ -59,7 +61,7 @@ QUICK = OpsBenchSizes(rows=20_000, rounds=2, memory_keys=20_000)
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A DataFrame over the streams `events` and `others`."""
+    """A DataFrame over the streams `events`, `others` and `readings`."""
 
     name: str
     build: Callable[[Frames], Any]
@@ -118,6 +120,13 @@ def _top_n(frames: Frames) -> Any:
     return events.withColumn("rank", F.row_number().over(order)).where("rank <= 3")
 
 
+_READING = "id BIGINT, price DOUBLE, name STRING, open BOOLEAN, at TIMESTAMP"
+
+
+def _from_json(frames: Frames) -> Any:
+    return frames["readings"].select(F.from_json("text", _READING).alias("v")).select("v.*")
+
+
 SCENARIOS = (
     Scenario("project and filter", _project_filter, mode="append", bar=3e6),
     Scenario("keyed count and max, 100,000 keys", _count_max, bar=1e6, warm=True),
@@ -127,6 +136,7 @@ SCENARIOS = (
     Scenario("interval join", _interval_join, ("events", "others"), "append"),
     Scenario("distinct keys", _distinct, mode="append"),
     Scenario("top 3 of 1,000 keys", _top_n),
+    Scenario("from_json, five fields", _from_json, ("readings",), "append", bar=1e6),
 )
 
 
@@ -134,6 +144,7 @@ def run_bench(plan: OpsBenchSizes, say: Say) -> Report:
     """All scenarios, ours and Spark's."""
     report = Report("ops", parameters={"plan": repr(plan), "virtual_nodes_in_one_task": True})
     tables = {name: make_rows(seed, plan.rows) for seed, name in enumerate(("events", "others"))}
+    tables["readings"] = pa.table({"text": make_texts(tables["events"])})
     with local_session("penstock-bench") as spark, tempfile.TemporaryDirectory() as nowhere:
         batch_frames = {name: _cached(spark, table) for name, table in tables.items()}
         for scenario in SCENARIOS:
@@ -151,6 +162,7 @@ def run_bench(plan: OpsBenchSizes, say: Say) -> Report:
                 report.checks.append(
                     Check(scenario.name, rate, scenario.bar, "at least", "rows/s", detail)
                 )
+        _measure_groups(spark, tables["events"], plan, Path(nowhere), report, say)
         keyed = _plan(spark, SCENARIOS[1], tables, Path(nowhere))
     per_million = measure_memory(keyed.query, plan.memory_keys)
     report.figures["peak memory per million keys, MiB"] = round(per_million / 2**20, 1)
@@ -169,6 +181,18 @@ def make_rows(seed: int, rows: int) -> pa.Table:
             "price": rng.integers(0, 1_000_000, rows),
             "ts": times.cast(pa.timestamp("us", tz="UTC")),
         }
+    )
+
+
+def make_texts(rows: pa.Table) -> pa.Array:
+    """The same rows as a producer would write them: flat JSON objects of five fields."""
+    columns = (rows.column(name).to_pylist() for name in ("key", "value", "price", "ts"))
+    return pa.array(
+        [
+            f'{{"id":{key},"price":{price / 100},"name":"user-{value}",'
+            f'"open":{"true" if value % 2 else "false"},"at":"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"}}'
+            for key, value, price, moment in zip(*columns, strict=True)
+        ]
     )
 
 
@@ -221,6 +245,29 @@ def _measure_ours(
         rates[size] = statistics.median(seconds)
         report.figures[f"{scenario.name}, {size} rows a batch, rows/s"] = _spread(seconds)
     return rates
+
+
+def _measure_groups(
+    spark: Any, events: pa.Table, plan: OpsBenchSizes, directory: Path, report: Report, say: Say
+) -> None:
+    groups = plan.rows // 40
+    rows = events.slice(0, groups * group_functions.ROWS_OF_A_GROUP)
+    # Its workers are of this interpreter, which has pandas.
+    spark.sparkContext.pythonExec = sys.executable
+    scenario = Scenario(group_functions.NAME, group_functions.build(groups))
+    planned = _plan(spark, scenario, {"events": rows}, directory)
+    frame = scenario.build({"events": _cached(spark, rows)})
+
+    def ours(size: int) -> float:
+        runner = StageRunner(planned.query, planned.static_rows())
+        payloads = runner.encode({"events": rows}, size)
+        return group_functions.timed(lambda: runner.run(payloads))
+
+    def theirs() -> float:
+        return group_functions.timed(frame.write.format("noop").mode("overwrite").save)
+
+    costs = group_functions.measure(rows, groups, BAR_SIZE, plan.rounds, ours, theirs)
+    group_functions.judge(costs, report, say)
 
 
 def _spread(rates: list[float]) -> dict[str, int]:

@@ -34,6 +34,7 @@ import uvloop
 from pyspark.sql import SparkSession
 
 from penstock.ids import Lsn
+from penstock.limits import LANES_DEFAULT
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import Entry, Kind, NewEntry
@@ -48,7 +49,7 @@ from penstock.spark.frontend import plan as plan_frame
 from penstock.spark.start import start
 from penstock.state.changelog import decode_changes
 from penstock.stream.batches import encode_batch
-from penstock.stream.lanes import LANES_DEFAULT, Lanes
+from penstock.stream.lanes import Lanes
 from penstock.stream.session import Log, connect
 from penstock_bench.driver_process import session_builder
 from penstock_bench.measure import scratch

@@ -20,7 +20,11 @@ cluster_decommission.py  cluster decommission: empty a storage node
 cluster_verify.py  cluster verify: every copy of every block
 target_host.py   target serve: targets in a process of their own
 stream_target.py the same, with its streams
-stream.py        stream list, create, describe, append, read, tail
+stream.py        the group of its commands
+stream_list.py   stream list
+stream_create.py stream create, describe
+stream_append.py stream append
+stream_read.py   stream read, tail
 stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
 query.py         query list, status, stop, remove
@@ -30,9 +34,11 @@ delivery_view.py a running delivery as one line
 metrics_port.py  GET /metrics of a process that is no server
 delivery_facts.py  what the log knows of its deliveries
 delivery.py      delivery list, status, remove
+token.py         token make, narrow, show, revoke
 live.py          a query's progress as one line; lines that are kept up to date
 plan.py          plan explain: how a query would run
-explain.py       what one entry is, who wrote it, what came before and after
+explain.py       explain: what one entry is
+explain_entry.py what the log knows of it: who wrote it, what came before and after
 explain_delivery.py  which targets have applied an entry
 explain_task.py  markers, and whether an entry of a task counts
 demo.py          demo: see it work

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -22,12 +22,13 @@ from penstock.cli.output import echo, json_option, show_json_line, time_text
 from penstock.cli.positions import POSITIONS, START_HELP, position
 from penstock.cli.stream_target import open_log
 from penstock.cli.target import Target, target_options
-from penstock.delivery.deliver import Delivery, ResultOf
-from penstock.delivery.deliver import deliver as start_delivery
 from penstock.errors import PenstockError
 from penstock.plain_text import plain
-from penstock.runtime.lag import Lag
 from penstock.stream.positions import Position
+
+if TYPE_CHECKING:
+    from penstock.delivery.deliver import Delivery
+    from penstock.runtime.lag import Lag
 
 _REFRESH_SECONDS: Final = 0.5
 _LAG_SECONDS: Final = 1.0
@@ -102,6 +103,9 @@ def deliver(
     """
     if (stream is None) == (query is None):
         raise click.UsageError("give --stream or --query, one of them")
+    from penstock.delivery.deliver import ResultOf  # Arrow, and all that counts rows
+    from penstock.delivery.deliver import deliver as start_delivery
+
     columns = None if key is None else [one.strip() for one in key.split(",") if one.strip()]
     with open_log(target) as log:
         source = log.stream(stream) if stream is not None else ResultOf(log, str(query))

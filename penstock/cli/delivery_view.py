@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.output import NOTHING
 from penstock.plain_text import plain
-from penstock.runtime.lag import Lag
+
+if TYPE_CHECKING:
+    from penstock.runtime.lag import Lag
 
 Status = dict[str, Any]
 

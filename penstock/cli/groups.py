@@ -17,10 +17,11 @@ import click
 class Place(NamedTuple):
     """A command that is not loaded yet."""
 
-    #: It has the command under its name there.
     module: str
     #: The first sentence of its help.
     summary: str
+    #: What the command is called there, if not as users type it.
+    attribute: str | None = None
 
 
 class LazyGroup(click.Group):
@@ -35,7 +36,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in self._places and name not in self.commands:
-            self.add_command(getattr(import_module(self._places[name].module), name))
+            place = self._places[name]
+            self.add_command(getattr(import_module(place.module), place.attribute or name))
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

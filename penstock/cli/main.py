@@ -33,6 +33,7 @@ COMMANDS = {
     "query": "Queries on the log: how they stand, stop them, forget them.",
     "stream": "Streams of typed rows: create, append, read, follow.",
     "target": "Targets of deliveries, in processes of their own.",
+    "token": "Tokens that allow less than everything: make, narrow, show, revoke.",
 }
 #: target.py says which log a command is for.
 _MODULES = {"target": "target_host"}
@@ -150,6 +151,7 @@ def cli() -> None:
       penstock query status hot --watch
       penstock deliver --query hot --to postgresql://me@localhost/shop
       penstock plan explain pipeline.py:hot_items
+      penstock token make --allow append:bids --out till.token
     """
 
 

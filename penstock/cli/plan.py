@@ -8,16 +8,15 @@ from __future__ import annotations
 import runpy
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.output import echo, json_option, show_json
 from penstock.errors import BadRequest
-from penstock.ops.catalogue import catalogue, catalogue_markdown
-from penstock.plan.explain import explain, explain_json
-from penstock.plan.nodes import Mode
-from penstock.runtime.spec import count_tasks, join_stages
+
+if TYPE_CHECKING:
+    from penstock.plan.nodes import Mode
 
 
 @click.group()
@@ -70,6 +69,8 @@ def plan_explain(
     """
     if (source is None) == (sql is None):
         raise click.UsageError("give either FILE.py:FUNCTION or --sql")
+    from penstock.plan.explain import explain, explain_json
+    from penstock.runtime.spec import count_tasks, join_stages
     from penstock.spark.frontend import plan as plan_query
     from penstock.spark.session import local_session
 
@@ -99,6 +100,8 @@ def plan_functions(as_json: bool) -> None:
       penstock plan functions
       penstock plan functions --json
     """
+    from penstock.ops.catalogue import catalogue, catalogue_markdown
+
     if as_json:
         show_json(catalogue())
     else:

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from penstock.cli.delivery_facts import DeliveryFacts, lag_words, list_facts
 from penstock.cli.live import lag_text, ms_text, progress_line, watermark_text
@@ -131,6 +128,10 @@ def status(name: str, watch: bool, target: Target, as_json: bool) -> None:
 
 
 def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
+    from rich.console import Console  # as long to import as all else that the other commands need
+    from rich.live import Live
+    from rich.text import Text
+
     console = Console(highlight=False)
     is_page = console.is_terminal and not as_json
     shown: Any = None

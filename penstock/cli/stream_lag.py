@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,9 @@ from penstock.cli.query_facts import QueryFacts, list_queries, now_ms
 from penstock.cli.stream_target import open_log
 from penstock.cli.target import Target, target_options
 from penstock.runtime.lag import Lag, measure_lag
-from penstock.stream.session import Log
+
+if TYPE_CHECKING:
+    from penstock.stream.session import Log
 
 
 @click.command()

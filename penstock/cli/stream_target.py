@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.cli.target import Target
-from penstock.stream.session import Log, connect
+
+if TYPE_CHECKING:
+    from penstock.stream.session import Log
 
 
 def open_log(target: Target, *, create: bool = False) -> Log:
     """Connect. A directory without a log is refused, unless the command may create one."""
+    from penstock.stream.session import connect  # Arrow: what only tells of a command needs none
+
     if not create:
         target.check()
     return connect(

@@ -7,15 +7,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.errors import BadConfig, NotFound
-from penstock.log.client.blocking import BlockingLog
 from penstock.log.directories import default_data_dir
-from penstock.log.embedded import endpoint
 from penstock.log.serving.directory import TOKEN_FILE, read_token
+
+if TYPE_CHECKING:
+    from penstock.log.client.blocking import BlockingLog
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +33,10 @@ class Target:
 
     def open(self) -> BlockingLog:
         """Connect; a directory without a log is refused."""
+        # asyncio, TLS and the log's messages: what only tells of a command does without.
+        from penstock.log.client.blocking import BlockingLog
+        from penstock.log.embedded import endpoint
+
         self.check()
         found = endpoint(
             self.address or self.directory, token_file=self.token_file, tls_ca=self.tls_ca
@@ -39,8 +44,8 @@ class Target:
         return BlockingLog(found, timeout=self.timeout)
 
     def token(self) -> str:
-        """The log's token."""
-        if self.address is None:
+        """What it is opened with."""
+        if self.address is None and self.token_file is None:
             return read_token((self.directory or default_data_dir()) / TOKEN_FILE)
         named = self.token_file or os.environ.get("PENSTOCK_TOKEN_FILE")
         if named is None:
@@ -77,7 +82,8 @@ def target_options(command: F) -> F:
     @click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Token of that server.  [default: PENSTOCK_TOKEN_FILE]",
+        help="Token to use, perhaps a narrowed one.  [default: the directory's own; of a server, "
+        "PENSTOCK_TOKEN_FILE]",
     )
     @click.option(
         "--tls-ca",
@@ -103,8 +109,8 @@ def target_options(command: F) -> F:
     ) -> Any:
         if directory is not None and address is not None:
             raise click.UsageError("give --dir or --connect, not both")
-        if address is None and (token_file is not None or tls_ca is not None):
-            raise click.UsageError("--token-file and --tls-ca go with --connect")
+        if address is None and tls_ca is not None:
+            raise click.UsageError("--tls-ca goes with --connect")
         target = Target(directory, address, token_file, tls_ca, timeout)
         return command(*args, target=target, **options)
 

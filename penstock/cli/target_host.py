@@ -9,7 +9,6 @@ import click
 
 from penstock.cli.output import echo, json_option, show_json_line
 from penstock.delivery.remote.address import PORTS, HostAddress
-from penstock.delivery.remote.serve import serve_targets
 from penstock.log.serving.log_lines import log_to_stderr
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -71,6 +70,8 @@ def serve(
       penstock target serve --to postgresql://me@localhost/shop --token-file target-token \\
         --host 0.0.0.0 --tls-cert host.pem --tls-key host.key
     """
+    from penstock.delivery.remote.serve import serve_targets  # Arrow, which a help does without
+
     log_to_stderr()
     # By its name: it brings the drivers of databases, and nobody else needs them.
     open_target = importlib.import_module("penstock.delivery.targets").open_target

@@ -2,6 +2,7 @@
 
 options.py        what a user may say, checked, with the allowed values in every refusal
 connections.py    one connection for each Python process that Spark keeps
+classic.py        Spark Connect, refused in words
 registering.py    a session that knows the format, workers that know Penstock
 data_source.py    what Spark finds: schema, readers, writers
 arrow.py          the stream's columns as Spark wants them, metadata columns

@@ -14,6 +14,7 @@ import sys
 import weakref
 from typing import Any, Final
 
+from penstock.connector.classic import check_session
 from penstock.connector.data_source import PenstockDataSource
 
 _KNOW: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
@@ -32,15 +33,13 @@ def register(spark: Any) -> None:
 
         threading.Thread(target=run).start()
     """
-    is_classic = hasattr(spark, "_jsparkSession")  # Spark Connect's server chooses for itself
+    check_session(spark)
     if spark not in _KNOW:
-        if is_classic:
-            choose_python(spark.sparkContext)
+        choose_python(spark.sparkContext)
         spark.dataSource.register(PenstockDataSource)
         _KNOW.add(spark)
-    if is_classic:
-        # As spark.createDataFrame does. PySpark has no call that does only this.
-        spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    # As spark.createDataFrame does. PySpark has no call that does only this.
+    spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def choose_python(sc: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import GuardFailed, Unknown
-from penstock.limits import PAYLOAD_BYTES_MAX
+from penstock.limits import LANES_MAX, PAYLOAD_BYTES_MAX
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.client.packing import pack
 from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey
@@ -29,7 +29,7 @@ from penstock.protocol.names import stream_node_tag
 from penstock.protocol.reservations import encode_reservation
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.batches import encode_batch, split_batch
-from penstock.stream.lanes import LANES_MAX, split_by
+from penstock.stream.lanes import split_by
 from penstock.stream.rows import to_batches
 from penstock.stream.stream import Stream
 

@@ -39,8 +39,15 @@ START_SECONDS = 20.0
 TURN_SECONDS = 10.0
 
 
-def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
-    """Clients of a directory: its live server, started if there is none and `start` is given."""
+def directory_endpoint(
+    data_dir: Path, *, start: bool = True, token_file: Path | None = None, token: str | None = None
+) -> Resolve:
+    """Clients of a directory: its live server, started if there is none and `start` is given.
+
+    They show the directory's token, unless they have one of their own.
+    """
+    if token is None and token_file is not None:
+        token = read_token(token_file)
 
     async def resolve() -> Endpoint:
         address = read_address(data_dir)
@@ -53,18 +60,20 @@ def directory_endpoint(data_dir: Path, *, start: bool = True) -> Resolve:
                 f"the server of {data_dir} speaks TLS: "
                 f"connect with penstock://{address.host}:{address.port} and tls_ca"
             )
-        return Endpoint(address.host, address.port, read_token(data_dir / TOKEN_FILE))
+        return Endpoint(address.host, address.port, token or read_token(data_dir / TOKEN_FILE))
 
     return resolve
 
 
-def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
+def address_endpoint(
+    url: str, *, token_file: Path | None, tls_ca: Path | None, token: str | None = None
+) -> Resolve:
     """Clients of `penstock://host:port`, or of a cluster, whose address has a path.
 
     Beyond loopback the token travels under TLS only.
     """
     if url.removeprefix("penstock://").strip("/").count("/"):
-        return _cluster_endpoint(url, token_file=token_file, tls_ca=tls_ca)
+        return _cluster_endpoint(url, token_file=token_file, tls_ca=tls_ca, token=token)
     parts = urlsplit(url)
     if parts.scheme != "penstock" or not parts.hostname or parts.path not in ("", "/"):
         raise BadConfig(f"{url} is not an address like penstock://host:7070")
@@ -75,20 +84,23 @@ def address_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) 
         raise BadConfig(
             f"{host} is not this machine: give tls_ca, the token must not travel openly"
         )
-    token, tls = token_of(url, token_file), client_tls(tls_ca)
+    shown, tls = token or token_of(url, token_file), client_tls(tls_ca)
 
     async def resolve() -> Endpoint:
-        return Endpoint(host, port, token, tls)
+        return Endpoint(host, port, shown, tls)
 
     return resolve
 
 
-def _cluster_endpoint(url: str, *, token_file: Path | None, tls_ca: Path | None) -> Resolve:
+def _cluster_endpoint(
+    url: str, *, token_file: Path | None, tls_ca: Path | None, token: str | None
+) -> Resolve:
     from penstock.log.client.cluster import cluster_route  # kazoo, which few clients need
     from penstock.log.meta.open import parse_cluster_address
 
     address = parse_cluster_address(url)
-    return cluster_route(address, token=token_of(url, token_file), tls=client_tls(tls_ca))
+    shown = token or token_of(url, token_file)
+    return cluster_route(address, token=shown, tls=client_tls(tls_ca))
 
 
 def token_of(url: str, token_file: Path | None) -> str:
@@ -114,16 +126,27 @@ def endpoint(
     token_file: str | os.PathLike[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     start: bool = True,
+    token: str | None = None,
 ) -> Resolve:
-    """What `penstock.connect` accepts: nothing, a directory, a server's address, a cluster's."""
+    """What `penstock.connect` accepts: nothing, a directory, a server's address, a cluster's.
+
+    `token`: instead of a file, for who was handed one.
+    """
+    file = Path(token_file) if token_file else None
     if isinstance(target, str) and "://" in target:
-        return address_endpoint(
-            target,
-            token_file=Path(token_file) if token_file else None,
-            tls_ca=Path(tls_ca) if tls_ca else None,
-        )
-    data_dir = default_data_dir() if target is None else Path(target)
-    return directory_endpoint(data_dir.expanduser().absolute(), start=start)
+        ca = Path(tls_ca) if tls_ca else None
+        return address_endpoint(target, token_file=file, tls_ca=ca, token=token)
+    data_dir = (default_data_dir() if target is None else Path(target)).expanduser().absolute()
+    return directory_endpoint(data_dir, start=start, token_file=file, token=token)
+
+
+def find_token(target: str, token_file: str | None) -> str:
+    """What a client shows that was given these."""
+    if token_file is not None:
+        return read_token(Path(token_file))
+    if "://" in target:
+        return token_of(target, None)
+    return read_token(Path(target) / TOKEN_FILE)
 
 
 def _start_server(data_dir: Path) -> Address:

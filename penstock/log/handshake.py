@@ -10,11 +10,12 @@ from __future__ import annotations
 import secrets
 from typing import TypeVar, cast
 
-from penstock.errors import BadFormat, PenstockError, Unauthorized
+from penstock.errors import BadFormat, BadRequest, PenstockError, Unauthorized
 from penstock.log.pairing import Message, PairedConnection
 from penstock.wire.errors import error_code
-from penstock.wire.messages import Challenge, Failed, Meet, encode_as
+from penstock.wire.messages import Challenge, Failed, Meet, MeetAs, encode_as
 from penstock.wire.proof import NONCE_BYTES, Nonces, is_proof, prove_client, prove_server
+from penstock.wire.token import is_narrowed, proof_key, split_token
 
 M = TypeVar("M", bound=Message)
 
@@ -28,7 +29,12 @@ async def ask_with_proof(
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     try:
-        answer, _ = await connection.ask(request, cast(M, Meet(nonce)))
+        meet = MeetAs(nonce, split_token(token)[0].text) if is_narrowed(token) else Meet(nonce)
+        token = proof_key(token)
+    except BadRequest as error:
+        raise Unauthorized(str(error)) from None
+    try:
+        answer, _ = await connection.ask(request, cast(M, meet))
     except PenstockError as error:
         ended = connection.closed.result() if connection.closed.done() else error
         if not isinstance(ended, BadFormat):

@@ -27,6 +27,7 @@ join.py             stream-stream and stream-static joins
 deduplicate.py      the first row of each key
 python_eval.py      Python, pandas and Arrow functions over rows
 map_batches.py      mapInArrow and mapInPandas
+table_functions.py  Python UDTFs: a row becomes what a class yields for it
 python_groups.py    Python functions over groups and frames, by pyspark's worker
 whole_groups.py     functions of all rows of a group, and what they last gave
 group_state.py      applyInPandasWithState: a function of new rows and what it keeps

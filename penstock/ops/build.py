@@ -20,6 +20,7 @@ from penstock.ops.partial import build_partial
 from penstock.ops.python_eval import build_python_eval
 from penstock.ops.regroup import build_regroup_aggregate
 from penstock.ops.sessions import SessionOperator, SessionRegroup
+from penstock.ops.table_functions import build_table_function
 from penstock.ops.top_n import ChangingWindow, GrowingWindow
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.ops.whole_groups import build_grouped_map, build_whole_aggregate
@@ -73,6 +74,8 @@ def build_operator(
             return build_python_eval(node)
         case n.MapBatches():
             return build_map_batches(node)
+        case n.TableFunction():
+            return build_table_function(node)
         case n.GroupedMap():
             return build_grouped_map(node, state, on_late)
         case n.GroupedMapWithState():

@@ -24,6 +24,7 @@ from penstock.ops.sink import read_new, read_result
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
 from penstock.plan.stages import Query, Stage
+from penstock.plan.supply import PRESENT, TIME
 from penstock.state.api import Change, Changes
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
 from penstock.state.memory import OF_TASK, MemoryState
@@ -117,6 +118,7 @@ class Driver:
     ) -> None:
         assert tasks == 1 or not joined, "what is joined has one task"
         self.query = query
+        self._now_ms = now_ms
         self.outputs: list[Delta] = []
         #: How many rows came late, by operator; `on_late` is handed the rows.
         self.late: Counter[str] = Counter()
@@ -158,12 +160,19 @@ class Driver:
         for id, inputs in self._inputs.items():
             for position, leaf in enumerate(inputs):
                 if isinstance(leaf, n.Scan) and leaf.stream == stream and batch.num_rows:
-                    columns = [batch.column(name) for name in leaf.columns]
+                    columns = [self._column(batch, name) for name in leaf.columns]
                     rows = pa.RecordBatch.from_arrays(columns, schema=leaf.schema)
                     task = self._tasks[id][self._next_task % len(self._tasks[id])]
                     self._push(id, task, position, Delta(rows))
         self._next_task += 1
         self._tick(START_MS)
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        """A column of a source; when rows were appended is told by the clock, if not by them."""
+        if name == TIME and name not in batch.schema.names:
+            now = pa.scalar(self._now_ms() * 1000, PRESENT.type)
+            return pa.repeat(now, batch.num_rows)
+        return batch.column(name)
 
     def finish(self) -> None:
         """All streams have ended: every window closes."""

@@ -189,6 +189,10 @@ class StaticJoinOperator(Operator):
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         pairs = self._logic.match(self._port, delta.batch, self._table)
+        if self._node.kind == "existence":
+            found = fold_add(pairs.weights, pairs.own, len(delta)) > 0
+            columns = [*delta.batch.columns, pa.array(found)]
+            return [Delta(batch_of(columns, self._node.schema, len(delta)), delta.weights)]
         out = self._logic.joined(self._port, delta, pairs)
         if self._logic.keeps(self._port):
             counts = fold_add(pairs.weights, pairs.own, len(delta))
@@ -216,7 +220,7 @@ class _Logic:
         both = pa.schema([*node.left.schema, *node.right.schema])
         #: Where each output column is, by the port of a batch; none if pairs are not shown.
         self._shown: tuple[_Sides, ...] = ()
-        if node.kind not in ("semi", "anti"):
+        if node.kind not in ("semi", "anti", "existence"):
             self._shown = self._sides([both.get_field_index(name) for name in node.schema.names])
         #: The columns that the condition looks at, likewise.
         self._asked: tuple[_Sides, ...] = ()
@@ -250,6 +254,7 @@ class _Logic:
             "full": (_LEFT, _RIGHT),
             "semi": (_LEFT,),
             "anti": (_LEFT,),
+            "existence": (),
         }
         return port in wanted[self._node.kind]
 

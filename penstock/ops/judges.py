@@ -9,6 +9,7 @@ from penstock.ops.generate import judge_generator
 from penstock.ops.map_batches import MAP_KINDS
 from penstock.ops.python_eval import EVAL_KINDS
 from penstock.ops.python_groups import AGGREGATE_KINDS, GROUP_KINDS, STATE_KIND
+from penstock.ops.table_functions import TABLE_KINDS
 from penstock.ops.window_calls import judge_window
 from penstock.plan.exprs import Call
 from penstock.plan.nodes import AggregateCall, TransformWithState
@@ -17,7 +18,15 @@ from penstock.plan.translation.registry import Judges
 #: Spark's eval types of a StatefulProcessor: pandas and rows, without and with initial state.
 PROCESSOR_KINDS = frozenset({211, 212, 213, 214})
 
-_KINDS = EVAL_KINDS | MAP_KINDS | PROCESSOR_KINDS | GROUP_KINDS | AGGREGATE_KINDS | {STATE_KIND}
+_KINDS = (
+    EVAL_KINDS
+    | MAP_KINDS
+    | PROCESSOR_KINDS
+    | GROUP_KINDS
+    | AGGREGATE_KINDS
+    | TABLE_KINDS
+    | {STATE_KIND}
+)
 
 
 def _call(call: Call) -> str | None:

@@ -29,7 +29,15 @@ from penstock.state.api import State, Value
 
 #: Told of a row that was set aside, and of its error.
 OnBad = Callable[[Delta, Exception], None]
-_ROW_BY_ROW = (n.Project, n.Filter, n.Expand, n.Generate, n.PythonEval, n.MapBatches)
+_ROW_BY_ROW = (
+    n.Project,
+    n.Filter,
+    n.Expand,
+    n.Generate,
+    n.PythonEval,
+    n.MapBatches,
+    n.TableFunction,
+)
 
 
 @dataclass(slots=True)

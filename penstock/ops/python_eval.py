@@ -102,14 +102,10 @@ def build_worker(
     kind: int, udfs: Sequence[Udf], inputs: pa.Schema, settings: Mapping[str, str]
 ) -> Worker:
     """What a Spark task would run for these functions."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.worker import RunnerConf
-
     zoned = inputs if kind == PICKLED else with_zone(inputs, zone_of(settings))
     run = read_functions(kind, udfs, zoned, settings)
     if kind == PICKLED:
-        conf = RunnerConf(dict(settings))
-        return _build_row_worker(run, udfs, from_arrow_schema(zoned), conf)
+        return _build_row_worker(run, udfs, settings)
 
     def work(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         arrays = [exactly(c, f.type) for c, f in zip(batch.columns, zoned, strict=True)]
@@ -144,29 +140,14 @@ def read_functions(
     return run
 
 
-def _build_row_worker(run: Any, udfs: Sequence[Udf], input_type: Any, conf: Any) -> Worker:
+def _build_row_worker(run: Any, udfs: Sequence[Udf], settings: Mapping[str, str]) -> Worker:
     """Pickled functions: row by row, in the types that the pickled form of a value has."""
-    from pyspark.sql.conversion import ArrowTableToRowsConversion
-
-    to_python = [
-        ArrowTableToRowsConversion._create_converter(
-            field.dataType, none_on_identity=True, binary_as_bytes=conf.binary_as_bytes
-        )
-        for field in input_type
-    ]
     types = [udf.type for udf in udfs]
     stored = [stored_type(kind) for kind in types]
     from_pickled = [from_python(kind) for kind in types]
 
     def work(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        lists = [
-            values if convert is None else [convert(value) for value in values]
-            for values, convert in zip(
-                map(ArrowTableToRowsConversion._to_pylist, batch.columns), to_python, strict=True
-            )
-        ]
-        rows = zip(*lists, strict=True) if lists else iter([()] * batch.num_rows)
-        answers = list(run(0, rows))
+        answers = list(run(0, python_rows(batch, settings)))
         columns = [answers] if len(types) == 1 else zip(*answers, strict=True)
         arrays = [
             pa.array([convert(value) for value in column], inner).cast(kind)
@@ -177,6 +158,23 @@ def _build_row_worker(run: Any, udfs: Sequence[Udf], input_type: Any, conf: Any)
         return [pa.RecordBatch.from_arrays(arrays, [f"_{i}" for i in range(len(arrays))])]
 
     return work
+
+
+def python_rows(batch: pa.RecordBatch, settings: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """The rows as a pickled function is handed them."""
+    from pyspark.sql.conversion import ArrowTableToRowsConversion
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.worker import RunnerConf
+
+    conf = RunnerConf(dict(settings))
+    lists = []
+    for column, field in zip(batch.columns, from_arrow_schema(batch.schema), strict=True):
+        convert = ArrowTableToRowsConversion._create_converter(
+            field.dataType, none_on_identity=True, binary_as_bytes=conf.binary_as_bytes
+        )
+        values = ArrowTableToRowsConversion._to_pylist(column)
+        lists.append(values if convert is None else [convert(value) for value in values])
+    return zip(*lists, strict=True) if lists else iter([()] * batch.num_rows)
 
 
 def fit(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -2,8 +2,8 @@
 
 Over a stream that takes rows back: whoever sees rows but not retractions. That is asked after the
 mode is known, because append mode makes aggregations and joins below append-only. With a static
-table: whatever would show its rows by themselves, since every task has the whole of it. And keys
-that cannot be keys.
+table: whatever would show its rows by themselves, since every task has the whole of it. Keys that
+cannot be keys. And, only when a query is to be started, sources that are no stream of the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.refusals import Refusals
-from penstock.plan.stages import required_keys
+from penstock.plan.stages import Query, required_keys
 
 _KEEPS_LEFT: Final = ("left", "full", "semi", "anti")
 _KEEPS_RIGHT: Final = ("right", "full")
@@ -69,6 +69,26 @@ def check_keys(root: n.Node, refusals: Refusals) -> None:
                     )
 
 
+def check_sources(query: Query) -> None:
+    """Raise Unsupported if rows come from anywhere but the log: a plan of them can only be shown.
+
+    A DataFrame over a stream of the log names the stream as an option.
+    """
+    refusals = Refusals()
+    for leaf in (leaf for stage in query.stages for leaf in stage.inputs):
+        if isinstance(leaf, n.Scan) and not any(
+            name.lower() == "stream" for name, _ in leaf.options
+        ):
+            refusals.add(
+                leaf.stream,
+                "a source of Spark's own: queries read streams of the log",
+                "bring its rows into a stream with Spark's own engine, "
+                "source.writeStream.format('penstock').option('stream', name) with a "
+                "checkpointLocation, and start the query over log.stream(name).df(spark)",
+            )
+    refusals.check()
+
+
 def _has_rows(node: n.Node) -> bool:
     """Whether this is a static table that may have rows; a stream proven empty has none."""
     statics = [leaf for leaf in node.walk() if isinstance(leaf, n.Static)]
@@ -79,6 +99,8 @@ def _problem(node: n.Node) -> str | None:
     match node:
         case n.MapBatches():
             return f"{node.name} sees rows, not that some are taken back later"
+        case n.TableFunction() if not node.deterministic or hasattr(node.handler, "terminate"):
+            return f"{node.name} may yield other rows when its row is taken back"
         case n.GroupedMapWithState():
             return f"{node.name} sees rows, not that some are taken back later"
         case n.TransformWithState():

@@ -159,6 +159,8 @@ def _describe(node: n.Node) -> tuple[str, str]:
             return "python", ", ".join(call.name for call in node.calls)
         case n.MapBatches():
             return "map", node.name
+        case n.TableFunction():
+            return "udtf", f"{node.name}({', '.join(map(_expr, node.args))})"
         case n.GroupedMap():
             by = _names(node.keys[0]) or "everything"
             return "groups", f"{node.name} of {by}; emits {node.emit}"

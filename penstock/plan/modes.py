@@ -13,6 +13,10 @@ from penstock.plan.finish import needs_whole_result, split_finish
 from penstock.plan.refusals import Refusals
 
 _USE_UPDATE = "use mode='update'"
+_BY_TIME = (
+    "call withWatermark, and group by its column, by window(), or by what rises with it "
+    f"(date_trunc, to_date, date_format(ts, 'yyyy-MM-dd HH')); or {_USE_UPDATE}"
+)
 
 
 def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
@@ -23,7 +27,7 @@ def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
     for node in root.walk():
         problem = _needs_watermark(node)
         if problem is not None:
-            refusals.add(type(node).__name__, problem, f"call withWatermark, or {_USE_UPDATE}")
+            refusals.add(type(node).__name__, problem, _BY_TIME)
     if not refusals.reasons and not is_append_only(root):
         refusals.add(
             type(root).__name__, "its result takes rows back, which append mode cannot", _USE_UPDATE
@@ -53,7 +57,7 @@ def _check_finish(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
 def _needs_watermark(node: n.Node) -> str | None:
     match node:
         case n.Aggregate() if node.event_time is None:
-            return "append mode needs an aggregation by event time: a window, with a watermark"
+            return "append mode needs an aggregation by event time, with a watermark"
         case n.Aggregate() if node.session is not None and _has_sessions(node.child):
             return "several distinct aggregates over sessions, which close at different times"
         case n.GroupedMap() if node.time_key is None:

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from penstock.plan.exprs import Column, Expr
 
-JoinKind: TypeAlias = OneOf["inner", "left", "right", "full", "semi", "anti"]
+#: existence: every left row, and whether it has a partner; only with a static right side.
+JoinKind: TypeAlias = OneOf["inner", "left", "right", "full", "semi", "anti", "existence"]
 Mode: TypeAlias = OneOf["append", "update", "complete"]
 Emit: TypeAlias = OneOf["changes", "finals"]
 TimeMode: TypeAlias = OneOf["none", "processingtime", "eventtime"]
@@ -184,6 +185,31 @@ class MapBatches(Node):
     #: Columns as the function sees and returns them, by the user's names.
     input_schema: pa.Schema
     output_schema: pa.Schema
+    settings: Settings = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFunction(Node):
+    """A Python UDTF: each row becomes the rows that the user's class yields for it."""
+
+    child: Node
+    #: The user's class.
+    handler: type
+    #: Spark's eval type: 300 pickled, 301 Arrow-optimised, 302 Arrow.
+    kind: int
+    name: str
+    args: tuple[Expr, ...]
+    #: Names for keyword arguments, by position; None for positional ones.
+    keywords: tuple[str | None, ...]
+    #: Which arguments are whole rows: TABLE(t).
+    tables: tuple[int, ...]
+    #: Columns of the child that are kept, in order; those of the result follow.
+    kept: tuple[str, ...]
+    #: The result's columns, as Spark writes them in JSON.
+    result_type: str
+    #: What the class's own `analyze` told, if it has one.
+    analyzed: object | None = None
+    deterministic: bool = False
     settings: Settings = ()
 
 

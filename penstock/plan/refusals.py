@@ -6,6 +6,8 @@ from penstock.errors import Reason, Unsupported
 
 #: What to do when nothing better is known.
 MICRO_BATCH = "run it in micro-batches with Spark's own engine, df.writeStream"
+#: What to do instead of a function that is not known.
+IN_PYTHON = f"rewrite it, compute it in Python with F.pandas_udf, or {MICRO_BATCH}"
 
 
 class Refusals:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.plan import nodes as n
+from penstock.plan.closing import CLOSES
 from penstock.plan.exprs import Column
 from penstock.plan.stages import Query
 
@@ -34,7 +35,7 @@ def _key(node: n.Node, names: Mapping[str, str]) -> tuple[str, ...]:
                     below.setdefault(expr.name, names[field.name])
             return _key(child, below)
         case n.Aggregate(keys=keys):
-            found = [names.get(key.name) for key in keys]
-            key = tuple(name for name in found if name is not None)
-            return key if len(key) == len(keys) else ()
+            shown = [key.name for key in keys if not key.name.endswith(CLOSES)]
+            key = tuple(names[name] for name in shown if name in names)
+            return key if len(key) == len(shown) else ()
     return ()

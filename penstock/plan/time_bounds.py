@@ -124,13 +124,18 @@ def _shifted(expr: Expr) -> _Shifted | None:
     if isinstance(expr, Column):
         return _Shifted(expr.name, 0)
     if isinstance(expr, Call) and expr.function in ("TimestampAddInterval", "TimeAdd"):
-        base, shift = expr.args
-        inner = _shifted(base)
-        if inner is not None and isinstance(shift, Literal):
-            micros = _micros(shift.value)
-            if micros is not None and _is_fixed(micros, expr):
-                return _Shifted(inner.column, inner.shift_us + micros)
+        base, _ = expr.args
+        inner, micros = _shifted(base), fixed_shift_us(expr)
+        if inner is not None and micros is not None:
+            return _Shifted(inner.column, inner.shift_us + micros)
     return None
+
+
+def fixed_shift_us(sum: Call) -> int | None:
+    """What a sum of a time and an interval adds, if that is the same for every time."""
+    _, shift = sum.args
+    micros = _micros(shift.value) if isinstance(shift, Literal) else None
+    return micros if micros is not None and _is_fixed(micros, sum) else None
 
 
 def _is_fixed(micros: int, sum: Call) -> bool:

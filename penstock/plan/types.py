@@ -70,22 +70,23 @@ def _from_json(spelled: Any) -> pa.DataType:
         return _from_name(spelled)
     kind = spelled.get("type")
     if kind == "array":
-        element = _from_json(spelled["elementType"])
-        return pa.list_(pa.field("element", element, nullable=spelled["containsNull"]))
+        return pa.list_(_field("element", spelled["elementType"], spelled["containsNull"]))
     if kind == "map":
-        key = pa.field("key", _from_json(spelled["keyType"]), nullable=False)
-        value = pa.field(
-            "value", _from_json(spelled["valueType"]), nullable=spelled["valueContainsNull"]
-        )
-        return pa.map_(key, value)
+        if spelled["keyType"] == "void":  # of a map that is always empty, or null
+            raise NoArrowType("map<void,...>")
+        key = _field("key", spelled["keyType"], False)
+        return pa.map_(key, _field("value", spelled["valueType"], spelled["valueContainsNull"]))
     if kind == "struct":
         return pa.struct(
-            [
-                pa.field(field["name"], _from_json(field["type"]), nullable=field["nullable"])
-                for field in spelled["fields"]
-            ]
+            [_field(field["name"], field["type"], field["nullable"]) for field in spelled["fields"]]
         )
     raise NoArrowType(str(kind))
+
+
+def _field(name: str, spelled: Any, is_nullable: bool) -> pa.Field:
+    """Arrow's void is always nullable; Spark's is not where no value can be, as in `array()`."""
+    type = _from_json(spelled)
+    return pa.field(name, type, nullable=is_nullable or pa.types.is_null(type))
 
 
 def _from_name(name: str) -> pa.DataType:

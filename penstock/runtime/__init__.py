@@ -27,6 +27,7 @@ task.py              the shell of a task: resume, read, append, checkpoint
 worker.py            a long-lived Spark task that runs tasks
 lag.py               how far behind
 trim_rule.py         what a task may still read, by its last marker
+static_tables.py     tables that must be read again as they were
 trials.py            which rows fail where state is kept
 trim.py              what of the log nobody needs
 coordinator.py       the shell of the coordinator

@@ -80,7 +80,7 @@ def make_progress(
         "id": id,
         "runId": run_id,
         "name": spec.name,
-        "timestamp": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "timestamp": _time(now_ms),
         "batchId": number,
         "numInputRows": new_in,
         "numInputRowsTotal": rows_in,
@@ -177,4 +177,6 @@ def _task(report: Report) -> dict[str, Any]:
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """As Spark writes it."""
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

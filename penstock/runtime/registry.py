@@ -57,6 +57,8 @@ class RegisteredQuery:
     former_to: list[str] = field(default_factory=list)
     #: The columns by which rows of the result replace each other; none: the plan does not tell.
     result_key: list[str] = field(default_factory=list)
+    #: Digests of static tables whose rows the state depends on (static_tables.py).
+    fixed_tables: dict[str, str] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -102,6 +104,7 @@ def result_of(name: str, data: bytes) -> str | None:
 def _is_typed(query: RegisteredQuery) -> bool:
     texts = [query.id, query.plan, query.mode, query.to, query.protocol, *query.starts]
     texts += [*query.former_to, *query.result_key]
+    texts += [*query.fixed_tables, *query.fixed_tables.values()]
     if query.checkpoints is not None:
         texts.append(query.checkpoints)
     counts = (query.version, query.created_ms, *query.starts.values(), *query.tasks)
@@ -123,6 +126,12 @@ def describe_change(old: RegisteredQuery, new: RegisteredQuery) -> str | None:
     if old.protocol == new.protocol != "marker" and old.checkpoints != new.checkpoints:
         # Only markers promise that a state without its checkpoints can be built again.
         lines.append(f"checkpoints: were in {old.checkpoints}")
+    for table, now in new.fixed_tables.items():
+        if old.fixed_tables.get(table, now) != now:
+            lines.append(
+                f"static table {table}: its rows are others than when the query began, and rows "
+                "that were joined with those are to be taken back"
+            )
     if old.plan != new.plan:
         lines += difflib.unified_diff(
             old.plan.splitlines(), new.plan.splitlines(), "the plan so far", "this plan",

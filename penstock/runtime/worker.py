@@ -15,7 +15,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ import uvloop
 
 from penstock.errors import Fenced, PenstockError, Retryable, Unavailable, Unknown
 from penstock.log.client.client import AsyncLog, Resolve
-from penstock.log.embedded import endpoint
+from penstock.log.core.rights import allow_caveat
+from penstock.log.embedded import endpoint, find_token
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.names import TaskId, control_tag, coordinator_producer, parse_task
 from penstock.runtime.commit_protocol import Cohort
@@ -50,6 +51,7 @@ from penstock.runtime.succession import plan_origin, predecessors
 from penstock.runtime.successor import SuccessorCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
+from penstock.wire.token import is_narrowed, make_token, narrow_token
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +73,38 @@ DRAIN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LogAddress:
-    """Where the log is, for a process on any machine: names of files, never a secret."""
+    """Where the log is, for a process on any machine, and with what it is opened there."""
 
     target: str
     token_file: str | None = None
     tls_ca: str | None = None
+    #: Instead of a file: what a driver hands to its workers, good for their query only.
+    token: str | None = field(default=None, repr=False)
 
     def resolve(self) -> Resolve:
-        return endpoint(self.target, token_file=self.token_file, tls_ca=self.tls_ca)
+        return endpoint(
+            self.target, token_file=self.token_file, tls_ca=self.tls_ca, token=self.token
+        )
+
+    def narrowed(self, spec: QuerySpec, id: str) -> LogAddress:
+        """For the workers of a query: with a token that allows what they do, and nothing else.
+
+        `id`: drawn at random, of the token that is made if ours is the root token.
+        """
+        ours = self.token or find_token(self.target, self.token_file)
+        caveats = [allow_caveat(worker_rights(spec))]
+        token = narrow_token(ours, caveats) if is_narrowed(ours) else make_token(ours, id, caveats)
+        return LogAddress(self.target, None, self.tls_ca, token)
+
+
+def worker_rights(spec: QuerySpec) -> list[str]:
+    """What the workers of a query may do."""
+    written = [stream for stream in (spec.to, spec.settings.dead_letter) if stream is not None]
+    return [
+        f"run:{spec.name}",
+        *(f"read:{stream}" for stream in sorted(spec.sources)),
+        *(f"append:{stream}" for stream in written),
+    ]
 
 
 def run_worker(address: LogAddress, spec: QuerySpec, slot: int, attempt: int) -> None:

@@ -5,9 +5,12 @@ commands.py   Python functions out of the commands that pyspark made of them
 failures.py   the session's optimizer, and why it failed on a plan
 session.py    a small local Spark for planning and measuring
 frontend.py   from a DataFrame to a query: plan it, translate, refuse, cut; and explain
+default_names.py  what a query and its result are called if nobody says it
 start.py      penstock.start: what is decided before the first task runs
 cores.py      what queries hold of Spark's cores, and what is left
 jobs.py       workers as Spark jobs, kept running
 daemon.py     Spark's daemon of workers, with what they need loaded before
 query.py      a running query, under StreamingQuery's names
+queries.py    penstock.queries: those that run, and who listens to them
+progress.py   a query's report, under StreamingQueryProgress's names
 """

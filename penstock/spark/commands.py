@@ -31,6 +31,11 @@ class Held(Broadcast[T]):
         return Held, (self._value,)
 
 
+def load_pickle(pickled: bytes) -> Any:
+    """What a worker of this driver made for this plan."""
+    return CPickleSerializer().loads(bytes(pickled))
+
+
 def load_command(context: Any, command: bytes, variables: Any) -> Any:
     """What the command is a pickle of; None if a broadcast variable of it was destroyed."""
     try:

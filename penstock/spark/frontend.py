@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.connector.classic import check_frame
 from penstock.errors import BadRequest
 from penstock.ops.judges import JUDGES
 from penstock.ops.partial import buffer_columns
@@ -26,6 +27,7 @@ from penstock.plan.stages import Query, cut
 from penstock.plan.translation import translate
 from penstock.runtime.spec import count_tasks, join_stages
 from penstock.spark.failures import optimize
+from penstock.spark.present import keep_present
 from penstock.spark.walker import Walker
 
 
@@ -77,25 +79,13 @@ def _check_settings(spark: Any, refusals: Refusals) -> None:
 
 def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     """The query of a streaming DataFrame. Raises Unsupported with every reason against it."""
-    if not hasattr(df, "_jdf"):
-        raise BadRequest(
-            f"expected a DataFrame of classic PySpark, got {type(df)}: the plan of one made with"
-            " Spark Connect cannot be read, make the session without remote()"
-        )
+    check_frame(df)
     if mode not in _MODES:
         raise BadRequest(f"mode {mode!r}: use {', '.join(_MODES[:-1])} or {_MODES[-1]}")
     spark = df.sparkSession
     analyzed = df._jdf.queryExecution().analyzed()
     refusals = Refusals()
-    # By its whole name: part by part, Java would look into all jars for each.
-    pattern = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
-    if analyzed.containsPattern(pattern.CURRENT_LIKE()):
-        refusals.add(
-            "the query",
-            "current_timestamp(), now() and the like: planning would freeze them",
-            "put the time into the rows before they enter the log, or use the time at which the "
-            'log took them: stream.df(spark, metadata=["_time"])',
-        )
+    analyzed = keep_present(spark, analyzed, refusals)
     _check_settings(spark, refusals)
     tree = Walker(spark).read(optimize(spark, analyzed, refusals))
     if not tree.is_streaming:

@@ -11,7 +11,7 @@ import atexit
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ from penstock.runtime.results import result_deltas
 from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.spark.cores import check_workers
 from penstock.spark.jobs import WorkerJobs
+from penstock.spark.progress import QueryProgress
+from penstock.spark.queries import Narrator, Queries
 from penstock.stream.session import Log
 from penstock.stream.stream import Stream
 
@@ -34,19 +36,29 @@ logger = logging.getLogger(__name__)
 
 #: How long Spark's tasks may take to end after their workers said goodbye.
 JOB_SECONDS: Final = 5.0
+#: How soon listeners hear of a report, which comes once a second.
+LISTEN_SECONDS: Final = 0.25
 
 
 class StreamingQuery:
     """A query that runs; from `penstock.start`."""
 
     def __init__(
-        self, log: Log, spec: QuerySpec, coordinator: CoordinatorThread, jobs: WorkerJobs, id: str
+        self,
+        log: Log,
+        spec: QuerySpec,
+        coordinator: CoordinatorThread,
+        jobs: WorkerJobs,
+        id: str,
+        queries: Queries,
     ) -> None:
         self._log = log
         self._spec = spec
         self._coordinator = coordinator
         self._jobs = jobs
         self._id = id
+        self._queries = queries
+        queries.began(self)
         self._watcher = threading.Thread(
             target=self._watch, name=f"penstock-watch-{spec.name}", daemon=True
         )
@@ -54,10 +66,14 @@ class StreamingQuery:
         atexit.register(self.stop)
 
     def _watch(self) -> None:
-        """When the run is over, for whatever reason, its jobs are too."""
-        self._coordinator.ended.wait()
+        """Tell listeners of reports. When the run is over, for whatever reason, its jobs are."""
+        narrator = Narrator(self, self._queries)
+        while not self._coordinator.ended.wait(LISTEN_SECONDS):
+            narrator.tell()
         self._jobs.stop(JOB_SECONDS)
         atexit.unregister(self.stop)
+        narrator.tell()
+        self._queries.ended(self)
 
     @property
     def name(self) -> str:
@@ -88,14 +104,14 @@ class StreamingQuery:
 
         And `cores`: how many of Spark's the query wants and holds, and what is left for others.
         """
-        last = self.lastProgress
+        last: Mapping[str, Any] = self.lastProgress or {}
         if not self.isActive:
             message = "Stopped" if self.exception() is None else "Terminated with an error"
             return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
-        sources = (last or {}).get("sources", ())
+        sources = last.get("sources", ())
         lag = sum(source.get("lag", {}).get("records", 0) for source in sources)
-        running = [task.get("is_running") for task in (last or {}).get("tasks", {}).values()]
-        cores = (last or {}).get("cores", {})
+        running = [task.get("is_running") for task in last.get("tasks", {}).values()]
+        cores = last.get("cores", {})
         if "waiting" in cores:
             message = f"Waiting for cores: {cores['waiting']}"
         elif not running or not all(running):
@@ -110,15 +126,18 @@ class StreamingQuery:
         }
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:
-        """The newest progress report; one a second is made. None before the first."""
+    def lastProgress(self) -> QueryProgress | None:
+        """The newest progress report; one a second is made. None before the first.
+
+        A dictionary with attributes as Spark's StreamingQueryProgress has them.
+        """
         recent = self._coordinator.recent
-        return recent[-1] if recent else None
+        return QueryProgress(recent[-1]) if recent else None
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:
+    def recentProgress(self) -> list[QueryProgress]:
         """The last hundred reports, oldest first."""
-        return list(self._coordinator.recent)
+        return [QueryProgress(report) for report in list(self._coordinator.recent)]
 
     def processAllAvailable(self) -> None:
         """Wait until all that is in the sources now is processed, committed and visible."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
 from penstock.plan import nodes as n
+from penstock.plan.checks import check_sources
 from penstock.plan.explain import explain
 from penstock.plan.result_key import result_key
 from penstock.plan.stages import Query
@@ -61,11 +63,14 @@ from penstock.runtime.spec import (
     join_stages,
     rescaled_tasks,
 )
+from penstock.runtime.static_tables import fixed_tables
 from penstock.runtime.worker import LogAddress
 from penstock.runtime.writers import Writers, read_writers
 from penstock.spark.cores import check_workers
+from penstock.spark.default_names import choose_names
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
+from penstock.spark.queries import queries
 from penstock.spark.query import StreamingQuery
 from penstock.state.checkpoint_store import CheckpointStore
 from penstock.stream.lanes import Lanes
@@ -88,8 +93,8 @@ _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 def start(
     df: Any,
     *,
-    to: str,
-    name: str,
+    to: str | None = None,
+    name: str | None = None,
     mode: n.Mode = "update",
     workers: int | None = None,
     log: Log | None = None,
@@ -110,18 +115,18 @@ def start(
 
     Args:
         df: A DataFrame over streams of the log (`Stream.df(spark)`), with or without watermarks.
-        to: The stream that takes the result; it is made if there is none. If the result can take
-            rows back (update and complete mode), the stream has one more column, `_weight`: 1 for
-            a row that is new, -1 for one that is no more. `StreamingQuery.result()` adds them up.
-        name: A query that is started again under its name, on any machine, goes on where it was.
+        to: The stream of the result, made if there is none; by default called like the query. If
+            the result can take rows back (update and complete mode), it has one more column,
+            `_weight`: 1 for a row that is new, -1 for one that is no more (`result()` adds up).
+        name: Started again under its name, on any machine, a query goes on where it was. By default
+            it is called like `to`; with neither, after its plan, which then must not change.
         mode: append, update or complete, as in Structured Streaming.
         workers: Long-lived Spark tasks, a core each. By default one less than it has, at most 2.
         log: By default the log of the DataFrame's streams.
         start: Where a new query begins: "earliest", "latest", an LSN or a datetime; or by stream.
         on_change: What to do if the plan differs from the one registered under this name. "refuse"
-            raises PlanChanged with the difference. "restart_from_earliest" forgets the old state
-            and result and computes everything again.
-        restart: Do so although the plan is the same.
+            raises PlanChanged with the difference. "restart_from_earliest" forgets state and result
+            and computes everything again; `restart` does so although the plan is the same.
         shared: Write `to` although it is another query's result, too. `StreamingQuery.result()`
             has the query's own rows, readers of the stream get all.
         fail_on_data_loss: Refuse to compute everything again if a part of what the query had read
@@ -161,8 +166,8 @@ def start_query(
     df: Any,
     settings: Settings,
     *,
-    to: str,
-    name: str,
+    to: str | None = None,
+    name: str | None = None,
     mode: n.Mode = "update",
     workers: int | None = None,
     log: Log | None = None,
@@ -177,10 +182,13 @@ def start_query(
 
     Of the settings, `checkpoints` is as `start` takes it: None means beside the log, "" nowhere.
     """
-    check_query_name(name)
+    if name is not None:
+        check_query_name(name)
     if on_change not in _ON_CHANGE:
         raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
     planned = plan(df, mode=mode)
+    check_sources(planned.query)
+    name, to = choose_names(planned.query, mode, name=name, to=to)
     count = _count_workers(df.sparkSession, workers)
     log = log or _log_of(planned.query)
     place = log.default_checkpoints if settings.checkpoints is None else settings.checkpoints
@@ -231,7 +239,8 @@ def _launch(
     spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
 ) -> StreamingQuery:
     address = LogAddress(log.target, log.token_file, log.tls_ca)
-    launch = ship_launch(spark, address, spec)
+    # Executors run users' functions: what they are given opens this query and no other.
+    launch = ship_launch(spark, address.narrowed(spec, secrets.token_hex(8)), spec)
     coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
     jobs = WorkerJobs(
         spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,
@@ -242,7 +251,7 @@ def _launch(
     )  # fmt: skip
     coordinator.when_rescaled(jobs.resize)
     jobs.start()
-    return StreamingQuery(log, spec, coordinator, jobs, id)
+    return StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
 
 
 def _ms(name: str, seconds: float) -> int:
@@ -302,7 +311,7 @@ def _register(
     schemas = {stream: _check_columns(log, query, stream) for stream in query.streams}
     spreads = {stream: log.stream(stream).spread for stream in query.streams}
     if to in query.streams:
-        raise BadRequest(f"the query reads {to}: write its result to another stream")
+        raise BadRequest(f"the query reads {to}: write its result to another stream, with to=")
     wanted = RegisteredQuery(
         name=name, id=str(uuid.uuid4()), version=_unused_version(log, name), plan=explain(query),
         mode=mode, to=to,
@@ -310,7 +319,7 @@ def _register(
         tasks=list(_tasks(query, workers, spreads, settings)),
         created_ms=time.time_ns() // 1_000_000, checkpoints=settings.checkpoints,
         protocol=settings.protocol.name, shares_sources=settings.protocol.shares_sources,
-        result_key=list(result_key(query)),
+        result_key=list(result_key(query)), fixed_tables=fixed_tables(query, statics),
     )  # fmt: skip
     chosen, to_schema = _choose(
         log, query, wanted, settings, on_change=on_change, restart=restart, shared=shared,

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from penstock.errors import EvaluationFailed
 from penstock.plan.tree import Attribute, ExprTree, PlanTree, Value
 from penstock.plan.types import NoArrowType, from_spark, is_months
 
@@ -341,6 +343,10 @@ _USELESS: Final = {
     ("PythonUDAF", "resultId"),
     ("PythonUDF", "func"),
     ("PythonUDF", "resultId"),
+    ("PythonUDTF", "elementSchema"),
+    ("PythonUDTF", "func"),
+    ("PythonUDTF", "pickledAnalyzeResult"),
+    ("PythonUDTF", "resultId"),
     ("StaticInvoke", "staticObject"),
     ("StreamingRelation", "dataSource"),
     ("StreamingRelation", "output"),
@@ -441,21 +447,59 @@ def _in_set(walker: Walker, node: Any) -> dict[str, Value]:
 
 def _python_udf(walker: Walker, node: Any) -> dict[str, Value]:
     """The function itself, and what Spark would tell the worker that runs it."""
+    loaded = _command_of(walker, node)
+    return {"func": None if loaded is None else loaded[0], "settings": _runner_conf(walker)}
+
+
+def _command_of(walker: Walker, node: Any) -> Any:
     # Loads pyspark, which the caller has.
     from penstock.spark.commands import load_command
 
+    command = node.func().command().unsafeArray()
+    return load_command(walker._spark.sparkContext, command, node.func().broadcastVars())
+
+
+def _runner_conf(walker: Walker) -> tuple[tuple[str, str], ...]:
     conf = walker._spark._jsparkSession.sessionState().conf()
     runner = walker._java(f"{_SQL}.execution.python.ArrowPythonRunner")
     settings = runner.getPythonRunnerConfMap(conf)
     names = sorted(_seq(settings.keys().toSeq()))
-    told = tuple((name, settings.apply(name)) for name in names)
-    command = node.func().command().unsafeArray()
-    loaded = load_command(walker._spark.sparkContext, command, node.func().broadcastVars())
-    return {"func": None if loaded is None else loaded[0], "settings": told}
+    return tuple((name, settings.apply(name)) for name in names)
+
+
+def _python_udtf(walker: Walker, node: Any) -> dict[str, Value]:
+    """The class, the columns of its result, and what its own `analyze` told Spark of them."""
+    from penstock.spark.commands import load_pickle
+
+    told = node.pickledAnalyzeResult()
+    return {
+        "func": _command_of(walker, node),
+        "settings": _runner_conf(walker),
+        "elementSchema": node.elementSchema().json(),
+        "analyzed": None if told.isEmpty() else load_pickle(told.get()),
+    }
 
 
 def _with_state(walker: Walker, node: Any) -> dict[str, Value]:
     return {"stateType": node.stateType().json()}
+
+
+def _scalar_subquery(walker: Walker, node: Any) -> dict[str, Value]:
+    """Its rows, which are one, with a null if there is none."""
+    read = walker._read_static(node.plan())
+    return {"plan": replace(read, rows=partial(_one_row, read))}
+
+
+def _one_row(read: PlanTree) -> pa.Table:
+    assert read.rows is not None
+    rows = read.rows()
+    if rows.num_rows > 1:
+        raise EvaluationFailed(
+            "SCALAR_SUBQUERY_TOO_MANY_ROWS", f"more than one row was returned by {read.text}"
+        )
+    return (
+        rows if rows.num_rows else pa.table([pa.nulls(1, f.type) for f in rows.schema], rows.schema)
+    )
 
 
 def _lambda_variable(walker: Walker, node: Any) -> dict[str, Value]:
@@ -534,6 +578,8 @@ _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "FlatMapGroupsInPandasWithState": _with_state,
     "PythonUDAF": _python_udf,
     "PythonUDF": _python_udf,
+    "PythonUDTF": _python_udtf,
+    "ScalarSubquery": _scalar_subquery,
     "NamedLambdaVariable": _lambda_variable,
     "StaticInvoke": _static_invoke,
     "Invoke": _invoke,

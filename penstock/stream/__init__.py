@@ -15,6 +15,7 @@ times.py        moments as the log has them
 positions.py    earliest, latest, an LSN or a time -> an LSN
 groups.py       rows -> the groups of entries that an append makes of them
 tail.py         a stream followed, batch by batch
+showing.py      rows as text in a grid
 producer.py     a named producer of a stream, whose batches may be sent again
 stream.py       the stream itself: append, read, tail
 session.py      connect; the log as a user holds it: create and find streams, status, trim

@@ -17,13 +17,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.errors import Trimmed
 from penstock.ids import Lsn
-from penstock.log.client.client import AsyncLog
 from penstock.log.records import Kind
 from penstock.protocol.markers import Range, decode_marker
 from penstock.protocol.names import naming_tag
+
+if TYPE_CHECKING:
+    from penstock.log.client.client import AsyncLog
 
 logger = logging.getLogger(__name__)
 

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import BadRequest
-from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
+from penstock.limits import LANES_MAX
+from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.registration import Registration, stream_tag
-
-LANES_DEFAULT: Final = 16
-LANES_MAX: Final = VIRTUAL_NODES
 
 
 def lane_tag(stream: str, lane: int) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
-from penstock.log.client.blocking import BlockingLog
 from penstock.log.core.tails import FOREVER
 from penstock.stream.earliest import find_earliest, tell
 from penstock.stream.times import to_time_ms
+
+if TYPE_CHECKING:
+    from penstock.log.client.blocking import BlockingLog
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

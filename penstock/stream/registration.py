@@ -4,6 +4,9 @@ Owns the JSON under `stream/<name>` (docs/formats.md, "Stream definitions"): ver
 people, the schema as a base64 Arrow IPC message, when it was created, where it begins, and its
 lanes. One with lanes is of version 2: programs that know of none must not append to it.
 Law: decode(encode(r)) equals r, and whatever else stands there raises BadFormat.
+
+Names and definitions are there without Arrow, which is imported where a schema is made of bytes:
+it takes longer than most commands run.
 """
 
 from __future__ import annotations
@@ -13,14 +16,13 @@ import binascii
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadFormat, BadRequest
 from penstock.ids import Lsn
-from penstock.stream.ddl import to_ddl
-from penstock.stream.schema import decode_schema, encode_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSION: Final = 1
 VERSION_LANES: Final = 2
@@ -28,6 +30,19 @@ KEY_PREFIX: Final = "stream/"
 TAG_PREFIX: Final = "s/"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The JSON of a stream, its schema as the bytes that it is."""
+
+    name: str
+    ddl: str
+    schema: bytes
+    created_ms: int
+    start_lsn: Lsn
+    lanes: int
+    key: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,8 @@ class Registration:
     @property
     def ddl(self) -> str:
         """The schema as Spark DDL text."""
+        from penstock.stream.ddl import to_ddl
+
         return to_ddl(self.schema)
 
 
@@ -68,6 +85,8 @@ def stream_tag(name: str) -> str:
 
 
 def encode_registration(registration: Registration) -> bytes:
+    from penstock.stream.schema import encode_schema
+
     value: dict[str, Any] = {
         "version": VERSION,
         "ddl": registration.ddl,
@@ -84,6 +103,15 @@ def encode_registration(registration: Registration) -> bytes:
 
 
 def decode_registration(name: str, data: bytes) -> Registration:
+    from penstock.stream.schema import decode_schema
+
+    found = decode_definition(name, data)
+    schema = decode_schema(found.schema)
+    return Registration(name, schema, found.created_ms, found.start_lsn, found.lanes, found.key)
+
+
+def decode_definition(name: str, data: bytes) -> Definition:
+    """What is registered, for those who need no schema of Arrow's."""
     try:
         fields: Any = json.loads(data)
         if fields["version"] not in (VERSION, VERSION_LANES):
@@ -91,6 +119,7 @@ def decode_registration(name: str, data: bytes) -> Registration:
                 f"stream {name} has version {fields['version']}, this program reads up to "
                 f"{VERSION_LANES}: use a newer one"
             )
+        ddl = str(fields["ddl"])
         encoded = base64.b64decode(fields["schema"], validate=True)
         created_ms = int(fields["created_ms"])
         start_lsn = Lsn(int(fields.get("start_lsn", 0)))
@@ -100,4 +129,4 @@ def decode_registration(name: str, data: bytes) -> Registration:
             raise ValueError(f"{lanes} lanes")
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise BadFormat(f"stream {name} is registered with bytes that cannot be read") from error
-    return Registration(name, decode_schema(encoded), created_ms, start_lsn, lanes, key)
+    return Definition(name, ddl, encoded, created_ms, start_lsn, lanes, key)

@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from penstock.errors import BadRequest, GuardFailed, NotFound, SchemaMismatch
 from penstock.ids import Lsn
+from penstock.limits import LANES_DEFAULT
 from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.directories import default_data_dir
 from penstock.log.embedded import endpoint
 from penstock.log.records import Guard, SetKey
-from penstock.stream.lanes import LANES_DEFAULT, check_lanes
+from penstock.stream.lanes import check_lanes
 from penstock.stream.positions import Position, resolve_position
 from penstock.stream.registration import (
     KEY_PREFIX,
@@ -52,13 +53,14 @@ def connect(
         target: A data directory, or an address like "penstock://host:7070". A directory's server is
             shared by all programs that connect, and stops soon after the last one. None means
             PENSTOCK_DIR, or the user's data directory.
-        token_file: The token of a server behind an address; by default PENSTOCK_TOKEN_FILE.
+        token_file: The token to use; by default a directory's own, and for an address the one that
+            PENSTOCK_TOKEN_FILE names. It may be narrowed (`penstock token`).
         tls_ca: The certificate authority of a server beyond this machine.
         timeout: How many seconds any request may take, reconnections included.
 
     Raises:
         Unavailable: No server answers.
-        Unauthorized: The token is missing or wrong.
+        Unauthorized: The token is missing or wrong, was revoked, or has expired.
         BadConfig: The server's configuration cannot be used.
     """
     resolve = endpoint(target, token_file=token_file, tls_ca=tls_ca)

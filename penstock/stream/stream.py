@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -16,10 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.errors import Refused
 from penstock.ids import Lsn
+from penstock.limits import LANES_MAX
 from penstock.log.client.blocking import BlockingLog
 from penstock.stream.groups import RowsAppended, append_groups, make_groups
-from penstock.stream.lanes import LANES_MAX, lanes_of
+from penstock.stream.lanes import lanes_of
 from penstock.stream.positions import (
     EARLIEST,
     LATEST,
@@ -28,6 +31,7 @@ from penstock.stream.positions import (
 )
 from penstock.stream.producer import StreamProducer, producer_name
 from penstock.stream.registration import Registration
+from penstock.stream.showing import grid
 from penstock.stream.tail import StreamTail
 from penstock.stream.times import from_time_ms
 
@@ -122,6 +126,36 @@ class Stream:
         with self.tail(start, last) as batches:
             return pa.Table.from_batches(list(batches), schema=self.schema)
 
+    def to_pandas(self, start: Position = EARLIEST, end: Position | None = None) -> Any:
+        """The rows of `read` as a pandas DataFrame."""
+        return self.read(start, end).to_pandas()
+
+    def to_polars(self, start: Position = EARLIEST, end: Position | None = None) -> Any:
+        """The rows of `read` as a polars DataFrame; needs `pip install 'penstock[polars]'`."""
+        polars = _extra("polars")
+        return polars.from_arrow(self.read(start, end))
+
+    def to_duckdb(self, start: Position = EARLIEST, end: Position | None = None) -> Any:
+        """The rows of `read` as a relation of DuckDB; needs `pip install 'penstock[duckdb]'`.
+
+        It belongs to DuckDB's default connection, so SQL finds it by the name of its variable:
+
+            rows = bids.to_duckdb()
+            duckdb.sql("SELECT auction, max(price) FROM rows GROUP BY auction").show()
+        """
+        duckdb = _extra("duckdb")
+        return duckdb.from_arrow(self.read(start, end))
+
+    def show(self, n: int = 20, truncate: bool = True) -> None:
+        """Print the first rows that are there now, as `DataFrame.show` does for a batch."""
+        rows: list[pa.RecordBatch] = []
+        missing = n
+        with self.tail(EARLIEST, LATEST) as batches:
+            while missing > 0 and (batch := next(batches, None)) is not None:
+                rows.append(batch.slice(0, missing))
+                missing -= rows[-1].num_rows
+        sys.stdout.write(grid(pa.Table.from_batches(rows, schema=self.schema), truncate=truncate))
+
     def tail(
         self,
         start: Position = LATEST,
@@ -151,6 +185,10 @@ class Stream:
         The same as spark.readStream.format("penstock") with the options that find it. `metadata`
         are columns that say where a row stands in the log, beside its own: "_lsn", "_time" (when it
         was appended), "_producer", "_stream".
+
+        It has no end, so Spark refuses `show()`, `count()`, `collect()` and `toPandas()` of it:
+        "Queries with streaming sources must be executed with writeStream.start()". To look at the
+        rows that are there now, use `show()`, `read()` or `to_pandas()` of the stream itself.
         """
         # By its name: what knows Spark stands below this package.
         importlib.import_module("penstock.connector.registering").register(spark)
@@ -161,3 +199,11 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, {self.ddl!r})"
+
+
+def _extra(name: str) -> Any:
+    """A package that is not installed with Penstock, but with an extra of its name."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Refused(f"{error}: pip install 'penstock[{name}]'") from None

@@ -43,6 +43,7 @@ _CLASSES: tuple[type[PenstockError], ...] = (
     errors.NotOwner,
     errors.VersionConflict,
     errors.AlreadyExists,
+    errors.Forbidden,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
 

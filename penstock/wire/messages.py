@@ -254,6 +254,18 @@ class MetricsText:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class MeetAs:
+    """`Meet` of who has a narrowed token: the chain of that (token.py), which is no secret.
+
+    Both sides then prove its mac instead of the root token.
+    """
+
+    KIND: ClassVar = 29
+    nonce: bytes
+    chain: str
+
+
 Message = (
     Hello
     | Welcome
@@ -283,6 +295,7 @@ Message = (
     | Challenge
     | GetMetrics
     | MetricsText
+    | MeetAs
 )
 
 MESSAGES: dict[int, type[Message]] = {cls.KIND: cls for cls in typing.get_args(Message)}

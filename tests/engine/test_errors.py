@@ -71,9 +71,27 @@ def test_a_column_that_the_stream_does_not_have_is_told(
     assert "price of stream bids is int64, the query reads it as int32" in other
 
 
+def test_a_source_of_sparks_own_is_refused_and_what_it_says_works(
+    spark: Any, log: penstock.Log, tmp_path: Path
+) -> None:
+    spark.range(5).write.parquet(str(tmp_path / "rows"))
+    files = spark.readStream.schema("id long").parquet(str(tmp_path / "rows"))
+    said = refused(Unsupported, files)
+    assert "a source of Spark's own" in said and "writeStream.format('penstock')" in said
+
+    log.create_stream("of_files", "id long")
+    writer = files.writeStream.format("penstock").options(**log.stream("of_files").found_by)
+    copied = writer.option("stream", "of_files").option("checkpointLocation", str(tmp_path / "c"))
+    assert copied.trigger(availableNow=True).start().awaitTermination(60)
+    frame = log.stream("of_files").df(spark)
+    with running(frame, to="of_files_out", mode="append", workers=1) as query:
+        query.processAllAvailable()
+        assert sorted(query.result()["id"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
 def test_a_result_cannot_go_where_it_came_from(spark: Any, bids: penstock.Stream) -> None:
     said = refused(BadRequest, bids.df(spark), to="bids")
-    assert said == "the query reads bids: write its result to another stream"
+    assert said == "the query reads bids: write its result to another stream, with to="
 
 
 def test_a_result_does_not_fit_a_stream_of_other_columns(

@@ -6,6 +6,7 @@ The answer of every query is batch Spark's over the same rows.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -162,6 +163,42 @@ def test_python_functions_run_in_the_workers(spark: Any, log: penstock.Log) -> N
     append_bids(source, 0, 300)
     with running(build(source.df(spark)), to="udf_out", mode="append", workers=2) as query:
         check(spark, query, build, source)
+
+
+def test_what_python_functions_refer_to_is_shipped_with_them(spark: Any, log: penstock.Log) -> None:
+    """Broadcast variables and large closures, also of classes, and of functions over groups."""
+    import pandas as pd
+    from pyspark.sql import functions as F
+
+    source = log.create_stream("closures_in", BIDS)
+    large = random.Random(1).randbytes(3 << 20)
+    names = spark.sparkContext.broadcast({n: f"auction {n}" for n in range(7)})
+
+    class Pieces:
+        def eval(self, price: int):  # type: ignore[no-untyped-def]
+            for digit in str(price):
+                yield digit, len(large)
+
+    def tell(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
+        told = [names.value[key[0]], len(rows), rows["size"].sum(), rows.name.min()]
+        return pd.DataFrame([told], columns=["name", "n", "size", "least"])
+
+    pieces = F.udtf(Pieces, returnType="digit string, size long")  # type: ignore[arg-type]
+    name_of = F.udf(lambda auction: names.value[auction] + str(len(large)), "string")
+
+    def build(frame: Any) -> Any:
+        named = frame.withColumn("name", name_of("auction"))
+        cut = named.lateralJoin(pieces(F.col("price").outer()))
+        return cut.groupBy("auction").applyInPandas(
+            tell, "name string, n long, size long, least string"
+        )
+
+    append_bids(source, 0, 200)
+    with running(build(source.df(spark)), to="closures_out", workers=2) as query:
+        check(spark, query, build, source)
+        append_bids(source, 200, 100)
+        check(spark, query, build, source)
+    names.destroy()
 
 
 def test_a_module_is_shipped_with_add_py_file(

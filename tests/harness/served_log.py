@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from penstock.config import ServerConfig
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.server.server import LogServer
+from penstock.log.serving.served_log import wall_ms
 
 
 class ServedLog:
@@ -27,12 +28,14 @@ class ServedLog:
 
 
 @asynccontextmanager
-async def served(config: ServerConfig) -> AsyncIterator[ServedLog]:
+async def served(
+    config: ServerConfig, *, wall_ms: Callable[[], int] = wall_ms
+) -> AsyncIterator[ServedLog]:
     """Serve until the block ends; what stopped the server before that is the test's to await.
 
     On a port of its own: the usual one may be another's, who runs tests, too.
     """
-    server = LogServer(replace(config, port=0))
+    server = LogServer(replace(config, port=0), wall_ms=wall_ms)
     task = asyncio.create_task(server.run())
     while not task.done() and not hasattr(server, "ready"):
         await asyncio.sleep(0)

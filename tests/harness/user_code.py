@@ -45,7 +45,7 @@ def code_of(plan: Any) -> bytes | None:
 
 
 def _read(function: Any) -> str | None:
-    if function.nodeName() not in ("PythonUDF", "PythonUDAF"):
+    if function.nodeName() not in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
         return None
     if not function.func().broadcastVars().isEmpty():
         return None

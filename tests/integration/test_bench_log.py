@@ -11,6 +11,7 @@ from penstock_bench.cli.bench import bench
 CHECKS = {
     "append_1kib_p50_over_raw",
     "delivery_p50_over_ack",
+    "append_narrowed_p50_over_root",
     "append_1kib_pipelined",
     "append_128kib_bandwidth_share",
     "selective_read_share",

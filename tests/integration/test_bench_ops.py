@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock_bench import small
+from penstock_bench import group_functions, small
 from penstock_bench.ops import BATCH_SIZES, SCENARIOS, OpsBenchSizes, run_bench
 
 
 def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:
     said: list[str] = []
     report = run_bench(OpsBenchSizes(rows=10_000, rounds=1, memory_keys=10_000), said.append)
-    assert [check.name for check in report.checks] == [s.name for s in SCENARIOS if s.bar]
+    named = [scenario.name for scenario in SCENARIOS if scenario.bar]
+    assert [check.name for check in report.checks] == [*named, group_functions.NAME]
     assert all(check.value > 0 for check in report.checks)
     for scenario in SCENARIOS:
         for size in BATCH_SIZES:
             assert f"{scenario.name}, {size} rows a batch, rows/s" in report.figures
         assert f"{scenario.name}, Spark batch local[1], rows/s" in report.figures
     assert report.figures["peak memory per million keys, MiB"] > 0
-    assert len(said) == len(SCENARIOS) + 1
+    assert len(said) == len(SCENARIOS) + 2
 
 
 def test_every_query_is_measured_in_small_batches(spark: Any) -> None:

@@ -232,6 +232,12 @@ SEQUENCES = [
     "sequence(ts, end_ts, interval 2 hour)",
     "sequence(end_ts, ts, interval -30 minute)",
     "sequence(ts, end_ts)",
+    "sequence(least(day, end_day), greatest(day, end_day), interval 1 month)",
+    "sequence(last_day(day), add_months(last_day(day), 14), interval 2 month)",
+    "sequence(add_months(day, 40), day, interval -1 year)",
+    "sequence(least(ts, end_ts), greatest(ts, end_ts) + interval 1 year, interval 1 month)",
+    "sequence(ts + interval 7 month, ts, interval -3 month)",
+    "sequence(day, day, interval 1 month)",
 ]
 
 
@@ -281,7 +287,14 @@ def test_wrong_input_fails_as_in_spark(
     assert_fails(spark, expression, TABLE, condition, ansi=ansi)
 
 
-@pytest.mark.parametrize("expression", ["sequence(i, c, 1)", "sequence(i, c, 0)"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sequence(i, c, 1)",
+        "sequence(i, c, 0)",
+        "sequence(day, add_months(day, -1), interval 1 month)",
+    ],
+)
 def test_a_sequence_that_never_ends_fails_without_a_condition_of_its_own(
     spark: Any, expression: str
 ) -> None:

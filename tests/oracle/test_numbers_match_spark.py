@@ -132,6 +132,8 @@ OF_NUMBERS = {
         "isnan(f1)",
         "nanvl(d1, d2)",
         "nanvl(f1, f2)",
+        "nanvl(double('NaN'), d2)",
+        "nanvl(d1, 2.5D)",
         "i1 is null",
         "i1 is not null",
         "not (i1 > i2)",

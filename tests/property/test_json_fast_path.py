@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.ops.functions.from_json import JsonReader
+from penstock.ops.functions.json_shapes import ShapeReader, Texts, shape_of
 from penstock.plan.exprs import Call, Column
 
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
@@ -121,26 +123,37 @@ def structs(draw: Any) -> pa.DataType:
     return pa.struct(fields)
 
 
+def counted(type: pa.DataType) -> pa.DataType:
+    """The same with integers for dates and times, of which Python knows too few."""
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(counted(field.type)) for field in type])
+    if pa.types.is_temporal(type):
+        return pa.int32() if pa.types.is_date32(type) else pa.int64()
+    return type
+
+
+def shown(array: pa.Array) -> str:
+    return repr(array.cast(counted(array.type)).to_pylist())
+
+
+def call_to(type: pa.DataType) -> Call:
+    options = (("options", ()), ("timeZoneId", "UTC"))
+    return Call("JsonToStructs", (Column("j", pa.string()),), type, options)
+
+
 @given(structs(), st.lists(texts(), max_size=12), st.integers(0, 3))
 def test_both_paths_agree(type: pa.DataType, rows: list[str | None], skipped: int) -> None:
-    call = Call(
-        "JsonToStructs",
-        (Column("j", pa.string()),),
-        type,
-        (("options", ()), ("timeZoneId", "UTC")),
-    )
-    reader = JsonReader(call)
+    reader = JsonReader(call_to(type))
     array = pa.array(rows, pa.string()).slice(skipped)
     fast, exact = reader.read(array), reader.read_exactly(array)
     fast.validate(full=True)
-    assert repr(fast.to_pylist()) == repr(exact.to_pylist())
+    assert shown(fast) == shown(exact)
 
 
 def test_right_texts_take_the_fast_path() -> None:
     """Else the law above would hold of nothing."""
     type = pa.struct([("a", pa.int64()), ("b", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
-    call = Call("JsonToStructs", (Column("j", pa.string()),), type, (("options", ()),))
-    fast = JsonReader(call)._fast
+    fast = JsonReader(call_to(type))._fast
     assert fast is not None
     right = ['{"a":1,"b":"x","t":"2024-01-02T03:04:05Z"}', '{"b":null}', '{"more":[1]}', "{}"]
     wrong = ['{"a":1.0}', '{"a":"x"}', '{"b":5}', "[]", '{"a":1', '{"b":"\\u0041"}', None]
@@ -149,3 +162,49 @@ def test_right_texts_take_the_fast_path() -> None:
     for text in wrong:
         _, answered = fast.read(pa.array([*right[:2], text, *right[2:]], pa.string()))
         assert answered.tolist() == [True, True, False, True, True], text
+
+
+PLAIN = st.sampled_from(
+    "0 1 -1 -0 12 007 1.5 -2.25 0.5 .5 5. 1.2.3 1-2 --1 - 1e2 123456789012345678 1234567890123456789"
+    ' 40000 null true false tru "x" "" "é" "a,b" "null" "1" "2024-01-02" "2024-13-02" "2024-1-2"'
+    ' "2024-01-02T03:04:05Z" "2024-01-02T03:04:05.123456" "2024-01-02T03:04:05.1234567Z"'
+    ' "2024-02-30T03:04:05" "2024-01-02T03:04+00" "2024-01-02T03:04:05." "0001-01-01T00:00:00"'
+    ' "2024-01-02T24:00:00" "2024-01-02 03:04:05" "Z" {} [1] "{" "\\n" 1"2 "3,"b":4'.split(" ")
+)
+
+
+@st.composite
+def shaped(draw: Any) -> list[str]:
+    """Texts of one shape, or nearly so: mostly the first ones of the values, sometimes others."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4))
+    colon, comma = draw(st.sampled_from([(":", ","), (": ", ", "), (" :", " , ")]))
+    choices = [draw(st.lists(PLAIN, min_size=1, max_size=3)) for _ in names]
+    rows = []
+    for number in range(draw(st.integers(16, 40))):
+        values = [choice[number % len(choice)] for choice in choices]
+        if draw(st.booleans()):
+            values[draw(st.integers(0, len(values) - 1))] = draw(PLAIN)
+        fields = [f"{json.dumps(n)}{colon}{v}" for n, v in zip(names, values, strict=True)]
+        rows.append("{" + comma.join(fields) + "}" + draw(st.sampled_from(["", "", "", " ", "x"])))
+    return rows
+
+
+@given(structs(), shaped())
+def test_both_paths_agree_on_texts_of_one_shape(type: pa.DataType, rows: list[str]) -> None:
+    reader = JsonReader(call_to(type))
+    fast, exact = (read(pa.array(rows)) for read in (reader.read, reader.read_exactly))
+    fast.validate(full=True)
+    assert shown(fast) == shown(exact)
+
+
+def test_texts_of_one_shape_need_no_parser() -> None:
+    """Nor if some have another shape, a null, or an odd value: only these are left."""
+    type = pa.struct([("a", pa.int64()), ("b", pa.string()), ("t", pa.timestamp("us", tz="UTC"))])
+    right = ['{"a": 1, "b": "x", "t": "2024-01-02T03:04:05Z"}', '{"a": -25, "b": "", "t": null}']
+    rows = [*right * 10, '{"a": 1.5, "b": "x", "t": "2024-01-02T03:04:05Z"}', '{"a": 1}']
+    texts = Texts(pa.array(rows))
+    shape = shape_of(rows[0])
+    assert shape is not None
+    part = ShapeReader(shape, type).read(texts, np.arange(len(rows)))
+    assert part is not None
+    assert part[0].tolist() == list(range(0, 20, 2))

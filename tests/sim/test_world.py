@@ -21,6 +21,7 @@ from penstock.wire.messages import (
     GetMetrics,
     GetStatus,
     Meet,
+    MeetAs,
     MetricsText,
     Ping,
     Pong,
@@ -33,7 +34,7 @@ SEEDS = fixed_seeds(FIXED_SEEDS)
 
 #: Status and metrics are for people, a ping only asks who is there: they promise nothing that could
 #: be checked. Without the first two messages of a connection no other would ever come.
-_UNCHECKED = {GetStatus, Status, GetMetrics, MetricsText, Ping, Pong, Meet, Challenge}
+_UNCHECKED = {GetStatus, Status, GetMetrics, MetricsText, Ping, Pong, Meet, MeetAs, Challenge}
 #: Things that must have happened in a campaign, beyond every fault and every message.
 EVENTS = (
     "answer GuardFailed",

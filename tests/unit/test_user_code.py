@@ -57,4 +57,4 @@ def test_where_the_checkout_is_does_not_count(monkeypatch: pytest.MonkeyPatch) -
 def test_code_that_cannot_be_known_is_not() -> None:
     assert _read(function(lambda value: penstock.errors.Unsupported(value))) is None
     assert _read(function(added(1), shared=1)) is None
-    assert _read(function(added(1), kind="PythonUDTF")) is None
+    assert _read(function(added(1), kind="PythonUDXF")) is None

@@ -61,7 +61,7 @@ async def claim_producer(
     With guards, the claim is refused (GuardFailed) unless they hold when it is ordered.
     Unknown: the older instances may be fenced, or not.
     """
-    producer = name or f"anon-{uuid.uuid4().hex}"
+    producer = name or f"{log.anonymous_prefix}{uuid.uuid4().hex}"
     while True:
         known, _ = await log.call(m.GetProducer(producer), m.Producer)
         instance = known.instance + 1

@@ -20,6 +20,7 @@ from penstock.errors import (
     BadRequest,
     DeadlineExceeded,
     Fenced,
+    Forbidden,
     GuardFailed,
     PenstockError,
     Refused,
@@ -196,7 +197,7 @@ class AppenderCore:
         self.pending_bytes -= sum(part.bytes for part in group.parts)
         if isinstance(outcome, Appended):
             return list(self._settle_done(group, outcome))
-        if isinstance(outcome, GuardFailed) and not self._groups:
+        if isinstance(outcome, GuardFailed | Forbidden) and not self._groups:
             self.next_seq = seq  # it was alone: its seq was not used
         elif self.broken is None:
             self.broken = outcome  # the first cause: what follows is refused because of it

@@ -35,6 +35,7 @@ from penstock.log.client.appender import AsyncAppender, adopt_producer, claim_pr
 from penstock.log.client.appender_core import AppenderCore
 from penstock.log.client.connection import ClientConnection, open_connection
 from penstock.log.client.reader import AsyncReader
+from penstock.log.core.owners import anonymous_prefix
 from penstock.log.core.tails import FOREVER
 from penstock.log.group_format import decode_sets
 from penstock.log.record_format import decode_record
@@ -52,6 +53,7 @@ from penstock.log.records import (
     meta_tag,
 )
 from penstock.wire import messages as m
+from penstock.wire.token import token_id
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,8 @@ class AsyncLog:
         self._fatal: PenstockError | None = None
         self._last_error: PenstockError = Unavailable("not connected yet")
         self.welcome: m.Welcome | None = None
+        #: Names of producers that we draw begin so.
+        self.anonymous_prefix = anonymous_prefix(None)
         #: Readers of a cluster have a connection of their own, to the proxy that is best for them.
         self._reads: AsyncLog | None = None
 
@@ -166,6 +170,7 @@ class AsyncLog:
                     on_delivery=self._delivered,
                 )
                 self._check_identity(welcome)
+                self.anonymous_prefix = anonymous_prefix(token_id(endpoint.token))
             except Retryable as error:
                 self._last_error = error
                 if endpoint is not None and endpoint.failed is not None:

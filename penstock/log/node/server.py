@@ -52,7 +52,7 @@ from penstock.log.serving.directory import (
     Address,
     DirectoryLock,
     ensure_token,
-    read_token,
+    read_root_token,
     remove_address,
     write_address,
 )
@@ -201,7 +201,7 @@ class NodeServer:
             if config.token_file is None:
                 self.listener.token = ensure_token(config.data_dir / TOKEN_FILE)
             else:
-                self.listener.token = read_token(config.token_file)
+                self.listener.token = read_root_token(config.token_file)
             await self.run_on(
                 NodeDisks.real(config.data_dir),
                 listening=lambda address: write_address(address_file, address),

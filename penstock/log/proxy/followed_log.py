@@ -16,6 +16,8 @@ from typing import TypeVar
 
 from penstock.errors import NotOwner, PenstockError
 from penstock.ids import Lsn
+from penstock.log.block_format import BlockKind
+from penstock.log.core.revocations import Revocations
 from penstock.log.core.tails import DurableGroup
 from penstock.log.group_format import Body
 from penstock.log.proxy.block_source import Block, Fetched
@@ -56,6 +58,7 @@ class FollowedLog(ServedLog):
         self._next = 0
         self._durable = 0
         self._ahead = ReadAhead()
+        self._revocations = Revocations()
 
     def start(self) -> None:
         self._tasks.spawn(self._follow())
@@ -135,11 +138,20 @@ class FollowedLog(ServedLog):
         for block, its_groups in found:
             self.view.maps[segment.id].add(block, its_groups)
             groups += its_groups
+            self._learn_revoked(block, its_groups)
             self._next += 1
         if groups:
             self.view.durable_lsn = Lsn(groups[-1].end_lsn)
             self.perform(self.tails.durable(groups, self.now_ms()))
             self.around.after_event()
+
+    def _learn_revoked(self, block: Block, groups: list[DurableGroup]) -> None:
+        header = block.header
+        if header.kind == BlockKind.SNAPSHOT:
+            mark = self.view.mark
+            self._revocations.take_snapshot(block.body, header.part, header.parts, log_mark=mark)
+        for group in groups:
+            self._revocations.take_group(group.body)
 
     async def _enter_next(self) -> None:
         """Go on in the next segment, once the manifest has one."""
@@ -163,6 +175,7 @@ class FollowedLog(ServedLog):
             # What lies between was given up before we saw it: readers are told when they ask.
             self.view.durable_lsn = place.base_lsn
             self.perform(self.tails.skip_to(place.base_lsn))
+            self._revocations.forget()
         return True
 
     async def _reload(self) -> None:
@@ -200,6 +213,9 @@ class FollowedLog(ServedLog):
     @property
     def durable_lsn(self) -> Lsn:
         return self.view.durable_lsn
+
+    def is_revoked(self, id: str) -> bool | None:
+        return self._revocations.is_revoked(id)
 
     def append(self, reply: Reply, body: Body, guards: tuple[Guard, ...], flush: Flush) -> None:
         reply(NotOwner(""))

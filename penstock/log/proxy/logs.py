@@ -126,6 +126,10 @@ class ProxyLogs:
         for name in list(self._followed):
             self._tasks.spawn(self._unfollow(name))
 
+    def open_logs(self) -> list[ServedLog]:
+        """Owned or followed, now."""
+        return [*self.owned.values(), *(each.log for each in self._followed.values())]
+
     # ---- opening
 
     def open(self, hello: m.Hello, opened: Opened) -> None:

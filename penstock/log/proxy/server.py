@@ -38,7 +38,7 @@ from penstock.log.proxy.open_log import LogOpener
 from penstock.log.proxy.session import MetadataSession
 from penstock.log.replication.node_api import NodeInfo
 from penstock.log.replication.routing import ProxyInfo
-from penstock.log.serving.directory import read_token
+from penstock.log.serving.directory import read_root_token, read_token
 from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.openmetrics import Gauges
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
@@ -104,7 +104,7 @@ class ProxyServer:
         config = self.config
         self.listener.begin()
         self._tasks = TaskSet(self._task_failed)
-        self.listener.token = read_token(config.token_file)
+        self.listener.token = read_root_token(config.token_file)
         socket = await self.listener.listen(
             config.host, config.port, config.tls_cert, config.tls_key
         )
@@ -230,6 +230,12 @@ class ProxyServer:
             opened(Unavailable("the proxy is starting"))
         else:
             self._work.logs.open(hello, opened)
+
+    def log_name(self, hello: m.Hello) -> str:
+        return hello.log
+
+    def open_logs(self) -> list[ServedLog]:
+        return [] if self._work is None else self._work.logs.open_logs()
 
     # ---- for people and tools
 

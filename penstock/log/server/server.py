@@ -219,6 +219,12 @@ class LogServer:
         else:
             opened(self.owner)
 
+    def log_name(self, hello: m.Hello) -> str:
+        return self.owner.storage.manifest.log_id.hex()
+
+    def open_logs(self) -> list[ServedLog]:
+        return [self.owner]
+
     # ---- for people and tools
 
     def status_json(self, log: ServedLog | None) -> str:

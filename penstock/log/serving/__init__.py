@@ -13,7 +13,7 @@ log_lines.py     its log, on standard error
 openmetrics.py   counters, gauges, histograms and their text
 
 For those that serve logs:
-log_service.py   logs behind a listener: sessions of clients, turns that pump logs
+log_service.py   logs behind a listener: what clients may, their sessions, turns that pump logs
 log_requests.py  the requests of one client
 served_log.py    a log as clients use it: reads, sequenced appends
 log_metrics.py   the counters of a log server or proxy

@@ -1,10 +1,11 @@
 """One connection on a server, before and after its peer has proved the token.
 
 Owns the transport, when it is read, and what a peer may do before its proof is accepted: ask for a
-challenge (wire/proof.py), once. Law (I20): before that nothing is read beyond 16 KiB and nothing is
-done; bytes that are no frame close the connection and touch nobody else. A `GET /metrics` with the
-token as bearer is answered too, so that Prometheus needs no second, open port. What requests mean
-is up to the listener's host: log_requests.py, log/node/requests.py, delivery/remote/.
+challenge (wire/proof.py), once; with a narrowed token, where the host takes those. Law (I20):
+before that nothing is read beyond 16 KiB and nothing is done; bytes that are no frame close the
+connection and touch nobody else. A `GET /metrics` with the token as bearer is answered too, so that
+Prometheus needs no second, open port. What requests mean, and what a narrowed token allows, is up
+to the listener's host: log_requests.py, log/node/requests.py, delivery/remote/.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock.errors import Damaged, PenstockError, Refused, Unauthorized
+from penstock.errors import BadRequest, Damaged, PenstockError, Refused, Unauthorized
 from penstock.limits import (
     CONNECTION_OUTPUT_BYTES_MAX,
     PREAUTH_FRAME_BYTES_MAX,
     PREAUTH_SECONDS_MAX,
 )
+from penstock.log.core.rights import ROOT, Rights, read_rights
 from penstock.log.keep_alive import keep_alive
 from penstock.wire.errors import error_code
 from penstock.wire.frames import Frame, FrameReader, encode_frame
-from penstock.wire.messages import Challenge, Failed, Hello, Meet, decode_as, encode_as
+from penstock.wire.messages import Challenge, Failed, Hello, Meet, MeetAs, decode_as, encode_as
 from penstock.wire.node_messages import NodeHello
 from penstock.wire.proof import NONCE_BYTES, Nonces, is_proof, prove_client, prove_server
 from penstock.wire.target_messages import TargetHello
+from penstock.wire.token import is_narrowed, is_token, parse_chain, split_token
 
 if TYPE_CHECKING:
     from penstock.log.serving.listener import Listener
@@ -82,8 +85,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(authenticated=False)
         self.is_authenticated = False
         self._is_silenced = False
-        #: From the challenge on.
+        #: From the challenge on; and what is proved: the root token, or the mac of a narrowed one.
         self._nonces: Nonces | None = None
+        self._proved = ""
+        #: What its token allows, once that is proved.
+        self.rights: Rights = ROOT
         #: None before the connection is made, and after it has ended.
         self.transport: asyncio.Transport | None = None
         #: Takes an accepted socket through TLS; there is no transport before that is done.
@@ -153,7 +159,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.transport is None or self.transport.is_closing():
             return
         if frame.kind == Meet.KIND and self._nonces is None:
-            self._challenge(frame)
+            meet = cast(Meet, decode_as(Meet, frame.head))
+            self._challenge(frame, meet.nonce, self._listener.token)
+            return
+        if frame.kind == MeetAs.KIND and self._nonces is None:
+            self._meet_narrowed(frame)
             return
         if frame.kind in _HELLOS and self._nonces is None:
             self._refuse(frame, _NO_CHALLENGE)
@@ -174,10 +184,23 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
         self._listener.authenticated(self)
 
-    def _challenge(self, frame: Frame) -> None:
-        meet = cast(Meet, decode_as(Meet, frame.head))
-        self._nonces = Nonces(meet.nonce, secrets.token_bytes(NONCE_BYTES))
-        proof = prove_server(self._listener.token, self._nonces)
+    def _meet_narrowed(self, frame: Frame) -> None:
+        meet = cast(MeetAs, decode_as(MeetAs, frame.head))
+        if self._listener.door is None:
+            self._refuse(frame, "only the token itself opens this, not one that was narrowed")
+            return
+        try:
+            chain = parse_chain(meet.chain)
+            self.rights = read_rights(chain)
+        except BadRequest as error:
+            self._refuse(frame, f"the token cannot be used: {error}")
+            return
+        self._challenge(frame, meet.nonce, chain.mac(self._listener.token).hex())
+
+    def _challenge(self, frame: Frame, nonce: bytes, proved: str) -> None:
+        self._nonces = Nonces(nonce, secrets.token_bytes(NONCE_BYTES))
+        self._proved = proved
+        proof = prove_server(proved, self._nonces)
         head = encode_as(Challenge, Challenge(self._nonces.server, proof))
         self.out.append(encode_frame(Challenge.KIND, frame.request, head))
         self._listener.dirty[self] = None
@@ -185,7 +208,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _is_proved(self, frame: Frame) -> bool:
         if self._nonces is None:
             return False
-        wanted = prove_client(self._listener.token, self._nonces, frame.kind, frame.head)
+        wanted = prove_client(self._proved, self._nonces, frame.kind, frame.head)
         return is_proof(frame.body, wanted)
 
     def _refuse(self, frame: Frame, words: str) -> None:
@@ -276,11 +299,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             name, _, value = line.partition(b":")
             if name.strip().lower() == b"authorization":
                 shown = value.strip()
-        wanted = b"bearer " + self._listener.token.encode()
-        if not hmac.compare_digest(shown[:7].lower() + shown[7:], wanted):
+        refusal = self._refuse_bearer(shown)
+        if refusal is not None:
             self._listener.metrics.unauthorized += 1
             logger.warning("closing a connection peer=%s cause=unauthorized", self.peer)
-            status, text = "401 Unauthorized", "send the token: Authorization: Bearer TOKEN\n"
+            status, text = refusal
         elif lines[0].split(b" ")[1] != b"/metrics":
             status, text = "404 Not Found", "only /metrics is here\n"
         else:
@@ -292,3 +315,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         self.out += (head.encode(), body)
         self.close()
+
+    def _refuse_bearer(self, shown: bytes) -> tuple[str, str] | None:
+        """Status and text for who may not look at the metrics."""
+        root, door = self._listener.token, self._listener.door
+        if hmac.compare_digest(shown[:7].lower() + shown[7:], b"bearer " + root.encode()):
+            return None
+        token = shown[7:].decode("ascii", "replace")
+        if door is None or not is_narrowed(token) or not is_token(token, root):
+            return "401 Unauthorized", "send the token: Authorization: Bearer TOKEN\n"
+        try:
+            door.allow_metrics(read_rights(split_token(token)[0]))
+        except PenstockError as error:
+            return "403 Forbidden", f"{error}\n"
+        return None

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from penstock.errors import BadConfig, Unavailable
 from penstock.log.directories import make_directory, sync_directory
+from penstock.wire.token import is_narrowed
 
 #: `is_locked` holds the lock itself for some microseconds: only what stays taken is another's.
 LOCK_SECONDS = 0.5
@@ -85,7 +86,7 @@ def try_flock(fd: int, kind: int) -> bool:
 def ensure_token(path: Path) -> str:
     """The token, made on first use. A token that others may read is refused."""
     make_secret(path, secrets.token_hex(32))
-    return read_token(path, "remove the file to have a new one made")
+    return read_root_token(path, "remove the file to have a new one made")
 
 
 def make_secret(path: Path, text: str) -> None:
@@ -105,6 +106,14 @@ def make_secret(path: Path, text: str) -> None:
         pass
     os.unlink(temporary)
     sync_directory(path.parent)
+
+
+def read_root_token(path: Path, advice: str = "it needs at least 32 letters") -> str:
+    """The token of a server of its own."""
+    token = read_token(path, advice)
+    if is_narrowed(token):
+        raise BadConfig(f"the token in {path} was narrowed: a server needs the root token")
+    return token
 
 
 def read_token(path: Path, advice: str = "it needs at least 32 letters") -> str:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from penstock.errors import BadConfig, Defect, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
+from penstock.log.core.rights import Rights
 from penstock.log.serving.arrivals import Arrivals
 from penstock.log.serving.connection import Requests, ServerConnection
 from penstock.log.serving.openmetrics import Metrics
@@ -56,6 +57,13 @@ class ListenerHost(Protocol):
         """What `GET /metrics` answers."""
 
 
+class Door(Protocol):
+    """What a host that takes narrowed tokens says of them, beside its requests."""
+
+    def allow_metrics(self, rights: Rights) -> None:
+        """Raise Unauthorized if who has these rights may not see the metrics."""
+
+
 class Listener:
     """See the module's docstring."""
 
@@ -64,6 +72,8 @@ class Listener:
         self.host = host
         self.metrics = host.metrics
         self.token = ""
+        #: None: the token itself opens everything, and nothing else opens anything.
+        self.door: Door | None = None
         self.inflight_bytes = 0
         #: Connections with output that the next turn must send. In dicts, as all of them: the order
         #: in which peers are served must not hang on where objects lie in memory (I21).

@@ -20,6 +20,7 @@ class LogMetrics(Metrics):
     appended_groups: int = counter("Groups made durable.")
     duplicates_dropped: int = counter("Retried groups that were there.")
     refused_appends: int = counter("Groups refused by guard, seq or limit.")
+    forbidden: int = counter("Requests that a narrowed token does not allow.")
     fenced_appends: int = counter("Groups refused to an older instance.")
     delivered_bytes: int = counter("Bytes of records sent to readers.")
     append_duration: Histogram = histogram("From request to answer.")

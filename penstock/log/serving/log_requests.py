@@ -1,8 +1,10 @@
 """The requests of one client to a log server or proxy: frames ↔ calls of the log.
 
-Owns the pairing of requests and answers, and the limits on unanswered bytes, waiting requests and
-subscriptions. Law: a request that is refused fails alone; a connection with too much unanswered is
-not read until most of it is answered. Transport and token are connection.py's business.
+Owns the pairing of requests and answers, the limits on unanswered bytes, waiting requests and
+subscriptions, and the end of a session whose token expires or is revoked. Laws: every request
+passes `_allow` before anything is done; one that is refused fails alone; a connection with too much
+unanswered is not read until most of it is answered. Transport and token are connection.py's
+business.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from penstock.errors import (
     BadRequest,
     Damaged,
     Defect,
+    Forbidden,
     Overloaded,
     PenstockError,
     Refused,
     TooLarge,
     Trimmed,
+    Unauthorized,
     Unavailable,
 )
 from penstock.ids import Lsn
@@ -40,7 +44,7 @@ from penstock.limits import (
     SUBSCRIPTIONS_PER_CONNECTION_MAX,
 )
 from penstock.log.core.tails import Deliver, Room
-from penstock.log.group_format import check_new_body, decode_body
+from penstock.log.group_format import Body, check_new_body, decode_body
 from penstock.log.records import Flush, Value, check_tag
 from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.served_log import Outcome
@@ -53,6 +57,12 @@ if TYPE_CHECKING:
     from penstock.log.serving.served_log import ServedLog
 
 logger = logging.getLogger(__name__)
+
+#: How often a session is looked at whose token may be revoked: at most 5 s are promised.
+LOOK_SECONDS = 1.0
+#: How long a client with a narrowed token waits for a log that is not known well enough yet.
+LEARN_SECONDS_MAX = 2.0
+LEARN_POLL_SECONDS = 0.005
 
 
 class LogRequests:
@@ -75,8 +85,12 @@ class LogRequests:
         #: read is under way, or the transport will tell us to resume.
         self._room = Room(CONNECTION_OUTPUT_BYTES_MAX)
         self._tasks = TaskSet(service.listener.on_task_failed)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_refusal_told = False
 
     def lost(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._tasks.cancel_nowait()
         # A log that was let go never answers: what it was given must not count for ever.
         self._listener.inflight_bytes -= self._inflight_bytes
@@ -134,31 +148,90 @@ class LogRequests:
         return lambda: self._open(frame.request, message)
 
     def _metrics(self, request: int) -> None:
+        self._service.allow_metrics(self.connection.rights)
         self._send(request, m.MetricsText(self._listener.host.metrics_text()))
 
     def _open(self, request: int, hello: m.Hello) -> None:
+        self._allow(hello)
         self._service.greet(hello.session, self)
 
         def opened(found: ServedLog | PenstockError) -> None:
+            id = self.connection.rights.id
             if isinstance(found, PenstockError):
-                self.connection.fail(request, found)
-                self.connection.cut(f"no log: {found}")
+                self._no_log(request, found)
+            elif id is not None and found.is_revoked(id) is None:
+                self._tasks.spawn(self._welcome_later(request, found, id))
             else:
-                self.log = found
-                self._send(request, found.welcome())
-            self.after_event()
+                self._welcome(request, found)
 
         self._service.host.open_log(hello, opened)
+
+    def _no_log(self, request: int, error: PenstockError) -> None:
+        self.connection.fail(request, error)
+        self.connection.cut(f"no log: {error}")
+        self.after_event()
+
+    def _welcome(self, request: int, log: ServedLog) -> None:
+        try:
+            self._service.check_valid(self.connection.rights, (log,))
+        except PenstockError as error:
+            self._no_log(request, error)
+            return
+        self.log = log
+        self._send(request, log.welcome())
+        self._look()
+        self.after_event()
+
+    async def _welcome_later(self, request: int, log: ServedLog, id: str) -> None:
+        """A log that is followed since a moment tells soon which tokens were revoked."""
+        deadline = asyncio.get_running_loop().time() + LEARN_SECONDS_MAX
+        while log.is_revoked(id) is None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(LEARN_POLL_SECONDS)
+        self._welcome(request, log)
+
+    def _allow(self, message: m.Message, body: Body | None = None) -> None:
+        """The one place where a client's rights are asked for. Raises Unauthorized."""
+        logs = () if self.log is None else (self.log,)
+        self._service.allow(self.connection.rights, message, body, logs)
+
+    def _look(self) -> None:
+        """Again and again: end the session once its token is good for nothing any more."""
+        rights, log = self.connection.rights, self.log
+        if rights.id is None or log is None or self.connection.transport is None:
+            return
+        try:
+            self._service.check_valid(rights, (log,))
+        except Unauthorized as error:
+            self.connection.fail(0, error)
+            self.connection.cut(str(error))
+            return
+        except Unavailable:
+            pass  # it was good a moment ago, and will be asked for again
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def handle(self, frame: Frame) -> None:
         message = m.decode_message(frame.kind, frame.head)
         try:
             if isinstance(message, m.Append):
-                self._append(frame, message)
+                body = self._check_append(frame, message)
+                self._allow(message, body)
+                self._append(frame, message, body)
             else:
+                self._allow(message)
                 self._dispatch(frame.request, message)
-        except (Refused, Overloaded) as error:
+        except (Refused, Overloaded, Unavailable) as error:
             self.connection.fail(frame.request, error)
+            if isinstance(error, Unauthorized):
+                self._tell_refusal(error)
+
+    def _tell_refusal(self, error: Unauthorized) -> None:
+        """Operators are told once a connection; who has no token any more goes."""
+        if not isinstance(error, Forbidden):
+            self.connection.cut(str(error))
+        elif not self._is_refusal_told:
+            self._is_refusal_told = True
+            peer, id = self.connection.peer, self.connection.rights.id
+            logger.warning("refused a request peer=%s token=%s cause=%s", peer, id, error)
 
     @property
     def _served(self) -> ServedLog:
@@ -206,11 +279,9 @@ class LogRequests:
             case _:
                 raise BadRequest(f"{type(message).__name__} is not for a server")
 
-    def _append(self, frame: Frame, message: m.Append) -> None:
-        log = self._served
+    def _check_append(self, frame: Frame, message: m.Append) -> Body:
         size = GROUP_OVERHEAD_BYTES + len(frame.body)
-        listener = self._listener
-        if listener.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
+        if self._listener.inflight_bytes + size > SERVER_INFLIGHT_BYTES_MAX:
             raise Overloaded("too many bytes of unanswered appends")
         if len(message.guards) > GUARDS_MAX:
             raise TooLarge(f"{len(message.guards)} guards: the limit is {GUARDS_MAX}")
@@ -219,6 +290,12 @@ class LogRequests:
             check_new_body(body)
         except Damaged as error:
             raise BadRequest(f"the group cannot be read: {error}") from error
+        return body
+
+    def _append(self, frame: Frame, message: m.Append, body: Body) -> None:
+        log = self._served
+        size = GROUP_OVERHEAD_BYTES + len(frame.body)
+        listener = self._listener
         self._inflight_bytes += size
         listener.inflight_bytes += size
         request = frame.request
@@ -355,7 +432,14 @@ class LogRequests:
         self._send(request, m.Status(self._service.host.status_json(self.log)))
 
     async def _metadata(self, request: int, message: m.GetMetadata) -> None:
-        found = await self._served.get_metadata(lambda known: choose_values(known, message))
+        rights = self.connection.rights
+        found = await self._served.get_metadata(
+            lambda known: [
+                (key, value)
+                for key, value in choose_values(known, message)
+                if rights.shows_key(key)
+            ]
+        )
         size, count = 0, 0
         while count < len(found) and (not count or size < DELIVERY_BYTES):
             size += len(found[count][0]) + len(found[count][1].data)

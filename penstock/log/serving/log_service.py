@@ -1,18 +1,21 @@
 """Logs behind a listener: what a log server and a proxy have in common.
 
-Owns which connection of a client is heard, and which logs a turn has work for. It is given a host:
-which log a client gets, and what is told to people. Clients' requests are in log_requests.py, what
-logs do in served_log.py.
+Owns which connection of a client is heard, what a client may ask, and which logs a turn has work
+for. It is given a host: which log a client gets, and what is told to people. Clients' requests are
+in log_requests.py, what logs do in served_log.py. Law: `allow` is asked of every request, with what
+it holds, before anything is done; what a token allows is core/rights.py's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
-from penstock.errors import PenstockError
+from penstock.errors import Forbidden, PenstockError, Unauthorized, Unavailable
+from penstock.log.core.rights import Rights
 from penstock.log.core.sessions import Sessions
 from penstock.log.core.tails import Deliver, SubscriptionId
+from penstock.log.group_format import Body
 from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.listener import Listener
 from penstock.log.serving.log_metrics import LogMetrics
@@ -30,6 +33,12 @@ class LogHost(Protocol):
     def open_log(self, hello: m.Hello, opened: Opened) -> None:
         """Find the log that a client wants; `opened` is called once, now or later."""
 
+    def log_name(self, hello: m.Hello) -> str:
+        """What a token calls the log that a client wants: its name, or its id if it has none."""
+
+    def open_logs(self) -> Iterable[ServedLog]:
+        """Those that are open here now."""
+
     def status_json(self, log: ServedLog | None) -> str:
         """For people and tools; `log` is the one that the connection is about."""
 
@@ -44,6 +53,7 @@ class LogService:
         self.host = host
         self.metrics = LogMetrics()
         self.listener = Listener(self, files_max=FILE_CACHE_COUNT)
+        self.listener.door = self
         self.wall_ms = wall_ms
         #: Logs that the next turn has work for, and whether they must be pumped in it.
         self.due: dict[ServedLog, bool] = {}
@@ -74,6 +84,45 @@ class LogService:
 
     def metrics_text(self) -> str:
         return self.host.metrics_text()
+
+    # ---- what clients may
+
+    def allow(
+        self, rights: Rights, message: m.Message, body: Body | None, logs: Iterable[ServedLog]
+    ) -> None:
+        """Raise Unauthorized unless who has these rights may ask this, of these logs."""
+        if rights.id is None:
+            return
+        if isinstance(message, m.Hello | m.GetMetrics):
+            hello = message if isinstance(message, m.Hello) else m.Hello("")
+            reason = rights.refuse_log(self.host.log_name(hello))
+            if reason is not None:
+                raise Forbidden(f"not allowed: {reason}")
+        self.check_valid(rights, logs)
+        reason = rights.refuse(message, body)
+        if reason is not None:
+            self.metrics.forbidden += 1
+            raise Forbidden(f"not allowed: {reason}")
+
+    def check_valid(self, rights: Rights, logs: Iterable[ServedLog]) -> None:
+        """Raise Unauthorized if the token has expired, or was revoked in one of these logs."""
+        if rights.id is None:
+            return
+        if rights.is_over(self.wall_ms()):
+            raise Unauthorized("the token has expired")
+        for log in logs:
+            is_revoked = log.is_revoked(rights.id)
+            if is_revoked:
+                raise Unauthorized("the token was revoked")
+            if is_revoked is None:
+                raise Unavailable("whether the token was revoked is not known here yet")
+
+    def allow_metrics(self, rights: Rights) -> None:
+        """A `listener.Door`. Raises Unauthorized."""
+        known = (
+            log for log in self.host.open_logs() if log.is_revoked(rights.id or "") is not None
+        )
+        self.allow(rights, m.GetMetrics(), None, known)
 
     # ---- clients
 

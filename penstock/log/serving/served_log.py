@@ -26,6 +26,7 @@ from penstock.errors import (
     Unknown,
 )
 from penstock.ids import Lsn
+from penstock.log.core.owners import revoked_key
 from penstock.log.core.sequencer import OldDuplicate, Sequencer, decide_duplicate
 from penstock.log.core.state import LogState
 from penstock.log.core.tails import Deliver, Effect, ReadBehind, SubscriptionId, Tails
@@ -108,6 +109,10 @@ class ServedLog(ABC):
 
     @abstractmethod
     def append(self, reply: Reply, body: Body, guards: tuple[Guard, ...], flush: Flush) -> None: ...
+
+    @abstractmethod
+    def is_revoked(self, id: str) -> bool | None:
+        """Whether the token of this id was revoked in this log; None: that is not known yet."""
 
     @property
     def is_sure(self) -> bool:
@@ -243,6 +248,9 @@ class SequencedLog(ServedLog):
 
         now_ms = self.around.wall_ms()
         self.sequencer.append(answered, body, guards=guards, flush=flush, now_ms=now_ms)
+
+    def is_revoked(self, id: str) -> bool:
+        return revoked_key(id) in self.sequencer.state.metadata
 
     async def get_metadata(
         self, keys: Callable[[dict[str, Value]], list[tuple[str, Value]]]

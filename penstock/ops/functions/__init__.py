@@ -33,6 +33,7 @@ civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors
 times.py       fields of dates and timestamps, epochs, truncation, zones
 time_arithmetic.py  sums and differences of times; times from parts
+closings.py    when keys that are made of event time close
 intervals.py   intervals: parts, products, quotients
 formats.py     functions with a date and time pattern
 time_patterns.py, time_printing.py, time_parsing.py  what a pattern means, prints, reads
@@ -47,10 +48,15 @@ hashes.py      hash functions
 json_tokens.py JSON text as tokens, with Jackson's habits
 json_text.py   values as JSON text
 json_options.py  the options of from_json and to_json
-json_values.py, json_fast.py  JSON to values: exactly, and by Arrow's reader
+json_values.py, json_fast.py, json_shapes.py  JSON to values: exactly, by Arrow, by NumPy
+bytes_at.py    bytes of many texts at once
+plain_times.py dates and timestamps as programs write them
 from_json.py   from_json
 json_paths.py  get_json_object and its kin
 to_json.py     to_json
+csv_tokens.py  a line of CSV as values, with univocity's habits
+csv_options.py the options of from_csv and to_csv
+from_csv.py, to_csv.py  from_csv, to_csv
 """
 
 from __future__ import annotations
@@ -80,6 +86,7 @@ _MODULES = (
     "patterns",
     "times",
     "time_arithmetic",
+    "closings",
     "intervals",
     "formats",
     "structs",
@@ -91,6 +98,8 @@ _MODULES = (
     "from_json",
     "json_paths",
     "to_json",
+    "from_csv",
+    "to_csv",
 )
 
 

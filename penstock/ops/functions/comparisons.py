@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ops.functions.alignment import arrays, null_where, nulls
+from penstock.ops.functions.alignment import arrays, as_array, null_where, nulls
 from penstock.ops.functions.branches import choose, evaluate_where
 from penstock.ops.functions.lists import join
 from penstock.ops.functions.ordering import order_keys
@@ -61,7 +61,7 @@ def nan_or(call: Call, args: list[Argument]) -> Compiled:
     value, other = args
 
     def choose_number(batch: pa.RecordBatch) -> Datum:
-        (first,) = arrays(value(batch))
+        first = as_array(value(batch), batch.num_rows)
         is_nan = pc.is_nan(first)
         rows = pc.fill_null(is_nan, False).to_numpy(zero_copy_only=False)
         if not rows.any():

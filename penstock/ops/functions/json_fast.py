@@ -11,7 +11,7 @@ Law: a row that is answered here has the answer of the exact path (json_values.p
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as pt
 
-from penstock.ops.functions.alignment import Mask
+from penstock.ops.functions.alignment import Ints, Mask, nulls
+from penstock.ops.functions.bytes_at import text_bytes
+from penstock.ops.functions.json_shapes import ShapeReader, Texts, shape_of
 from penstock.ops.functions.lists import retype
+from penstock.ops.functions.plain_times import read_plain_times
 
 #: Rows are wrapped, so that each makes one line with at least one record, whatever it has inside.
 _HEAD: Final = pa.scalar('{"r":')
@@ -30,11 +33,15 @@ _EMPTY: Final = pa.scalar("")
 _LONG: Final = 1000
 #: How often the reader may be called for a batch before the rest is left to the exact path.
 _CALLS_MAX: Final = 8
+_ESCAPE: Final = ord("\\")
+_UNIT: Final = ord("u")
 _ROW: Final = re.compile(r"in row (\d+)")
-_PLAIN_DATE: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-_PLAIN_MOMENT: Final = (
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z?$"
-)
+#: Fewer rows than this are not worth looking for a shape, and more shapes than this are none.
+_SHAPED_MIN: Final = 16
+_SHAPES_MAX: Final = 4
+
+#: Rows that were answered, in order, and their structs.
+Part: TypeAlias = tuple[Ints, pa.Array]
 
 
 class FastReader:
@@ -46,39 +53,65 @@ class FastReader:
             explicit_schema=pa.schema([pa.field("r", _read_type(type))]),
             unexpected_field_behavior="ignore",
         )
-        self._has_floats = _has(type, pt.is_floating)
-        self._has_times = _has(type, pt.is_temporal)
 
     def read(self, texts: pa.Array) -> tuple[pa.Array | None, Mask]:
         """Structs, and which of them are answers; None if none is."""
         answered = np.zeros(len(texts), bool)
-        wanted = ~_suspects(texts)
-        if not wanted.any():
+        suspects, escaped = _suspects(texts)
+        rows = np.flatnonzero(~suspects)
+        parts = self._by_shape(texts, rows if escaped is None else rows[~escaped[rows]])
+        for taken, _ in parts:
+            answered[taken] = True
+        parts += self._by_arrow(texts, rows[~answered[rows]])
+        if not parts:
             return None, answered
-        rows = np.flatnonzero(wanted)
-        parts: list[pa.Array] = []
-        taken: list[Any] = []
+        if len(parts) == 1 and len(parts[0][0]) == len(texts):
+            answered[:] = True
+            return parts[0][1], answered
+        places = np.concatenate([taken for taken, _ in parts])
+        answered[places] = True
+        index = np.full(len(texts), -1, np.int64)
+        index[places] = np.arange(len(places))
+        structs = pa.concat_arrays([part for _, part in parts])
+        return structs.take(pa.array(np.maximum(index, 0), mask=index < 0)), answered
+
+    def _by_shape(self, texts: pa.Array, rows: Ints) -> list[Part]:
+        """Rows of the shapes of the first row, the first of another one, and so on."""
+        if len(rows) < _SHAPED_MIN:
+            return []
+        data = Texts(texts)
+        parts: list[Part] = []
+        for _ in range(_SHAPES_MAX):
+            if len(rows) < _SHAPED_MIN:
+                break
+            shape = shape_of(texts[int(rows[0])].as_py())
+            part = None if shape is None else ShapeReader(shape, self._type).read(data, rows)
+            if part is None:
+                rows = rows[1:]
+                continue
+            parts.append(part)
+            if len(part[0]) == len(rows):
+                break
+            rows = np.setdiff1d(rows, part[0], assume_unique=True)
+        return parts
+
+    def _by_arrow(self, texts: pa.Array, rows: Ints) -> list[Part]:
+        """As many rows as Arrow's reader takes, a few times."""
+        parts: list[Part] = []
         calls = 0
         while len(rows) and calls < _CALLS_MAX:
             chosen = texts if len(rows) == len(texts) else texts.take(pa.array(rows))
             count, part, passed = self._read_some(chosen)
             if part is not None:
-                parts.append(part)
-                taken.append(rows[:count])
+                structs, doubtful = _convert(part, self._type)
+                doubtful |= nulls(part)
+                structs = retype(structs, self._type)
+                if doubtful.any():
+                    structs = structs.filter(pa.array(~doubtful))
+                parts.append((rows[:count][~doubtful], structs))
             rows = rows[count + passed :]
             calls += 1
-        if not parts:
-            return None, answered
-        structs = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        if len(parts) == 1 and len(structs) == len(texts):
-            sure = ~self._doubtful(structs)
-            return self._finish(structs), sure
-        places = np.concatenate(taken)
-        answered[places] = ~self._doubtful(structs)
-        index = np.full(len(texts), -1, np.int64)
-        index[places] = np.arange(len(places))
-        spread = self._finish(structs).take(pa.array(np.maximum(index, 0), mask=index < 0))
-        return spread, answered
+        return [part for part in parts if len(part[0])]
 
     def _read_some(self, texts: pa.Array) -> tuple[int, pa.Array | None, int]:
         """As many of the first rows as can be read at once, their structs, and how many to pass.
@@ -108,17 +141,6 @@ class FastReader:
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid("a row has more than one record")
         return table.column(0).chunk(0)
-
-    def _doubtful(self, structs: pa.Array) -> Mask:
-        """Rows whose answer may be another: no object, a negative zero, an odd date or time."""
-        doubtful = np.asarray(structs.is_null().to_numpy(zero_copy_only=False))
-        if self._has_floats or self._has_times:
-            doubtful |= _doubtful_inside(structs, self._type)
-        return doubtful
-
-    def _finish(self, structs: pa.Array) -> pa.Array:
-        made = _convert(structs, self._type) if self._has_times else structs
-        return retype(made, self._type)
 
 
 def can_read(type: pa.DataType) -> bool:
@@ -159,24 +181,26 @@ def _read_type(type: pa.DataType) -> pa.DataType:
     return pa.string() if pt.is_temporal(type) else type
 
 
-def _suspects(texts: pa.Array) -> Mask:
-    """Rows that the reader might take for something else than Spark does."""
-    suspects = np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
-    buffer = texts.buffers()[2]
-    if buffer is None or not len(texts):
-        return suspects
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
-    start = int(offsets[0])
-    data = np.frombuffer(buffer, np.uint8)[start : int(offsets[-1])]
-    # Line feeds end a line; other control characters are never right.
-    _mark(suspects, np.flatnonzero(data < 0x20) + start, offsets)
-    if b"\\u" in memoryview(buffer)[start : int(offsets[-1])].tobytes():
-        # Halves of pairs, and a null inside a text.
-        suspects |= np.asarray(
-            pc.fill_null(pc.match_substring(texts, "\\u"), False).to_numpy(zero_copy_only=False)
-        )
+def _suspects(texts: pa.Array) -> tuple[Mask, Mask | None]:
+    """Rows that the reader might take for something else than Spark does; and those that have an
+    escape, if there are any."""
+    suspects = nulls(texts)
+    if not len(texts) or texts.buffers()[2] is None:
+        return suspects, None
+    data, offsets = text_bytes(texts)
+    if len(data) and data.min() < 0x20:
+        # Line feeds end a line; other control characters are never right.
+        _mark(suspects, np.flatnonzero(data < 0x20), offsets)
     suspects |= np.diff(offsets) >= _LONG
-    return suspects
+    escapes = np.flatnonzero(data == _ESCAPE)
+    if not len(escapes):
+        return suspects, None
+    # Halves of pairs, and a null inside a text.
+    units = escapes[data[np.minimum(escapes + 1, len(data) - 1)] == _UNIT]
+    _mark(suspects, units, offsets)
+    escaped = np.zeros(len(texts), bool)
+    _mark(escaped, escapes, offsets)
+    return suspects, escaped
 
 
 def _mark(rows: Mask, positions: Any, offsets: Any) -> None:
@@ -184,52 +208,22 @@ def _mark(rows: Mask, positions: Any, offsets: Any) -> None:
         rows[np.searchsorted(offsets, positions, side="right") - 1] = True
 
 
-def _doubtful_inside(array: pa.Array, type: pa.DataType) -> Mask:
-    doubtful = np.zeros(len(array), bool)
-    for place in range(type.num_fields):
-        inner, wanted = array.field(place), type.field(place).type
-        if pt.is_struct(wanted):
-            doubtful |= _doubtful_inside(inner, wanted)
-        elif pt.is_floating(wanted):
-            values = inner.fill_null(1.0).to_numpy(zero_copy_only=False)
-            doubtful |= (values == 0.0) & np.signbit(values)
-        elif pt.is_temporal(wanted):
-            pattern = _PLAIN_DATE if pt.is_date32(wanted) else _PLAIN_MOMENT
-            plain = pc.fill_null(pc.match_substring_regex(inner, pattern), True)
-            odd = ~np.asarray(plain.to_numpy(zero_copy_only=False))
-            doubtful |= odd | _unreadable(inner, wanted, odd)
-    return doubtful
-
-
-def _unreadable(texts: pa.Array, type: pa.DataType, odd: Mask) -> Mask:
-    """Where a text looks like a date or time and is none: all rows, if there is any."""
-    try:
-        _times(pc.if_else(pa.array(odd), None, texts) if odd.any() else texts, type)
-    except pa.ArrowInvalid:
-        return np.ones(len(texts), bool)
-    return np.zeros(len(texts), bool)
-
-
-def _times(texts: pa.Array, type: pa.DataType) -> pa.Array:
-    if pt.is_date32(type):
-        return texts.cast(type)
-    if pc.any(pc.ends_with(texts, "Z")).as_py():
-        texts = pc.utf8_rtrim(texts, "Z")
-    return texts.cast(pa.timestamp("us")).cast(type)
-
-
-def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """With dates and times for their texts; those that are none are null, and doubtful."""
+def _convert(array: pa.Array, type: pa.DataType) -> tuple[pa.Array, Mask]:
+    """With dates and times for their texts, and rows whose answer may be another: an odd date or
+    time, a negative zero."""
     if pt.is_temporal(type):
-        pattern = _PLAIN_DATE if pt.is_date32(type) else _PLAIN_MOMENT
-        plain = pc.match_substring_regex(array, pattern)
-        try:
-            return _times(pc.if_else(plain, array, pa.scalar(None, pa.string())), type)
-        except pa.ArrowInvalid:
-            return pa.nulls(len(array), type)
+        return read_plain_times(array, type)
+    doubtful = np.zeros(len(array), bool)
+    if pt.is_floating(type):
+        values = array.fill_null(1.0).to_numpy(zero_copy_only=False)
+        return array, np.asarray((values == 0.0) & np.signbit(values))
     if not pt.is_struct(type):
-        return array
-    inner = [_convert(array.field(i), type.field(i).type) for i in range(type.num_fields)]
+        return array, doubtful
+    inner = []
+    for place in range(type.num_fields):
+        part, wrong = _convert(array.field(place), type.field(place).type)
+        inner.append(part)
+        doubtful |= wrong
     mask = array.is_null() if array.null_count else None
-    names = [type.field(i).name for i in range(type.num_fields)]
-    return pa.StructArray.from_arrays(inner, names, mask=mask)
+    names = [type.field(place).name for place in range(type.num_fields)]
+    return pa.StructArray.from_arrays(inner, names, mask=mask), doubtful

@@ -36,8 +36,8 @@ _WITHOUT_EFFECT: Final = frozenset(
     }
 )
 READ_FORMATS: Final = ("dateformat", "timestampformat", "timestampntzformat")
-_READ: Final = frozenset({"mode", "columnnameofcorruptrecord", "timezone", *READ_FORMATS})
-_WRITTEN: Final = frozenset({"ignorenullfields", "pretty", "timezone", *READ_FORMATS})
+_READ: Final = frozenset({"mode", "columnnameofcorruptrecord", "locale", "timezone", *READ_FORMATS})
+_WRITTEN: Final = frozenset({"ignorenullfields", "locale", "pretty", "timezone", *READ_FORMATS})
 
 
 def given_options(call: Call) -> dict[str, str]:
@@ -86,6 +86,16 @@ def _problem(
     for name in options:
         if name not in known:
             return f"the option {name!r}, whose effect is not known here; leave it out"
+    return times_problem(call, options, compile)
+
+
+def times_problem(
+    call: Call, options: dict[str, str], compile: Callable[[str], object]
+) -> str | None:
+    """Why mode, language, patterns and zone cannot be obeyed, or None."""
+    language = options.get("locale", "en-US")
+    if language.lower() != "en-us":
+        return f"the locale {language!r}; take en-US, or read texts and replace what differs"
     mode = options.get("mode", "PERMISSIVE").upper()
     if mode not in ("PERMISSIVE", "FAILFAST"):
         return f"the mode {mode!r}; take PERMISSIVE or FAILFAST"

@@ -58,7 +58,7 @@ _RANGES: Final = {
     64: (-(2**63), 2**63 - 1),
 }
 _WIDE: Final = Context(prec=5000, rounding=ROUND_HALF_UP)
-_BIG_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_BIG_DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _JAVA_INT: Final = re.compile(r"[+-]?[0-9]+")
 
 
@@ -123,14 +123,14 @@ class Conversions:
         """What reads a date or timestamp out of a text."""
         formats = self._formats
         if pt.is_date32(type):
-            return read_day if formats.date is None else _by_pattern(formats.date, None, type)
+            return read_day if formats.date is None else by_pattern(formats.date, None, type)
         if type.tz is None:
             pattern, zone = formats.timestamp_ntz, None
         else:
             pattern, zone = formats.timestamp, formats.zone
         if pattern is None:
             return lambda text: read_moment(text, zone)
-        return _by_pattern(pattern, zone, type)
+        return by_pattern(pattern, zone, type)
 
     def struct(self, type: pa.DataType) -> Convert:
         """An object; fields that the type does not name are passed over."""
@@ -304,8 +304,6 @@ def _float_of(tokens: Tokens, *, is_single: bool) -> float:
 
 
 def _to_decimal(type: pa.DataType) -> Convert:
-    scale, most = Decimal(1).scaleb(-type.scale), Decimal(10) ** (type.precision - type.scale)
-
     def convert(tokens: Tokens) -> Decimal | None:
         token = _value(tokens)
         if token is Token.NULL or token is None:
@@ -316,14 +314,17 @@ def _to_decimal(type: pa.DataType) -> Convert:
             text = tokens.string.replace(",", "")
         else:
             raise Unfit
-        if _BIG_DECIMAL.fullmatch(text) is None or len(text) > NUMBER_LENGTH_MAX:
-            raise Unfit
-        return _rounded(Decimal(text), scale, most)
+        return fit_decimal(text, type)
 
     return convert
 
 
-def _rounded(value: Decimal, scale: Decimal, most: Decimal) -> Decimal:
+def fit_decimal(text: str, type: pa.DataType) -> Decimal:
+    """A number as Java's BigDecimal reads it, rounded to the type's scale; Unfit if too large."""
+    if _BIG_DECIMAL.fullmatch(text) is None or len(text) > NUMBER_LENGTH_MAX:
+        raise Unfit
+    scale, most = Decimal(1).scaleb(-type.scale), Decimal(10) ** (type.precision - type.scale)
+    value = Decimal(text)
     if value and value.adjusted() > 40:
         raise Unfit
     if value and value.adjusted() < -4000:
@@ -345,7 +346,7 @@ def _of_string(
             return of_int(_int_of(tokens))
         if token is not Token.STRING:
             raise Unfit
-        text = tokens.string
+        text = without_halves(tokens.string)
         value = read(text) if text or takes_empty else None
         if value is None:
             raise Unfit
@@ -397,7 +398,8 @@ def read_moment(text: str, zone: Zone | None) -> int | None:
     return None
 
 
-def _by_pattern(pattern: str, zone: Zone | None, type: pa.DataType) -> Read:
+def by_pattern(pattern: str, zone: Zone | None, type: pa.DataType) -> Read:
+    """What reads days or microseconds of one pattern; without a zone the text may name none."""
     parse = parser(pattern)
 
     def read(text: str) -> int | None:

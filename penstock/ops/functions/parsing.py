@@ -123,9 +123,15 @@ def read_floats(texts: pa.Array, type: pa.DataType) -> Parsed:
 
 def read_double(text: str) -> float | None:
     """Java's parseDouble, or else Spark's own words for infinity and NaN; None for neither."""
+    value = read_java_double(text)
+    return _SPECIAL.get(text.strip(_JAVA_BLANK).lower()) if value is None else value
+
+
+def read_java_double(text: str) -> float | None:
+    """Java's parseDouble; None where that fails."""
     match = _JAVA_NUMBER.fullmatch(text.strip(_JAVA_BLANK))
     if match is None:
-        return _SPECIAL.get(text.strip(_JAVA_BLANK).lower())
+        return None
     sign = -1.0 if match[1] == "-" else 1.0
     if match[2]:
         return math.nan
@@ -140,7 +146,13 @@ def read_double(text: str) -> float | None:
 
 
 def _read_single(text: str) -> float | None:
-    value = read_double(text)
+    value = read_java_single(text)
+    return _SPECIAL.get(text.strip(_JAVA_BLANK).lower()) if value is None else value
+
+
+def read_java_single(text: str) -> float | None:
+    """Java's parseFloat; None where that fails."""
+    value = read_java_double(text)
     match = _JAVA_NUMBER.fullmatch(text.strip(_JAVA_BLANK))
     if value is None or match is None or match[4] is None or not math.isfinite(value):
         return value

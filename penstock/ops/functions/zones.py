@@ -128,6 +128,15 @@ class Zone:
         offsets = self.offsets_of_local(seconds, preferred)
         return join_micros(days, rest - offsets * MICROS_PER_SECOND)
 
+    def last_from_local(self, days: Ints, rest: Ints) -> tuple[Ints, Mask]:
+        """The same, but in an overlap the later moment: from then on local time is never below."""
+        if self.is_fixed:
+            return self.from_local(days, rest)
+        seconds = _fold(days * SECONDS_PER_DAY + rest // MICROS_PER_SECOND)
+        earlier = self._offsets[np.searchsorted(self._settled, seconds, side="right")]
+        later = self._offsets[np.searchsorted(self._possible, seconds, side="right")]
+        return join_micros(days, rest - np.minimum(earlier, later) * MICROS_PER_SECOND)
+
     def day_starts(self, days: Ints) -> tuple[Ints, Mask]:
         """The first moment of each local day: a gap at midnight is passed, not shifted over."""
         micros, wrong = self.from_local(days, np.zeros_like(days))

@@ -5,6 +5,7 @@ fuse_top_n.py        window functions over the best rows, as one operator
 choose_emit.py       operators emit changes, or finals
 collapse_distinct.py several distinct aggregates as one aggregation
 floor_mod.py         the arithmetic of window() as one kernel
+close_keys.py        keys that are made of event time close
 prune.py             a scan reads only the columns that are used
 count_duplicates.py  distinct rows of a changing stream are counted
 aggregate_early.py   aggregate before the exchange, where it pays
@@ -22,6 +23,7 @@ from penstock.plan.nodes import Node
 from penstock.plan.rewrites.aggregate_early import aggregate_early
 from penstock.plan.rewrites.aim import Aim
 from penstock.plan.rewrites.choose_emit import choose_emit
+from penstock.plan.rewrites.close_keys import close_keys
 from penstock.plan.rewrites.collapse_distinct import collapse_distinct
 from penstock.plan.rewrites.count_duplicates import count_duplicates
 from penstock.plan.rewrites.floor_mod import floor_mod
@@ -34,6 +36,7 @@ RULES: Final[tuple[Callable[[Node, Aim], Node], ...]] = (
     choose_emit,
     collapse_distinct,
     floor_mod,
+    close_keys,
     prune,
     count_duplicates,
     aggregate_early,

@@ -10,6 +10,7 @@ windows.py           window functions
 python_functions.py  Python functions and processors
 python_groups.py     Python functions over groups
 python_calls.py      calls of the user's aggregate functions
+table_functions.py   Python UDTFs
 whole_results.py     sorting and limits
 
 Spark's quirks live here; from the IR on, nothing remembers Spark. What a node needs beyond its own
@@ -29,6 +30,7 @@ import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.refusals import Refusals
+from penstock.plan.supply import supply
 from penstock.plan.translation import (  # noqa: F401 -- each registers what it translates
     aggregates,
     joins,
@@ -36,6 +38,7 @@ from penstock.plan.translation import (  # noqa: F401 -- each registers what it 
     python_groups,
     rows,
     sources,
+    table_functions,
     whole_results,
     windows,
 )
@@ -56,6 +59,6 @@ class Translated:
 def translate(tree: PlanTree, judges: Judges, refusals: Refusals) -> Translated:
     """The IR of the plan; reasons against it go to `refusals`, the caller checks them."""
     translation = Translation(judges, refusals)
-    root = translation.node(tree)
+    root = supply(translation.node(tree), translation.subqueries, translation.own_times, refusals)
     names = tuple(attribute.name for attribute in tree.output)
     return Translated(root, names, translation.statics)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column, Literal
+from penstock.plan.refusals import IN_PYTHON
 from penstock.plan.translation.expressions import options
 from penstock.plan.translation.python_calls import translate_python_call
 from penstock.plan.translation.registry import Translation, translates
@@ -68,7 +69,7 @@ def _column_of(
 ) -> Column:
     """The column of an aggregate call, which is added to the calls if it is not among them."""
     call = translate_call(translation, tree, where)
-    translation.refuse(where, translation.judges.aggregate(call))
+    translation.refuse(where, translation.judges.aggregate(call), IN_PYTHON)
     result = _EXPR_ID.match(tree.text_of("resultId"))
     assert result is not None
     return Column(calls.setdefault(call, f"{call.function}#{result[1]}"), call.type)

@@ -13,13 +13,17 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, Option
-from penstock.plan.refusals import MICRO_BATCH, Refusals
-from penstock.plan.tree import ExprTree
+from penstock.plan.refusals import IN_PYTHON, MICRO_BATCH, Refusals
+from penstock.plan.supply import PRESENT
+from penstock.plan.tree import ExprTree, PlanTree
 
 #: Says why a call cannot be evaluated, or None: the registry of functions.
 JudgeCall: TypeAlias = Callable[[Call], str | None]
 #: The column that will hold the value of a part of an expression.
 ColumnOf: TypeAlias = Callable[[ExprTree], Column]
+
+#: The column that will hold the value of a scalar subquery over these rows.
+ColumnOfSubquery: TypeAlias = Callable[[PlanTree], Column]
 
 #: Notes to Spark's own optimizer and code generator; the value passes through.
 TRANSPARENT: Final = frozenset(
@@ -35,15 +39,28 @@ TRANSPARENT: Final = frozenset(
     }
 )
 _EVAL_CONTEXT: Final = re.compile(r"NumericEvalContext\((\w+),")
-#: Expressions whose value is not a function of the row.
+_AGAIN: Final = "gives other values when a batch is processed again after a failure"
+_BEFORE: Final = "compute it before the rows enter the log"
+_NO_PARTITIONS: Final = "Spark's partitions, which do not exist here"
+#: Expressions whose value is not a function of the row: why not, and what is one.
 _UNREPEATABLE: Final = {
-    "Rand": "rand() gives other values when a batch is processed again after a failure",
-    "Randn": "randn() gives other values when a batch is processed again after a failure",
-    "Uuid": "uuid() gives other values when a batch is processed again after a failure",
-    "Shuffle": "shuffle() gives other values when a batch is processed again after a failure",
-    "MonotonicallyIncreasingID": "monotonically_increasing_id() counts rows of Spark's partitions",
-    "SparkPartitionID": "spark_partition_id() names Spark's partitions, which do not exist here",
-    "InputFileName": "input_file_name() needs a file source",
+    "Rand": (f"rand() {_AGAIN}", f"{_BEFORE}, or take a hash: pmod(xxhash64(key), 1000) / 1000"),
+    "Randn": (f"randn() {_AGAIN}", _BEFORE),
+    "Uuid": (f"uuid() {_AGAIN}", f"{_BEFORE}, or take a digest: sha2(to_json(struct(*)), 256)"),
+    "Shuffle": (f"shuffle() {_AGAIN}", _BEFORE),
+    "monotonically_increasing_id": (
+        f"monotonically_increasing_id() counts rows of {_NO_PARTITIONS}",
+        "give rows a number before they enter the log, or number those of a key:"
+        " row_number() over (partition by key order by time)",
+    ),
+    "SparkPartitionID": (
+        f"spark_partition_id() names {_NO_PARTITIONS}",
+        "leave it out, or make buckets by a hash: pmod(hash(key), 16)",
+    ),
+    "InputFileName": (
+        "input_file_name() needs a file source",
+        "add the name as a column when the files are written to a stream",
+    ),
 }
 
 
@@ -68,6 +85,7 @@ _MONTHS_FUNCTIONS: Final = frozenset(
         "LessThanOrEqual",
         "MakeYMInterval",
         "MultiplyYMInterval",
+        "Sequence",
         "TimestampAddYMInterval",
     }
 )
@@ -80,9 +98,12 @@ class ExprTranslator:
     `where` is the text of the plan node whose expression it is.
     """
 
-    def __init__(self, judge: JudgeCall, refusals: Refusals) -> None:
+    def __init__(
+        self, judge: JudgeCall, refusals: Refusals, column_of: ColumnOfSubquery | None = None
+    ) -> None:
         self._judge = judge
         self._refusals = refusals
+        self._column_of = column_of
 
     def translate(self, tree: ExprTree, where: str) -> Expr:
         """The IR of an expression."""
@@ -107,11 +128,11 @@ class ExprTranslator:
         args = tuple(self.translate(child, where) for child in tree.children)
         unrepeatable = _UNREPEATABLE.get(tree.kind)
         if unrepeatable is not None:
-            self._refusals.add(where, unrepeatable, "compute it before the rows enter the log")
+            self._refusals.add(where, *unrepeatable)
             return Literal(pa.scalar(None, tree.arrow_type))
         if tree.kind not in _MONTHS_FUNCTIONS and _touches_months(tree):
             self._refusals.add(where, f"a year-month interval in {tree.kind}")
-        return self._call(tree, args, where, f"rewrite that expression, or {MICRO_BATCH}")
+        return self._call(tree, args, where, IN_PYTHON)
 
     def _call(self, tree: ExprTree, args: tuple[Expr, ...], where: str, remedy: str) -> Call:
         call = Call(function_name(tree), args, tree.arrow_type, options(tree))
@@ -136,6 +157,20 @@ class ExprTranslator:
     def _translate_inner(self, tree: ExprTree, where: str) -> Expr:
         return self.translate(tree.children[0], where)
 
+    def _translate_present(self, tree: ExprTree, where: str) -> Expr:
+        """current_timestamp() and the like (spark/present.py): what the log says, as that type."""
+        if tree.arrow_type == PRESENT.type:
+            return PRESENT
+        zone = (("timeZoneId", tree.fields["timeZoneId"]), ("evalMode", "ANSI"))
+        return Call("Cast", (PRESENT,), tree.arrow_type, zone)
+
+    def _translate_subquery(self, tree: ExprTree, where: str) -> Expr:
+        rows = tree.fields["plan"]
+        if tree.children or not isinstance(rows, PlanTree) or self._column_of is None:
+            self._refusals.add(where, "such a subquery", "join its table instead")
+            return Literal(pa.scalar(None, tree.arrow_type))
+        return self._column_of(rows)
+
 
 #: Whatever is not a call of a function, by Catalyst's class name.
 _SPECIAL: Final[dict[str, Callable[[ExprTranslator, ExprTree, str], Expr]]] = {
@@ -143,6 +178,8 @@ _SPECIAL: Final[dict[str, Callable[[ExprTranslator, ExprTree, str], Expr]]] = {
     "NamedLambdaVariable": ExprTranslator._translate_column,
     "Literal": ExprTranslator._translate_literal,
     "LambdaFunction": ExprTranslator._translate_lambda,
+    "CurrentBatchTimestamp": ExprTranslator._translate_present,
+    "ScalarSubquery": ExprTranslator._translate_subquery,
     **dict.fromkeys(TRANSPARENT, ExprTranslator._translate_inner),
 }
 

@@ -23,6 +23,7 @@ _KINDS: Final[dict[str, n.JoinKind]] = {
     "FullOuter": "full",
     "LeftSemi": "semi",
     "LeftAnti": "anti",
+    "ExistenceJoin": "existence",
 }
 
 
@@ -50,7 +51,7 @@ def translate_join(translation: Translation, tree: PlanTree) -> n.Node:
 
 
 def _kind(translation: Translation, tree: PlanTree) -> n.JoinKind:
-    spelled = str(tree.fields["joinType"])
+    spelled = str(tree.fields["joinType"]).partition("(")[0]
     if spelled not in _KINDS:
         translation.refuse(tree, f"a {spelled} join")
     return _KINDS.get(spelled, "inner")

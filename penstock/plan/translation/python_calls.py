@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.plan import nodes as n
-from penstock.plan.exprs import Expr
-from penstock.plan.translation.python_functions import function_of
+from penstock.plan.translation.python_functions import function_of, named_arguments
 from penstock.plan.translation.registry import Translation
 from penstock.plan.tree import ExprTree, PlanTree
 
@@ -14,23 +13,18 @@ def translate_python_call(
 ) -> n.AggregateCall:
     """An `AggregateExpression` of a PythonUDAF, not judged."""
     called, *filters = tree.children
-    args: list[Expr] = []
-    keywords: list[str | None] = []
-    for child in called.children:
-        is_named = child.kind == "NamedArgumentExpression"
-        keywords.append(str(child.fields["key"]) if is_named else None)
-        args.append(translation.expr(child.children[0] if is_named else child, where))
+    args, keywords = named_arguments(translation, called.children, where)
     kind, function = function_of(translation, called, where)
     python = n.PythonAggregate(
         function=function,
         kind=kind,
         name=str(called.fields["name"]),
-        keywords=tuple(keywords),
+        keywords=keywords,
         settings=called.pairs_of("settings"),
     )
     return n.AggregateCall(
         function=called.kind,
-        args=tuple(args),
+        args=args,
         type=called.arrow_type,
         filter=translation.expr(filters[0], where) if filters else None,
         distinct=bool(tree.fields["isDistinct"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MethodType
 from typing import Any, Final
@@ -57,6 +57,19 @@ def _call(translation: Translation, tree: ExprTree, where: PlanTree) -> n.UdfCal
         keywords=tuple(keywords),
         deterministic=bool(tree.fields["udfDeterministic"]),
     )
+
+
+def named_arguments(
+    translation: Translation, trees: Sequence[ExprTree], where: PlanTree
+) -> tuple[tuple[Expr, ...], tuple[str | None, ...]]:
+    """The arguments of a call, and the name of each that has one."""
+    args: list[Expr] = []
+    keywords: list[str | None] = []
+    for tree in trees:
+        is_named = tree.kind == "NamedArgumentExpression"
+        keywords.append(str(tree.fields["key"]) if is_named else None)
+        args.append(translation.expr(tree.children[0] if is_named else tree, where))
+    return tuple(args), tuple(keywords)
 
 
 def function_of(

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.exprs import Expr
+from penstock.plan.exprs import Column, Expr
 from penstock.plan.refusals import MICRO_BATCH, Refusals
+from penstock.plan.supply import Subquery
 from penstock.plan.translation.expressions import ColumnOf, ExprTranslator, JudgeCall
 from penstock.plan.tree import ExprTree, PlanTree, schema_of
 
@@ -39,8 +40,12 @@ class Translation:
         self.judges = judges
         #: What computes the rows of each static input, by id.
         self.statics: dict[int, Callable[[], pa.Table]] = {}
+        #: By the column that holds its value.
+        self.subqueries: dict[str, Subquery] = {}
+        #: Streams of the log that have a column of their own under the name of the append time.
+        self.own_times: set[str] = set()
         self._refusals = refusals
-        self._exprs = ExprTranslator(judges.call, refusals)
+        self._exprs = ExprTranslator(judges.call, refusals, self._subquery)
 
     def node(self, tree: PlanTree) -> n.Node:
         """The IR of a plan node and of all below it."""
@@ -64,6 +69,20 @@ class Translation:
     def expr_over(self, tree: ExprTree, where: PlanTree, kind: str, column_of: ColumnOf) -> Expr:
         """The expression with every part of this kind replaced by the column that will hold it."""
         return self._exprs.translate_over(tree, where.text, kind, column_of)
+
+    def static(self, tree: PlanTree) -> n.Static:
+        """The rows of a plan that reads no stream."""
+        assert tree.rows is not None
+        id = len(self.statics)
+        self.statics[id] = tree.rows
+        return n.Static(schema=schema_of(tree.output), id=id, empty=tree.is_streaming)
+
+    def _subquery(self, tree: PlanTree) -> Column:
+        (value,) = tree.output
+        column = Column(value.column, value.type)
+        if column.name not in self.subqueries:
+            self.subqueries[column.name] = Subquery(column, self.static(tree))
+        return column
 
     def order(self, terms: Iterable[ExprTree], where: PlanTree) -> tuple[n.Order, ...]:
         """The terms of an ORDER BY."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.plan import nodes as n
+from penstock.plan.supply import TIME
 from penstock.plan.translation.registry import Translation, translates
 from penstock.plan.tree import PlanTree, schema_of
 
@@ -23,17 +24,19 @@ def translate_stream(translation: Translation, tree: PlanTree) -> n.Node:
     for option, remedy in _REFUSED_OPTIONS.items():
         if option.lower() in options:
             translation.refuse(tree, f"option {option} of the source", remedy)
+    stream = options.get("stream") or options.get("path") or str(tree.fields["sourceName"])
+    names = tuple(attribute.name for attribute in tree.output)
+    is_log = tree.kind == "StreamingRelationV2"
+    if is_log and TIME in names and TIME not in options.get("metadata", "").split(","):
+        translation.own_times.add(stream)
     return n.Scan(
         schema=schema_of(tree.output),
-        stream=options.get("stream") or options.get("path") or str(tree.fields["sourceName"]),
-        columns=tuple(attribute.name for attribute in tree.output),
+        stream=stream,
+        columns=names,
         options=pairs,
     )
 
 
 @translates("Static", "LocalRelation")
 def translate_static(translation: Translation, tree: PlanTree) -> n.Node:
-    assert tree.rows is not None
-    id = len(translation.statics)
-    translation.statics[id] = tree.rows
-    return n.Static(schema=schema_of(tree.output), id=id, empty=tree.is_streaming)
+    return translation.static(tree)

@@ -21,6 +21,7 @@ from typing import Any
 _PRELOADED = [
     "fire_player",
     "penstock.cli.deliver",
+    "penstock.delivery.deliver",
     "penstock.delivery.targets.postgres",
     "penstock.delivery.targets.sqlite",
 ]

@@ -14,18 +14,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from harness.delivery_targets import MemoryTarget
+from harness.files import token_file
 from harness.waiting import wait_until
 
 import penstock
 from penstock.delivery.registration import list_deliveries, remove_delivery
 from penstock.delivery.target_queue import QUIET_LSNS
-from penstock.errors import BadRequest, BadRow, PlanChanged, Refused, Unavailable
+from penstock.errors import BadRequest, BadRow, Forbidden, PlanChanged, Refused, Unavailable
 from penstock.ids import Lsn
+from penstock.log.core.rights import allow_caveat
 from penstock.log.records import NewEntry
+from penstock.log.serving.directory import read_token
 from penstock.protocol.deliveries import Delivered, RegisteredDelivery
 from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.positions import Position
 from penstock.stream.stream import Stream
+from penstock.wire.token import make_token
 
 SCHEMA = "k long, v string"
 
@@ -563,3 +567,24 @@ def test_a_second_player_fences_the_first(source: Stream, name: str) -> None:
             first.processAllAvailable()
 
     assert keys_of(target) == [1]
+
+
+def test_a_delivery_runs_with_the_rights_to_it(
+    module_log: penstock.Log, source: Stream, name: str, tmp_path: Path
+) -> None:
+    """Registered, played, acknowledged, with a row set aside; and no other delivery touched."""
+    root = read_token(Path(module_log.target) / "token")
+    rights = [f"deliver:{name}", f"read:{name}", f"append:{name}_dead"]
+    token_file(tmp_path / "token", make_token(root, "00000000000000dd", [allow_caveat(rights)]))
+    target, append_rows = MemoryTarget(), module_log.stream(name)
+    append(append_rows, 1, 2)
+    with penstock.connect(module_log.target, token_file=tmp_path / "token") as log:
+        stream, dead = log.stream(name), f"{name}_dead"
+        with penstock.deliver(stream, target, name=name, dead_letter=dead) as delivery:
+            delivery.processAllAvailable()
+            append(append_rows, 3)
+            delivery.processAllAvailable()
+        assert keys_of(target) == [1, 2, 3]
+        with pytest.raises(Forbidden, match="other"):
+            penstock.deliver(stream, MemoryTarget(), name="other")
+    assert last_ack(module_log, name).positions[0] is not None

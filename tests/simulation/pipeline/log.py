@@ -20,6 +20,7 @@ from penstock.config import ServerConfig
 from penstock.ids import Lsn
 from penstock.log.client.client import Endpoint, Resolve
 from penstock.log.client.reader import split_records
+from penstock.log.core.rights import allow_caveat
 from penstock.log.core.sequencer import Write
 from penstock.log.core.tails import DurableGroup
 from penstock.log.group_format import CLAIM, Body
@@ -28,6 +29,9 @@ from penstock.log.records import Entry
 from penstock.log.server.server import LogServer
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.reader import read_piece
+from penstock.runtime.spec import QuerySpec
+from penstock.runtime.worker import worker_rights
+from penstock.wire.token import make_token
 from simulation.kernel import JobPool, JobQueue, Process, Scheduler, WallClock
 from simulation.kernel.shipped import changed
 
@@ -112,13 +116,17 @@ class SimLog(LogRecord):
         self._away_seconds = 0.0
         self._process: Process
 
-    def resolve(self) -> Resolve:
+    def resolve(self, token: str = _TOKEN) -> Resolve:
         """The way for a client."""
 
         async def resolve() -> Endpoint:
-            return Endpoint(_MACHINE, _CONFIG.port, _TOKEN)
+            return Endpoint(_MACHINE, _CONFIG.port, token)
 
         return resolve
+
+    def resolve_as_worker(self, spec: QuerySpec) -> Resolve:
+        """With what a driver hands to its workers: they are refused whatever else they ask."""
+        return self.resolve(make_token(_TOKEN, "5" * 16, [allow_caveat(worker_rights(spec))]))
 
     @property
     def is_up(self) -> bool:

@@ -7,6 +7,7 @@ their driver's death.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import Fenced, GuardFailed, PenstockError, Trimmed, Unavailable, Unknown
@@ -34,7 +35,8 @@ class SimWorker:
     async def _run(self, slot: int) -> None:
         world = self._world
         try:
-            await work(world.log.resolve, world.spec, slot, self.attempt, self._host)
+            resolve = partial(world.log.resolve_as_worker, world.spec)
+            await work(resolve, world.spec, slot, self.attempt, self._host)
         except (Trimmed, Unavailable) as error:
             # It slept for so long that it missed what it was told, or can beat no more.
             world.scheduler.note(f"{self.process.name} ends: {error}")

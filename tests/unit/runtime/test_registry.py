@@ -32,6 +32,7 @@ QUERIES = st.builds(
     tasks=st.lists(COUNTS, max_size=3),
     created_ms=COUNTS,
     checkpoints=st.none() | TEXT,
+    fixed_tables=st.dictionaries(TEXT, TEXT, max_size=2),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -136,3 +137,13 @@ def test_aligned_checkpoints_do_not_move() -> None:
     old = replace(QUERY, protocol="aligned", checkpoints="here")
     assert "were in here" in (describe_change(old, replace(old, checkpoints="there")) or "")
     assert describe_change(old, replace(old, created_ms=1)) is None
+
+
+def test_a_static_table_with_other_rows_is_a_change_where_its_rows_are_needed_again() -> None:
+    before = replace(QUERY, fixed_tables={"0: id, item": "a"})
+    assert describe_change(before, replace(QUERY, fixed_tables={"0: id, item": "a"})) is None
+    assert describe_change(QUERY, before) is None, "registered by a program that kept no digests"
+
+    said = describe_change(before, replace(QUERY, fixed_tables={"0: id, item": "b"}))
+
+    assert said is not None and said.startswith("static table 0: id, item: its rows are others")

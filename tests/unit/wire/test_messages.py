@@ -15,6 +15,7 @@ from penstock.wire import messages as m
 SAMPLES: list[m.Message] = [
     m.Hello("name é", "session"),
     m.Meet(bytes(32)),
+    m.MeetAs(bytes(32), "pt1.0123456789abcdef"),
     m.Challenge(bytes(32), bytes(range(32))),
     m.GetMetrics(),
     m.MetricsText("# EOF\n"),
@@ -54,7 +55,7 @@ def test_a_message_comes_back_equal(message: m.Message) -> None:
 
 def test_every_message_has_a_sample_and_a_kind_of_its_own() -> None:
     assert {type(message) for message in SAMPLES} == set(m.MESSAGES.values())
-    assert sorted(m.MESSAGES) == list(range(1, 29))
+    assert sorted(m.MESSAGES) == list(range(1, 30))
 
 
 def test_the_bytes_of_a_message_are_those_of_the_format() -> None:
@@ -79,7 +80,7 @@ def test_every_cut_and_every_trailing_byte_is_noticed(message: m.Message) -> Non
         m.decode_message(message.KIND, data + b"\x00")
 
 
-@pytest.mark.parametrize("kind", [0, 29, 255])
+@pytest.mark.parametrize("kind", [0, 30, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(BadFormat, match="kind"):
         m.decode_message(kind, b"")

@@ -23,7 +23,7 @@ CODES = (
     *("TooLarge", "BadRequest", "BadConfig", "BadRow", "SchemaMismatch"),
     *("Unauthorized", "InvariantBroken", "Refused", "Damaged", "Retryable"),
     *("Defect", "Unsupported", "EvaluationFailed", "PlanChanged", "QueryFailed"),
-    *("NotOwner", "VersionConflict", "AlreadyExists"),
+    *("NotOwner", "VersionConflict", "AlreadyExists", "Forbidden"),
 )
 
 
@@ -48,7 +48,7 @@ def test_a_class_without_a_code_travels_as_its_nearest_parent() -> None:
     assert error_code(Invented("")) == CODES.index("GuardFailed")
 
 
-@pytest.mark.parametrize("code", [-1, 33, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("code", [-1, 34, 2**32, 2**64 - 1])
 def test_a_code_of_a_newer_version_is_a_plain_refusal(code: int) -> None:
     assert type(error_from_code(code, "m")) is errors.Refused
 

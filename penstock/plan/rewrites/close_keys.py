@@ -1,0 +1,111 @@
+"""Keys that are made of event time close: append mode for groupBy(date_trunc('hour', ts)).
+
+Such a key gets a second one beside it, which nobody sees: the time at which it closes (closing.py).
+That is a function of the first, so groups stay what they are, and it is an event time as every
+operator knows it. Only in append mode: elsewhere rows count however late they come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.plan import nodes as n
+from penstock.plan.closing import CLOSES, Step, closing_steps
+from penstock.plan.exprs import Call, Column, Expr, columns
+from penstock.plan.exprs import replace as replace_expr
+from penstock.plan.rewrites.aim import Aim
+
+#: What hands a column on as it is.
+_HANDS_ON: Final = (
+    n.Aggregate,
+    n.Deduplicate,
+    n.Filter,
+    n.Generate,
+    n.Join,
+    n.PythonEval,
+    n.Watermark,
+)
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+def close_keys(root: n.Node, aim: Aim) -> n.Node:
+    """The plan with a closing time for every aggregation and window that has such a key."""
+    return root.rebuild(_close) if aim.mode == "append" else root
+
+
+def _close(node: n.Node) -> n.Node:
+    match node:
+        case n.Aggregate(event_time=None, session=None):
+            closing = _closing(node.child, node.keys)
+            if closing is None:
+                return node
+            child, key = closing
+            fields = list(node.schema)
+            fields.insert(len(node.keys), pa.field(key.name, key.type))
+            made: n.Node = replace(
+                node, schema=pa.schema(fields), child=child, keys=(*node.keys, key),
+                event_time=key.name,
+            )  # fmt: skip
+        case n.Window(event_time=None) | n.TopN(event_time=None):
+            closing = _closing(node.child, node.partition)
+            if closing is None:
+                return node
+            child, key = closing
+            own = list(node.schema)[len(node.child.schema) :]
+            made = replace(
+                node, schema=pa.schema([*child.schema, *own]), child=child,
+                partition=(*node.partition, key), event_time=key.name,
+            )  # fmt: skip
+        case _:
+            return node
+    return n.Project(schema=node.schema, child=made, exprs=n.columns_of(node.schema))
+
+
+def _closing(child: n.Node, keys: tuple[Column, ...]) -> tuple[n.Node, Column] | None:
+    """The child with the time at which a key closes as a column more, and that column."""
+    for key in keys:
+        steps = _steps(key, child)
+        if steps is None:
+            continue
+        closes = Column(f"{key.name}{CLOSES}", _TIME)
+        schema = child.schema.append(pa.field(closes.name, closes.type))
+        end = Call("ClosesAt", (key,), _TIME, (("steps", steps),))
+        exprs: tuple[Expr, ...] = (*n.columns_of(child.schema), end)
+        return n.Project(schema=schema, child=child, exprs=exprs), closes
+    return None
+
+
+def _steps(expr: Expr, node: n.Node) -> tuple[Step, ...] | None:
+    """The steps from a key back to the event time that it was made of, which is further down."""
+    names = columns(expr)
+    if len(names) != 1:
+        return None
+    (name,) = names
+    match node:
+        case n.Watermark(column=column) if column == name:
+            return closing_steps(expr, lambda part: part.name == name) or None
+        case n.Project():
+            return _steps(_over(expr, _made(node, node.exprs, name)), node.child)
+        case n.Expand():
+            made = [_made(node, exprs, name) for exprs in node.projections]
+            is_same = all(one == made[0] for one in made)
+            return _steps(_over(expr, made[0]), node.child) if is_same else None
+        case n.Aggregate() if not any(key.name == name for key in node.keys):
+            return None
+        case _ if isinstance(node, _HANDS_ON):
+            below = [child for child in node.children if name in child.schema.names]
+            return _steps(expr, below[0]) if len(below) == 1 else None
+    return None
+
+
+def _made(node: n.Node, exprs: tuple[Expr, ...], name: str) -> Expr:
+    made: Expr = exprs[node.schema.get_field_index(name)]
+    return made
+
+
+def _over(expr: Expr, made: Expr) -> Expr:
+    """The expression over what its one column is made of."""
+    return replace_expr(expr, lambda part: made if isinstance(part, Column) else None)
