@@ -45,6 +45,7 @@ array_sets.py  arrays as sets, and sorted
 sequences.py   sequence()
 maps.py        maps
 hashes.py      hash functions
+vectors.py     arrays of floats as vectors
 json_tokens.py JSON text as tokens, with Jackson's habits
 json_text.py   values as JSON text
 json_options.py  the options of from_json and to_json
@@ -95,6 +96,7 @@ _MODULES = (
     "sequences",
     "maps",
     "hashes",
+    "vectors",
     "from_json",
     "json_paths",
     "to_json",

@@ -134,7 +134,7 @@ def translate_nothing(translation: Translation, tree: PlanTree) -> n.Node:
 
 #: What to do instead of nodes for which there is no operator.
 _REMEDIES: Final = {
-    "Sample": "filter by a hash of the row: where(abs(hash(...)) % 100 < 5)",
+    "Sample": "filter by a hash of the row: where(pmod(xxhash64(id), 100) < 5) is five percent",
     "Tail": "read the result with spark.read and limit it there",
 }
 
