@@ -153,6 +153,8 @@ _TEMPLATES: dict[str, list[str]] = {
         "10 div i",
     ],
     "text": [
+        "to_char(m, '$999,999,990.99S')",
+        "to_char({int}, '9,999,999,999MI')",
         "k",
         "s",
         "upper({text})",
@@ -187,6 +189,7 @@ _TEMPLATES: dict[str, list[str]] = {
         "i IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)",
         "s LIKE '%a%'",
         "s RLIKE '^[a-z]+$'",
+        "s RLIKE r'\\b\\pL|\\pN\\B'",
         "isnull({text})",
         "k IS NOT NULL",
         "isnan(x)",
