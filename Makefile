@@ -120,6 +120,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench ops
 	$(BIN)/penstock bench small
+	$(BIN)/penstock bench start
 	$(BIN)/penstock bench realtime
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
@@ -127,6 +128,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster
 	$(BIN)/penstock bench deliver
+	$(BIN)/penstock bench gateway
 
 # A bar that is missed is a figure, too: the rest is measured all the same.
 RESULTS ?= nexmark-results

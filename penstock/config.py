@@ -55,6 +55,8 @@ class ServerConfig:
     #: PEM files. With them the server speaks TLS only.
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    #: PEM. With it, only clients with a certificate of this authority get in, to prove their token.
+    tls_client_ca: Path | None = None
     #: A segment is sealed at this size; opening a log reads at most one of them.
     segment_bytes: int = 64 * MIB
     #: ... or at this age.
@@ -71,7 +73,9 @@ class ServerConfig:
 
     def validate(self) -> None:
         """Raise BadConfig with every problem at once."""
-        problems = listening_problems(self.host, (self.port,), self.tls_cert, self.tls_key)
+        problems = listening_problems(
+            self.host, (self.port,), self.tls_cert, self.tls_key, self.tls_client_ca
+        )
         if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
             problems.append(
                 f"segment_bytes {self.segment_bytes} is not in "
@@ -142,13 +146,19 @@ def _secrets(uri: str) -> set[str]:
 
 
 def listening_problems(
-    host: str, ports: Iterable[int], tls_cert: Path | None, tls_key: Path | None
+    host: str,
+    ports: Iterable[int],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None = None,
 ) -> list[str]:
     """What is wrong with where a server listens, and with how it would prove who it is."""
     problems = [f"port {port} is not in 0..65535" for port in ports if not 0 <= port <= 65535]
     if (tls_cert is None) != (tls_key is None):
         problems.append("tls_cert and tls_key go together")
-    for path in (tls_cert, tls_key):
+    if tls_client_ca is not None and tls_cert is None:
+        problems.append("tls_client_ca goes with tls_cert and tls_key")
+    for path in (tls_cert, tls_key, tls_client_ca):
         if path is not None and not path.is_file():
             problems.append(f"{path} does not exist")
     if tls_cert is None and not is_loopback(host):

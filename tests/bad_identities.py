@@ -145,8 +145,8 @@ _USER = "allow=append:bids read:bids"
 _OF_USER = frozenset(
     (
         *("append rows", "append rows in a lane", "append a claim", "append a retirement"),
-        *("a producer", "read the stream", "read a lane", "read the last entry", "a definition"),
         "read a definition's changes",
+        *("a producer", "read the stream", "read a lane", "read the last entry", "a definition"),
     )
 )
 

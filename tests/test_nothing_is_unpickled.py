@@ -18,6 +18,8 @@ PACKAGE = Path(__file__).parents[1] / "penstock"
 ALLOWED = {
     # What this driver has put into a broadcast variable of its own, read by its own Spark task.
     ("spark/jobs.py", "work"): "launch.value",
+    # What a table function of the user's own DataFrame said of itself, in the driver's Spark.
+    ("spark/commands.py", "load_pickle"): "bytes(pickled)",
     # Functions of the user's own DataFrame, as the driver's Spark holds them.
     ("spark/commands.py", "load_command"): "bytes(command), loaded.value",
 }

@@ -41,6 +41,7 @@ PURE = (
     "stream/batches.py",
     "stream/columns.py",
     "stream/ddl.py",
+    "stream/json_columns.py",
     "stream/json_lines.py",
     "stream/lanes.py",
     "stream/metadata.py",
@@ -114,6 +115,10 @@ PURE = (
     ),
     "connector/items.py",
     "connector/partitions.py",
+    "gateway/description.py",
+    "gateway/keys.py",
+    "gateway/problems.py",
+    "gateway/replies.py",
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -167,6 +172,7 @@ LAYERS = (
     ("ops",),
     ("runtime",),
     ("delivery",),
+    ("gateway",),
     ("connector",),
     ("spark",),
     ("testing",),
@@ -188,6 +194,7 @@ HOMES = {
         "ops/",
         "runtime/",
         "delivery/",
+        "gateway/",
         "connector/",
         "spark/",
         "testing/",
@@ -205,7 +212,10 @@ HOMES = {
         "delivery/player_thread.py",
         "delivery/remote/frames_server.py",
         "delivery/remote/grpc_server.py",
+        "gateway/server.py",
     ),
+    "starlette": ("gateway/",),
+    "uvicorn": ("gateway/server.py",),
     "kazoo": ("log/meta/zookeeper.py",),
     "psycopg": tuple(
         f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")

@@ -13,6 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAY = datetime.timedelta(days=1)
+CLIENT = (ExtendedKeyUsageOID.CLIENT_AUTH,)
+#: As proxies have it, which are servers to clients and clients to nodes.
+BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, *CLIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,19 @@ class Authority:
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(
-        self, name: str, *, age_days: int = 1, life_days: int = 30, hosts: tuple[str, ...] = ()
+        self,
+        name: str,
+        *,
+        age_days: int = 1,
+        life_days: int = 30,
+        hosts: tuple[str, ...] = (),
+        uses: tuple[x509.ObjectIdentifier, ...] = (ExtendedKeyUsageOID.SERVER_AUTH,),
     ) -> CertificateFiles:
-        """A server certificate for some host names and addresses."""
+        """A server certificate for some host names and addresses; or one for other uses."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        usage = x509.ExtendedKeyUsage(uses)
         certificate = (
             self._builder(subject, key.public_key(), age_days=age_days, life_days=life_days)
             .add_extension(x509.SubjectAlternativeName(list(map(_host, hosts))), critical=False)
@@ -80,6 +89,14 @@ class Authority:
         )
         files.key.chmod(0o600)
         return files
+
+    def issue_client(self, name: str, *, age_days: int = 1, life_days: int = 30) -> Path:
+        """A client's certificate and key, in one file."""
+        files = self.issue(name, age_days=age_days, life_days=life_days, uses=CLIENT)
+        both = self._directory / f"{name}-both.pem"
+        both.touch(mode=0o600)
+        both.write_bytes(files.cert.read_bytes() + files.key.read_bytes())
+        return both
 
     def _builder(
         self,

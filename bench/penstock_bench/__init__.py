@@ -6,6 +6,7 @@ log.py           the shared log on one machine
 log_load.py      appends and reads, timed, and the server of one machine
 ops.py           the operators on one core, beside batch Spark
 group_functions.py  what a group of applyInPandas costs, beside Spark
+start.py         how long people wait for a command, and for a first result
 small.py         what an event costs in small batches
 realtime.py      latency in real time beside Spark's micro-batches: variants, phases, bars
 load.py          bids at a fixed rate, from a process of its own
@@ -23,6 +24,7 @@ cluster_load.py  its clients and readers, and what nodes count
 deliver.py       delivery to many targets: its parts
 deliver_hosts.py   targets in other processes: from dispatch to receipt
 deliver_load.py    targets that note when batches come, and who sends them
+gateway.py       requests over HTTP, and the decoder of their JSON
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

@@ -53,18 +53,20 @@ def measure(
     ours: Callable[[int], float],
     theirs: Callable[[], float],
 ) -> dict[str, float]:
-    """Microseconds for each call, medians over rounds, from seconds for all rows.
+    """Microseconds for each call, medians over rounds, from seconds for all rows; once if small.
 
     `ours` is told how many rows a batch has.
     """
     theirs()  # its worker starts
-    costs: dict[str, list[float]] = {"one batch": [], "small batches": [], "Spark batch": []}
     whole = len(rows)
-    for _ in range(rounds):
-        costs["Spark batch"].append(theirs() / calls(rows, groups, whole))
-        costs["one batch"].append(ours(whole) / calls(rows, groups, whole))
-        costs["small batches"].append(ours(small) / calls(rows, groups, small))
-    return {name: statistics.median(each) * 1e6 for name, each in costs.items()}
+    pairs = [(ours(whole), theirs()) for _ in range(rounds)]
+    here, there = (statistics.median(each) for each in zip(*pairs, strict=True))
+    once = calls(rows, groups, whole)
+    return {
+        "one batch": here / once * 1e6,
+        f"{small} rows a batch": ours(small) / calls(rows, groups, small) * 1e6,
+        "Spark batch": there / once * 1e6,
+    }
 
 
 def judge(costs: Mapping[str, float], report: Report, say: Say) -> None:

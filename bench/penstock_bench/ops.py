@@ -250,7 +250,7 @@ def _measure_ours(
 def _measure_groups(
     spark: Any, events: pa.Table, plan: OpsBenchSizes, directory: Path, report: Report, say: Say
 ) -> None:
-    groups = plan.rows // 40
+    groups = plan.rows // 200
     rows = events.slice(0, groups * group_functions.ROWS_OF_A_GROUP)
     # Its workers are of this interpreter, which has pandas.
     spark.sparkContext.pythonExec = sys.executable

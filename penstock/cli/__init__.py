@@ -29,6 +29,7 @@ stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
 query.py         query list, status, stop, remove
 positions.py     positions in a stream, as options
+gateway.py       gateway: a log over HTTP
 deliver.py       deliver: run a delivery in the foreground
 delivery_view.py a running delivery as one line
 metrics_port.py  GET /metrics of a process that is no server

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import click
 
 from penstock.errors import BadConfig, BadFormat, NotFound, Unavailable
+from penstock.log.embedded import client_tls
 from penstock.log.local_cluster import AUTH_FILE
 from penstock.log.meta.api import MetadataStore
 from penstock.log.meta.open import ClusterAddress, open_metadata, parse_cluster_address, read_auth
@@ -132,11 +133,10 @@ class ClusterTarget:
         tls = None
         if self.tls_ca is not None:
             try:
-                tls = ssl.create_default_context(cafile=str(self.tls_ca))
+                tls = client_tls(self.tls_ca)
             except OSError as error:  # also what is wrong inside
                 why = error.strerror or error
                 raise BadConfig(f"cannot use {self.tls_ca} of --tls-ca: {why}") from error
-            tls.hostname_checks_common_name = False  # names are in the SAN, or nowhere
         try:
             async with asyncio.timeout(self.timeout):
                 store = await open_metadata(address, auth=auth)

@@ -42,6 +42,11 @@ _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 )
 @click.option("--tls-key", type=_FILE, help="Its key (PEM).")
 @click.option(
+    "--tls-client-ca",
+    type=_FILE,
+    help="Only clients with a certificate of this authority (PEM) get in.",
+)
+@click.option(
     "--segment-bytes",
     type=int,
     default=_DEFAULTS["segment_bytes"],

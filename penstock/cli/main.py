@@ -28,6 +28,7 @@ COMMANDS = {
     "delivery": "Deliveries to databases: how they stand, forget them.",
     "demo": "Watch a query on Spark in real time, through two kills (needs Java).",
     "explain": "Say what the entry at LSN is and who wrote it.",
+    "gateway": "Serve a log over HTTP: append, read, follow from any language.",
     "log": "The shared log: serve it, look at it, check it, trim it.",
     "plan": "Look at queries before they run.",
     "query": "Queries on the log: how they stand, stop them, forget them.",
@@ -150,6 +151,7 @@ def cli() -> None:
       penstock cluster up
       penstock query status hot --watch
       penstock deliver --query hot --to postgresql://me@localhost/shop
+      penstock gateway --dir /var/lib/penstock
       penstock plan explain pipeline.py:hot_items
       penstock token make --allow append:bids --out till.token
     """

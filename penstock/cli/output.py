@@ -16,7 +16,7 @@ import click
 
 from penstock.errors import Damaged, Fenced, Refused, Retryable, Unauthorized, Unknown, Unsupported
 from penstock.plain_text import plain, plain_json
-from penstock.stream.times import from_time_ms
+from penstock.stream.times import time_text as time_text
 
 EXIT_UNEXPECTED: Final = 1
 EXIT_USAGE: Final = 2
@@ -134,11 +134,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
         cell.rjust(width) if right else cell.ljust(width)
         for cell, width, right in zip(cells, widths, numeric, strict=True)
     ).rstrip()
-
-
-def time_text(time_ms: int) -> str:
-    """A moment, as the CLI prints and takes it."""
-    return from_time_ms(time_ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
 def bytes_text(size: int) -> str:

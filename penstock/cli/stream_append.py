@@ -18,6 +18,8 @@ from penstock.cli.target import Target, target_options
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.stream.groups import RowsAppended
     from penstock.stream.stream import Stream
 
@@ -80,7 +82,7 @@ def append(
             with found.producer(producer) as opened:
                 at = opened.next_seq if seq is None else seq
 
-                def append_next(rows: list[dict[str, object]]) -> RowsAppended:
+                def append_next(rows: list[pa.RecordBatch]) -> RowsAppended:
                     nonlocal at
                     appended = opened.append(rows, at)
                     at += sum(group.count for group in appended.groups)
@@ -94,16 +96,15 @@ def _append_lines(
     lines: Iterable[bytes],
     found: Stream,
     batch_lines: int,
-    append: Callable[[list[dict[str, object]]], RowsAppended],
+    append: Callable[[list[pa.RecordBatch]], RowsAppended],
 ) -> list[RowsAppended]:
-    from penstock.stream.json_lines import row_from_json
+    from penstock.stream.json_columns import lines_to_batches
 
     done: list[RowsAppended] = []
     numbered = ((at, line) for at, line in enumerate(lines, 1) if line.strip())
     try:
         while batch := list(itertools.islice(numbered, batch_lines)):
-            rows = [row_from_json(line, found.schema, line=at) for at, line in batch]
-            done.append(append(rows))
+            done.append(append(lines_to_batches(batch, found.schema)))
     except PenstockError as error:
         if not done:
             raise

@@ -2,6 +2,7 @@
 
 options.py        what a user may say, checked, with the allowed values in every refusal
 connections.py    one connection for each Python process that Spark keeps
+causes.py         errors without the way to them
 classic.py        Spark Connect, refused in words
 registering.py    a session that knows the format, workers that know Penstock
 data_source.py    what Spark finds: schema, readers, writers

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.connector.arrow import Streams, check_columns, find_streams
+from penstock.connector.causes import only_cause
 from penstock.connector.connections import connected
 from penstock.connector.options import ReadOptions
 from penstock.connector.partitions import Partition, Span, plan_range
@@ -55,6 +56,7 @@ class PenstockBatchReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @only_cause
     def partitions(self) -> list[InputPartition]:  # Spark wants a list
         options = self._options
         log = connected(options.where)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from penstock.connector.causes import only_cause
 from penstock.connector.commit import commit_write, forget_staged
 from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.options import WriteOptions
@@ -47,6 +48,7 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         ready_stream(options.where, options.stream, schema, key_by=options.key_by)
         return cls(options, schema)
 
+    @only_cause
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         set_modules_aside()
         options = self._options
@@ -55,6 +57,7 @@ class PenstockBatchWriter(DataSourceArrowWriter):
         staging = Staging(client, stream, reservation=staging_key(self._id), key_by=options.key_by)
         return WrittenMessage(staging.write(iterator))
 
+    @only_cause
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = [message.staged for message in messages if isinstance(message, WrittenMessage)]
         client = connected(self._options.where).client

@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from penstock.connector.causes import only_cause
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -27,6 +29,7 @@ class PenstockDataSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
+    @only_cause
     def schema(self) -> Any:
         from penstock.connector.arrow import stream_struct
         from penstock.connector.options import BATCH_READ, STREAM_READ, read_options
@@ -35,6 +38,7 @@ class PenstockDataSource(DataSource):
         allowed = (*STREAM_READ, *(name for name in BATCH_READ if name not in STREAM_READ))
         return stream_struct(read_options(self.options, allowed))
 
+    @only_cause
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.connector.batch_reader import PenstockBatchReader, PenstockPushingReader
         from penstock.connector.options import BATCH_READ, read_options
@@ -43,6 +47,7 @@ class PenstockDataSource(DataSource):
         kind = PenstockPushingReader if options.push_filters else PenstockBatchReader
         return kind(options, schema)
 
+    @only_cause
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.connector.connections import set_modules_aside
         from penstock.connector.options import STREAM_READ, read_options
@@ -51,12 +56,14 @@ class PenstockDataSource(DataSource):
         set_modules_aside()
         return PenstockStreamReader(read_options(self.options, STREAM_READ), schema)
 
+    @only_cause
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.connector.batch_writer import PenstockBatchWriter
         from penstock.connector.options import WRITE, write_options
 
         return PenstockBatchWriter.make(write_options(self.options, WRITE), schema, overwrite)
 
+    @only_cause
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.connector.options import STREAM_WRITE, write_options
         from penstock.connector.stream_writer import PenstockStreamWriter

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.connector.arrow import Streams, check_columns, find_streams, target_schema
+from penstock.connector.causes import only_cause
 from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.follower import AHEAD_BYTES_MAX, FollowerLimits, SourceFollower
 from penstock.connector.options import ReadOptions
@@ -67,6 +68,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- on the driver's side
 
+    @only_cause
     def initialOffset(self) -> Offset:
         return self._on_driver().initial_offset()
 
@@ -81,12 +83,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._on_driver().stop_at_tail()
 
+    @only_cause
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         return self._on_driver().latest_offset(start, isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> Offset | None:
         return self._on_driver().reported_offset()
 
+    @only_cause
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return self._on_driver().partitions(start, end)
 

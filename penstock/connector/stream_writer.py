@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from penstock.connector.causes import only_cause
 from penstock.connector.commit import commit_batch
 from penstock.connector.connections import connected, set_modules_aside
 from penstock.connector.options import WriteOptions
@@ -58,6 +59,7 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         set_modules_aside()
         return cls(options, schema)
 
+    @only_cause
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         set_modules_aside()
         options = self._options
@@ -71,6 +73,7 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         staging = Staging(client, stream, reservation=reservation, key_by=options.key_by)
         return StagedMessage(query, staging.write(iterator))
 
+    @only_cause
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = _told(messages)
         if not told:

@@ -13,6 +13,7 @@ import asyncio
 import fcntl
 import os
 import ssl
+import stat
 import threading
 import time
 from pathlib import Path
@@ -112,12 +113,29 @@ def token_of(url: str, token_file: Path | None) -> str:
 
 
 def client_tls(tls_ca: Path | None) -> ssl.SSLContext | None:
-    """How a client speaks TLS with who has a certificate of this authority; None: it does not."""
+    """How a client speaks TLS with who has a certificate of this authority; None: it does not.
+
+    Its own certificate, for servers that want one, is in the file that PENSTOCK_TLS_CERT names.
+    """
     if tls_ca is None:
         return None
     tls = ssl.create_default_context(cafile=str(tls_ca))
+    own = os.environ.get("PENSTOCK_TLS_CERT")
+    if own:
+        _show_certificate(tls, Path(own))
     tls.hostname_checks_common_name = False  # names are in the SAN, or nowhere
     return tls
+
+
+def _show_certificate(tls: ssl.SSLContext, path: Path) -> None:
+    """To servers that ask for one: a file with a certificate and its key."""
+    try:
+        mode = path.stat().st_mode
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise BadConfig(f"others may read the key in {path}: chmod 600 {path}")
+        tls.load_cert_chain(path)
+    except OSError as error:
+        raise BadConfig(f"PENSTOCK_TLS_CERT {path} cannot be used: {error}") from None
 
 
 def endpoint(

@@ -24,6 +24,7 @@ regroup.py          keep all rows of a key, compute its result anew
 mended.py           aggregates that compute a key anew only when an extreme was taken back
 sessions.py         session windows: intervals that overlap or touch become one
 join.py             stream-stream and stream-static joins
+static_rows.py      static rows in a union, and in a join that keeps them
 deduplicate.py      the first row of each key
 python_eval.py      Python, pandas and Arrow functions over rows
 map_batches.py      mapInArrow and mapInPandas

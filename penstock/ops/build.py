@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyarrow as pa
 
@@ -20,21 +21,15 @@ from penstock.ops.partial import build_partial
 from penstock.ops.python_eval import build_python_eval
 from penstock.ops.regroup import build_regroup_aggregate
 from penstock.ops.sessions import SessionOperator, SessionRegroup
+from penstock.ops.static_rows import KeepingJoin, StaticSource
 from penstock.ops.table_functions import build_table_function
 from penstock.ops.top_n import ChangingWindow, GrowingWindow
 from penstock.ops.watermarks import WatermarkOperator
 from penstock.ops.whole_groups import build_grouped_map, build_whole_aggregate
 from penstock.ops.windows import ClosingWindow
 from penstock.plan import nodes as n
-from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.changes import is_append_only, is_static, kept_static
 from penstock.state.api import State
-
-
-class _Source(Operator):
-    """A leaf; its rows come from the pipeline."""
-
-    def on_batch(self, port: int, delta: Delta) -> list[Delta]:
-        raise AssertionError("a leaf has no input")
 
 
 def build_operator(
@@ -47,7 +42,7 @@ def build_operator(
     """The operator of a node, over the state that it left behind, if any."""
     match node:
         case n.Static():
-            return _Source()
+            return StaticSource(partial(_static_rows, node, statics), state)
         case n.Project():
             return stateless.build_project(node)
         case n.Filter():
@@ -123,6 +118,10 @@ def _build_window(node: n.Window | n.TopN, state: State, on_late: OnLate) -> Ope
 def _build_join(
     node: n.Join, state: State, statics: Mapping[int, pa.Table], on_late: OnLate
 ) -> Operator:
+    kept = kept_static(node)
+    if kept is not None:
+        rows = partial(_static_rows, node.children[kept], statics)
+        return KeepingJoin(node, rows, 1 - kept, state)
     for port, other in ((0, node.right), (1, node.left)):
         if is_static(other) and not is_static(node.children[port]):
             return StaticJoinOperator(node, _static_rows(other, statics), port)

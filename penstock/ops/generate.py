@@ -71,9 +71,17 @@ def _json_tuple(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
     return np.arange(len(rows) + 1), columns
 
 
+def _replicate_rows(args: tuple[Expr, ...], values: list[pa.Array]) -> Generated:
+    """How EXCEPT ALL and INTERSECT ALL show a row as often as was counted."""
+    counts = np.maximum(values[0].fill_null(0).to_numpy(), 0)
+    rows = pa.array(np.repeat(np.arange(len(counts)), counts))
+    return offsets_of(counts), [value.take(rows) for value in values[1:]]
+
+
 _GENERATORS: dict[str, _Generator] = {
     "Explode": _explode,
     "PosExplode": _pos_explode,
+    "ReplicateRows": _replicate_rows,
     "Inline": _inline,
     "JsonTuple": _json_tuple,
     "Stack": _stack,

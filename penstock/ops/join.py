@@ -39,7 +39,7 @@ _LEFT, _RIGHT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairs:
+class Pairs:
     """Matches of a batch: row of the batch, row of the other side, and the other's weight."""
 
     own: Ints
@@ -73,7 +73,7 @@ class JoinOperator(Operator):
 
     def __init__(self, node: n.Join, state: State, on_late: OnLate) -> None:
         self._node = node
-        self._logic = _Logic(node)
+        self._logic = JoinLogic(node)
         self._finals = node.emit == "finals"
         times = (node.left_time, node.right_time)
         self._times = times
@@ -115,7 +115,7 @@ class JoinOperator(Operator):
             undecided.insert(delta.batch, delta.weights)
         return out
 
-    def _alone(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
+    def _alone(self, port: int, delta: Delta, pairs: Pairs) -> list[Delta]:
         """Rows of the batch that are shown alone, because of how many partners they have."""
         if not self._logic.keeps(port):
             return []
@@ -126,7 +126,7 @@ class JoinOperator(Operator):
             return []
         return self._logic.lone(port, delta.where(counts == 0))
 
-    def _transitions(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
+    def _transitions(self, port: int, delta: Delta, pairs: Pairs) -> list[Delta]:
         """Rows of the other side whose number of partners left or reached zero by this batch."""
         if not len(pairs.own):
             return []
@@ -177,7 +177,7 @@ class StaticJoinOperator(Operator):
 
     def __init__(self, node: n.Join, table: pa.Table, port: int) -> None:
         self._node = node
-        self._logic = _Logic(node)
+        self._logic = JoinLogic(node)
         self._port = port
         child = node.children[1 - port]
         keys = (node.left_keys, node.right_keys)[1 - port]
@@ -201,7 +201,7 @@ class StaticJoinOperator(Operator):
         return out
 
 
-class _Logic:
+class JoinLogic:
     """Tells which rows are a pair; makes output rows of pairs, and of rows without partner."""
 
     def __init__(self, node: n.Join) -> None:
@@ -214,7 +214,7 @@ class _Logic:
         nothing = np.zeros(0, np.int64)
         #: By the port of a batch that has found no partners.
         self._no_pairs = [
-            _Pairs(nothing, pa.RecordBatch.from_pylist([], schema=schema), nothing)
+            Pairs(nothing, pa.RecordBatch.from_pylist([], schema=schema), nothing)
             for schema in reversed(self._schemas)
         ]
         both = pa.schema([*node.left.schema, *node.right.schema])
@@ -258,7 +258,7 @@ class _Logic:
         }
         return port in wanted[self._node.kind]
 
-    def match(self, port: int, batch: pa.RecordBatch, other: RowSet) -> _Pairs:
+    def match(self, port: int, batch: pa.RecordBatch, other: RowSet) -> Pairs:
         """All pairs of the batch's rows with rows of the other side."""
         keys = [normalise_floats(batch.column(index)) for index in self._keys[port]]
         rows = np.arange(batch.num_rows)
@@ -276,7 +276,7 @@ class _Logic:
 
     def _pairs(
         self, port: int, batch: pa.RecordBatch, own: Ints, found: Found, places: Ints | None
-    ) -> _Pairs:
+    ) -> Pairs:
         """The pairs of these rows with those found, at these places, that meet the condition.
 
         What the condition does not ask for is gathered only of those that do, and in order.
@@ -297,7 +297,7 @@ class _Logic:
             order = own.argsort(kind="stable")
             own, places = own[order], order if places is None else places[order]
         weights = found.weights if places is None else found.weights[places]
-        return _Pairs(own, found.take(places), weights)
+        return Pairs(own, found.take(places), weights)
 
     def _usable(self, keys: list[pa.Array]) -> npt.NDArray[np.bool_] | None:
         """A null key matches nothing, unless compared null-safely."""
@@ -308,7 +308,7 @@ class _Logic:
                 usable = valid if usable is None else usable & valid
         return usable
 
-    def joined(self, port: int, delta: Delta, pairs: _Pairs) -> list[Delta]:
+    def joined(self, port: int, delta: Delta, pairs: Pairs) -> list[Delta]:
         """The pairs as output rows; semi and anti joins show none."""
         if not self._shown or not len(pairs.own):
             return []
@@ -344,7 +344,7 @@ def _are_all(rows: Ints, count: int) -> bool:
     return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
-def _sum_by_row(pairs: _Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]:
+def _sum_by_row(pairs: Pairs, steps: Ints) -> tuple[pa.RecordBatch, Ints, Ints]:
     """The distinct rows of the other side, how often each is there, and the sum of its steps.
 
     `steps` has the weight of the batch's row of each pair. Equal rows may be kept apart, each with

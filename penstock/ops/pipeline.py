@@ -129,13 +129,17 @@ class Pipeline:
         """
         self._out = []
         self._start(self._root)
+        for clock in self._clocks:
+            clock.settle(is_done=True)
         return self._out
 
     def _start(self, place: _Place) -> None:
         if place.operator is not None:
             self._send(place, place.operator.on_start())
+        shows_static = isinstance(place.node, n.Union) or is_static(place.node)
         for child in place.children:
-            self._start(child)
+            if shows_static or not is_static(child.node):  # others have a static table at hand
+                self._start(child)
 
     def push(self, leaf: int, delta: Delta) -> list[Delta]:
         """Rows for a leaf, by its position in Stage.inputs; returns the stage's output.

@@ -13,12 +13,10 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.changes import has_rows, is_append_only
 from penstock.plan.refusals import Refusals
 from penstock.plan.stages import Query, required_keys
 
-_KEEPS_LEFT: Final = ("left", "full", "semi", "anti")
-_KEEPS_RIGHT: Final = ("right", "full")
 _INSTEAD: Final = "use it below the aggregation or join, or close windows: mode='append'"
 
 
@@ -34,26 +32,12 @@ def check_statics(root: n.Node, refusals: Refusals) -> None:
     """Note every node that would show rows of a static table by themselves."""
     for node in root.walk():
         match node:
-            case n.Union() if any(_has_rows(child) for child in node.children):
-                refusals.add(
-                    "Union",
-                    "a union of a stream and a static table",
-                    "append the static rows to a stream and read both as streams",
-                )
-            case n.GroupedMap() if any(_has_rows(child) for child in node.children):
+            case n.GroupedMap() if any(has_rows(child) for child in node.children):
                 refusals.add(
                     node.name,
                     "a cogroup of a stream and a static table",
                     "append the static rows to a stream and read both as streams",
                 )
-            case n.Join():
-                for side, kinds in ((node.left, _KEEPS_LEFT), (node.right, _KEEPS_RIGHT)):
-                    if node.kind in kinds and _has_rows(side):
-                        refusals.add(
-                            "Join",
-                            f"a {node.kind} join that keeps the rows of a static table",
-                            "turn the join around, so that it keeps the stream's rows",
-                        )
 
 
 def check_keys(root: n.Node, refusals: Refusals) -> None:
@@ -87,12 +71,6 @@ def check_sources(query: Query) -> None:
                 "checkpointLocation, and start the query over log.stream(name).df(spark)",
             )
     refusals.check()
-
-
-def _has_rows(node: n.Node) -> bool:
-    """Whether this is a static table that may have rows; a stream proven empty has none."""
-    statics = [leaf for leaf in node.walk() if isinstance(leaf, n.Static)]
-    return is_static(node) and any(not leaf.empty for leaf in statics)
 
 
 def _problem(node: n.Node) -> str | None:

@@ -12,7 +12,7 @@ never said to close before its last possible row; it may be said to close later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -45,6 +45,8 @@ _FROM_EPOCHS: Final = {"SecondsToTimestamp": _SECOND_US, "MillisToTimestamp": 10
 _BETWEEN: Final = r"(?:[-/:. _,0-9]|'[^']*')*"
 _FIELDS: Final = ("yyyy", "MM", "dd", "HH", "mm", "ss")
 _UNITS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
+#: What gives each field of a time, in the order of _UNITS.
+_CALLS: Final = ("Year", "Month", "DayOfMonth", "Hour", "Minute", "Second")
 #: A factor above this could leave 64 bits for event times that fit them.
 _FACTOR_MAX: Final = 1_000_000
 
@@ -62,6 +64,39 @@ def closing_steps(key: Expr, is_time: IsTime) -> tuple[Step, ...] | None:
             rest = closing_steps(inner, is_time)
             return None if rest is None else (*steps, *rest)
     return None
+
+
+def field_steps(
+    keys: Sequence[Expr], is_time: IsTime
+) -> tuple[tuple[int, ...], tuple[Step, ...]] | None:
+    """The same for keys that are fields of one time: year(ts), month(ts), dayofmonth(ts).
+
+    The places of the keys that count, the largest field first, and the steps over all of them.
+    """
+    found: dict[str, tuple[int, str, Expr]] = {}
+    for place, key in enumerate(keys):
+        match key:
+            case Call("Year" | "Month" | "DayOfMonth", (Call("Cast", (inner,)) as day,)):
+                zone = str(day.option("timeZoneId"))
+            case Call("Hour" | "Minute" | "Second", (inner,)):
+                zone = str(key.option("timeZoneId"))
+            case _:
+                continue
+        if isinstance(inner.type, pa.TimestampType) and inner.type.tz is not None:
+            found.setdefault(key.function, (place, zone, inner))
+    prefix: list[tuple[int, str, Expr]] = []
+    for name in _CALLS:
+        if name not in found or (prefix and found[name][1:] != prefix[0][1:]):
+            break
+        prefix.append(found[name])
+    if not prefix:
+        return None
+    _, zone, inner = prefix[0]
+    rest = closing_steps(inner, is_time)
+    if rest is None:
+        return None
+    steps: tuple[Step, ...] = (("fields", _UNITS[len(prefix) - 1], zone), *rest)
+    return tuple(place for place, _, _ in prefix), steps
 
 
 def _step(call: Call) -> tuple[tuple[Step, ...], Expr] | None:

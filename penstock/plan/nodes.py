@@ -131,7 +131,7 @@ class Generate(Node):
     """Each row becomes one row per element of the generator's array or map."""
 
     child: Node
-    #: Catalyst's name: Explode, PosExplode, Inline, Stack.
+    #: Catalyst's name: Explode, PosExplode, Inline, Stack, ReplicateRows.
     generator: str
     args: tuple[Expr, ...]
     #: Whether a row with no elements stays, with nulls.

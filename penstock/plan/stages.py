@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.changes import is_append_only, is_static, kept_static
 from penstock.plan.exprs import Column, Expr
 from penstock.plan.finish import split_finish
 from penstock.plan.sharing import Form, find_core, form_of, put_back
@@ -170,6 +170,9 @@ def required_keys(node: n.Node) -> tuple[tuple[Expr, ...] | None, ...] | None:
         case n.TransformWithState():
             return (node.keys, None) if node.initial is not None else (node.keys,)
         case n.Join():
+            kept = kept_static(node)
+            if kept is not None:  # its rows are with the owners of their keys
+                return (node.left_keys, None) if kept == 1 else (None, node.right_keys)
             if is_static(node.right) or is_static(node.left):
                 return (None, None)
             return (node.left_keys, node.right_keys)
@@ -234,6 +237,8 @@ def _of_scan(node: n.Scan, key: tuple[str, ...]) -> tuple[Expr, ...] | None:
 
 def _through_join(node: n.Join) -> tuple[Expr, ...] | None:
     """A join's rows sit by its keys, seen from a side whose columns are never padded with nulls."""
+    if kept_static(node) is not None:
+        return None
     if is_static(node.right):
         return partitioning(node.left)
     if is_static(node.left):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.ids import Lsn
 from penstock.ops.chain import outer_inputs
 from penstock.plan import nodes as n
+from penstock.plan.changes import has_rows
 from penstock.plan.nodes import StageInput
 from penstock.plan.row_order import stages_in_order
 from penstock.plan.stages import Query, Stage, sits_where_needed
@@ -316,12 +317,22 @@ def _tells_time(stage: Stage) -> bool:
 
 
 def _reads_sources_alone(stage: Stage) -> bool:
+    if _shows_static(stage):
+        return False
     return all(isinstance(leaf, n.Scan) for leaf in stage.inputs) and not stage.changing
+
+
+def _shows_static(stage: Stage) -> bool:
+    """Whether rows of a static table are among those that it hands on: they are in no source."""
+    unions = (node for node in stage.root.walk() if isinstance(node, n.Union))
+    return any(has_rows(child) for union in unions for child in union.inputs)
 
 
 def _can_share_time(stage: Stage) -> bool:
     """One source, which tells the time once: then the latest that a task tells is the source's."""
     inputs = stage.inputs
+    if _shows_static(stage):
+        return False
     marks = [node for node in stage.root.walk() if isinstance(node, n.Watermark)]
     return len(inputs) == len(marks) == 1 and isinstance(inputs[0], n.Scan)
 

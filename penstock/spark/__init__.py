@@ -2,6 +2,7 @@
 
 walker.py     Spark's optimized plan, read through py4j into plan/tree.py's neutral tree
 commands.py   Python functions out of the commands that pyspark made of them
+present.py    current_timestamp() and its kin, kept out of the optimizer's hands
 failures.py   the session's optimizer, and why it failed on a plan
 session.py    a small local Spark for planning and measuring
 frontend.py   from a DataFrame to a query: plan it, translate, refuse, cut; and explain

@@ -49,6 +49,17 @@ def ship_launch(spark: Any, address: LogAddress, spec: QuerySpec) -> Any:
     return spark.sparkContext.broadcast(CPickleSerializer().dumps((address, spec)))
 
 
+def _hide_progress_bar(sc: Any) -> None:
+    """Spark's bar of stages in the terminal: those of workers never end, so it would stay there.
+
+    It cannot be shown again in this Spark. Where `spark.ui.showConsoleProgress` is off, there is
+    none.
+    """
+    bar = sc._jsc.sc().progressBar()
+    if bar.isDefined():
+        bar.get().stop()
+
+
 class WorkerJobs:
     """The Spark jobs of one run of a query."""
 
@@ -107,6 +118,7 @@ class WorkerJobs:
         level = logging.WARNING if cores.left is not None and cores.left <= 0 else logging.INFO
         logger.log(level, "query=%s starts: %s", self._name, cores.describe())
         self._on_cores(cores.as_json(held=0, waiting=None))
+        _hide_progress_bar(self._sc)
         for thread in [*self._keepers.values(), self._watcher]:
             thread.start()
 

@@ -7,7 +7,9 @@ values.py       one Python value -> a schema's type, without loss; says what is 
 batches.py      record batch <-> payload: Arrow IPC without schema, split to size, validated
 rows.py         dicts, pandas, Arrow -> batches of the schema, or an error naming row and column
 json_lines.py   rows <-> one line of JSON each, exact for every type
+json_columns.py rows as JSON -> batches, by column where that is exact
 registration.py how a stream stands in the log: its name, tag, metadata key and value
+registry.py     the streams of a log: found, listed, made
 lanes.py        the shares of a stream that tasks read side by side
 metadata.py     columns that say where a row stands in the log
 earliest.py     where what is left of a trimmed stream begins
@@ -18,5 +20,5 @@ tail.py         a stream followed, batch by batch
 showing.py      rows as text in a grid
 producer.py     a named producer of a stream, whose batches may be sent again
 stream.py       the stream itself: append, read, tail
-session.py      connect; the log as a user holds it: create and find streams, status, trim
+session.py      connect; the log as a user holds it: its streams, status, trim
 """

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.errors import BadFormat, TooLarge
 from penstock.limits import PAYLOAD_BYTES_MAX
-from penstock.stream.columns import QuickLook, find_misfit
+from penstock.stream.columns import Misfit, QuickLook, find_misfit
 
 #: Elements of any array in a payload. A value takes at least a bit, except in the types that take
 #: none (void, struct<>): without a bound, a few bytes could claim any number of those.
@@ -109,14 +111,23 @@ def decode_batch(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBat
         batch.validate(full=True)
     except _UNREADABLE as error:
         raise BadFormat(f"not a record batch of this stream: {error}") from error
-    if facts.look.fits(batch):
-        return batch
+    found = find_batch_misfit(batch, schema)
+    if found is not None:
+        field, misfit = found
+        where = f"row {misfit.index}, column {field.name}{misfit.path}"
+        raise BadFormat(f"not a record batch of this stream: {where}: {misfit.problem}")
+    return batch
+
+
+def find_batch_misfit(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Field, Misfit] | None:
+    """The first column with an element that it may not hold, and that; `schema` is the batch's."""
+    if _facts_of(schema).look.fits(batch):
+        return None
     for field, column in zip(schema, batch.columns, strict=True):
         misfit = find_misfit(column, field)
         if misfit is not None:
-            where = f"row {misfit.index}, column {field.name}{misfit.path}"
-            raise BadFormat(f"not a record batch of this stream: {where}: {misfit.problem}")
-    return batch
+            return field, misfit
+    return None
 
 
 def decode_own(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
@@ -134,6 +145,55 @@ def decode_own(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch
     except _UNREADABLE as error:
         raise BadFormat(f"not a record batch of these columns: {error}") from error
     return batch
+
+
+def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
+    """The batches of an Arrow IPC stream that anybody may have written, safe to read.
+
+    Raises BadFormat, and TooLarge for more rows. Few bytes must not become many: compressed buffers
+    and types that store a value once for many rows are refused.
+    """
+    try:
+        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
+        first = next(iter(reader), None)
+        if first is None:
+            raise BadFormat("not an Arrow IPC stream: there is nothing")
+        schema = pa.ipc.read_schema(first)
+        _check_layouts(schema)
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        for message in _messages(reader):
+            head = _read_head(message.serialize().to_pybytes())
+            if head.compressed:
+                raise BadFormat("compressed buffers: write the stream without compression")
+            if head.length_max > ARRAY_LENGTH_MAX:
+                raise TooLarge(f"an array of {head.length_max} elements, limit {ARRAY_LENGTH_MAX}")
+            batch = pa.ipc.read_record_batch(message, schema)
+            rows += batch.num_rows
+            if rows > rows_max:
+                raise TooLarge(f"over {rows_max} rows at once")
+            batch.validate(full=True)
+            batches.append(batch)
+    except _UNREADABLE as error:
+        raise BadFormat(f"not an Arrow IPC stream: {error}") from error
+    return batches
+
+
+def _messages(reader: Any) -> Iterator[Any]:
+    for message in reader:
+        if message.type != "record batch":
+            raise BadFormat(f"a {message.type}: write dictionaries as plain columns")
+        yield message
+
+
+def _check_layouts(schema: pa.Schema) -> None:
+    types = list(schema.types)
+    while types:
+        kind = types.pop()
+        shares = pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or pt.is_union(kind)
+        if shares or "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
+            raise BadFormat(f"columns of type {kind}: write them as plain columns")
+        types += [kind.field(place).type for place in range(kind.num_fields)]
 
 
 def split_batch(

@@ -32,11 +32,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.errors import BadRow
+from penstock.errors import BadRow, TooLarge
 from penstock.stream.columns import Misfit, find_misfit, shown
 from penstock.stream.ddl import type_to_ddl
 from penstock.stream.rows import fit_row
 
+#: What JSON takes between its tokens.
+_BLANK: Final = " \t\n\r"
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NOT_FINITE: Final = {
     "NaN": float("nan"),
@@ -108,7 +110,39 @@ def values_to_json(column: pa.Array, *, one_zero: bool = False) -> list[str | No
 def row_from_json(text: str | bytes, schema: pa.Schema, *, line: int = 1) -> dict[str, object]:
     """The row of one line, with every column of the schema; `line` only names it in a BadRow."""
     where = f"line {line}"
-    parsed = _parse(text, where)
+    return _fit_parsed(_parse(text, where), schema, where)
+
+
+def rows_from_json_array(
+    text: bytes, schema: pa.Schema, *, rows_max: int | None = None
+) -> list[dict[str, object]]:
+    """The rows of an array of objects, or of one object; a BadRow names them by number, from 0."""
+    try:
+        body = text.decode().strip(_BLANK)
+    except UnicodeDecodeError as error:
+        raise BadRow(f"not UTF-8: {error}") from None
+    if not body.startswith("["):
+        return [_fit_parsed(_parse(body, "row 0"), schema, "row 0")]
+    rows: list[dict[str, object]] = []
+    at = _after_blanks(body, 1)
+    while body[at : at + 1] != "]" or rows:
+        if len(rows) == rows_max:
+            raise TooLarge(f"over {rows_max} rows at once")
+        where = f"row {len(rows)}"
+        parsed, at = _parse_at(body, at, where)
+        rows.append(_fit_parsed(parsed, schema, where))
+        at = _after_blanks(body, at)
+        if body[at : at + 1] == "]":
+            break
+        if body[at : at + 1] != ",":
+            raise BadRow(f"after {where}: not JSON: expected , or ] {_place(body, at)}")
+        at = _after_blanks(body, at + 1)
+    if at + 1 != len(body):
+        raise BadRow(f"after the array: not JSON: extra data {_place(body, at + 1)}")
+    return rows
+
+
+def _fit_parsed(parsed: object, schema: pa.Schema, where: str) -> dict[str, object]:
     if not isinstance(parsed, dict):
         raise BadRow(f"{where}: expected a JSON object, got {shown(parsed)}")
     for field in schema:
@@ -204,6 +238,36 @@ def _maps_to_dicts(value: Any, arrow_type: pa.DataType) -> Any:
 
 
 def _parse(text: str | bytes, where: str) -> object:
+    try:
+        return json.loads(text, **_hooks(where))
+    except json.JSONDecodeError as error:
+        raise BadRow(f"{where}, character {error.colno}: not JSON: {error.msg}") from None
+    except (ValueError, InvalidOperation, RecursionError) as error:
+        raise BadRow(f"{where}: JSON that cannot be read: {error}") from None
+
+
+def _parse_at(text: str, at: int, where: str) -> tuple[object, int]:
+    """One value of a longer text, and where it ends."""
+    try:
+        return json.JSONDecoder(**_hooks(where)).raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        raise BadRow(f"{where}: not JSON: {error.msg} {_place(text, error.pos)}") from None
+    except (ValueError, InvalidOperation, RecursionError) as error:
+        raise BadRow(f"{where}: JSON that cannot be read: {error}") from None
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at : at + 1] and text[at] in _BLANK:
+        at += 1
+    return at
+
+
+def _place(text: str, at: int) -> str:
+    line = text.count("\n", 0, at) + 1
+    return f"at line {line}, character {at - text.rfind(chr(10), 0, at)}"
+
+
+def _hooks(where: str) -> dict[str, Any]:
     def refuse_constant(name: str) -> NoReturn:
         raise BadRow(f'{where}: a bare {name} is no JSON; write "{name}" in quotes')
 
@@ -215,18 +279,12 @@ def _parse(text: str | bytes, where: str) -> object:
             raise BadRow(f"{where}: {twice!r} is there twice")
         return fields
 
-    try:
-        return json.loads(
-            text,
-            # Numbers with a point stay exact until the type of their column is known.
-            parse_float=Decimal,
-            parse_constant=refuse_constant,
-            object_pairs_hook=unique,
-        )
-    except json.JSONDecodeError as error:
-        raise BadRow(f"{where}, character {error.colno}: not JSON: {error.msg}") from None
-    except (ValueError, InvalidOperation, RecursionError) as error:
-        raise BadRow(f"{where}: JSON that cannot be read: {error}") from None
+    return {
+        # Numbers with a point stay exact until the type of their column is known.
+        "parse_float": Decimal,
+        "parse_constant": refuse_constant,
+        "object_pairs_hook": unique,
+    }
 
 
 def _from_json(value: Any, arrow_type: pa.DataType, path: str) -> object:

@@ -19,6 +19,7 @@ from penstock.stream.times import to_time_ms
 
 if TYPE_CHECKING:
     from penstock.log.client.blocking import BlockingLog
+    from penstock.log.client.client import AsyncLog
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -38,16 +39,23 @@ def resolve_position(
 
     With streams, which have nothing below `beginning`, "earliest" also says what is passed over.
     """
+    return client.run(lambda log: find_position(log, position, streams, beginning=beginning))
+
+
+async def find_position(
+    log: AsyncLog, position: Position, streams: Sequence[str] = (), *, beginning: int = 0
+) -> Lsn:
+    """resolve_position for who has a loop."""
     if position == EARLIEST:
         if not streams:
-            return client.bounds().trim_point
-        found = client.run(lambda log: find_earliest(log, streams, Lsn(beginning)))
+            return (await log.bounds()).trim_point
+        found = await find_earliest(log, streams, Lsn(beginning))
         tell(found, streams)
         return found.lsn
     if position == LATEST:
-        return client.bounds().tail
+        return (await log.bounds()).tail
     if isinstance(position, datetime):
-        return client.find_time(to_time_ms(position))
+        return await log.find_time(to_time_ms(position))
     if isinstance(position, int) and not isinstance(position, bool) and 0 <= position <= FOREVER:
         return Lsn(position)
     raise _no_position(position)

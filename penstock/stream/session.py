@@ -1,15 +1,13 @@
 """`penstock.connect` and what it returns: the log as a user holds it.
 
-Owns the life of a connection (opened here, closed by the user or at the end of the program) and the
-registry of streams. Law: of all that create a stream at the same time, one does; the others get it
-if their schema is equal, and SchemaMismatch if not.
+Owns the life of a connection (opened here, closed by the user or at the end of the program) and
+what is done to the log as a whole. Which streams it has is registry.py's.
 """
 
 from __future__ import annotations
 
 import atexit
 import dataclasses
-import difflib
 import json
 import os
 import time
@@ -18,25 +16,16 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.errors import BadRequest, GuardFailed, NotFound, SchemaMismatch
+from penstock.errors import NotFound
 from penstock.ids import Lsn
-from penstock.limits import LANES_DEFAULT
 from penstock.log.api import Bounds
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.directories import default_data_dir
 from penstock.log.embedded import endpoint
 from penstock.log.records import Guard, SetKey
-from penstock.stream.lanes import check_lanes
 from penstock.stream.positions import Position, resolve_position
-from penstock.stream.registration import (
-    KEY_PREFIX,
-    Registration,
-    check_name,
-    decode_registration,
-    encode_registration,
-    stream_key,
-)
-from penstock.stream.schema import describe_difference, normalise
+from penstock.stream.registration import decode_registration, encode_registration, stream_key
+from penstock.stream.registry import find_stream, list_streams, make_stream
 from penstock.stream.stream import Stream
 
 
@@ -133,51 +122,21 @@ class Log:
             SchemaMismatch: It exists with another schema, lanes or key; each difference is named.
             BadRequest: The name, the number of lanes or the key cannot be used.
         """
-        check_name(name)
-        fitting = normalise(schema)
-        if isinstance(key, str):
-            raise BadRequest(f"key={key!r}: give a list of columns")
-        count = LANES_DEFAULT if lanes is None else lanes
-        check_lanes(name, fitting, count, key or ())
-        created_ms = time.time_ns() // 1_000_000
-        wanted = Registration(name, fitting, created_ms, lanes=count, key=tuple(key or ()))
-        registration = self._find(name)
-        if registration is None:
-            try:
-                value = encode_registration(wanted)
-                self._client.compare_and_set(stream_key(name), expected=None, value=value)
-            except GuardFailed:
-                registration = self._find(name)  # another was faster
-        if registration is None:
-            return Stream(self._client, wanted, self._found_by)
-        difference = describe_difference(registration.schema, wanted.schema)
-        if difference:
-            raise SchemaMismatch(f"stream {name} exists with another schema: {difference}")
-        if lanes is not None and lanes != registration.lanes:
-            raise SchemaMismatch(
-                f"stream {name} exists with {registration.lanes} lanes, which it keeps, not {lanes}"
-            )
-        if key is not None and tuple(key) != registration.key:
-            has = f"the key {', '.join(registration.key)}" if registration.key else "no key"
-            raise SchemaMismatch(f"stream {name} exists with {has}, and keeps that")
+        now_ms = time.time_ns() // 1_000_000
+        registration, _ = self._client.run(
+            lambda log: make_stream(log, name, schema, lanes=lanes, key=key, now_ms=now_ms)
+        )
         return Stream(self._client, registration, self._found_by)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name; NotFound, with names that are close, if there is none."""
-        check_name(name)
-        registration = self._find(name)
-        if registration is None:
-            raise NotFound(f"no stream {name}: {_hint(name, self._names())}")
+        registration = self._client.run(lambda log: find_stream(log, name))
         return Stream(self._client, registration, self._found_by)
 
     def streams(self) -> list[Stream]:
         """All streams, by name."""
-        values = self._client.list_metadata(KEY_PREFIX)
-        encoded = {key.removeprefix(KEY_PREFIX): value.data for key, value in values.items()}
-        return [
-            Stream(self._client, decode_registration(name, encoded[name]), self._found_by)
-            for name in sorted(encoded)
-        ]
+        found = self._client.run(list_streams)
+        return [Stream(self._client, each, self._found_by) for each in found]
 
     @property
     def id(self) -> str:
@@ -242,20 +201,3 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({self.target!r}{', closed' if self._closed else ''})"
-
-    def _find(self, name: str) -> Registration | None:
-        value = self._client.get(stream_key(name))
-        return None if value is None else decode_registration(name, value.data)
-
-    def _names(self) -> list[str]:
-        return [key.removeprefix(KEY_PREFIX) for key in self._client.list_metadata(KEY_PREFIX)]
-
-
-def _hint(name: str, names: list[str]) -> str:
-    if not names:
-        return "the log has no streams yet; create_stream makes one"
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    shown = ", ".join(sorted(names)[:5])
-    return f"there are {shown}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -17,3 +17,8 @@ def to_time_ms(time: datetime) -> int:
 
 def from_time_ms(time_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def time_text(time_ms: int) -> str:
+    """A moment, as people and programs read it and `parse_position` takes it."""
+    return from_time_ms(time_ms).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"

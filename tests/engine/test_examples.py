@@ -41,6 +41,14 @@ PRINTED = {
     "login_alerts": """
         eve: 3 failed logins, last from 10.0.0.5
     """,
+    "parsed_lines": """
+        at first
+        mail: send takes 75%
+        shop: query takes 75%
+        after another line
+        mail: send takes 75%
+        shop: render takes 62%
+    """,
     "top_products": """
         at first
         bern 1. b 5.0

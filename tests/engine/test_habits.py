@@ -136,7 +136,7 @@ def test_spark_refuses_to_show_a_stream_in_the_words_that_the_guide_quotes(
     append_bids(source, 0, 3)
     frame = source.df(spark)
     quoted = "Queries with streaming sources must be executed with writeStream.start()"
-    for action in (frame.count, frame.show, frame.collect, frame.where("price > 1").toPandas):
+    for action in (frame.count, frame.show, frame.collect, frame.where("price > 1").toArrow):
         with pytest.raises(AnalysisException, match=re.escape(quoted)):
             action()
     assert quoted in (penstock.Stream.df.__doc__ or "")

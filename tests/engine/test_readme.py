@@ -45,6 +45,7 @@ def test_an_example_of_the_readme_runs(text: str, tmp_path: Path) -> None:
     print(done.stdout, done.stderr, sep="\n-- stderr\n")  # pytest shows it if anything is wrong
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
+    assert "[Stage" not in done.stderr, "bars of stages that never end"
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0][-3:] == ["auction", "bids", "highest"]
     assert len(rows) == 16, "five windows of three auctions are final, the sixth is open"

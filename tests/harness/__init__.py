@@ -15,6 +15,7 @@ files.py           files as tests leave them: damaged, or secret
 oracle.py          our operators beside batch Spark, for functions, operators and whole plans
 java.py            Java for short programs
 garbage.py         how often Python looks for garbage
+http_gateway.py    a gateway on a thread or as a process, and a client of it
 gateway.py         names of Java's classes, asked for once
 history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test

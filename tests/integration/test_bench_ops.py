@@ -1,10 +1,10 @@
-"""`penstock bench ops` and `small` run, and have every figure; they mean nothing here."""
+"""`penstock bench ops`, `small` and `start` run, and have every figure; they mean nothing here."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock_bench import group_functions, small
+from penstock_bench import group_functions, small, start
 from penstock_bench.ops import BATCH_SIZES, SCENARIOS, OpsBenchSizes, run_bench
 
 
@@ -27,3 +27,10 @@ def test_every_query_is_measured_in_small_batches(spark: Any) -> None:
     assert list(report.figures) == ["q1, 50 events a batch", "q8, 50 events a batch"]
     for figures in report.figures.values():
         assert all(value > 0 for value in figures.values())
+
+
+def test_every_command_is_measured() -> None:
+    report = start.run_bench(start.QUICK, lambda _: None)
+    assert [check.name for check in report.checks] == [f"penstock {one}" for one in start.COMMANDS]
+    assert all(check.value > 0 for check in report.checks)
+    assert {check.bar for check in report.checks} == {0.4}

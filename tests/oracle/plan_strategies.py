@@ -466,8 +466,65 @@ def _join(draw: st.DrawFn) -> str:
 @st.composite
 def _sets(draw: st.DrawFn) -> str:
     columns = draw(st.sampled_from(["k", "g", "k, g"]))
-    operation = draw(st.sampled_from(["INTERSECT", "EXCEPT", "UNION"]))
-    return f"SELECT {columns} FROM {{t}} {operation} SELECT {columns} FROM {{u}}"
+    operation = draw(
+        st.sampled_from(["INTERSECT", "EXCEPT", "UNION", "EXCEPT ALL", "INTERSECT ALL"])
+    )
+    other = draw(st.sampled_from(["{u}", "{u}", _STATIC]))
+    return f"SELECT {columns} FROM {{t}} {operation} SELECT {columns} FROM {other}"
+
+
+#: Rows that no stream brings: with the keys that streams have, nulls, and some twice.
+_STATIC = (
+    "(SELECT CASE id % 4 WHEN 0 THEN 'a' WHEN 1 THEN 'b' WHEN 2 THEN 'q' END AS k,"
+    " IF(id = 5, NULL, CAST(id % 5 AS INT)) AS g, CAST(id AS INT) AS w, 'n' AS name FROM range(9))"
+)
+
+
+@st.composite
+def _beside_static(draw: st.DrawFn) -> str:
+    """A stream and static rows: unions, joins that keep either, subqueries."""
+    left = draw(st.sampled_from(["{t}", "(SELECT k, g, max(i) AS i FROM {t} GROUP BY k, g)"]))
+    kind = draw(st.sampled_from([*_JOINS, "UNION", "SCALAR", "IN"]))
+    where = _where(draw)
+    match kind:
+        case "UNION":
+            both = f"SELECT k, g FROM {left} UNION ALL SELECT k, w FROM {_STATIC}"
+            return draw(st.sampled_from([both, f"SELECT k, sum(g) AS s FROM ({both}) GROUP BY k"]))
+        case "SCALAR":
+            value = f"(SELECT max(w) - 5 FROM {_STATIC})"
+            return f"SELECT k, i + {value} AS a FROM {left} WHERE g < {value} OR k IS NULL"
+        case "IN":
+            is_in = draw(st.sampled_from(["IN", "NOT IN"]))
+            condition = f"g {is_in} (SELECT w FROM {_STATIC})"
+            return f"SELECT k, g FROM {left} WHERE {condition} OR k = 'a'"
+        case _:
+            on = draw(st.sampled_from(["a.k = z.k", "a.g <=> z.g", "a.k = z.k AND a.i > z.w"]))
+            sides = [f"(SELECT * FROM {{t}}{where}) a", f"{_STATIC} z"]
+            shown = "a.k, a.i" if "SEMI" in kind or "ANTI" in kind else "a.k, a.i, z.k AS zk, z.w"
+            if draw(st.booleans()):
+                sides.reverse()
+                shown = shown.replace("a.k, a.i", "z.k, z.w") if len(shown) < 9 else shown
+            return f"SELECT {shown} FROM {sides[0]} {kind} {sides[1]} ON {on}"
+
+
+#: Keys that rise with event time.
+_RISING = [
+    "date_trunc('MINUTE', ts)",
+    "to_date(ts)",
+    "date_format(ts, 'yyyy-MM-dd HH:mm')",
+    "unix_timestamp(ts) div 10",
+    "unix_seconds(ts) - unix_seconds(ts) % 20",
+    "date_trunc('MONTH', ts)",
+]
+
+
+@st.composite
+def _dated(draw: st.DrawFn) -> str:
+    rising = draw(st.sampled_from(_RISING))
+    key = draw(st.sampled_from(["", ", k", ", g"]))
+    condition = f" WHERE ts IS NOT NULL AND {draw(expressions('flag'))}"
+    calls = _calls(draw, 2)
+    return f"SELECT {rising} AS h{key}, {calls} FROM {{t}}{condition} GROUP BY {rising}{key}"
 
 
 @st.composite
@@ -560,15 +617,17 @@ _SHAPES = {
     "chained": _chained(),
     "join": _join(),
     "sets": _sets(),
+    "beside static": _beside_static(),
     "distinct": _distinct(),
     "ranked": _ranked(),
     "running": _running(),
     "windowed": _windowed(),
+    "dated": _dated(),
     "sessions": _sessions(),
     "time join": _time_join(),
 }
 #: Shapes whose rows are final once the watermark has passed them.
-_TIMED = {"windowed", "sessions", "time join"}
+_TIMED = {"windowed", "dated", "sessions", "time join"}
 
 
 @st.composite

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_expressions, assert_refused, assert_same, sql
+from harness.oracle import assert_expressions, assert_fails, assert_refused, assert_same, sql
 
 from penstock.testing.oracle import Failed, plan_streaming, run_ours, run_spark
 
@@ -159,6 +159,12 @@ def test_failfast_fails_on_the_first_damaged_line(spark: Any) -> None:
         run_spark(spark, build, {"t": wrong}, methodcaller("collect"))
     planned = plan_streaming(spark, build, {"t": wrong})
     assert run_ours(planned, {"t": wrong}, random.Random(0)) == Failed(condition)
+
+
+def test_blanks_at_the_start_are_too_much_for_sparks_reader(spark: Any) -> None:
+    """It looks for their end before the start of the line: so it is in Spark, in any mode."""
+    call = "from_csv(j, 'a string, b string', map('ignoreTrailingWhiteSpace', 'true'))"
+    assert_fails(spark, call, pa.table({"j": ["1 ,2", " ,2"]}), "MALFORMED_CSV_RECORD")
 
 
 def test_schemas_are_known_before_the_start(spark: Any) -> None:

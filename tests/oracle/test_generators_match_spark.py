@@ -82,6 +82,23 @@ QUERIES = [
 ]
 
 
+#: Rows as often as they are in both, or more often in the first; nulls are equal to nulls.
+SETS = [
+    "SELECT g, w FROM t EXCEPT ALL SELECT g, w FROM t WHERE id % 3 = 0",
+    "SELECT g, w FROM t INTERSECT ALL SELECT g, w FROM u",
+    "SELECT g FROM u EXCEPT ALL SELECT g FROM t WHERE id < 30",
+    "SELECT n, g FROM t EXCEPT ALL (SELECT n, g FROM u INTERSECT ALL SELECT n, g FROM t)",
+    "SELECT g, count(*) AS c FROM (SELECT g FROM t EXCEPT ALL SELECT g FROM u) GROUP BY g",
+    "SELECT c FROM (SELECT g, count(*) AS c FROM t GROUP BY g) INTERSECT ALL SELECT id FROM u",
+]
+
+
+@pytest.mark.parametrize("query", SETS)
+def test_set_operations_that_count_match_spark(spark: Any, query: str) -> None:
+    tables = {"t": TABLE, "u": make_table(50, 7)}
+    assert_same(spark, sql(query), tables, seed=len(query), runs=2)
+
+
 @pytest.mark.parametrize("query", QUERIES)
 def test_generators_match_spark(spark: Any, query: str) -> None:
     assert_same(spark, sql(query), {"t": TABLE}, seed=len(query))

@@ -108,6 +108,34 @@ _KEPT = (
 _TICK = "tick"
 
 
+def _leaves_alone(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Time-outs that are set, left, cleared by another value, or that nothing follows."""
+    if state.hasTimedOut:
+        if key[0] == "d":
+            state.update((9,))
+        yield pd.DataFrame({"told": [f"{key} timed out with {state.getOption}"]})
+        return
+    total = int(pd.concat(list(frames)).v.sum())
+    if total < 100:
+        state.update((total,))
+    if total < 50:
+        state.setTimeoutTimestamp(BEGIN + dt.timedelta(seconds=20))
+    if total == 7:
+        state.remove()
+    yield pd.DataFrame({"told": [f"{key} {total} {state.getOption}"]})
+
+
+_LEFT_ALONE = [
+    _batch((0, "a", 1), (0, "b", 1), (0, "c", 1), (0, "d", 1), (0, "e", 1)),
+    _batch((3, "b", 100), (3, "c", 50)),
+    _batch((4, "f", 100), (4, "e", 7)),
+    # From here on Spark would call for the same time-outs in every trigger.
+    _batch((40, "z", 60)),
+]
+
+
 class Both:
     """A query over one directory, run by Structured Streaming and by our Driver."""
 
@@ -173,27 +201,43 @@ def settings(spark: Any) -> Iterator[None]:
 
 @pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize(
-    ("function", "output", "kept", "timeout", "mode"),
+    ("function", "batches", "output", "kept", "timeout", "mode"),
     [
         (
+            _leaves_alone,
+            _LEFT_ALONE,
+            "told string",
+            "n long",
+            GroupStateTimeout.EventTimeTimeout,
+            "update",
+        ),
+        (
             _session,
+            BATCHES,
             _SESSION,
             "n long, s long, e long",
             GroupStateTimeout.EventTimeTimeout,
             "append",
         ),
-        (_kinds, "told string", _KEPT, GroupStateTimeout.NoTimeout, "update"),
+        (_kinds, BATCHES, "told string", _KEPT, GroupStateTimeout.NoTimeout, "update"),
     ],
 )
 def test_every_batch_shows_the_same(
-    spark: Any, tmp_path: Path, function: Any, output: str, kept: str, timeout: str, mode: str
+    spark: Any,
+    tmp_path: Path,
+    function: Any,
+    batches: list[pa.RecordBatch],
+    output: str,
+    kept: str,
+    timeout: str,
+    mode: str,
 ) -> None:
     def build(frame: Any) -> Any:
         return frame.groupBy("k").applyInPandasWithState(function, output, kept, mode, timeout)
 
     both = Both(spark, tmp_path, build, mode, tasks=2)
     try:
-        for number, batch in enumerate(BATCHES):
+        for number, batch in enumerate(batches):
             if number in (2, 4, 5):
                 both.restart(tasks=3 if number == 4 else 2)
             ours, theirs = both.feed(batch)

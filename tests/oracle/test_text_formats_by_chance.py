@@ -18,9 +18,17 @@ from harness.soak import fresh_seeds
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 NAMES = ["i", "s", "d", "b", "t", "dt", "c", "a", "m", "o", "é", "x y", ""]
-SCALARS = ["0", "-0", "-0.0", "1", "-1", "1.0", "1e2", "1.5", "1E400", "-1e-400", "2147483648", "9223372036854775807", "9223372036854775808", "123456789012345678901234567890", "0.1", "1.10", "100000000000000000000.5", "12345678.125", "01", ".5", "5.", "+1", "--1", "NaN", "Infinity", "-INF", "+INF", "true", "false", "tru", "True", "null", "nul", '""', '"x"', '"NaN"', '"-Infinity"', '"1"', '"1.5"', '"true"', '"1,234.5"', '" 1 "', '"\\u0041"', '"\\ud83d\\ude00"', '"\\ud800"', '"\\q"', '"\\u12"', '"a\\nb"', '"é日😀"', '"2024-01-02"', '"2024-02-30"', '"2024-01-02T03:04:05"', '"2024-01-02T03:04:05Z"', '"2024-01-02 03:04"', '"2024-01-02T03:04:05.123456789+01:00"', '"2024-1-2"', '"2024"', '"0000-00-00"', '"aGVsbG8="', "'x'", "x", "{}", "[]", "[1,2]", '[1,"x"]', "[null]", '{"x":1}', '{"x":"y","x":2}', '[{"x":1},{}]', "[[1],[2]]", "/**/1", "// c"]
+SCALARS = r"""
+0 -0 -0.0 1 -1 1.0 1e2 1.5 1E400 -1e-400 2147483648 9223372036854775807 9223372036854775808
+123456789012345678901234567890 0.1 1.10 100000000000000000000.5 12345678.125 01 .5 5. 0. 1e 1.5e+
++1 --1 NaN Infinity -INF +INF true false tru True null nul "" "x" "NaN" "-Infinity" "1" "1.5"
+"true" "1,234.5" "\u0041" "\ud83d\ude00" "\ud800" "\q" "\u12" "a\nb" "é日😀" "2024-01-02"
+"2024-02-30" "2024-01-02T03:04:05" "2024-01-02T03:04:05Z" "2024-01-02T03:04" "2024-1-2" "2024"
+"2024-01-02T03:04:05.123456789+01:00" "0000-00-00" "aGVsbG8=" 'x' x {} [] [1,2] [1,"x"] [null]
+{"x":1} {"x":"y","x":2} [{"x":1},{}] [[1],[2]] [["é😀"]] /**/1 //
+""".strip().split()
 SCHEMA = (
-    "i int, s string, d double, b boolean, t timestamp, dt date, c decimal(10,2), a array<int>,"
+    "i int, s string, b boolean, t timestamp, dt date, c decimal(10,2), a array<int>,"
     " m map<string,string>, o struct<x:int,y:string>"
 )
 
@@ -32,9 +40,8 @@ def draw_value(rng: random.Random, depth: int) -> str:
         inner = ",".join(draw_value(rng, depth - 1) for _ in range(rng.randrange(4)))
         return f"[{inner}]"
     if rng.random() < 0.2:
-        return json.dumps(
-            rng.choice([rng.random() * 10 ** rng.randrange(-9, 20), rng.getrandbits(70)])
-        )
+        number = rng.random() * 10 ** rng.randrange(-9, 20)
+        return json.dumps(rng.choice([number, rng.getrandbits(70)]))
     return rng.choice(SCALARS)
 
 
@@ -76,6 +83,7 @@ def check_json(spark: Any, seed: int, rows: int) -> None:
         f"from_json(j, '{SCHEMA}')",
         f"from_json(j, '{SCHEMA}, _corrupt_record string')",
         f"from_json(j, '{SCHEMA}', map('allowComments', 'true', 'allowSingleQuotes', 'false'))",
+        "from_json(j, 'd double, s float, i decimal(38,18), c bigint, b smallint')",
         "from_json(j, 'map<string,string>')",
         "from_json(j, 'array<struct<i:int,s:string>>')",
         "get_json_object(j, '$.a[*]')",
@@ -97,7 +105,7 @@ def check_csv(spark: Any, seed: int, rows: int) -> None:
         "'sep', ';'",
         "'escape', '\"'",
         "'ignoreLeadingWhiteSpace', 'true'",
-        "'ignoreTrailingWhiteSpace', 'true'",
+        "'ignoreLeadingWhiteSpace', 'true', 'ignoreTrailingWhiteSpace', 'true'",
         "'nullValue', 'a', 'emptyValue', 'e'",
         "'comment', '#'",
     ]

@@ -79,6 +79,18 @@ FUNCTIONS: Final = (
         "aggregates, a grouped aggregate `F.pandas_udf`.",
     ),
     Limit(
+        "patterns that are not constants, of `rlike`, `regexp_replace`, `split`, `date_format`, "
+        "`to_timestamp`, `format_string`",
+        "Choose between constants with `CASE`, or use a `F.udf` with Python's `re`.",
+        works="SELECT id, CASE item WHEN 'pen' THEN note RLIKE 'a+' ELSE note RLIKE 'o' END AS x "
+        "FROM orders",
+    ),
+    Limit(
+        "the rarest parts of patterns: in regular expressions what engines differ about, like "
+        "`(a*)*`; `%e` in `format_string`; letters like `G` and `z` in date patterns",
+        "Say it otherwise, or compute it in Python.",
+    ),
+    Limit(
         "`from_xml`, `xpath`",
         "Parse it in Python, with `xml.etree` in a `F.udf`.",
         ("from_xml",),
@@ -105,17 +117,11 @@ FUNCTIONS: Final = (
     ),
     Limit(
         "HLL, theta and KLL sketches",
-        "`approx_count_distinct` counts exactly here, and `percentile` is exact. Sketches that you "
-        "exchange with others need Spark's own engine.",
+        "`approx_count_distinct` counts exactly here; `percentile_approx` keeps little, and `percentile` "
+        "is exact. Sketches that you exchange with others need Spark's own engine.",
         ("hll_sketch_estimate", "theta_sketch_estimate", "kll quantile"),
         "SELECT item, approx_count_distinct(customer) AS n, percentile(price, 0.5) AS p FROM orders"
         " GROUP BY item",
-    ),
-    Limit(
-        "`histogram_numeric`",
-        'Count by buckets: `groupBy(F.width_bucket("price", F.lit(0), F.lit(300), F.lit(6)))`.',
-        ("histogram_numeric",),
-        "SELECT width_bucket(price, 0, 300, 6) AS bucket, count(*) AS n FROM orders GROUP BY 1",
     ),
     Limit(
         "`approx_top_k`",
@@ -125,7 +131,11 @@ FUNCTIONS: Final = (
         "AS r FROM (SELECT item, customer, count(*) AS n FROM orders GROUP BY ALL)) WHERE r <= 2",
     ),
     Limit(
-        "columns that are year-month or calendar intervals",
+        "results with columns that are variants",
+        "Take out what you need: `variant_get(v, '$.a', 'int')`, or `to_json(v)`.",
+    ),
+    Limit(
+        "results with columns that are year-month or calendar intervals",
         "Take numbers out of them (`extract(MONTH FROM i)`), or use day-time intervals.",
     ),
 )
@@ -142,6 +152,12 @@ SHAPES: Final = (
         "`sortWithinPartitions`",
         "Leave it out: rows of a result have no order.",
         ("sortWithinPartitions",),
+    ),
+    Limit(
+        "`observe`",
+        "Compute its figures in a query of their own: `penstock.start(df.agg(...))`.",
+        ("observe",),
+        "SELECT count(*) AS n, max(price) AS top FROM orders",
     ),
     Limit(
         "an aggregation in append mode without a watermark: it would never be final",

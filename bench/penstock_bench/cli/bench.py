@@ -104,3 +104,16 @@ _add(
     disk="nearly nothing",
     takes=f"About five minutes{_ALONE}",
 )
+_add(
+    "start",
+    "How long people wait: for commands, and for the quick start's first result (needs Java).",
+    quick="A few seconds",
+    takes=f"About two minutes{_ALONE}",
+)
+_add(
+    "gateway",
+    "Requests over HTTP by size, and JSON decoded by column beside row by row.",
+    quick="A few seconds",
+    disk="about 1 GB",
+    takes=f"About a minute{_ALONE}",
+)

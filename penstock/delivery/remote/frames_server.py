@@ -41,6 +41,7 @@ from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.directory import Address, ensure_token
 from penstock.log.serving.listener import Listener
 from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.tls_files import tls_files
 from penstock.wire import target_messages as t
 from penstock.wire.errors import error_code
 from penstock.wire.frames import Frame, encode_frame
@@ -100,9 +101,8 @@ class TargetServer:
         config, socket = self._config, None
         try:
             self.listener.token = ensure_token(config.token_file)
-            socket = await self.listener.listen(
-                config.host, config.port, config.tls_cert, config.tls_key
-            )
+            files = tls_files(config.tls_cert, config.tls_key)
+            socket = await self.listener.listen(config.host, config.port, files)
             port = socket.sockets[0].getsockname()[1]
             self.address = Address(config.host, port, tls=config.tls_cert is not None)
             logger.info("serving targets=%d host=%s port=%d", len(self.targets), config.host, port)

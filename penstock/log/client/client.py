@@ -146,6 +146,11 @@ class AsyncLog:
         assert self.welcome is not None, "a client that is open was welcomed"
         return self.welcome.log_id.hex()
 
+    @property
+    def broken(self) -> PenstockError | None:
+        """Why no request can succeed any more; None while one may."""
+        return self._fatal
+
     # ---- connection
 
     def _start(self) -> None:

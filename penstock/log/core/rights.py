@@ -43,7 +43,7 @@ _RIGHT: Final = re.compile(
     r"(append|read|run|deliver):([A-Za-z_][A-Za-z0-9_./-]{0,139}\*?|\*)|metrics|admin"
 )
 #: Verdicts on names that a session remembers.
-_REMEMBERED_MAX: Final = 4096
+_REMEMBERED_MAX: Final = 512
 _STREAM_KINDS: Final = frozenset((Kind.STAGED, Kind.MARKER))
 
 
@@ -123,6 +123,7 @@ class Allowed:
         if thing is not None and thing.sort == "stream":
             return self.read.match(thing.name)
         if thing is not None and thing.sort == "key":
+            # Deliveries read where a stream begins anew; the query that says so shows itself there.
             return self.reads_key(thing.name)
         return self.owns(thing)
 
@@ -317,6 +318,11 @@ class Rights:
             if reason is not None:
                 return f"{reason}: the token allows {allowed.text}"
         return None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it allows everything, in the logs and for the time that it is for."""
+        return all(allowed.is_admin for allowed in self.allowed)
 
     def shows_key(self, key: str) -> bool:
         """Whether a list of metadata may hold this key."""

@@ -46,6 +46,7 @@ from kazoo.security import (  # type: ignore[import-untyped]
 
 from penstock.errors import (
     AlreadyExists,
+    BadConfig,
     BadRequest,
     NotFound,
     PenstockError,
@@ -98,6 +99,7 @@ class ZooKeeperMetadata:
             auth_data=[("digest", auth)] if auth else None,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.5},
             logger=kazoo_logger,
+            **tls_options(),
         )
         self._client.add_listener(self._on_state)
         #: Set while requests can be sent.
@@ -377,6 +379,23 @@ class ZooKeeperMetadata:
             await stopped.wait()
 
 
+def tls_options() -> dict[str, Any]:
+    """How kazoo speaks TLS, if the environment names the authority of the ZooKeeper servers.
+
+    In the environment, since every process of a cluster needs it, clients included, and what an
+    address in the metadata says must be believed by all of them. Raises BadConfig.
+    """
+    ca, own = os.environ.get("PENSTOCK_METADATA_TLS_CA"), os.environ.get("PENSTOCK_TLS_CERT")
+    if not ca:
+        return {}
+    for path in filter(None, (ca, own)):
+        if not os.path.isfile(path):
+            raise BadConfig(f"there is no certificate {path}")
+    # One file has both, a certificate and its key.
+    shown = {"certfile": own, "keyfile": own} if own else {}
+    return {"use_ssl": True, "ca": ca, "verify_certs": True, "check_hostname": True, **shown}
+
+
 def protect_namespace(hosts: str, namespace: str, auth: str) -> None:
     """Make the namespace, and let who has no `auth` only read it and all that is in it. Blocks.
 
@@ -385,7 +404,11 @@ def protect_namespace(hosts: str, namespace: str, auth: str) -> None:
     quiet = logger.getChild("kazoo")
     quiet.setLevel(logging.ERROR)  # see above
     client = KazooClient(
-        hosts=hosts, timeout=_PROTECT_SECONDS, auth_data=[("digest", auth)], logger=quiet
+        hosts=hosts,
+        timeout=_PROTECT_SECONDS,
+        auth_data=[("digest", auth)],
+        logger=quiet,
+        **tls_options(),
     )
     acl = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
     try:

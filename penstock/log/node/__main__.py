@@ -32,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--tls-cert", type=Path, help="certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, help="its key (PEM)")
+    parser.add_argument("--tls-client-ca", type=Path, help="who vouches for proxies (PEM)")
     parser.add_argument("--token-file", type=Path, help="what proxies prove")
     parser.add_argument("--region", default="default", help="where it stands")
     parser.add_argument("--rack", default="default", help="where it stands in its region")

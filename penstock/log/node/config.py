@@ -32,6 +32,8 @@ class NodeConfig:
     #: PEM files. With them the node speaks TLS only.
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    #: With it, only proxies with a certificate of this authority get in.
+    tls_client_ca: Path | None = None
     #: Where it stands; placement spreads blocks over regions and racks.
     region: str = "default"
     rack: str = "default"
@@ -52,7 +54,9 @@ class NodeConfig:
                 f"{self.name!r} is not the name of a node: lower-case letters, digits, . - and _"
             )
         ports = (self.port, self.advertised_port)
-        problems += listening_problems(self.host, ports, self.tls_cert, self.tls_key)
+        problems += listening_problems(
+            self.host, ports, self.tls_cert, self.tls_key, self.tls_client_ca
+        )
         if not self.region or not self.rack:
             problems.append("region and rack have names")
         if not BLOCK_BYTES_MAX <= self.journal_bytes <= 1024 * MIB:

@@ -59,6 +59,7 @@ from penstock.log.serving.directory import (
 from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.listener import Listener, Listening
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
+from penstock.log.serving.tls_files import tls_files
 from penstock.log.storage.disk import Disk, RealDisk
 
 logger = logging.getLogger(__name__)
@@ -316,9 +317,8 @@ class NodeServer:
         listener, socket = self.listener, None
         registering: asyncio.Task[None] | None = None
         try:
-            socket = await listener.listen(
-                config.host, config.port, config.tls_cert, config.tls_key
-            )
+            files = tls_files(config.tls_cert, config.tls_key, config.tls_client_ca)
+            socket = await listener.listen(config.host, config.port, files)
             listening(self._announce(socket))
             self._registration = NodeRegistration(
                 self.info, self.owner, self._open_store, trim_seconds=config.trim_seconds

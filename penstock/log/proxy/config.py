@@ -32,6 +32,8 @@ class ProxyConfig:
     #: PEM files. With them the proxy speaks TLS only.
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    #: With it, only clients with a certificate of this authority get in.
+    tls_client_ca: Path | None = None
     #: Who vouches for nodes that speak TLS.
     tls_ca: Path | None = None
     region: str = "default"
@@ -51,7 +53,9 @@ class ProxyConfig:
     def validate(self) -> None:
         """Raise BadConfig with every problem at once."""
         rule = self.replication
-        problems = listening_problems(self.host, (self.port,), self.tls_cert, self.tls_key)
+        problems = listening_problems(
+            self.host, (self.port,), self.tls_cert, self.tls_key, self.tls_client_ca
+        )
         if self.tls_ca is not None and not self.tls_ca.is_file():
             problems.append(f"{self.tls_ca} does not exist")
         try:

@@ -17,6 +17,7 @@ from penstock.errors import (
     AlreadyExists,
     BadRequest,
     Fenced,
+    Forbidden,
     NotFound,
     NotOwner,
     PenstockError,
@@ -132,7 +133,7 @@ class ProxyLogs:
 
     # ---- opening
 
-    def open(self, hello: m.Hello, opened: Opened) -> None:
+    def open(self, hello: m.Hello, opened: Opened, *, may_make: bool) -> None:
         """Find or open the log that a client names; `opened` is called once, now or later."""
         try:
             name = check_log_name(hello.log)
@@ -143,11 +144,13 @@ class ProxyLogs:
         if owned is not None:
             opened(owned)
         else:
-            self._tasks.spawn(self._open(name, hello.reads, opened))
+            self._tasks.spawn(self._open(name, hello.reads, opened, may_make=may_make))
 
-    async def _open(self, name: str, reads: bool, opened: Opened) -> None:
+    async def _open(self, name: str, reads: bool, opened: Opened, *, may_make: bool) -> None:
         try:
             async with asyncio.timeout(OPEN_SECONDS):
+                if not may_make and await self._session.store.get(manifest_path(name)) is None:
+                    raise Forbidden(f"not allowed: there is no log {name}, and it may not make one")
                 if reads:
                     outcome: ServedLog | PenstockError = await self._follow(name)
                 elif not self._may_own:

@@ -44,6 +44,7 @@ from penstock.log.serving.openmetrics import Gauges
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.serving.served_log import ServedLog, wall_ms
 from penstock.log.serving.task_set import TaskSet
+from penstock.log.serving.tls_files import tls_files
 from penstock.wire import messages as m
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,8 @@ class ProxyServer:
         self.listener.begin()
         self._tasks = TaskSet(self._task_failed)
         self.listener.token = read_root_token(config.token_file)
-        socket = await self.listener.listen(
-            config.host, config.port, config.tls_cert, config.tls_key
-        )
+        files = tls_files(config.tls_cert, config.tls_key, config.tls_client_ca)
+        socket = await self.listener.listen(config.host, config.port, files)
         port = socket.sockets[0].getsockname()[1]
         self.info = ProxyInfo(
             self._id,
@@ -225,11 +225,11 @@ class ProxyServer:
 
     # ---- log_service.LogHost
 
-    def open_log(self, hello: m.Hello, opened: Opened) -> None:
+    def open_log(self, hello: m.Hello, opened: Opened, *, may_make: bool) -> None:
         if self._work is None:
             opened(Unavailable("the proxy is starting"))
         else:
-            self._work.logs.open(hello, opened)
+            self._work.logs.open(hello, opened, may_make=may_make)
 
     def log_name(self, hello: m.Hello) -> str:
         return hello.log
@@ -280,6 +280,8 @@ def _node_tls(config: ProxyConfig) -> ssl.SSLContext | None:
     if config.tls_ca is None:
         return None
     context = ssl.create_default_context(cafile=str(config.tls_ca))
+    if config.tls_cert is not None:  # for nodes that ask for one
+        context.load_cert_chain(config.tls_cert, config.tls_key)
     context.hostname_checks_common_name = False  # names are in the SAN, or nowhere
     return context
 

@@ -38,6 +38,7 @@ from penstock.log.serving.listener import Listening
 from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
 from penstock.log.serving.served_log import ServedLog, wall_ms
+from penstock.log.serving.tls_files import tls_files
 from penstock.log.storage.disk import Disk, RealDisk
 from penstock.log.storage.log_storage import LogStorage
 from penstock.log.storage.manifest import FileManifestStore
@@ -168,9 +169,8 @@ class LogServer:
         self.owner.start()
         listener, socket = self.listener, None
         try:
-            socket = await listener.listen(
-                config.host, config.port, config.tls_cert, config.tls_key
-            )
+            files = tls_files(config.tls_cert, config.tls_key, config.tls_client_ca)
+            socket = await listener.listen(config.host, config.port, files)
             self._announce(socket, listening)
             await self._wait()
         finally:
@@ -213,7 +213,7 @@ class LogServer:
             except TimeoutError:
                 continue
 
-    def open_log(self, hello: m.Hello, opened: Opened) -> None:
+    def open_log(self, hello: m.Hello, opened: Opened, *, may_make: bool) -> None:
         if hello.log:
             opened(BadRequest(f"this server has one log and it has no name: not {hello.log!r}"))
         else:

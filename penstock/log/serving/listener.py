@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
-from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import BadConfig, Defect, Unavailable
+from penstock.errors import Defect, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
 from penstock.log.core.rights import Rights
 from penstock.log.serving.arrivals import Arrivals
@@ -24,6 +22,7 @@ from penstock.log.serving.connection import Requests, ServerConnection
 from penstock.log.serving.openmetrics import Metrics
 from penstock.log.serving.process import descriptor_limits
 from penstock.log.serving.tls_acceptor import TlsAcceptor, listening_sockets
+from penstock.log.serving.tls_files import ServerTls, TlsFiles
 
 #: Sockets that wait in the kernel until they are accepted.
 BACKLOG = 1024
@@ -118,10 +117,9 @@ class Listener:
         if isinstance(error, Defect | AssertionError):
             self.on_fatal(error)
 
-    async def listen(
-        self, host: str, port: int, tls_cert: Path | None, tls_key: Path | None
-    ) -> Listening:
-        tls = server_tls(tls_cert, tls_key)
+    async def listen(self, host: str, port: int, files: TlsFiles | None) -> Listening:
+        """`files`: with them it speaks TLS only. Raises BadConfig, Unavailable."""
+        tls = None if files is None else ServerTls(files, self._loop.time)
         try:
             if tls is not None:
                 return TlsAcceptor(self, tls, await listening_sockets(host, port, BACKLOG))
@@ -186,15 +184,3 @@ class Listener:
         while self.dirty:
             self.dirty.popitem()[0].flush()
         self.host.after_turn()
-
-
-def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    if cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert, key)
-    except OSError as error:
-        raise BadConfig(f"cannot load certificate {cert}: {error}") from None
-    return context

@@ -164,7 +164,8 @@ class LogRequests:
             else:
                 self._welcome(request, found)
 
-        self._service.host.open_log(hello, opened)
+        may_make = self.connection.rights.is_whole
+        self._service.host.open_log(hello, opened, may_make=may_make)
 
     def _no_log(self, request: int, error: PenstockError) -> None:
         self.connection.fail(request, error)

@@ -30,8 +30,11 @@ Opened = Callable[[ServedLog | PenstockError], None]
 class LogHost(Protocol):
     """Whose logs are served: the one of a server, or the many of a proxy."""
 
-    def open_log(self, hello: m.Hello, opened: Opened) -> None:
-        """Find the log that a client wants; `opened` is called once, now or later."""
+    def open_log(self, hello: m.Hello, opened: Opened, *, may_make: bool) -> None:
+        """Find the log that a client wants; `opened` is called once, now or later.
+
+        `may_make`: if there is none, one is made, where logs have names.
+        """
 
     def log_name(self, hello: m.Hello) -> str:
         """What a token calls the log that a client wants: its name, or its id if it has none."""
@@ -93,7 +96,8 @@ class LogService:
         """Raise Unauthorized unless who has these rights may ask this, of these logs."""
         if rights.id is None:
             return
-        if isinstance(message, m.Hello | m.GetMetrics):
+        if isinstance(message, m.Hello | m.GetMetrics | m.GetStatus):
+            # Metrics and status are a whole server's, be it of one log or of many.
             hello = message if isinstance(message, m.Hello) else m.Hello("")
             reason = rights.refuse_log(self.host.log_name(hello))
             if reason is not None:

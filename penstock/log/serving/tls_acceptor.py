@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from typing import TYPE_CHECKING
 
 from penstock.limits import PREAUTH_SECONDS_MAX
 from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.task_set import TaskSet
+from penstock.log.serving.tls_files import ServerTls
 
 if TYPE_CHECKING:
     from penstock.log.serving.listener import Listener
@@ -33,7 +33,7 @@ class TlsAcceptor:
     """See the module's docstring. As much of an `asyncio.Server` as is used."""
 
     def __init__(
-        self, listener: Listener, tls: ssl.SSLContext, sockets: tuple[socket.socket, ...]
+        self, listener: Listener, tls: ServerTls, sockets: tuple[socket.socket, ...]
     ) -> None:
         self._listener = listener
         self._tls = tls
@@ -87,7 +87,7 @@ class TlsAcceptor:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
+                ssl=self._tls.context(),
                 ssl_handshake_timeout=PREAUTH_SECONDS_MAX,
                 ssl_shutdown_timeout=PREAUTH_SECONDS_MAX,
             )

@@ -40,16 +40,21 @@ _MONTHS: Final = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 
 
 @function("ClosesAt", raises=False)
-def closes_at(call: Call, keys: Datum) -> Datum:
+def closes_at(call: Call, *keys: Datum) -> Datum:
     """The first moment at which no row of the key can come any more; null if it never comes."""
     steps = call.option("steps")
     assert isinstance(steps, tuple)
+    never = np.zeros(1, bool)
     if steps[0][0] == "text":
-        rows, beyond = _read_text(as_array(keys, 1), steps[0][1])
-        never = np.zeros(len(beyond), bool)
+        rows = Operands(*_fields_of_text(as_array(keys[0], 1), steps[0][1]))
+        beyond = _local_time(rows)
+        steps = (("fields", *steps[0][2:]), *steps[1:])
+    elif steps[0][0] == "fields":
+        rows = Operands(*keys)
+        beyond = _local_time(rows)
     else:
-        rows = Operands(keys)
-        beyond, never = rows.vectors[0] + 1, np.zeros(1, bool)
+        rows = Operands(*keys)
+        beyond = rows.vectors[0] + 1
     for name, *settings in steps:
         beyond, wrong = _STEPS[name](beyond, *settings)
         never = never | wrong
@@ -125,23 +130,28 @@ def _plus(beyond: Ints, shift: int) -> Ints:
     return beyond - shift
 
 
-def _text(beyond: Ints, pattern: str, level: str, zone: str) -> tuple[Ints, Mask]:
-    """Of local time as text; it was read as local microseconds."""
+def _in_fields(beyond: Ints, level: str, zone: str) -> tuple[Ints, Mask]:
+    """Of local time in fields, which were read as local microseconds: the first that give them."""
     days, rest = civil.split_micros(beyond)
     return _next_in(days, rest, level, zone)
 
 
-def _read_text(keys: pa.Array, pattern: str) -> tuple[Operands, Ints]:
-    """Text as the local microseconds that it begins with; what does not fit is null."""
+def _fields_of_text(keys: pa.Array, pattern: str) -> list[pa.Array]:
+    """Local time as text, in its fields; what does not fit the pattern is null."""
     parts = pc.extract_regex(keys, pattern)
     fields = [pc.struct_field(parts, at) for at in range(parts.type.num_fields)]
-    rows = Operands(*(field.cast(pa.int64()) for field in fields))
-    first = (0, 1, 1, 0, 0, 0)
-    numbers = [*rows.vectors, *(np.full(1, least) for least in first[len(fields) :])]
+    return [field.cast(pa.int64()) for field in fields]
+
+
+def _local_time(rows: Operands) -> Ints:
+    """Fields of local time, year first, as the local microseconds that begin with them."""
+    least = (0, 1, 1, 0, 0, 0)
+    given = len(rows.vectors)
+    numbers = [*rows.vectors, *(np.full(1, value) for value in least[given:])]
     years, months, days, hours, minutes, seconds = numbers
     date, _ = civil.date_of(years, np.maximum(months, 1), np.maximum(days, 1))
     rest = ((hours * 60 + minutes) * 60 + seconds) * MICROS_PER_SECOND
-    return rows, date * MICROS_PER_DAY + rest
+    return date * MICROS_PER_DAY + rest
 
 
 _STEPS: Final[dict[str, Callable[..., tuple[Ints, Mask]]]] = {
@@ -149,7 +159,7 @@ _STEPS: Final[dict[str, Callable[..., tuple[Ints, Mask]]]] = {
     "midnight": _midnight,
     "trunc_time": _trunc_time,
     "trunc_date": _exact(_trunc_date),
-    "text": _text,
+    "fields": _in_fields,
     "per": _per,
     "floor": _exact(_floor),
     "times": _exact(_times),

@@ -32,6 +32,10 @@ class CsvDialect:
     empty: str = ""
 
 
+class Unreadable(ValueError):
+    """A line on which Spark's reader itself fails, whatever the mode."""
+
+
 class _End(Exception):
     """The text is at its end."""
 
@@ -174,6 +178,8 @@ class CsvLine:
             self._take()
             return
         value = text[start:end]
+        if dialect.trims_end and start == 0 and not _without_end(value):
+            raise Unreadable("nothing but blanks before the first separator")
         self._values.append((_without_end(value) if dialect.trims_end else value) or dialect.null)
         self._at = end
         self._char = self._next()

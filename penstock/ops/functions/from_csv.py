@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from penstock.ops.functions import parsing
 from penstock.ops.functions.alignment import Ints, Mask, null_where, nulls, on_arrays
 from penstock.ops.functions.csv_options import csv_dialect, csv_read_problem
-from penstock.ops.functions.csv_tokens import LINE_END, CsvDialect, CsvLine
+from penstock.ops.functions.csv_tokens import LINE_END, CsvDialect, CsvLine, Unreadable
 from penstock.ops.functions.failures import fail
 from penstock.ops.functions.json_options import given_options, zone_of_options
 from penstock.ops.functions.json_values import (
@@ -97,7 +97,10 @@ class CsvReader:
         if text is None:
             return None
         line = CsvLine(text, self._dialect)
-        values = line.read()
+        try:
+            values = line.read()
+        except Unreadable as error:
+            fail("MALFORMED_CSV_RECORD", f"Spark cannot read {text!r}: {error}")
         is_right = values is not None and (self._is_pruned or len(values) == self._width)
         is_right |= not self._places  # Spark does not even look
         row: list[Any] = [None] * len(self._places)
@@ -283,7 +286,9 @@ def _type_problem(type: pa.DataType) -> str | None:
 
 
 def _can_fail(call: Call) -> bool:
-    return given_options(call).get("mode", "").upper() == "FAILFAST"
+    options = given_options(call)
+    is_strict = options.get("mode", "").upper() == "FAILFAST"
+    return is_strict or csv_dialect(options, trims=False).trims_end
 
 
 @function("CsvToStructs", sql="from_csv", raises=_can_fail, accepts=_accepts)

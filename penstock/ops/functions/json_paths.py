@@ -7,12 +7,13 @@ is damaged, and no column kernel knows that.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.ops.functions.json_text import copy_value, print_scalar
+from penstock.ops.functions.json_text import copy_value, print_scalar, quote, quote_in_bytes
 from penstock.ops.functions.json_tokens import (
     OPENERS,
     PATH_DIALECT,
@@ -68,8 +69,9 @@ def steps_of(path: str) -> tuple[_Step, ...]:
 class _Writer:
     """What was found so far, as JSON; commas are set between the values of an array."""
 
-    def __init__(self) -> None:
+    def __init__(self, quoted: Callable[[str], str] = quote_in_bytes) -> None:
         self.parts: list[str] = []
+        self.quoted = quoted
         self._needs_comma = False
 
     def value(self, text: str) -> None:
@@ -133,7 +135,7 @@ def _write(tokens: Tokens, writer: _Writer, style: str) -> bool:
         return found
     if tokens.token is None:
         raise JsonError("there is no value")
-    writer.value(copy_value(tokens))
+    writer.value(copy_value(tokens, writer.quoted))
     return True
 
 
@@ -165,10 +167,10 @@ def _follow_all(tokens: Tokens, writer: _Writer, style: str, steps: tuple[_Step,
         return _follow_each(tokens, writer, "flat", steps[2:]) > 0
     if style == "quoted":
         return _follow_each(tokens, writer, "quoted", steps[1:]) > 0
-    inner = _Writer()
+    inner = _Writer(quote)  # Spark's own is one of characters, not of bytes
     found = _follow_each(tokens, inner, "quoted" if style == "raw" else "flat", steps[1:])
     if found:
-        writer.value(inner.text if found > 1 else inner.text[1:-1])
+        writer.value(_encodable(inner.text if found > 1 else inner.text[1:-1]))
     return found > 0
 
 

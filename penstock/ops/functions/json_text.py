@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from penstock.ops.functions.java_floats import print_double
@@ -52,11 +53,11 @@ def print_number(value: float, printed: str) -> str:
     return printed if value - value == 0.0 else f'"{printed}"'
 
 
-def print_scalar(tokens: Tokens) -> str:
+def print_scalar(tokens: Tokens, quoted: Callable[[str], str] = quote_in_bytes) -> str:
     """The scalar that the reader stands on, as Jackson writes it again."""
     token = tokens.token
     if token is Token.STRING:
-        return quote_in_bytes(tokens.string)
+        return quoted(tokens.string)
     if token is Token.INT:
         return str(int(tokens.number))
     if token is Token.FLOAT:
@@ -67,7 +68,7 @@ def print_scalar(tokens: Tokens) -> str:
     return _WORDS[token]
 
 
-def copy_value(tokens: Tokens) -> str:
+def copy_value(tokens: Tokens, quoted: Callable[[str], str] = quote_in_bytes) -> str:
     """The value that the reader stands on, read to its end and printed without blanks."""
     parts: list[str] = []
     depth = 0
@@ -75,6 +76,8 @@ def copy_value(tokens: Tokens) -> str:
     while True:
         token = tokens.token
         if token is Token.END_OBJECT or token is Token.END_ARRAY:
+            if not depth:
+                raise JsonError("there is nothing to close")
             parts.append(token.value)
             depth -= 1
             needs_comma = True
@@ -82,14 +85,14 @@ def copy_value(tokens: Tokens) -> str:
             if needs_comma:
                 parts.append(",")
             if token is Token.NAME:
-                parts.append(quote_in_bytes(tokens.name) + ":")
+                parts.append(quoted(tokens.name) + ":")
                 needs_comma = False
             elif token is Token.START_OBJECT or token is Token.START_ARRAY:
                 parts.append(token.value)
                 depth += 1
                 needs_comma = False
             else:
-                parts.append(print_scalar(tokens))
+                parts.append(print_scalar(tokens, quoted))
                 needs_comma = True
         if not depth and token is not Token.NAME:
             return "".join(parts)

@@ -345,12 +345,14 @@ class Tokens:
         if len(whole) > 1 and whole[0] == "0" and not self._dialect.leading_zeros:
             self._at = match.start(1) + 1
             raise JsonError("a number begins with zero")
-        if fraction == ".":
-            self._at = match.start(2) + 2
-            raise JsonError("no digit behind the point")
-        if exponent is not None and exponent[-1] not in _DIGITS:
-            self._at = match.end() + 1
-            raise JsonError("no digit in the exponent")
+        lacks = fraction == "." or (exponent is not None and exponent[-1] not in _DIGITS)
+        if lacks and whole[0] != "0" and match.end() < self._end:
+            # Jackson's fast way through a number leaves the place behind the point or the E.
+            self._at = match.end(1) + 1
+            raise JsonError("no digit behind the point, or in the exponent")
+        if lacks:
+            self._at = (match.end(2) if fraction == "." else match.end()) + 1
+            raise JsonError("no digit behind the point, or in the exponent")
         self._at = match.end()
         sign = "-" if char == "-" else ""
         self.number = sign + (whole.lstrip("0") or "0") + (fraction or "") + (exponent or "")

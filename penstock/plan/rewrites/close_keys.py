@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.plan import nodes as n
-from penstock.plan.closing import CLOSES, Step, closing_steps
-from penstock.plan.exprs import Call, Column, Expr, columns
+from penstock.plan.closing import CLOSES, Step, closing_steps, field_steps
+from penstock.plan.exprs import Call, Column, Expr, Literal, columns
 from penstock.plan.exprs import replace as replace_expr
 from penstock.plan.rewrites.aim import Aim
 
@@ -28,6 +28,9 @@ _HANDS_ON: Final = (
     n.PythonEval,
     n.Watermark,
 )
+#: How the event time is called that keys were traced back to.
+_EVENT_TIME: Final = "#event_time"
+_NOTHING: Final = Literal(pa.scalar(None))
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -66,38 +69,58 @@ def _close(node: n.Node) -> n.Node:
 
 def _closing(child: n.Node, keys: tuple[Column, ...]) -> tuple[n.Node, Column] | None:
     """The child with the time at which a key closes as a column more, and that column."""
-    for key in keys:
-        steps = _steps(key, child)
-        if steps is None:
-            continue
-        closes = Column(f"{key.name}{CLOSES}", _TIME)
-        schema = child.schema.append(pa.field(closes.name, closes.type))
-        end = Call("ClosesAt", (key,), _TIME, (("steps", steps),))
-        exprs: tuple[Expr, ...] = (*n.columns_of(child.schema), end)
-        return n.Project(schema=schema, child=child, exprs=exprs), closes
-    return None
+    traced = [_trace(key, child) for key in keys]
+    for key, made in zip(keys, traced, strict=True):
+        steps = None if made is None else closing_steps(made, _is_time)
+        if steps:
+            return _with_end(child, (key,), steps)
+    found = field_steps([made or _NOTHING for made in traced], _is_time)
+    if found is None:
+        return None
+    places, steps = found
+    return _with_end(child, tuple(keys[place] for place in places), steps)
 
 
-def _steps(expr: Expr, node: n.Node) -> tuple[Step, ...] | None:
-    """The steps from a key back to the event time that it was made of, which is further down."""
+def _with_end(
+    child: n.Node, keys: tuple[Column, ...], steps: tuple[Step, ...]
+) -> tuple[n.Node, Column]:
+    closes = Column(f"{keys[0].name}{CLOSES}", _TIME)
+    schema = child.schema.append(pa.field(closes.name, closes.type))
+    end = Call("ClosesAt", keys, _TIME, (("steps", steps),))
+    exprs: tuple[Expr, ...] = (*n.columns_of(child.schema), end)
+    return n.Project(schema=schema, child=child, exprs=exprs), closes
+
+
+def _is_time(column: Column) -> bool:
+    return column.name == _EVENT_TIME
+
+
+def _trace(expr: Expr, node: n.Node) -> Expr | None:
+    """What a key is made of, over the event time further down; None if that is not all."""
     names = columns(expr)
     if len(names) != 1:
         return None
     (name,) = names
     match node:
         case n.Watermark(column=column) if column == name:
-            return closing_steps(expr, lambda part: part.name == name) or None
+            kind = node.schema.field(name).type
+            return _over(expr, Column(_EVENT_TIME, kind))
         case n.Project():
-            return _steps(_over(expr, _made(node, node.exprs, name)), node.child)
+            return _trace(_over(expr, _made(node, node.exprs, name)), node.child)
         case n.Expand():
             made = [_made(node, exprs, name) for exprs in node.projections]
             is_same = all(one == made[0] for one in made)
-            return _steps(_over(expr, made[0]), node.child) if is_same else None
+            return _trace(_over(expr, made[0]), node.child) if is_same else None
+        case n.Union():
+            each = [_made(node, n.columns_of(child.schema), name) for child in node.inputs]
+            pairs = zip(each, node.inputs, strict=True)
+            found = [_trace(_over(expr, column), child) for column, child in pairs]
+            return found[0] if all(one == found[0] for one in found) else None
         case n.Aggregate() if not any(key.name == name for key in node.keys):
             return None
         case _ if isinstance(node, _HANDS_ON):
             below = [child for child in node.children if name in child.schema.names]
-            return _steps(expr, below[0]) if len(below) == 1 else None
+            return _trace(expr, below[0]) if len(below) == 1 else None
     return None
 
 

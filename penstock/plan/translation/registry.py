@@ -134,7 +134,14 @@ def translate_nothing(translation: Translation, tree: PlanTree) -> n.Node:
 
 #: What to do instead of nodes for which there is no operator.
 _REMEDIES: Final = {
-    "Sample": "filter by a hash of the row: where(pmod(xxhash64(id), 100) < 5) is five percent",
+    "AttachDistributedSequence": (
+        "number rows by their place in the log: stream.df(spark, metadata=['_lsn'])"
+    ),
+    "CollectMetrics": (
+        "leave observe() out, and compute its figures in a query of their own over the same "
+        "streams: penstock.start(df.agg(...), to=...)"
+    ),
+    "Sample": "filter by a hash of the row: where('pmod(xxhash64(key), 100) < 5')",
     "Tail": "read the result with spark.read and limit it there",
 }
 
@@ -143,5 +150,6 @@ def _refuse_kind(translation: Translation, tree: PlanTree) -> n.Node:
     problem, remedy = f"no operator for {tree.kind}", _REMEDIES.get(tree.kind, MICRO_BATCH)
     translation.refuse(tree, problem, remedy)
     for child in tree.children:  # what is wrong below is told too
-        translation.node(child)
+        is_sorted = tree.kind == "Sample" and child.kind == "Sort"  # by randomSplit, not by users
+        translation.node(child.children[0] if is_sorted else child)
     return n.Static(schema=schema_of(tree.output), id=-1, empty=True)

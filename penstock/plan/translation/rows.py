@@ -45,13 +45,16 @@ def translate_generate(translation: Translation, tree: PlanTree) -> n.Node:
     generator = tree.expr_of("generator")
     translation.refuse(tree, translation.judges.generator(generator.kind))
     generated = {expr.column for expr in tree.exprs_of("generatorOutput")}
+    # ReplicateRows gives columns again, under their own names: one of each is enough.
+    shown = {attribute.column: attribute for attribute in tree.output}
+    shown |= {name: shown.pop(name) for name in list(shown) if name in generated}
     return n.Generate(
-        schema=schema_of(tree.output),
+        schema=schema_of(tuple(shown.values())),
         child=child,
         generator=generator.kind,
         args=translation.exprs(generator.children, tree),
         outer=bool(tree.fields["outer"]),
-        kept=tuple(a.column for a in tree.output if a.column not in generated),
+        kept=tuple(name for name in shown if name not in generated),
     )
 
 

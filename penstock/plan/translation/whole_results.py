@@ -14,6 +14,7 @@ def translate_sort(translation: Translation, tree: PlanTree) -> n.Node:
     if not tree.fields["global"]:
         problem = "sortWithinPartitions: Spark's partitions do not exist here"
         translation.refuse(tree, problem, "leave it out")
+        return child
     order = translation.order(tree.exprs_of("order"), tree)
     return n.Sort(schema=child.schema, child=child, order=order)
 

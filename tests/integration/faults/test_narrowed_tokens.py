@@ -425,7 +425,14 @@ async def test_on_a_cluster_a_token_is_for_its_log_and_revoked_where_others_read
                     await anext(log.tail(["s/trades"], start=0))
                 with pytest.raises(Forbidden, match="for log orders"):
                     await connect("other", mine)
-                assert "/logs/other" not in cluster.metadata.paths(), "nothing was opened"
+                with pytest.raises(Forbidden, match="no log another"):
+                    await connect("another", token("allow=append:* read:*", root=root))
+                assert {"/logs/other", "/logs/another"}.isdisjoint(cluster.metadata.paths())
+                both = token("log=orders", "allow=admin metrics", id="0" * 16, root=root)
+                async with await connect("orders", both) as limited:
+                    await limited.append([NewEntry(b"x", ("s/trades",))])
+                    with pytest.raises(Forbidden, match="a whole server"):
+                        await limited.status()
                 await everybody.append([], sets=[SetKey(revoked_key(ID), b"{}")])
                 with pytest.raises(Unauthorized, match="revoked"):
                     await read_for_ever(tail)

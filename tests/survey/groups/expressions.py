@@ -121,7 +121,7 @@ TIMES: Final[Group] = (
             "date plus a month": "day + INTERVAL 1 MONTH",
             "interval from a column": "ts + make_interval(0, 0, 0, quantity)",
             "difference of timestamps as an interval": "ts - timestamp'2024-03-01 00:00:00Z'",
-            "from_utc_timestamp and to_utc_timestamp": "struct(from_utc_timestamp(ts, 'Asia/Tokyo'), "
+            "from_utc_timestamp and to_utc_timestamp": "struct(from_utc_timestamp(ts, 'Japan'), "
             "to_utc_timestamp(ts, 'America/New_York'))",
             "make_date and make_timestamp": "struct(make_date(2024, 1, quantity), "
             "make_timestamp(2024, 1, 2, 3, quantity, 5.5))",
