@@ -156,6 +156,8 @@ _TEMPLATES: dict[str, list[str]] = {
         "try_variant_get(try_parse_json({text}), '$', 'int')",
     ],
     "text": [
+        "to_char(m, '$999,999,990.99S')",
+        "to_char({int}, '9,999,999,999MI')",
         "k",
         "s",
         "upper({text})",
@@ -194,6 +196,7 @@ _TEMPLATES: dict[str, list[str]] = {
         "i IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)",
         "s LIKE '%a%'",
         "s RLIKE '^[a-z]+$'",
+        "s RLIKE r'\\b\\pL|\\pN\\B'",
         "isnull({text})",
         "k IS NOT NULL",
         "isnan(x)",
@@ -287,6 +290,9 @@ _AGGREGATES = [
     "bool_and({flag})",
     "count_if({flag})",
     "approx_count_distinct(g)",
+    "percentile_approx(i, 0.4)",
+    "percentile_approx(m, array(0.1, 0.9))",
+    "bitmap_count(bitmap_construct_agg(pmod(i, 99)))",
 ]
 _KEYS = ["k", "g", "b", "s", "day", "i % 3", "length(s)", "upper(k)", "m", "d"]
 

@@ -117,17 +117,11 @@ FUNCTIONS: Final = (
     ),
     Limit(
         "HLL, theta and KLL sketches",
-        "`approx_count_distinct` counts exactly here, and `percentile` is exact. Sketches that you "
-        "exchange with others need Spark's own engine.",
+        "`approx_count_distinct` counts exactly here; `percentile_approx` keeps little, and `percentile` "
+        "is exact. Sketches that you exchange with others need Spark's own engine.",
         ("hll_sketch_estimate", "theta_sketch_estimate", "kll quantile"),
         "SELECT item, approx_count_distinct(customer) AS n, percentile(price, 0.5) AS p FROM orders"
         " GROUP BY item",
-    ),
-    Limit(
-        "`histogram_numeric`",
-        'Count by buckets: `groupBy(F.width_bucket("price", F.lit(0), F.lit(300), F.lit(6)))`.',
-        ("histogram_numeric",),
-        "SELECT width_bucket(price, 0, 300, 6) AS bucket, count(*) AS n FROM orders GROUP BY 1",
     ),
     Limit(
         "`approx_top_k`",
