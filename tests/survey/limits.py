@@ -124,12 +124,6 @@ FUNCTIONS: Final = (
         " GROUP BY item",
     ),
     Limit(
-        "`histogram_numeric`",
-        'Count by buckets: `groupBy(F.width_bucket("price", F.lit(0), F.lit(300), F.lit(6)))`.',
-        ("histogram_numeric",),
-        "SELECT width_bucket(price, 0, 300, 6) AS bucket, count(*) AS n FROM orders GROUP BY 1",
-    ),
-    Limit(
         "`approx_top_k`",
         "Count, and take the first by `row_number()`: exact, and kept up to date.",
         ("approx_top_k",),
