@@ -73,11 +73,11 @@ def gateway(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve a log over HTTP until SIGTERM or Ctrl-C.
+    """Serve a log over HTTP: append, read, follow from any language.
 
-    Prints where it listens on standard output, then logs to standard error. It has no token of its
-    own: each request brings one, `Authorization: Bearer TOKEN`, and the log decides. /docs says
-    what there is. Any number of gateways may serve the same log.
+    Until SIGTERM or Ctrl-C. Prints where it listens on standard output, then logs to standard
+    error. It has no token of its own: each request brings one, `Authorization: Bearer TOKEN`, and
+    the log decides. /docs says what there is. Any number of gateways may serve the same log.
 
     \b
     Examples:

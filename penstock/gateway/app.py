@@ -275,6 +275,8 @@ class Gateway:
         trim_point = (await session.log.bounds()).trim_point
         if start < trim_point:
             raise Trimmed(f"position {start} lies below the trim point {trim_point}")
+        # Who may not read it is told so with a status, not in the first event.
+        await session.log.read_last(stream_tag(found.name))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(media_type=replies.EVENTS, headers=headers)
@@ -325,6 +327,7 @@ class Gateway:
     # ---- for people and tools
 
     async def _metrics(self, request: Request, session: Session) -> Response:
+        await session.log.status()  # who may see the log's counters may see ours
         text = self.metrics.text(
             {
                 "sessions": ("Tokens with a connection to the log.", len(self.sessions)),

@@ -12,8 +12,10 @@ from penstock.limits import CREDIT_BYTES_DEFAULT, GROUP_BYTES_MAX, KIB, MIB
 
 #: A request line with its headers.
 HEAD_BYTES_MAX: Final = 16 * KIB
-#: From the connection to the last header, and between two requests.
+#: From the connection, or the first byte of a later request, to the last header.
 HEAD_SECONDS_MAX: Final = 5.0
+#: Between two requests on one connection.
+IDLE_SECONDS_MAX: Final = 30.0
 #: From the first to the last byte of a body.
 BODY_SECONDS_MAX: Final = 30.0
 #: How long a client may take no byte of an answer. It can go on where it was: positions are in it.

@@ -26,6 +26,7 @@ from penstock.gateway.config import (
     DRAIN_SECONDS,
     HEAD_BYTES_MAX,
     HEAD_SECONDS_MAX,
+    IDLE_SECONDS_MAX,
     SESSIONS_MAX,
     GatewayConfig,
 )
@@ -33,8 +34,9 @@ from penstock.gateway.streaming import ABORT
 from penstock.log.client.client import Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.serving.directory import Address
-from penstock.log.serving.listener import BACKLOG, server_tls
+from penstock.log.serving.listener import BACKLOG
 from penstock.log.serving.process import run_until_signal
+from penstock.log.serving.tls_files import tls_files
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
@@ -52,8 +54,12 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-            return
+            # One without a request makes place: idle ones keep nobody out.
+            idle = (one for one in self.connections if one is not self and _is_idle(one))
+            crowded = next(idle, self)
+            crowded.transport.abort()
+            if crowded is self:
+                return
         self._watch_head()
 
     def _watch_head(self) -> None:
@@ -96,6 +102,10 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer = None
 
 
+def _is_idle(connection: Any) -> bool:
+    return connection.cycle is None or connection.cycle.response_complete
+
+
 class _Uvicorn(uvicorn.Server):
     """With our sockets and signals instead of its own."""
 
@@ -107,7 +117,8 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         settings = self._settings
-        tls = server_tls(settings.tls_cert, settings.tls_key)
+        files = tls_files(settings.tls_cert, settings.tls_key)
+        tls = None if files is None else files.load()
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
@@ -165,7 +176,7 @@ class GatewayServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=int(HEAD_SECONDS_MAX),
+            timeout_keep_alive=int(IDLE_SECONDS_MAX),
             timeout_graceful_shutdown=int(DRAIN_SECONDS),
         )
         self._uvicorn = _Uvicorn(settings, self._config)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from penstock.errors import Overloaded, PenstockError, Unauthorized
+from penstock.errors import Overloaded, PenstockError, Unauthorized, Unavailable
 from penstock.gateway.appending import KeyedProducers
 from penstock.gateway.config import (
     OPENINGS_MAX,
@@ -31,6 +32,8 @@ from penstock.gateway.problems import RETRY_AFTER, refuse
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.stream.registration import Registration
 from penstock.stream.registry import find_stream
+
+logger = logging.getLogger(__name__)
 
 #: A token that is longer is none of ours, narrowed or not.
 TOKEN_CHARS_MAX = 4096
@@ -127,9 +130,13 @@ class Sessions:
         try:
             # One try for all that came with the same token, whoever of them goes away.
             return await asyncio.shield(opening)
-        except PenstockError as error:
+        except (Unauthorized, Overloaded) as error:
             # A copy: one error for many would gather all their tracebacks.
             raise type(error)(str(error)) from None
+        except PenstockError as error:
+            # Who asks has shown nothing yet, and need not know where the log is.
+            logger.warning("the log cannot be reached cause=%s", error)
+            raise Unavailable("the gateway cannot reach its log now") from None
 
     def _tried(self, mark: bytes, done: asyncio.Task[Session]) -> None:
         del self._opening[mark]

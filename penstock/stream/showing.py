@@ -15,7 +15,7 @@ CELL_LENGTH_MAX: Final = 20
 def grid(table: pa.Table, *, truncate: bool = True) -> str:
     """The rows of a small table; long cells are cut unless that is not wanted."""
     columns = [
-        [name, *(_cell(value, truncate) for value in column.to_pylist())]
+        [plain(name), *(_cell(value, truncate) for value in column.to_pylist())]
         for name, column in zip(table.schema.names, table.columns, strict=True)
     ]
     widths = [max(map(len, cells)) for cells in columns]

@@ -21,6 +21,7 @@ from penstock.errors import Refused
 from penstock.ids import Lsn
 from penstock.limits import LANES_MAX
 from penstock.log.client.blocking import BlockingLog
+from penstock.plain_text import plain
 from penstock.stream.groups import RowsAppended, append_groups, make_groups
 from penstock.stream.lanes import lanes_of
 from penstock.stream.positions import (
@@ -154,7 +155,8 @@ class Stream:
             while missing > 0 and (batch := next(batches, None)) is not None:
                 rows.append(batch.slice(0, missing))
                 missing -= rows[-1].num_rows
-        sys.stdout.write(grid(pa.Table.from_batches(rows, schema=self.schema), truncate=truncate))
+        text = grid(pa.Table.from_batches(rows, schema=self.schema), truncate=truncate)
+        sys.stdout.write(plain(text, lines=True))
 
     def tail(
         self,

@@ -70,11 +70,12 @@ def rows(own_log: penstock.Log) -> penstock.Stream:
 def test_an_error_is_told_without_the_way_to_it(
     spark: Any, rows: penstock.Stream, own_log: penstock.Log
 ) -> None:
+    own_log.trim(own_log.bounds().tail)
     for run in (
         source(spark.read, own_log, stream="rowz").load,
         source(spark.readStream, own_log, stream="rows", startingPosition="noon").load,
         source(spark.range(1).write, own_log, stream="rows").mode("append").save,
-        source(spark.read, own_log, stream="rows", startingPosition="999").load().collect,
+        source(spark.read, own_log, stream="rows", startingPosition="0").load().collect,
     ):
         said = told(run)
         python = said.partition("JVM stacktrace")[0]

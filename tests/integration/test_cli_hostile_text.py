@@ -289,7 +289,7 @@ _STREAMS = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")
 #: Asking a stream writes nothing.
 _QUESTIONS = ("isatty", "flush", "fileno")
 #: Where text is made plain, and where tests above show that it was before.
-_PLACES = ("cli/output.py", "cli/live.py", "cli/stream.py", "log/serving/log_lines.py")
+_PLACES = ("cli/output.py", "cli/live.py", "cli/stream_read.py", "log/serving/log_lines.py")
 
 
 def _ways_to_print(source: str) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ from harness.http_gateway import HttpClient, gateway_thread
 from harness.soak import SOAK_SECONDS
 
 import penstock
-from penstock.gateway import server
+from penstock.gateway import app, bodies, server, sessions
 from penstock.gateway.config import GatewayConfig
 from penstock.log.serving.directory import Address
 
@@ -120,6 +120,55 @@ def test_a_head_that_never_ends_is_cut_off(
         except ConnectionError:
             pass
         assert time.monotonic() - began < 5
+
+
+def test_a_body_that_never_ends_is_given_up(
+    address: Address, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS_MAX", 0.2)
+    head = (
+        "POST /v1/streams/s/rows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {token}\r\nContent-Length: 100\r\n\r\n["
+    )
+    with closing(socket.create_connection((address.host, address.port), 10)) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408")
+
+
+def test_what_is_too_much_is_told_to_come_again(
+    address: Address, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = HttpClient(address, token)
+    with closing(client.connection()) as connection:
+        connection.request(
+            "GET", "/v1/streams/s/tail", headers={"Authorization": f"Bearer {token}"}
+        )
+        answer = connection.getresponse()
+        assert answer.readline() == b"retry: 1000\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions, "SESSION_REQUESTS_MAX", 1)
+            crowded = client.ask("GET", "/v1/streams")
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "READERS_MAX", 1)
+            read = client.ask("GET", "/v1/streams/s/rows")
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "REQUESTS_MAX", 1)
+            busy = client.ask("GET", "/v1/streams")
+    assert (crowded.status, read.status, busy.status) == (429, 503, 503)
+    assert all(each.headers["retry-after"] == "1" for each in (crowded, read, busy))
+    assert client.ask("GET", "/v1/streams").status == 200
+
+
+def test_idle_connections_keep_nobody_out(
+    address: Address, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+    idle = [socket.create_connection((address.host, address.port), 10) for _ in range(12)]
+    try:
+        assert HttpClient(address, token).ask("GET", "/v1/streams").status == 200
+    finally:
+        for each in idle:
+            each.close()
 
 
 @pytest.mark.parametrize(
@@ -226,3 +275,14 @@ def test_what_is_open_to_everybody_says_nothing(address: Address, module_log: pe
         assert answer.status == 200
         assert module_log.target.encode() not in answer.body
     assert json.loads(HttpClient(address).ask("GET", "/openapi.json").body)["openapi"] == "3.1.0"
+
+
+def test_a_log_that_is_away_is_named_to_nobody() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    where = f"penstock://127.0.0.1:{port}"
+    with gateway_thread(GatewayConfig(target=where, port=0, timeout_seconds=0.3)) as listening:
+        answer = HttpClient(listening, "0" * 64).ask("GET", "/v1/streams")
+
+    assert answer.status == 503 and answer.headers["retry-after"] == "1"
+    assert str(port).encode() not in answer.body

@@ -24,7 +24,9 @@ import penstock
 from penstock.errors import BadConfig, Trimmed
 from penstock.gateway import app, server, streaming
 from penstock.gateway.config import GatewayConfig
+from penstock.log.core.owners import revoked_key
 from penstock.log.serving.directory import Address
+from penstock.wire.token import make_token
 
 DDL = "n long NOT NULL, s string, t timestamp"
 
@@ -452,3 +454,29 @@ def test_nobody_is_told_the_token(
     for token in (secret, token_of(module_log)):
         assert token not in caplog.text
         assert token.encode() not in refused.body + known.body
+
+
+def test_a_narrowed_token_is_used_like_any_other(own_log: penstock.Log) -> None:
+    for stream in ("alpha", "beta"):
+        own_log.create_stream(stream, DDL)
+    root = token_of(own_log)
+    id = "00000000000000aa"
+    writing = make_token(root, id, ["allow=append:alpha"])
+    with gateway_thread(GatewayConfig(target=own_log.target, port=0)) as listening:
+        writer = HttpClient(listening, writing)
+        reader = HttpClient(listening, make_token(root, "0" * 16, ["allow=read:alpha"]))
+        late = HttpClient(listening, make_token(root, "1" * 16, ["until=1000"]))
+        assert writer.append("alpha", [{"n": 0}], "p:0").status == 200
+        assert writer.append("alpha", [{"n": 0}], "p:0").json["duplicate"] is True
+        assert writer.append("alpha", [{"n": 1}]).status == 200
+        assert writer.append("beta", [{"n": 1}]).status in (403, 404)
+        for path in ("/v1/streams/alpha/rows", "/v1/streams/alpha/tail", "/metrics"):
+            assert writer.ask("GET", path).status == 403, path
+        assert len(reader.ask("GET", "/v1/streams/alpha/rows").body.splitlines()) == 2
+        assert reader.append("alpha", [{"n": 2}]).status == 403
+        assert [one["name"] for one in reader.ask("GET", "/v1/streams").json["streams"]] == [
+            "alpha"
+        ]
+        assert late.ask("GET", "/v1/streams").status == 401
+        own_log.client.compare_and_set(revoked_key(id), expected=None, value=b"")
+        wait_until(lambda: writer.append("alpha", [{"n": 9}], "p:0").status == 401, seconds=10)
