@@ -59,6 +59,10 @@ class Walker:
         """A class by its whole name: part by part, Java would look into all jars for each."""
         return getattr(self._jvm, name)
 
+    def java_version(self) -> int:
+        """The feature release of the Java that Spark runs on: 17, 21."""
+        return int(self._java("java.lang.Runtime").version().feature())
+
     def read(self, plan: Any) -> PlanTree:
         """The tree of a logical plan."""
         if not plan.isStreaming():
@@ -554,6 +558,20 @@ def _stream(walker: Walker, node: Any) -> dict[str, Value]:
     return {"options": tuple(sorted(options.items()))}
 
 
+def _word_boundaries(walker: Walker, node: Any) -> dict[str, Value]:
+    r"""Java's version, if the pattern has \b or \B: what is a word depends on it."""
+    pattern = node.children().apply(1).toString()
+    return {"javaVersion": walker.java_version()} if "\\b" in pattern.lower() else {}
+
+
+_PATTERNS: Final = (
+    "RLike",
+    "RegExpExtract",
+    "RegExpExtractAll",
+    "RegExpInStr",
+    "RegExpReplace",
+    "StringSplit",
+)
 _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "Literal": _literal,
     "InSet": _in_set,
@@ -566,6 +584,7 @@ _EXTRA: Final[dict[str, Callable[[Walker, Any], dict[str, Value]]]] = {
     "StaticInvoke": _static_invoke,
     "Invoke": _invoke,
     **dict.fromkeys(("JsonToStructs", "CsvToStructs", "StructsToCsv"), _format_options),
+    **dict.fromkeys(_PATTERNS, _word_boundaries),
     "EventTimeWatermark": _watermark,
     "StreamingRelation": _stream,
     "StreamingRelationV2": _stream,

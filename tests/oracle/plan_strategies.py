@@ -280,6 +280,9 @@ _AGGREGATES = [
     "bool_and({flag})",
     "count_if({flag})",
     "approx_count_distinct(g)",
+    "percentile_approx(i, 0.4)",
+    "percentile_approx(m, array(0.1, 0.9))",
+    "bitmap_count(bitmap_construct_agg(pmod(i, 99)))",
 ]
 _KEYS = ["k", "g", "b", "s", "day", "i % 3", "length(s)", "upper(k)", "m", "d"]
 

@@ -1,8 +1,9 @@
-"""percentile_approx, product and bitmaps against batch Spark, and what percentile_approx promises."""
+"""percentile_approx, product, histogram_numeric, bitmaps against batch Spark; what is promised."""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from harness.oracle import ask_spark, assert_refused, assert_same, sql
+from harness.oracle import ask_spark, assert_same, sql
 from pyspark.sql import functions as F
 
 from penstock.ops.aggregates.summaries import Summary, exact_summaries
@@ -64,6 +65,11 @@ CALLS = [
     *("bitmap_count(bitmap_construct_agg(abs(b)))", "bitmap_or_agg(x) FILTER (WHERE i > 99)"),
 ]
 
+#: Values in one order, so that Spark's bins are the same.
+HISTOGRAMS = [f"histogram_numeric({column}, {n})" for column in "bidmytv" for n in (2, 5, 40)]
+HISTOGRAMS += ["histogram_numeric(f, 7)", "histogram_numeric(if(i > 9, double('NaN'), i), 4)"]
+HISTOGRAMS += ["histogram_numeric(i, 3) FILTER (WHERE b > 0)"]
+
 
 def _calls() -> list[Any]:
     columns = [F.product("d"), F.product("i"), F.product("v2"), F.product("b")]
@@ -78,6 +84,25 @@ def test_aggregates_match(spark: Any, keys: tuple[str, ...]) -> None:
         return rows.groupBy(*keys).agg(*_calls())
 
     assert_same(spark, build, {"t": _table(90, 1)}, {"t": _table(0, 1)}, seed=3, runs=3)
+
+
+def test_histograms_match(spark: Any) -> None:
+    def build(frames: Frames) -> Any:
+        named = [F.expr(text).alias(f"c{place}") for place, text in enumerate(HISTOGRAMS)]
+        return frames["t"].coalesce(1).groupBy("k").agg(*named)
+
+    assert_same(spark, build, {"t": _table(90, 4)}, runs=2)
+    distinct = sql("SELECT k, histogram_numeric(DISTINCT i, 30) AS h FROM t GROUP BY k")
+    assert_same(spark, distinct, {"t": _table(90, 4)})
+
+
+def test_histograms_of_sessions_that_become_one_match(spark: Any) -> None:
+    def build(frames: Frames) -> Any:
+        rows = frames["t"].where("t is not null").withWatermark("t", "1 hour")
+        grouped = rows.groupBy(F.session_window("t", "3 seconds"))
+        return grouped.agg(F.expr("histogram_numeric(b, 300)"), F.expr("percentile_approx(b, 0.5)"))
+
+    assert_same(spark, build, {"t": _table(60, 5)}, runs=2)
 
 
 def test_aggregates_follow_rows_that_change(spark: Any) -> None:
@@ -143,7 +168,7 @@ def test_summaries_keep_their_law(accuracy: int, shape: str) -> None:
     }[shape]
     cuts = [0, *sorted(rng.integers(0, count, 40).tolist()), count]
     total: Summary | None = None
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in itertools.pairwise(cuts):
         for _, part in exact_summaries(np.zeros(end - begin, np.int64), values[begin:end]):
             merged = part if total is None else total.merge(part)
             total = merged.compress(accuracy)

@@ -10,6 +10,7 @@ picks.py        first, last, max_by, min_by, pivots
 collections.py  collect_list, collect_set, listagg, approx_count_distinct
 histograms.py   how often each value occurs: mode, median, percentiles
 summaries.py    percentile_approx, from a summary of a bounded size
+numeric_histograms.py  histogram_numeric
 moments.py      variance, deviation, covariance, correlation, skewness, kurtosis, regression
 python.py       the user's own functions of a group's columns
 """
@@ -28,6 +29,7 @@ _MODULES = (
     "collections",
     "histograms",
     "summaries",
+    "numeric_histograms",
     "moments",
     "python",
 )

@@ -27,6 +27,7 @@ urls.py        the parts of a URL
 printf.py      format_string, format_number, mask
 number_formats.py  to_number, and to_char of numbers
 java_patterns.py  Java's regular expressions, translated
+unicode_classes.py  classes of characters by Unicode properties
 patterns.py    LIKE, RLIKE, regular expressions
 civil.py       the calendar over NumPy vectors
 zones.py       time zones over NumPy vectors
@@ -44,6 +45,7 @@ array_sets.py  arrays as sets, and sorted
 sequences.py   sequence()
 maps.py        maps
 hashes.py      hash functions
+vectors.py     arrays of floats as vectors
 json_tokens.py JSON text as tokens, with Jackson's habits
 json_text.py   values as JSON text
 json_options.py  the options of from_json and to_json
@@ -94,6 +96,7 @@ _MODULES = (
     "sequences",
     "maps",
     "hashes",
+    "vectors",
     "from_json",
     "json_paths",
     "to_json",

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.ops.functions.alignment import on_arrays
-from penstock.ops.functions.failures import fail
+from penstock.ops.functions.failures import fail, fail_where
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
 from penstock.ops.functions.slices import Layout
@@ -21,6 +21,8 @@ from penstock.plan.exprs import Call, Literal
 
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_BASE32: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_NOT_BASE32: Final = re.compile(r"[^A-Za-z2-7]")
 _NOT_IN_ALPHABET: Final = re.compile(rb"[^A-Za-z0-9+/]")
 #: White space to Python, not to Java.
 _NO_BREAK: Final = frozenset("\u00a0\u2007\u202f\u0085")
@@ -265,3 +267,75 @@ def quote(call: Call, value: Datum) -> Datum:
     """In single quotes; those inside get a backslash."""
     escaped = pc.replace_substring(value, pattern="'", replacement="\\'")
     return pc.binary_join_element_wise("'", escaped, "'", "")
+
+
+# -- base 32
+
+
+@function("Base32.encode", sql="to_base32", raises=False)
+def to_base32(call: Call, value: Datum) -> Datum:
+    return each(call.type, lambda data: base64_.b32encode(data).decode(), value)
+
+
+@function("UnBase32.decode", sql="from_base32", raises=False)
+def from_base32(call: Call, value: Datum) -> Datum:
+    return each(call.type, _read_base32, value)
+
+
+def _read_base32(text: str) -> bytes:
+    """Up to the first padding; letters that are not of the alphabet are left out."""
+    digits = _NOT_BASE32.sub("", text.partition("=")[0])
+    number = 0
+    for digit in digits.upper():
+        number = number * 32 + _BASE32.index(digit)
+    bits = 5 * len(digits)
+    read = (number >> bits % 8).to_bytes(bits // 8)
+    # A digit that is left over counts, although it is too short for a byte.
+    return read + bytes([number % 32 >> 2]) if len(digits) % 8 == 1 else read
+
+
+# -- whether texts are UTF-8: those that were cast from bytes may not be
+
+
+def _valid_utf8(value: pa.Array) -> pa.Array:
+    try:
+        value.validate(full=True)
+    except pa.ArrowInvalid:
+        return each(pa.bool_(), _is_utf8, value.view(pa.binary()))
+    return pc.if_else(value.is_valid(), True, pa.scalar(None, pa.bool_()))
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@function("Invoke.isValid", sql="is_valid_utf8", raises=False)
+@on_arrays
+def is_valid_utf8(call: Call, value: pa.Array) -> pa.Array:
+    return _valid_utf8(value)
+
+
+@function("Invoke.makeValid", sql="make_valid_utf8", raises=False)
+@on_arrays
+def make_valid_utf8(call: Call, value: pa.Array) -> pa.Array:
+    """What is no character becomes U+FFFD."""
+    if pc.all(_valid_utf8(value), min_count=0).as_py():
+        return value
+    return each(call.type, lambda data: data.decode(errors="replace"), value.view(pa.binary()))
+
+
+@function("ExpressionImplUtils.validateUTF8String", sql="validate_utf8", raises=True)
+@on_arrays
+def validate_utf8(call: Call, value: pa.Array) -> pa.Array:
+    fail_where(pc.invert(_valid_utf8(value)), "INVALID_UTF8_STRING")
+    return value
+
+
+@function("ExpressionImplUtils.tryValidateUTF8String", sql="try_validate_utf8", raises=False)
+@on_arrays
+def try_validate_utf8(call: Call, value: pa.Array) -> pa.Array:
+    return pc.if_else(_valid_utf8(value), value, pa.scalar(None, pa.string()))

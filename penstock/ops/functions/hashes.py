@@ -8,6 +8,7 @@ primitives that differ, everything else is shared. All of it works on whole colu
 from __future__ import annotations
 
 import hashlib
+import hmac
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.ops.functions.alignment import Ints, on_arrays
+from penstock.ops.functions.failures import fail
 from penstock.ops.functions.lists import lists_of
 from penstock.ops.functions.operands import LONG_DIGITS
 from penstock.ops.functions.registry import Datum, function
@@ -308,6 +310,10 @@ def sha1(call: Call, value: Datum) -> Datum:
     )
 
 
+#: Spark's names of what a hmac can be made with.
+_HMAC: Final = {
+    f"SHA{dash}{bits}": f"sha{bits}" for dash in ("", "-") for bits in (1, 224, 256, 384, 512)
+} | {"MD5": "md5"}
 _SHA2: Final = {
     0: hashlib.sha256,
     224: hashlib.sha224,
@@ -331,3 +337,16 @@ def sha2(call: Call, value: Datum, bits: Datum) -> Datum:
 @function("Crc32", sql="crc32", raises=False)
 def crc32(call: Call, value: Datum) -> Datum:
     return each(call.type, zlib.crc32, value)
+
+
+@function("ExpressionImplUtils.hmac", sql="hmac", raises=True, strict=True)
+def hmac_(call: Call, key: Datum, message: Datum, algorithm: Datum) -> Datum:
+    def digest(key: bytes, message: bytes, algorithm: str) -> bytes:
+        name = _HMAC.get(algorithm.upper())
+        if name is None:
+            fail("INVALID_PARAMETER_VALUE", f"no hmac with {algorithm}")
+        if not key:
+            fail("INVALID_PARAMETER_VALUE", "the key of a hmac is empty")
+        return hmac.digest(key, message, name)
+
+    return each(call.type, digest, key, message, algorithm)

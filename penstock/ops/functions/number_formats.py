@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.ops.functions.failures import fail
+from penstock.ops.functions.operands import LONG_DIGITS
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.rows import each
 from penstock.plan.exprs import Call
@@ -53,6 +54,17 @@ class NumberFormat:
     def parse(self, text: str) -> Decimal | None:
         """The number that the text is, or None if it does not fit."""
         return _Reading(text).read(self)
+
+    def number(self, unscaled: int) -> Decimal:
+        """The decimal of these digits. A format without digits before its point takes texts that
+        have some, and then Spark fails, try_ or not."""
+        precision = self.before + self.after
+        if precision <= LONG_DIGITS:  # by way of a long, which may wrap around
+            unscaled = (unscaled + 2**63) % 2**64 - 2**63
+        if abs(unscaled) >= 10**precision:
+            fail("NUMERIC_VALUE_OUT_OF_RANGE", f"{unscaled} has more than {precision} digits")
+        digits = tuple(map(int, str(abs(unscaled))))
+        return Decimal((int(unscaled < 0), digits, -self.after))
 
     def write(self, value: Decimal) -> str:
         """The number as the format says; # for digits if there are too many."""
@@ -135,8 +147,7 @@ class _Reading:
         if self._at < len(self._text) or self._brackets == 1 or not digits:
             return None
         digits += "0" * (form.after - len(self._after))
-        number = Decimal((self._is_negative, tuple(map(int, digits)), -form.after))
-        return number
+        return form.number(int("".join(digits)) * (-1 if self._is_negative else 1))
 
     def _sign(self, token: str) -> bool:
         letter = self._text[self._at : self._at + 1]
@@ -277,7 +288,7 @@ def to_number(call: Call, text: Datum, form: Datum) -> Datum:
     return each(call.type, _reader(False), text, form)
 
 
-@function("TryToNumber", sql="try_to_number", raises=False, strict=True)
+@function("TryToNumber", sql="try_to_number", raises=True, strict=True)
 def try_to_number(call: Call, text: Datum, form: Datum) -> Datum:
     return each(call.type, _reader(True), text, form)
 

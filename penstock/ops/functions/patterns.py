@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import EvaluationFailed
-from penstock.ops.functions.alignment import on_arrays
+from penstock.ops.functions.alignment import as_array, on_arrays
 from penstock.ops.functions.failures import fail, fail_where
 from penstock.ops.functions.java_patterns import JavaPattern, PatternRefused, compiled, parse, quote
 from penstock.ops.functions.registry import Datum, function
@@ -29,6 +29,8 @@ Replacement: TypeAlias = tuple[str | int, ...]
 _GROUP_NAME: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9]*)\}")
 #: RE2's replacements name groups with one digit.
 _RE2_GROUPS_MAX: Final = 9
+#: The first Java in which words, for \\b, are of ASCII letters, as they are for \\w.
+_JAVA_ASCII_WORDS: Final = 19
 
 
 # -- LIKE
@@ -122,7 +124,7 @@ def _judge(call: Call) -> str | None:
     if not isinstance(pattern, Literal) or not pattern.value.is_valid:
         return "a regular expression that is not constant"
     try:
-        parse(pattern.value.as_py())
+        parse(pattern.value.as_py(), _has_ascii_words(call))
     except PatternRefused as error:
         return f"the regular expression {pattern.value.as_py()!r}: {error}"
     return None
@@ -145,13 +147,29 @@ def _judge_all(call: Call) -> str | None:
 def _pattern(call: Call) -> JavaPattern:
     literal = call.args[1]
     assert isinstance(literal, Literal)
-    return parse(literal.value.as_py())
+    return parse(literal.value.as_py(), _has_ascii_words(call))
 
 
 def _compiled(call: Call) -> re.Pattern[str]:
     literal = call.args[1]
     assert isinstance(literal, Literal)
-    return compiled(literal.value.as_py())
+    return compiled(literal.value.as_py(), _has_ascii_words(call))
+
+
+def _has_ascii_words(call: Call) -> bool:
+    r"""Whether \b looks at ASCII only: so it is from Java 19 on."""
+    version = call.option("javaVersion", 0)
+    return isinstance(version, int) and version >= _JAVA_ASCII_WORDS
+
+
+def _for_re2(java: JavaPattern, value: Datum) -> str | None:
+    """The pattern that RE2 can look for in these texts, if there is one."""
+    if java.is_plain:
+        return java.text
+    if java.ascii_text is None:
+        return None
+    is_ascii = pc.all(pc.string_is_ascii(as_array(value, 1)), min_count=0).as_py()
+    return java.ascii_text if is_ascii else None
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
@@ -170,9 +188,9 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 @function("RLike", sql="rlike regexp regexp_like", raises=False, accepts=_judge, strict=True)
 def rlike(call: Call, value: Datum, pattern: Datum) -> Datum:
-    java = _pattern(call)
-    if java.is_plain:
-        return pc.match_substring_regex(value, pattern=java.text)
+    text = _for_re2(_pattern(call), value)
+    if text is not None:
+        return pc.match_substring_regex(value, pattern=text)
     expression = _compiled(call)
     return each(call.type, lambda text: expression.search(text) is not None, value)
 
@@ -219,8 +237,9 @@ def regexp_extract(call: Call, value: Datum, pattern: Datum, group: pa.Scalar) -
         fail_where(matches, "INVALID_PARAMETER_VALUE", f"no group {group.as_py()}")
         return pc.if_else(matches, None, "")
     java, number = _pattern(call), group.as_py()
-    if java.is_plain:
-        return _extract_by_re2(call, value, java.only(number), f"g{number}")
+    text = _for_re2(java, value)
+    if text is not None:
+        return _extract_by_re2(call, value, java.only(number, text), f"g{number}")
     expression = _compiled(call)
 
     def extract(text: str) -> str:
@@ -331,11 +350,12 @@ def regexp_replace(
     call: Call, value: Datum, pattern: Datum, replacement: Datum, position: pa.Scalar
 ) -> Datum:
     java, parts, start = _pattern(call), _replacement(call), position.as_py() - 1
-    if parts is not None and java.is_plain and start == 0 and java.groups <= _RE2_GROUPS_MAX:
+    text = _for_re2(java, value) if start == 0 and java.groups <= _RE2_GROUPS_MAX else None
+    if parts is not None and text is not None:
         written = "".join(
             f"\\{part}" if isinstance(part, int) else part.replace("\\", "\\\\") for part in parts
         )
-        return pc.replace_substring_regex(value, pattern=java.text, replacement=written)
+        return pc.replace_substring_regex(value, pattern=text, replacement=written)
     expression = _compiled(call)
 
     def replace(text: str, new: str) -> str:

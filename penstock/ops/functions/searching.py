@@ -247,3 +247,38 @@ def _soundex(text: str) -> str:
                 break
         last = digit
     return code.ljust(4, "0")
+
+
+@function("ExpressionImplUtils.jaroWinklerSimilarity", sql="jaro_winkler_similarity", raises=False)
+def jaro_winkler_similarity(call: Call, left: Datum, right: Datum) -> Datum:
+    # Which letters match depends on those that matched before: no kernel does that.
+    return each(call.type, _jaro_winkler, left, right)
+
+
+def _jaro_winkler(left: str, right: str) -> float:
+    """By halves of characters, as Java counts them."""
+    one, two = (text.encode("utf-16-le") for text in (left, right))
+    first, second = ([t[i : i + 2] for i in range(0, len(t), 2)] for t in (one, two))
+    if not first or not second:
+        return 1.0 if first == second else 0.0
+    reach = max(0, max(len(first), len(second)) // 2 - 1)
+    matched: list[bytes] = []
+    taken = [False] * len(second)
+    for i, letter in enumerate(first):
+        for j in range(max(0, i - reach), min(i + reach + 1, len(second))):
+            if not taken[j] and second[j] == letter:
+                taken[j] = True
+                matched.append(letter)
+                break
+    if not matched:
+        return 0.0
+    others = [letter for letter, is_taken in zip(second, taken, strict=True) if is_taken]
+    moved = sum(a != b for a, b in zip(matched, others, strict=True))
+    count = len(matched)
+    jaro = (count / len(first) + count / len(second) + (count - moved / 2.0) / count) / 3.0
+    prefix = 0
+    for a, b in zip(first[:4], second[:4], strict=False):
+        if a != b:
+            break
+        prefix += 1
+    return jaro + prefix * 0.1 * (1.0 - jaro)

@@ -1,6 +1,7 @@
 """Spark's optimized plan, as a neutral tree, to the IR. Refuses what cannot run, all at once.
 
 registry.py          which function translates which plan node; what such a function may ask
+remedies.py          what to do instead of functions that are refused
 expressions.py       expressions
 sources.py           streams and static rows
 rows.py              nodes that look at each row by itself

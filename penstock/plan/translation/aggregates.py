@@ -14,6 +14,7 @@ from penstock.plan.refusals import IN_PYTHON
 from penstock.plan.translation.expressions import options
 from penstock.plan.translation.python_calls import translate_python_call
 from penstock.plan.translation.registry import Translation, translates
+from penstock.plan.translation.remedies import remedy_of
 from penstock.plan.translation.rows import as_columns, project
 from penstock.plan.tree import ExprTree, PlanTree, schema_of
 
@@ -69,7 +70,8 @@ def _column_of(
 ) -> Column:
     """The column of an aggregate call, which is added to the calls if it is not among them."""
     call = translate_call(translation, tree, where)
-    translation.refuse(where, translation.judges.aggregate(call), IN_PYTHON)
+    problem = translation.judges.aggregate(call)
+    translation.refuse(where, problem, remedy_of(problem, IN_PYTHON))
     result = _EXPR_ID.match(tree.text_of("resultId"))
     assert result is not None
     return Column(calls.setdefault(call, f"{call.function}#{result[1]}"), call.type)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal, Option
 from penstock.plan.refusals import IN_PYTHON, MICRO_BATCH, Refusals
 from penstock.plan.supply import PRESENT
+from penstock.plan.translation.remedies import remedy_of
 from penstock.plan.tree import ExprTree, PlanTree
 
 #: Says why a call cannot be evaluated, or None: the registry of functions.
@@ -138,7 +139,7 @@ class ExprTranslator:
         call = Call(function_name(tree), args, tree.arrow_type, options(tree))
         problem = self._judge(call)
         if problem is not None:
-            self._refusals.add(where, problem, remedy)
+            self._refusals.add(where, problem, remedy_of(problem, remedy))
         return call
 
     def _translate_column(self, tree: ExprTree, where: str) -> Column:
