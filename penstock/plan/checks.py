@@ -3,7 +3,8 @@
 Over a stream that takes rows back: whoever sees rows but not retractions. That is asked after the
 mode is known, because append mode makes aggregations and joins below append-only. With a static
 table: whatever would show its rows by themselves, since every task has the whole of it. Keys that
-cannot be keys. And, only when a query is to be started, sources that are no stream of the log.
+cannot be keys, and variants that would be shown or kept. And, only when a query is to be started,
+sources that are no stream of the log.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from penstock.plan import nodes as n
 from penstock.plan.changes import has_rows, is_append_only
 from penstock.plan.refusals import Refusals
 from penstock.plan.stages import Query, required_keys
+from penstock.plan.types import holds_variant
 
+#: What passes rows on, and remembers none.
+_WITHOUT_STATE: Final = (n.Project, n.Filter, n.Expand, n.Union, n.Generate, n.Watermark)
 _INSTEAD: Final = "use it below the aggregation or join, or close windows: mode='append'"
 
 
@@ -71,6 +75,23 @@ def check_sources(query: Query) -> None:
                 "checkpointLocation, and start the query over log.stream(name).df(spark)",
             )
     refusals.check()
+
+
+def check_variants(root: n.Node, refusals: Refusals) -> None:
+    """Note where a variant would leave the query, or be kept."""
+    remedy = "keep what you need of it: variant_get(v, '$.a', 'int'), or to_json(v)"
+    if any(holds_variant(field.type) for field in root.schema):
+        refusals.add("the result", "a column that is a variant", remedy)
+    for node in root.walk():
+        if any(holds_variant(field.type) for kept in _kept(node) for field in kept.schema):
+            refusals.add(type(node).__name__, "a column that is a variant", remedy)
+
+
+def _kept(node: n.Node) -> tuple[n.Node, ...]:
+    """Whose rows this node reads from outside, or has to remember."""
+    if not node.children or isinstance(node, n.Aggregate | n.PartialAggregate):
+        return (node,)
+    return () if isinstance(node, _WITHOUT_STATE) else node.children
 
 
 def _problem(node: n.Node) -> str | None:

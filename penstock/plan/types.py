@@ -4,7 +4,7 @@ Arrow types are the types of the whole IR: a column of Spark type t is an Arrow 
 from_spark(t).
 Two of Spark's types have no Arrow type of their own in Python: a year-month interval is carried as
 int32 months inside an expression (Catalyst names the operation, so nothing is ambiguous there), and
-is refused as a column.
+is refused as a column. A variant is a long string, and stays inside the stateless part of a query.
 
 Law: for every type that a stream can have, from_spark equals what stream/ddl.py makes of its DDL.
 """
@@ -23,6 +23,8 @@ TIMESTAMP_NTZ: Final = pa.timestamp("us")
 DAY_TIME: Final = pa.duration("us")
 MONTHS: Final = pa.int32()
 CALENDAR: Final = pa.month_day_nano_interval()
+#: A variant, as a text of its own (ops/functions/variant_values.py): no other column is a long one.
+VARIANT: Final = pa.large_string()
 
 _PLAIN: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -39,6 +41,7 @@ _PLAIN: Final[dict[str, pa.DataType]] = {
     "timestamp_ntz": TIMESTAMP_NTZ,
     "interval": CALENDAR,
     "void": pa.null(),
+    "variant": VARIANT,
 }
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _TIME: Final = re.compile(r"time\(\d\)")
@@ -58,6 +61,13 @@ def is_months(text: str) -> bool:
     """Whether the Spark type is a year-month interval, which only expressions may have."""
     spelled = json.loads(text)
     return isinstance(spelled, str) and _is_months(spelled)
+
+
+def holds_variant(type: pa.DataType) -> bool:
+    """Whether the type is a variant, or has one inside."""
+    if pa.types.is_nested(type):
+        return any(holds_variant(type.field(place).type) for place in range(type.num_fields))
+    return bool(type == VARIANT)
 
 
 def _is_months(spelled: str) -> bool:

@@ -17,7 +17,7 @@ from penstock.errors import BadRequest
 from penstock.ops.judges import JUDGES
 from penstock.ops.partial import buffer_columns
 from penstock.plan import nodes as n
-from penstock.plan.checks import check_changes, check_keys, check_statics
+from penstock.plan.checks import check_changes, check_keys, check_statics, check_variants
 from penstock.plan.explain import explain as explain_query
 from penstock.plan.modes import check_mode
 from penstock.plan.refusals import Refusals
@@ -65,6 +65,8 @@ _SETTINGS: Final = {
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
     "spark.sql.icu.caseMappings.enabled": "true",
+    "spark.sql.columnNameOfCorruptRecord": "_corrupt_record",
+    "spark.sql.json.enablePartialResults": "true",
 }
 
 
@@ -99,5 +101,6 @@ def plan(df: Any, *, mode: n.Mode = "update") -> Planned:
     check_changes(root, refusals)
     check_statics(root, refusals)
     check_keys(root, refusals)
+    check_variants(root, refusals)
     refusals.check()
     return Planned(cut(root, mode, translated.names), translated.statics)

@@ -151,6 +151,9 @@ _TEMPLATES: dict[str, list[str]] = {
         "j",
         "j + 1",
         "10 div i",
+        """from_json(concat('{"a":', i, ',"b":"', s, '"}'), 'a int, b string').a""",
+        "from_csv(concat_ws(',', s, i), 'a string, b int').b",
+        "try_variant_get(try_parse_json({text}), '$', 'int')",
     ],
     "text": [
         "k",
@@ -173,6 +176,10 @@ _TEMPLATES: dict[str, list[str]] = {
         "split_part({text}, ',', 1)",
         "cast({flag} AS string)",
         "concat_ws('/', k, s)",
+        "to_json(struct(i, {text} AS e, m, xs))",
+        "to_csv(struct({text} AS e, i, s))",
+        "get_json_object(to_json(struct(xs, s)), '$.xs[*]')",
+        "to_json(try_parse_json(to_json(struct(m, {text} AS e))):e)",
     ],
     "flag": [
         "b",

@@ -58,6 +58,7 @@ to_json.py     to_json
 csv_tokens.py  a line of CSV as values, with univocity's habits
 csv_options.py the options of from_csv and to_csv
 from_csv.py, to_csv.py  from_csv, to_csv
+variant_values.py, variants.py  variants: as texts, and what queries do with them
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ _MODULES = (
     "to_json",
     "from_csv",
     "to_csv",
+    "variants",
 )
 
 

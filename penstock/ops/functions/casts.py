@@ -26,6 +26,7 @@ from penstock.ops.functions.printing import Style, print_values
 from penstock.ops.functions.registry import Datum, function
 from penstock.ops.functions.zones import UTC_ZONE, Zone, find_zone, knows_zone
 from penstock.plan.exprs import Call, Column, Expr, walk
+from penstock.plan.types import holds_variant
 
 #: Functions whose results reach from days to seconds.
 _FULL_INTERVALS: Final = frozenset({"MakeDTInterval", "SubtractTimestamps"})
@@ -91,6 +92,8 @@ def _accepts(call: Call) -> str | None:
         return "casts to day-time intervals that do not end with seconds"
     if pt.is_duration(source) and not _spans_seconds(call.args[0]):
         return "casts of day-time intervals that may not reach from days to seconds"
+    if holds_variant(target) or holds_variant(source):
+        return "a cast to a variant, or of something with one inside; use parse_json(to_json(...))"
     if not can_cast(source, target):
         return f"cast from {source} to {target}"
     return knows_zone(call) if call.option("timeZoneId") is not None else None

@@ -35,7 +35,7 @@ from penstock.ops.functions.plain_times import read_plain_times
 from penstock.ops.functions.registry import function
 from penstock.ops.functions.time_parsing import parser
 from penstock.plan.exprs import Call
-from penstock.plan.types import from_spark
+from penstock.plan.types import from_spark, holds_variant
 
 _CORRUPT: Final = "_corrupt_record"
 _MALFORMED: Final = "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"
@@ -274,6 +274,8 @@ def _reader_of(call: Call) -> CsvReader:
 
 
 def _accepts(call: Call) -> str | None:
+    if holds_variant(call.type):
+        return "from_csv to a variant; read a string"
     problem = _type_problem(call.type) or csv_read_problem(call, parser)
     return None if problem is None else f"from_csv with {problem}"
 

@@ -28,6 +28,7 @@ from penstock.ops.functions.json_values import Conversions, Formats, Partial, Un
 from penstock.ops.functions.registry import function
 from penstock.ops.functions.time_parsing import parser
 from penstock.plan.exprs import Call
+from penstock.plan.types import holds_variant
 
 _CORRUPT: Final = "_corrupt_record"
 _MALFORMED: Final = "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"
@@ -159,7 +160,7 @@ def _reader(call: Call) -> JsonReader:
 
 
 def _accepts(call: Call) -> str | None:
-    if not pa.types.is_nested(call.type):
+    if holds_variant(call.type):
         return "from_json to a variant; use parse_json"
     problem = _type_problem(call.type) or read_problem(call, parser)
     return None if problem is None else f"from_json with {problem}"

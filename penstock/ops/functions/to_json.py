@@ -31,8 +31,10 @@ from penstock.ops.functions.printing import Style, print_values
 from penstock.ops.functions.registry import function
 from penstock.ops.functions.rows import each
 from penstock.ops.functions.time_printing import Moments, printer
+from penstock.ops.functions.variant_values import load, print_variant
 from penstock.ops.functions.zones import UTC_ZONE, Zone
 from penstock.plan.exprs import Call
+from penstock.plan.types import VARIANT
 from penstock.state.keys import canonical_ints
 
 _NULL = pa.scalar("null")
@@ -59,6 +61,8 @@ class _Printer:
         if pt.is_list(type):
             lists = lists_of(array)
             return _joined("[", pc.fill_null(self.values(lists.elements), _NULL), lists, "]")
+        if type == VARIANT:
+            return each(pa.string(), lambda text: print_variant(load(text)), array)
         if pt.is_string(type):
             return _quoted(array)
         if pt.is_boolean(type):

@@ -17,6 +17,7 @@ from penstock.plan.refusals import IN_PYTHON, MICRO_BATCH, Refusals
 from penstock.plan.supply import PRESENT
 from penstock.plan.translation.remedies import remedy_of
 from penstock.plan.tree import ExprTree, PlanTree
+from penstock.plan.types import VARIANT
 
 #: Says why a call cannot be evaluated, or None: the registry of functions.
 JudgeCall: TypeAlias = Callable[[Call], str | None]
@@ -191,6 +192,8 @@ def _touches_months(tree: ExprTree) -> bool:
 
 def function_name(tree: ExprTree) -> str:
     """Catalyst's class name; for a call of a Java method the class and the method."""
+    if tree.kind == "Cast" and tree.children[0].type == VARIANT:
+        return "CastOfVariant"
     if tree.kind == "StaticInvoke":
         owner = str(tree.fields["staticObject"]).rsplit(".", 1)[-1]
         return f"{owner}.{tree.text_of('functionName')}"
