@@ -20,6 +20,8 @@ _GENERATOR_NAMES = (
     "posexplode_outer",
     "stack",
 )
+#: They become the time at which the log took a row (plan/supply.py).
+_PRESENT_NAMES = ("current_timestamp", "now", "current_date", "curdate", "localtimestamp")
 _HEAD = """# Functions
 
 What a query may call, with Spark's semantics in ANSI mode and without it. Everything else is
@@ -33,7 +35,7 @@ def catalogue() -> dict[str, list[str]]:
     functions.load()
     aggregates.load()
     return {
-        "functions": sorted({name for f in FUNCTIONS.values() for name in f.sql}),
+        "functions": sorted({*_PRESENT_NAMES, *(n for f in FUNCTIONS.values() for n in f.sql)}),
         "aggregate functions": sorted(
             {name for function in AGGREGATES.values() for name in function.sql}
         ),

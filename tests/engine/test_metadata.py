@@ -54,8 +54,11 @@ def test_windows_of_arrival_equal_batch_spark(spark: Any, log: penstock.Log, wor
 
 
 def test_every_metadata_column_is_what_batch_spark_reads(spark: Any, log: penstock.Log) -> None:
+    from pyspark.sql import functions as F
+
     stream = log.create_stream("told", "k long")
-    with running(stream.df(spark, metadata=METADATA), to="telling", mode="append") as query:
+    told = stream.df(spark, metadata=METADATA).withColumn("now", F.current_timestamp())
+    with running(told, to="telling", mode="append") as query:
         for k in range(5):
             stream.append([{"k": k}, {"k": k}])
         with stream.producer("a-name") as producer:
@@ -64,4 +67,37 @@ def test_every_metadata_column_is_what_batch_spark_reads(spark: Any, log: pensto
         shown = query.result()
 
     assert shown.num_rows == 11
-    assert_equal(shown, read_again(spark, stream).toArrow(), "metadata")
+    again = read_again(spark, stream).withColumn("now", F.col("_time"))
+    assert_equal(shown, again.toArrow(), "metadata")
+
+
+def test_a_stream_with_a_column_of_that_name_does_not_tell_the_present(
+    spark: Any, log: penstock.Log
+) -> None:
+    from pyspark.sql import functions as F
+
+    stream = log.create_stream("timed", "_time timestamp")
+    with pytest.raises(penstock.Unsupported, match="a column of the stream is called _time"):
+        penstock.explain(stream.df(spark).withColumn("now", F.current_timestamp()))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_static_rows_are_shown_once_in_a_querys_life(
+    spark: Any, log: penstock.Log, workers: int
+) -> None:
+    """In a union and in a join that keeps them, over a restart."""
+    from pyspark.sql import functions as F
+
+    stream = log.create_stream(f"beside-{workers}", "id long")
+    rows = stream.df(spark).union(spark.range(3))
+    kept = spark.range(2, 9).toDF("key").join(rows, F.col("key") == F.col("id"), "left")
+    name = f"shown-{workers}"
+    for ids in ([1, 7], [8, 8]):
+        with running(kept, to=name, name=name, workers=workers) as query:
+            stream.append([{"id": id} for id in ids])
+            query.processAllAvailable()
+            shown = query.result()
+
+    alone = [(key, None) for key in (3, 4, 5, 6)]
+    pairs = zip(*(shown.column(name).to_pylist() for name in ("key", "id")), strict=True)
+    assert sorted(pairs, key=str) == [(2, 2), *alone, (7, 7), (8, 8), (8, 8)]

@@ -135,3 +135,12 @@ def test_the_log_in_memory_orders_and_reads_by_tag() -> None:
             return [bytes(entry.payload) for entry in await log.read(["x"])]
 
     assert asyncio.run(story()) == [b"a", b"c"]
+
+
+def test_a_column_says_when_the_log_took_a_row(spark: Any) -> None:
+    rows = [{"k": 1, "_time": NOON}, {"k": 2, "_time": NOON + timedelta(hours=1)}]
+
+    def late(bids: DataFrame) -> DataFrame:
+        return bids.where(F.current_timestamp() > F.lit(NOON)).select("k")
+
+    assert run(spark, late, inputs={"bids": (rows, "k int, _time timestamp")}) == [(2,)]

@@ -26,6 +26,7 @@ from penstock.plan.exprs import Call, Column, Expr, Literal
 from penstock.plan.rewrites.aggregate_early import aggregate_early
 from penstock.plan.rewrites.aim import Aim
 from penstock.plan.rewrites.choose_emit import choose_emit
+from penstock.plan.rewrites.close_keys import close_keys
 from penstock.plan.rewrites.collapse_distinct import collapse_distinct
 from penstock.plan.rewrites.count_duplicates import count_duplicates
 from penstock.plan.rewrites.floor_mod import floor_mod
@@ -264,3 +265,28 @@ AVERAGED = replace(TOTAL.calls[0], function="Average")
 )
 def test_what_is_folded_early(root: n.Aggregate, is_early: bool) -> None:
     assert is_split(root) is is_early
+
+
+def by_day(watermarked: bool = True) -> n.Aggregate:
+    """Bids by the day of their event time."""
+    time = column(BIDS, "ts#3")
+    rows: n.Node = scan()
+    if watermarked:
+        rows = n.Watermark(schema=BIDS, child=rows, column=time.name, delay_ms=0)
+    day = Call("Cast", (time,), pa.date32(), (("timeZoneId", "UTC"),))
+    return count_by(projected(rows, day), "x#50")
+
+
+def test_a_key_that_rises_with_event_time_closes_in_append_mode() -> None:
+    before = by_day()
+    made = close_keys(before, APPEND)
+    assert made.schema == before.schema
+    (aggregate,) = [node for node in made.walk() if isinstance(node, n.Aggregate)]
+    assert aggregate.event_time == "x#50#closes"
+    assert [key.name for key in aggregate.keys] == ["x#50", "x#50#closes"]
+    assert close_keys(before, UPDATE) == before
+
+
+def test_a_key_of_rows_without_a_watermark_never_closes() -> None:
+    before = by_day(watermarked=False)
+    assert close_keys(before, APPEND) == before

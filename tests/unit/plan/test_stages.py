@@ -191,3 +191,20 @@ def test_objects_of_users_are_like_themselves_alone() -> None:
     assert numbering.form(first) == numbering.form(first)
     assert numbering.form(first) != numbering.form(other)
     assert numbering.form(first) != numbering.form(make(1))
+
+
+STATIC = n.Static(schema=AUCTIONS, id=0)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("left", True), ("anti", True), ("semi", False)])
+def test_rows_meet_the_static_rows_that_a_join_keeps(kind: n.JoinKind, changes: bool) -> None:
+    root = join(STATIC, scan(), "id#11", "auction#1", kind)
+    first, last = cut(root, "update", names(root)).stages
+    assert first.keys == (column(BIDS, "auction#1"),)
+    assert last.changing == changes
+    assert partitioning(last.root) is None, "some rows have no partner, and no key of it"
+
+
+def test_rows_stay_where_they_are_if_a_join_keeps_no_static_rows() -> None:
+    root = join(scan(), STATIC, "auction#1", "id#11", "left")
+    assert len(cut(root, "append", names(root)).stages) == 1

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 import pytest
-from engine_samples import SOURCE, column, count_by, finals, join, scan, spec_of, timed
+from engine_samples import (
+    SOURCE,
+    TIMED,
+    column,
+    count_by,
+    finals,
+    join,
+    scan,
+    spec_of,
+    timed,
+    watermark,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plan import nodes as n
 from penstock.protocol.names import TaskId
-from penstock.runtime.spec import join_stages, share_of
+from penstock.runtime.spec import count_tasks, join_stages, share_of
 from penstock.state.keys import VIRTUAL_NODES
 from penstock.stream.lanes import Lanes
 
@@ -72,6 +84,23 @@ def test_what_runs_inside_a_task_is_not_read_from_the_log() -> None:
     assert spec.running_stages == (2, 3)
     assert {task.stage for task in spec.task_ids} == {2, 3}
     assert spec.readers(2) == 2
+
+
+def test_a_stage_that_shows_static_rows_has_one_task_where_time_or_order_counts() -> None:
+    rows = n.Static(schema=scan().schema, id=0)
+    both = n.Union(schema=scan().schema, inputs=(scan(), rows))
+    query = spec_of(count_by(both, 0)).query
+    assert count_tasks(query, 4, {"in": 16}) == (4, 4)
+    last = n.AggregateCall("Last", (column(both, 1),), column(both, 1).type)
+    fields = [both.schema.field(0), both.schema.field(1).with_name("Last#9")]
+    newest = n.Aggregate(
+        schema=pa.schema(fields), child=both, keys=(column(both, 0),), calls=(last,)
+    )
+    assert count_tasks(spec_of(newest).query, 4, {"in": 16}) == (1, 4)
+    source = scan(schema=TIMED)
+    static = n.Static(schema=source.schema, id=0)
+    timed_rows = finals(watermark(n.Union(schema=source.schema, inputs=(source, static))))
+    assert count_tasks(spec_of(timed_rows, mode="append").query, 4, {"in": 16}) == (1, 4)
 
 
 def keyed(*key: str, lanes: int = 16) -> dict[str, Lanes]:
