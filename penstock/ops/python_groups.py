@@ -28,6 +28,7 @@ from penstock.ops.python_eval import (
     with_zone,
     zone_of,
 )
+from penstock.ops.table_functions import run_partitions
 from penstock.plan import nodes as n
 
 #: Spark's eval types of grouped maps: pandas, pandas iterator, Arrow, Arrow iterator; of cogroups.
@@ -54,6 +55,10 @@ class MapFunction:
         for keys, values, child in zip(node.keys, node.values, node.inputs, strict=True):
             key_at = [child.schema.get_field_index(key.name) for key in keys]
             offsets += [1 + len(key_at) + len(values), len(key_at), *key_at, *values]
+        self._run: Any
+        if isinstance(node.function, n.TableCall):
+            self._run = run_partitions(node, node.function)
+            return
         udf = Udf((node.function,), pa.struct(list(node.output_schema)), tuple(offsets))
         self._run = read_functions(node.kind, [udf], self._zoned[0], dict(node.settings))
 

@@ -98,8 +98,8 @@ def _problem(node: n.Node) -> str | None:
     match node:
         case n.MapBatches():
             return f"{node.name} sees rows, not that some are taken back later"
-        case n.TableFunction() if not node.deterministic or hasattr(node.handler, "terminate"):
-            return f"{node.name} may yield other rows when its row is taken back"
+        case n.TableFunction() if not node.deterministic or hasattr(node.call.handler, "terminate"):
+            return f"{node.call.name} may yield other rows when its row is taken back"
         case n.GroupedMapWithState():
             return f"{node.name} sees rows, not that some are taken back later"
         case n.TransformWithState():

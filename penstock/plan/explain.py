@@ -160,7 +160,7 @@ def _describe(node: n.Node) -> tuple[str, str]:
         case n.MapBatches():
             return "map", node.name
         case n.TableFunction():
-            return "udtf", f"{node.name}({', '.join(map(_expr, node.args))})"
+            return "udtf", f"{node.call.name}({', '.join(map(_expr, node.args))})"
         case n.GroupedMap():
             by = _names(node.keys[0]) or "everything"
             return "groups", f"{node.name} of {by}; emits {node.emit}"

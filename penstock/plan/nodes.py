@@ -189,42 +189,52 @@ class MapBatches(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFunction(Node):
-    """A Python UDTF: each row becomes the rows that the user's class yields for it."""
+class TableCall:
+    """A call of a Python UDTF, over columns that are its arguments."""
 
-    child: Node
     #: The user's class.
     handler: type
     #: Spark's eval type: 300 pickled, 301 Arrow-optimised, 302 Arrow.
     kind: int
     name: str
-    args: tuple[Expr, ...]
     #: Names for keyword arguments, by position; None for positional ones.
     keywords: tuple[str | None, ...]
     #: Which arguments are whole rows: TABLE(t).
     tables: tuple[int, ...]
-    #: Columns of the child that are kept, in order; those of the result follow.
-    kept: tuple[str, ...]
     #: The result's columns, as Spark writes them in JSON.
     result_type: str
     #: What the class's own `analyze` told, if it has one.
     analyzed: object | None = None
-    deterministic: bool = False
+    #: Fields of a whole row that only say to which partition it belongs: not the class's.
+    partition_fields: tuple[int, ...] = ()
     settings: Settings = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFunction(Node):
+    """A Python UDTF: each row becomes the rows that the user's class yields for it."""
+
+    child: Node
+    call: TableCall
+    args: tuple[Expr, ...]
+    #: Columns of the child that are kept, in order; those of the result follow.
+    kept: tuple[str, ...]
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedMap(Node):
     """applyInPandas and applyInArrow: a function from all rows of a group to the group's result.
 
-    With two inputs, that of a cogroup: from the rows that both have for a key.
+    With two inputs, that of a cogroup: from the rows that both have for a key. Also a Python UDTF
+    over a table by partitions: a new instance of the class for each.
     """
 
     inputs: tuple[Node, ...]
     #: Of each input. Keys of several correspond by position.
     keys: tuple[tuple[Column, ...], ...]
-    function: Callable[..., object]
-    #: Spark's eval type: 201, 216, 209, 215; of cogroups 206, 210.
+    function: Callable[..., object] | TableCall
+    #: Spark's eval type: 201, 216, 209, 215; of cogroups 206, 210; of UDTFs 300 to 302.
     kind: int
     name: str
     #: Columns as the function sees and returns them, by the user's names.
@@ -236,6 +246,8 @@ class GroupedMap(Node):
     time_key: int | None = None
     emit: Emit = "changes"
     settings: Settings = ()
+    #: In which order the function sees the rows, if not in that in which they came.
+    order: tuple[Order, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,6 +249,15 @@ def test_example_of_terminate(spark: Any) -> None:
     assert driver.result().to_pylist() == [{"id": 9, "cnt": 10}]
 
 
+def test_examples_of_udtfs_with_partitions(spark: Any) -> None:
+    rows = [("abc", 2), ("abc", 4), ("def", 6), ("def", 8)]
+    table = pa.table({"a": [a for a, _ in rows], "b": pa.array([b for _, b in rows], pa.int32())})
+    # The last statement drops the table; of the three before it, only the order is Spark's.
+    for at in (-4, -3, -2):
+        build = _udtf("python_udtf_table_argument_with_partitioning", "values_table", at)
+        assert_same(spark, build, {"t": table}, seed=at + 4, mode="complete")
+
+
 def test_docstring_of_udtf_registration(spark: Any) -> None:
     numbers = "VALUES (0, 1), (1, 2) t(x, y)"
 

@@ -247,14 +247,99 @@ def test_errors_are_the_same(spark: Any, function: Any) -> None:
     assert caught.value.condition == "PYTHON_EXCEPTION"
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "TABLE(t) PARTITION BY n",
-        "TABLE(t) PARTITION BY n ORDER BY s",
-        "TABLE(t) WITH SINGLE PARTITION",
-    ],
-)
-def test_partitions_of_a_stream_are_refused(spark: Any, argument: str) -> None:
-    build = _in_sql(f"SELECT * FROM of_rows({argument})", of_rows=OfRows)
-    assert_refused(spark, build, {"t": TABLE}, "leave them out if each row counts by itself")
+# -- partitions of a table: all rows of one, in order, to one instance
+
+
+@udtf(returnType="first string, n int, seen string")
+class Partition:
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+
+    def eval(self, row: Row, most: int = 100) -> Iterator[Any]:
+        self._rows.append(row)
+        if len(self._rows) == most:
+            yield "most", most, repr(row)
+            raise SkipRestOfInputTableException("enough")
+
+    def terminate(self) -> Iterator[Any]:
+        yield self._rows[0].s, len(self._rows), repr([row.id for row in self._rows])
+
+
+@arrow_udtf(returnType="n bigint, total bigint")
+class PartitionInArrow:
+    def __init__(self) -> None:
+        self._parts: list[pa.RecordBatch] = []
+
+    def eval(self, rows: pa.RecordBatch) -> Iterator[pa.Table]:
+        self._parts.append(rows)
+        yield from ()
+
+    def terminate(self) -> Iterator[pa.Table]:
+        rows = pa.Table.from_batches(self._parts)
+        yield pa.table({"n": [len(rows)], "total": [pc.sum(rows["id"]).as_py()]})
+
+
+_PARTITIONED = [
+    "SELECT * FROM partition(TABLE(t) PARTITION BY s ORDER BY (n DESC NULLS LAST, id))",
+    "SELECT * FROM partition(TABLE(t) PARTITION BY (length(s), n) ORDER BY id DESC)",
+    "SELECT * FROM partition(TABLE(t) WITH SINGLE PARTITION ORDER BY id)",
+    "SELECT * FROM partition(most => 3, row => TABLE(t) PARTITION BY n ORDER BY id)",
+    "SELECT n, count(*) FROM partition(TABLE(SELECT s, n, max(id) AS id FROM t GROUP BY s, n) "
+    "PARTITION BY n ORDER BY (s, id)) GROUP BY n",
+    "SELECT * FROM in_arrow(TABLE(t) PARTITION BY s)",
+    "SELECT * FROM partition(TABLE(t) PARTITION BY 7 ORDER BY id)",
+    "SELECT * FROM partition(TABLE(SELECT * FROM t WHERE n = 1) PARTITION BY n ORDER BY id)",
+    "SELECT * FROM partition(TABLE(t) PARTITION BY if(n = 1, double('nan'), -0.0D) ORDER BY id)",
+]
+
+
+@pytest.mark.parametrize("query", _PARTITIONED)
+def test_partitions_are_seen_whole(spark: Any, query: str) -> None:
+    build = _in_sql(query, partition=Partition, in_arrow=PartitionInArrow)
+    assert_same(spark, build, {"t": TABLE.select(["id", "s", "n"])}, seed=1, runs=2)
+
+
+def test_tables_that_the_user_partitioned_are_seen_row_by_row(spark: Any) -> None:
+    def build(frames: Frames) -> Any:
+        return OfRows(frames["t"].repartition(3, "n").asTable())
+
+    planned = plan_streaming(spark, build, {"t": TABLE}, "append")
+    driver = Driver(planned.query, {})
+    driver.feed("t", TABLE.to_batches()[0])
+    assert_equal(driver.result(), ask_spark(spark, build, {"t": TABLE}), "repartitioned")
+
+
+def test_partitions_in_rows_of_pickle(spark: Any) -> None:
+    build = _in_sql(_PARTITIONED[0], partition=Partition)
+    with session_setting(spark, "spark.sql.execution.pythonUDTF.arrow.enabled", "false"):
+        assert_same(spark, build, {"t": TABLE}, seed=1)
+
+
+def test_partitions_by_windows_are_shown_once(spark: Any) -> None:
+    """In append mode, when the watermark has passed them."""
+
+    def build(frames: Frames) -> Any:
+        timed = frames["t"].withWatermark("at", "0 seconds")
+        timed.withColumn("w", F.window("at", "10 seconds")).createOrReplaceTempView("timed")
+        return _in_sql(
+            "SELECT * FROM partition(TABLE(timed) PARTITION BY (w, s) ORDER BY id)",
+            partition=Partition,
+        )(frames)
+
+    times = [EPOCH + dt.timedelta(seconds=second) for second in range(TABLE.num_rows)]
+    table = TABLE.select(["id", "s"]).append_column("at", pa.array(times))
+    planned = plan_streaming(spark, build, {"t": table}, "append")
+    driver = Driver(planned.query, {}, tasks=2)
+    for batch in table.combine_chunks().to_batches(max_chunksize=7):
+        driver.feed("t", batch)
+    before = driver.result().num_rows
+    driver.finish()
+    assert all(delta.weights is None for delta in driver.outputs)
+    assert 0 < before < driver.result().num_rows
+    assert_equal(driver.result(), ask_spark(spark, build, {"t": table}), "windows")
+
+
+def test_partitions_without_event_time_are_never_final(spark: Any) -> None:
+    build = _in_sql(_PARTITIONED[0], partition=Partition)
+    refused = "append mode needs partition grouped by event time"
+    assert_refused(spark, build, {"t": TABLE}, refused, "append")

@@ -63,3 +63,25 @@ def test_the_value_of_an_expression_must_be_repeatable() -> None:
 def test_a_node_is_translated_by_one_function() -> None:
     with pytest.raises(AssertionError, match="Filter is registered twice"):
         translates("Filter")(TRANSLATORS["Filter"])
+
+
+def test_a_table_whose_partitions_are_gone_is_not_seen_row_by_row() -> None:
+    """Spark's plan shows them below the rows; no optimizer of Spark's is known to change that."""
+    call = ExprTree(
+        "PythonUDTF",
+        pa.null(),
+        (REFERENCE,),
+        {
+            "name": "f",
+            "evalType": 301,
+            "func": object,
+            "tableArguments": (True,),
+            "elementSchema": "{}",
+            "analyzed": None,
+            "pythonUDTFPartitionColumnIndexes": "PythonUDTFPartitionColumnIndexes(List(0))",
+            "udfDeterministic": False,
+            "settings": (),
+        },
+    )
+    _, problems = translated(over("ArrowEvalPythonUDTF", STREAM, udtf=call, requiredChildOutput=()))
+    assert problems == ["f(TABLE(...)) with partitions that Spark's optimizer took apart"]
