@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from penstock_bench.cli.bench import bench
 
 
+@pytest.mark.soak
 def test_a_quick_run_measures_every_figure(tmp_path: Path) -> None:
     done = CliRunner().invoke(bench, ["gateway", "--quick", "--json", "--dir", str(tmp_path)])
 
