@@ -131,6 +131,13 @@ FUNCTIONS: Final = (
         "AS r FROM (SELECT item, customer, count(*) AS n FROM orders GROUP BY ALL)) WHERE r <= 2",
     ),
     Limit(
+        "`to_variant_object`",
+        "Go through JSON: `parse_json(to_json(s))`.",
+        ("to_variant_object",),
+        "SELECT id, variant_get(parse_json(to_json(struct(id, item))), '$.id', 'int') AS x "
+        "FROM orders",
+    ),
+    Limit(
         "results with columns that are variants",
         "Take out what you need: `variant_get(v, '$.a', 'int')`, or `to_json(v)`.",
     ),

@@ -46,6 +46,7 @@ def test_at_least_360_of_400_run(spark: Any) -> None:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.filterwarnings("ignore")
 def test_what_the_page_says_to_do_works(spark: Any) -> None:
     outcomes = survey(spark, {"Remedies": remedies()})
     assert all(outcome.kind == "runs" for outcome in outcomes), table(outcomes)

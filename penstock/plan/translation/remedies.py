@@ -24,6 +24,7 @@ _REMEDIES: Final = {
     "CallMethodViaReflection": "call it in Python: F.udf",
     "XPath": _XML,
     "XmlToStructs": _XML,
+    "ToVariantObject": "go through JSON: parse_json(to_json(value))",
     "RandStr": "compute it before the rows enter the log, or take a digest: sha2(id, 256)",
     "Collate": "compare what is equal for you: lower(a) = lower(b)",
     "ResolvedCollation": "compare what is equal for you: lower(a) = lower(b)",
