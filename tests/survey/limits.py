@@ -117,8 +117,8 @@ FUNCTIONS: Final = (
     ),
     Limit(
         "HLL, theta and KLL sketches",
-        "`approx_count_distinct` counts exactly here; `percentile_approx` keeps little, and `percentile` "
-        "is exact. Sketches that you exchange with others need Spark's own engine.",
+        "`approx_count_distinct` counts exactly here; `percentile_approx` keeps little, and "
+        "`percentile` is exact. Sketches that you exchange with others need Spark's own engine.",
         ("hll_sketch_estimate", "theta_sketch_estimate", "kll quantile"),
         "SELECT item, approx_count_distinct(customer) AS n, percentile(price, 0.5) AS p FROM orders"
         " GROUP BY item",
