@@ -469,7 +469,6 @@ def test_extreme_times_survive_in_buffers(spark: Any) -> None:
     [
         ("hll_sketch_agg(i)", "HllSketchAgg"),
         ("approx_top_k(i, 3)", "ApproxTopK"),
-        ("hll_sketch_agg(i)", "HllSketchAgg"),
         ("mode(a)", "mode of list"),
     ],
 )
