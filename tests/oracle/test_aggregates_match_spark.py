@@ -467,9 +467,8 @@ def test_extreme_times_survive_in_buffers(spark: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        ("percentile_approx(i, 0.5)", "ApproximatePercentile"),
-        ("histogram_numeric(d, 3)", "HistogramNumeric"),
         ("hll_sketch_agg(i)", "HllSketchAgg"),
+        ("approx_top_k(i, 3)", "ApproxTopK"),
         ("mode(a)", "mode of list"),
     ],
 )

@@ -129,7 +129,12 @@ EXPRESSIONS = {
     "cast(l as interval day)": "interval",
     "cast(s as interval hour to second)": "interval",
     # regular expressions
+    r"s rlike r'\b{g}foo'": "regular expression",
+    "s rlike '(?x)^a'": "regular expression",
     "s rlike '(a*)*'": "regular expression",
+    "s rlike '[a-z&&[b]c]'": "regular expression",
+    r"s rlike r'\p{InGreek}'": "regular expression",
+    "s rlike '(?d)b'": "regular expression",
     "s rlike '('": "regular expression",
     "s rlike p": "regular expression",
     "regexp_replace(s, 'x*', '-')": "regular expression|regexp_replace",
