@@ -561,7 +561,7 @@ def _boundary(is_unicode: bool, is_ascii: bool, is_none: bool) -> str:
     a_base, a_word, a_mark = (
         _write_class(whole_characters(ranges), False) for ranges in (base, word, categories("Mn"))
     )
-    has_base = [f"(?<={a_base}{a_mark}{{{marks}}})" for marks in range(_MARKS_MAX)]
+    has_base = [f"(?<={a_base}{a_mark}{{{marks}}})" for marks in range(_MARKS_MAX + 1)]
     left = f"(?:(?<={a_word})|{'|'.join(has_base[1:])})"
     right = f"(?:(?={a_word})|(?={a_mark})(?:{'|'.join(has_base)}))"
     if is_none:
