@@ -1,4 +1,4 @@
-"""`penstock gateway`: serve a log over HTTP."""
+"""`penstock gateway`: serve a log over HTTP, and to Kafka's clients."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option("--tls-cert", type=_FILE, help="Certificate (PEM); with it the gateway speaks HTTPS.")
 @click.option("--tls-key", type=_FILE, help="Its key (PEM).")
 @click.option(
+    "--kafka-listen",
+    metavar="HOST:PORT",
+    help="Serve Kafka's clients, too: where to listen for them.",
+)
+@click.option(
+    "--kafka-advertise",
+    metavar="HOST:PORT",
+    help="Where Kafka's clients are told to come to.  [default: where they came to]",
+)
+@click.option(
     "--body-bytes-max",
     type=int,
     default=GROUP_BYTES_MAX,
@@ -68,12 +78,14 @@ def gateway(
     listen: str,
     tls_cert: Path | None,
     tls_key: Path | None,
+    kafka_listen: str | None,
+    kafka_advertise: str | None,
     body_bytes_max: int,
     timeout: float,
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve a log over HTTP until SIGTERM or Ctrl-C.
+    """Serve a log over HTTP, and to Kafka's clients, until SIGTERM or Ctrl-C.
 
     Prints where it listens on standard output, then logs to standard error. It has no token of its
     own: each request brings one, `Authorization: Bearer TOKEN`, and the log decides. /docs says
@@ -84,6 +96,7 @@ def gateway(
       penstock gateway --dir /var/lib/penstock
       penstock gateway --connect penstock://localhost:7070 --listen 127.0.0.1:8081
       penstock gateway --listen 0.0.0.0:443 --tls-cert gateway.pem --tls-key gateway.key
+      penstock gateway --kafka-listen 127.0.0.1:9092
       curl -H "Authorization: Bearer $(cat /var/lib/penstock/token)" localhost:8080/v1/streams
     """
     if directory is not None and address is not None:
@@ -110,6 +123,15 @@ def gateway(
         else:
             echo(f"listening on {url}")
 
+    def announce_kafka(found: Address) -> None:
+        shown = f"[{found.host}]" if ":" in found.host else found.host
+        security = "SASL_SSL" if found.tls else "SASL_PLAINTEXT"
+        if as_json:
+            show_json_line({"kafka": f"{shown}:{found.port}", "security": security})
+        else:
+            echo(f"listening for Kafka's clients on {shown}:{found.port} ({security}, PLAIN)")
+
+    kafka_host, kafka_port = parse_listen(kafka_listen) if kafka_listen else ("127.0.0.1", None)
     settings = config.GatewayConfig(
         target=address or (None if directory is None else str(directory.absolute())),
         tls_ca=tls_ca,
@@ -117,10 +139,13 @@ def gateway(
         port=port,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        kafka_host=kafka_host,
+        kafka_port=kafka_port,
+        kafka_advertise=kafka_advertise,
         body_bytes_max=body_bytes_max,
         timeout_seconds=timeout,
     )
-    server.run_gateway(settings, announce)
+    server.run_gateway(settings, announce, announce_kafka)
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -1,0 +1,89 @@
+"""Unchanged clients of Kafka at the gateway, on a real log and real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness.http_gateway import gateway_thread
+from harness.kafka_clients import SECONDS, consume, produce, settings
+
+import penstock
+from penstock.gateway.config import GatewayConfig
+from penstock.log.serving.directory import Address
+
+
+@pytest.fixture(scope="module")
+def address(module_log: penstock.Log) -> Iterator[Address]:
+    found: list[Address] = []
+    config = GatewayConfig(target=module_log.target, port=0, kafka_port=0)
+    with gateway_thread(config, found.append):
+        yield found[0]
+
+
+@pytest.fixture
+def token(module_log: penstock.Log) -> str:
+    return (Path(module_log.target) / "token").read_text().strip()
+
+
+@pytest.fixture
+def ways(address: Address, token: str) -> dict[str, Any]:
+    return settings(address, token)
+
+
+def reader(ways: dict[str, Any], topic: str, lanes: int = 1, **more: Any) -> Consumer:
+    given = {"group.id": "nobody", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    consumer = Consumer(ways | given | more)
+    consumer.assign([TopicPartition(topic, lane, -2) for lane in range(lanes)])
+    return consumer
+
+
+def test_records_go_in_and_come_out(
+    ways: dict[str, Any], name: str, module_log: penstock.Log
+) -> None:
+    admin = AdminClient(ways)
+    admin.create_topics([NewTopic(name, 3, 1)])[name].result(SECONDS)
+    found = admin.list_topics(timeout=SECONDS).topics[name]
+    assert sorted(found.partitions) == [0, 1, 2]
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = Producer(ways | {"enable.idempotence": True, "compression.type": codec})
+        sent = produce(
+            producer, name, [f"{codec}-{n}".encode() * 20 for n in range(50)],
+            key=b"k", headers=[("h", b"x"), ("none", None)], timestamp=1_700_000_000_123,
+            partition=1,
+        )  # fmt: skip
+        assert len(sent) == 50
+    consumer = reader(ways, name, 3)
+    read = consume(consumer, 250)
+    assert [each.value() for each in read[:50]] == [b"none-%d" % n * 20 for n in range(50)]
+    assert {each.partition() for each in read} == {1}
+    assert read[0].headers() == [("h", b"x"), ("none", None)]
+    assert read[0].timestamp() == (1, 1_700_000_000_123)
+    offsets = [each.offset() for each in read]
+    assert offsets == sorted(set(offsets))
+    consumer.close()
+    rows = module_log.stream(name).read().to_pylist()
+    assert rows[0]["key"] == b"k" and len(rows) == 250
+    assert rows[0]["headers"] == [{"key": "h", "value": b"x"}, {"key": "none", "value": None}]
+
+
+def test_values_of_json_are_rows_of_the_stream(
+    ways: dict[str, Any], name: str, module_log: penstock.Log
+) -> None:
+    stream = module_log.create_stream(name, "n long NOT NULL, s string", lanes=1)
+    produce(Producer(ways), name, [b'{"n": 1, "s": "\xc3\xa9"}', b'{"n": 2}'])
+    assert stream.read().to_pylist() == [{"n": 1, "s": "é"}, {"n": 2, "s": None}]
+    stream.append([{"n": 3, "s": "x"}])
+    consumer = reader(ways, name)
+    read = [json.loads(each.value()) for each in consume(consumer, 3)]
+    assert [each["n"] for each in read] == [1, 2, 3]
+    consumer.close()
+    with pytest.raises(AssertionError, match="INVALID_RECORD"):
+        produce(Producer(ways), name, [b'{"n": "no"}'])
