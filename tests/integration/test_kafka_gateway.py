@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
+from harness.waiting import wait_until
 
 import penstock
 from penstock.gateway.config import GatewayConfig
@@ -87,3 +86,46 @@ def test_values_of_json_are_rows_of_the_stream(
     consumer.close()
     with pytest.raises(AssertionError, match="INVALID_RECORD"):
         produce(Producer(ways), name, [b'{"n": "no"}'])
+
+
+def test_a_group_shares_partitions_and_goes_on_without_a_member(
+    ways: dict[str, Any], name: str
+) -> None:
+    admin = AdminClient(ways)
+    admin.create_topics([NewTopic(name, 6, 1)])[name].result(SECONDS)
+    producer = Producer(ways)
+    for lane in range(6):
+        produce(producer, name, [b"%d-%d" % (lane, n) for n in range(20)], partition=lane)
+    given = {
+        "group.id": f"of-{name}", "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 300, "enable.auto.commit": False,
+    }  # fmt: skip
+    members = [Consumer(ways | given) for _ in range(3)]
+    for each in members:
+        each.subscribe([name])
+    found: list[bytes] = []
+    wait_until(lambda: poll_all(members, found) and shared_out(members) == [2, 2, 2])
+    wait_until(lambda: poll_all(members, found) and len(found) >= 120)
+    assert len(found) == len(set(found)) == 120
+    members.pop().close()
+    wait_until(lambda: poll_all(members, found) and shared_out(members) == [3, 3])
+    produce(producer, name, [b"more"], partition=5)
+    wait_until(lambda: poll_all(members, found) and found[-1] == b"more")
+    assert len(found) == 121  # nothing that was committed came again
+    for each in members:
+        each.close()
+
+
+def poll_all(members: list[Consumer], found: list[bytes]) -> bool:
+    for each in members:
+        message = each.poll(0.02)
+        if message is not None:
+            assert message.error() is None, message.error()
+            found.append(message.value())
+            each.commit(message=message, asynchronous=False)
+    return True
+
+
+def shared_out(members: list[Consumer]) -> list[int]:
+    """How many partitions each has."""
+    return [len(each.assignment()) for each in members]

@@ -10,6 +10,7 @@ rows.py         records to rows of a stream and back
 offsets.py      LSN and row as an offset
 producing.py    appends, each batch of a producer once; sequences.py decides, purely
 fetching.py     partitions followed for a client
+groups.py       consumer groups and how far they are; group.py is one group, purely
 names.py        metadata keys of it all
 errors.py       Kafka's codes
 shared.py       what connections share; metrics.py counts

@@ -112,9 +112,7 @@ class Group:
         self.tick(now)
         return id
 
-    def sync(
-        self, now: float, member: str, generation: int, assignments: dict[str, bytes]
-    ) -> None:
+    def sync(self, now: float, member: str, generation: int, assignments: dict[str, bytes]) -> None:
         """Its answer comes later. Raises KafkaRefused."""
         known = self._check(member, generation)
         known.heard_at = now

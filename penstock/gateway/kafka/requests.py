@@ -17,6 +17,7 @@ from penstock.errors import BadRequest, NotFound, PenstockError
 from penstock.gateway.config import INLINE_BYTES_MAX
 from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.fetching import Followed, Following, partition_tags
+from penstock.gateway.kafka.groups import Groups
 from penstock.gateway.kafka.offsets import offset_of
 from penstock.gateway.kafka.producing import Produced, Producing, unpack
 from penstock.gateway.kafka.rows import KAFKA_COLUMNS
@@ -55,6 +56,13 @@ class Requests:
             1: self._fetch,
             2: self._list_offsets,
             3: self._metadata,
+            8: self._commit_offsets,
+            9: self._fetch_offsets,
+            10: self._find_coordinator,
+            11: self._join,
+            12: self._heartbeat,
+            13: self._leave,
+            14: self._sync,
             19: self._create_topics,
             22: self._init_producer,
             60: self._describe_cluster,
@@ -280,6 +288,32 @@ class Requests:
             await asyncio.wait(live, timeout=deadline - now, return_when=asyncio.FIRST_COMPLETED)
         # Followers go by it: never below what was sent, and one that has all is at the end.
         self._shared.metrics.read_bytes += taken
+
+    # ---- groups
+
+    async def _find_coordinator(self, session: Session, asked: Message, version: int) -> Message:
+        broker = self._broker()
+        if version < 4:
+            return broker
+        return {"coordinators": [{"key": key, **broker} for key in asked["keys"]]}
+
+    async def _join(self, session: Session, asked: Message, version: int) -> Message:
+        return await session.beside(Groups).join(asked, "member")
+
+    async def _sync(self, session: Session, asked: Message, version: int) -> Message:
+        return await session.beside(Groups).sync(asked)
+
+    async def _heartbeat(self, session: Session, asked: Message, version: int) -> Message:
+        return session.beside(Groups).heartbeat(asked)
+
+    async def _leave(self, session: Session, asked: Message, version: int) -> Message:
+        return session.beside(Groups).leave(asked)
+
+    async def _commit_offsets(self, session: Session, asked: Message, version: int) -> Message:
+        return await session.beside(Groups).commit(session, asked)
+
+    async def _fetch_offsets(self, session: Session, asked: Message, version: int) -> Message:
+        return await session.beside(Groups).fetch(asked)
 
 
 def _topic(stream: Registration) -> Message:

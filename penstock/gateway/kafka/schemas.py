@@ -139,6 +139,86 @@ APIS: Final[dict[int, Api]] = {
             ),
         ),
         Api(
+            8, "OffsetCommit", 2, 8, 8,
+            (
+                _GROUP, F("generation", "i32", 1), F("member", "str", 1),
+                _null("instance", since=7), F("retention_ms", "i64", 2, 4),
+                F("topics", _topics(
+                    F("index", "i32"), F("offset", "i64"), F("leader_epoch", "i32", 6),
+                    _null("metadata"),
+                )),
+            ),
+            (_throttle(3), F("topics", _ERRORS)),
+        ),
+        Api(
+            9, "OffsetFetch", 1, 7, 6,
+            (_GROUP, _null("topics", _INDEXES, null=2), F("stable", "bool", 7)),
+            (
+                _throttle(3),
+                F("topics", _topics(
+                    F("index", "i32"), F("offset", "i64"), F("leader_epoch", "i32", 5),
+                    _null("metadata"), _ERROR,
+                )),
+                F("error", "i16", 2),
+            ),
+        ),
+        Api(
+            10, "FindCoordinator", 0, 4, 3,
+            (F("key", "str", 0, 3), F("key_type", "i8", 1), F("keys", Many("str"), 4)),
+            (
+                _throttle(1), F("error", "i16", 0, 3), F("message", "str", 1, 3, 0),
+                F("id", "i32", 0, 3), F("host", "str", 0, 3), F("port", "i32", 0, 3),
+                F("coordinators", Many((
+                    F("key", "str"), F("id", "i32"), F("host", "str"), F("port", "i32"), _ERROR,
+                    _null("message"),
+                )), 4),
+            ),
+        ),
+        Api(
+            11, "JoinGroup", 0, 9, 6,
+            (
+                _GROUP, F("session_ms", "i32"), F("rebalance_ms", "i32", 1), _MEMBER,
+                _null("instance", since=5), F("kind", "str"),
+                F("protocols", Many((F("name", "str"), F("metadata", "bytes")))),
+                _null("reason", since=8),
+            ),
+            (
+                _throttle(2), _ERROR, _GENERATION, _null("kind", since=7),
+                _null("protocol", null=7), F("leader", "str"), F("skip", "bool", 9), _MEMBER,
+                F("members", Many((
+                    _MEMBER, _null("instance", since=5), F("metadata", "bytes"),
+                ))),
+            ),
+        ),
+        Api(
+            12, "Heartbeat", 0, 4, 4,
+            (_GROUP, _GENERATION, _MEMBER, _null("instance", since=3)),
+            (_throttle(1), _ERROR),
+        ),
+        Api(
+            13, "LeaveGroup", 0, 5, 4,
+            (
+                _GROUP, F("member", "str", 0, 2),
+                F("members", Many((_MEMBER, _null("instance"), _null("reason", since=5))), 3),
+            ),
+            (
+                _throttle(1), _ERROR,
+                F("members", Many((_MEMBER, _null("instance"), _ERROR)), 3),
+            ),
+        ),
+        Api(
+            14, "SyncGroup", 0, 5, 4,
+            (
+                _GROUP, _GENERATION, _MEMBER, _null("instance", since=3), _null("kind", since=5),
+                _null("protocol", since=5),
+                F("assignments", Many((_MEMBER, F("assignment", "bytes")))),
+            ),
+            (
+                _throttle(1), _ERROR, _null("kind", since=5), _null("protocol", since=5),
+                F("assignment", "bytes"),
+            ),
+        ),
+        Api(
             17, "SaslHandshake", 1, 1, _NEVER,
             (F("mechanism", "str"),),
             (_ERROR, F("mechanisms", Many("str"))),
