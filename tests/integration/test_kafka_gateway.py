@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
@@ -129,3 +129,45 @@ def poll_all(members: list[Consumer], found: list[bytes]) -> bool:
 def shared_out(members: list[Consumer]) -> list[int]:
     """How many partitions each has."""
     return [len(each.assignment()) for each in members]
+
+
+def test_a_transaction_counts_as_a_whole_with_its_offsets(
+    ways: dict[str, Any], name: str, module_log: penstock.Log
+) -> None:
+    for each in (f"{name}_in", f"{name}_a", f"{name}_b"):
+        module_log.create_stream(each, "value BINARY", lanes=2)
+    produce(Producer(ways), f"{name}_in", [b"1", b"2"], partition=0)
+    given = {"group.id": f"of-{name}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer(ways | given)
+    consumer.subscribe([f"{name}_in"])
+    consume(consumer, 2)
+    old = Producer(ways | {"transactional.id": name})
+    old.init_transactions(SECONDS)
+    old.begin_transaction()
+    produce(old, f"{name}_a", [b"aborted"])
+    old.abort_transaction(SECONDS)
+    old.begin_transaction()
+    produce(old, f"{name}_a", [b"x", b"y"], partition=0)
+    produce(old, f"{name}_b", [b"z"], partition=1)
+    a, b = module_log.stream(f"{name}_a"), module_log.stream(f"{name}_b")
+    assert not a.read().num_rows
+    positions = consumer.position(consumer.assignment())
+    old.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), SECONDS)
+    assert consumer.committed([TopicPartition(f"{name}_in", 0)], SECONDS)[0].offset < 0
+    old.commit_transaction(SECONDS)
+    assert [row["value"] for row in a.read().to_pylist()] == [b"x", b"y"]
+    assert [row["value"] for row in b.read().to_pylist()] == [b"z"]
+    committed = consumer.committed([TopicPartition(f"{name}_in", 0)], SECONDS)[0].offset
+    assert committed == max(each.offset for each in positions)
+    consumer.close()
+    # A newer producer of the id fences the older, whatever it has begun.
+    old.begin_transaction()
+    produce(old, f"{name}_a", [b"zombie"])
+    new = Producer(ways | {"transactional.id": name})
+    new.init_transactions(SECONDS)
+    with pytest.raises(KafkaException):
+        old.commit_transaction(SECONDS)
+    new.begin_transaction()
+    produce(new, f"{name}_a", [b"new"])
+    new.commit_transaction(SECONDS)
+    assert [row["value"] for row in a.read().to_pylist()] == [b"x", b"y", b"new"]

@@ -11,6 +11,7 @@ offsets.py      LSN and row as an offset
 producing.py    appends, each batch of a producer once; sequences.py decides, purely
 fetching.py     partitions followed for a client
 groups.py       consumer groups and how far they are; group.py is one group, purely
+transactions.py records and offsets that take effect together
 names.py        metadata keys of it all
 errors.py       Kafka's codes
 shared.py       what connections share; metrics.py counts

@@ -29,6 +29,8 @@ from penstock.limits import PREAUTH_FRAME_BYTES_MAX
 from penstock.log.serving.directory import Address
 
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE, _PRODUCE = 18, 17, 36, 0
+#: Requests about groups and transactions.
+_COORDINATED = frozenset((8, 9, 10, 11, 12, 13, 14, 22, 24, 25, 26, 28))
 _LENGTH = struct.Struct(">i")
 _MECHANISM = "PLAIN"
 
@@ -119,7 +121,10 @@ class KafkaConnection:
             self._shared.count(error)
             if isinstance(error, Unauthorized):
                 raise _Ended from None  # revoked, or over: its client must show another
-            return failure(api, asked, code_of(error))
+            code = code_of(error)
+            if code == Code.REQUEST_TIMED_OUT and api.key in _COORDINATED:
+                code = Code.COORDINATOR_NOT_AVAILABLE  # what clients try again
+            return failure(api, asked, code)
 
     # ---- before a token was shown
 

@@ -2,8 +2,10 @@
 
     kafka/seq/<stream>/<producer id>/<partition>      sequences.py
     kafka/offset/<stream>/<partition>/<group>         how far a group is
+    kafka/txn/<token's prefix>/<transactional id>     transactions.py
 
-They belong to the stream: who may append to it may set the first, who may read it the second.
+The first two belong to the stream: who may append to it may set the first, who may read it the
+second. The third belong to a token.
 """
 
 from __future__ import annotations

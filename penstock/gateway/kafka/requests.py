@@ -17,11 +17,12 @@ from penstock.errors import BadRequest, NotFound, PenstockError
 from penstock.gateway.config import INLINE_BYTES_MAX
 from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.fetching import Followed, Following, partition_tags
-from penstock.gateway.kafka.groups import Groups
+from penstock.gateway.kafka.groups import Groups, offset_sets
 from penstock.gateway.kafka.offsets import offset_of
 from penstock.gateway.kafka.producing import Produced, Producing, unpack
 from penstock.gateway.kafka.rows import KAFKA_COLUMNS
 from penstock.gateway.kafka.shared import Shared
+from penstock.gateway.kafka.transactions import Transactions
 from penstock.gateway.sessions import Session
 from penstock.log.serving.directory import Address
 from penstock.stream.positions import EARLIEST, find_position
@@ -65,6 +66,10 @@ class Requests:
             14: self._sync,
             19: self._create_topics,
             22: self._init_producer,
+            24: self._add_partitions,
+            25: self._add_offsets,
+            26: self._end,
+            28: self._commit_in_transaction,
             60: self._describe_cluster,
         }
 
@@ -147,32 +152,30 @@ class Requests:
 
     async def _init_producer(self, session: Session, asked: Message, version: int) -> Message:
         if asked["txn"] is not None:
-            raise KafkaRefused(
-                Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served"
-            )
+            opened = await session.beside(Transactions).open_producer(asked["txn"], asked)
+            return {"producer_id": opened[0], "epoch": opened[1]}
         # Drawn, so that it needs no table: none is drawn twice in the life of a log.
         return {"producer_id": secrets.randbits(62), "epoch": 0}
 
     async def _produce(self, session: Session, asked: Message, version: int) -> Message:
-        if asked["txn"] is not None:
-            raise KafkaRefused(
-                Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served"
-            )
         answers = []
+        txn = asked["txn"]
         for topic in asked["topics"]:
             # Side by side: the partitions of a request have nothing to do with each other.
             parts = [
-                self._produce_one(session, topic["name"], part) for part in topic["partitions"]
+                self._produce_one(session, topic["name"], part, txn) for part in topic["partitions"]
             ]
             answers.append({"name": topic["name"], "partitions": await asyncio.gather(*parts)})
         return {"topics": answers}
 
-    async def _produce_one(self, session: Session, name: str, part: Message) -> Message:
+    async def _produce_one(
+        self, session: Session, name: str, part: Message, txn: str | None
+    ) -> Message:
         told: Message = {"index": part["index"], "append_ms": -1, "log_start": -1}
         began = time.perf_counter()
         metrics = self._shared.metrics
         try:
-            done = await self._append(session, name, part)
+            done = await self._append(session, name, part, txn)
         except Exception as error:
             self._shared.count(error)
             return told | {"error": code_of(error), "base_offset": -1, "message": str(error)[:500]}
@@ -183,11 +186,19 @@ class Requests:
             metrics.appended_rows += done.rows
         return told | {"base_offset": done.offset}
 
-    async def _append(self, session: Session, name: str, part: Message) -> Produced:
+    async def _append(
+        self, session: Session, name: str, part: Message, txn: str | None
+    ) -> Produced:
         stream = await self._partition(session, name, part["index"])
         data = part["records"]
         is_large = len(data or b"") > INLINE_BYTES_MAX
         records, batches = await self._shared.beside_if(is_large, unpack, data, stream)
+        if records.is_transactional:
+            if txn is None:
+                raise BadRequest("records of a transaction without its id")
+            # Where they will be is known once they are.
+            session.beside(Transactions).add(txn, stream, part["index"], records, batches)
+            return Produced(-1, records.count)
         producing = session.beside(Producing)
         return await producing.append(stream, part["index"], records, batches)
 
@@ -314,6 +325,41 @@ class Requests:
 
     async def _fetch_offsets(self, session: Session, asked: Message, version: int) -> Message:
         return await session.beside(Groups).fetch(asked)
+
+    # ---- transactions
+
+    async def _add_partitions(self, session: Session, asked: Message, version: int) -> Message:
+        await session.beside(Transactions).begin(asked, self._shared.budget)
+        return {
+            "topics": [
+                {"name": each["name"], "partitions": [{"index": at} for at in each["partitions"]]}
+                for each in asked["topics"]
+            ]
+        }
+
+    async def _add_offsets(self, session: Session, asked: Message, version: int) -> Message:
+        await session.beside(Transactions).begin(asked, self._shared.budget)
+        return {}
+
+    async def _commit_in_transaction(
+        self, session: Session, asked: Message, version: int
+    ) -> Message:
+        session.beside(Groups).check_commit(asked)
+        answers = []
+        for topic in asked["topics"]:
+            code = Code.NONE
+            try:
+                sets = await offset_sets(session, asked["group"], topic)
+                session.beside(Transactions).add_offsets(asked, sets)
+            except PenstockError as error:
+                code = code_of(error)
+            told = [{"index": part["index"], "error": code} for part in topic["partitions"]]
+            answers.append({"name": topic["name"], "partitions": told})
+        return {"topics": answers}
+
+    async def _end(self, session: Session, asked: Message, version: int) -> Message:
+        await session.beside(Transactions).end(asked)
+        return {}
 
 
 def _topic(stream: Registration) -> Message:

@@ -264,6 +264,25 @@ APIS: Final[dict[int, Api]] = {
             (_THROTTLE, _ERROR, F("producer_id", "i64"), F("epoch", "i16")),
         ),
         Api(
+            24, "AddPartitionsToTxn", 0, 3, 3,
+            (*_TXN, F("topics", _INDEXES)),
+            (_THROTTLE, F("topics", _ERRORS)),
+        ),
+        Api(25, "AddOffsetsToTxn", 0, 3, 3, (*_TXN, _GROUP), (_THROTTLE, _ERROR)),
+        Api(26, "EndTxn", 0, 3, 3, (*_TXN, F("commit", "bool")), (_THROTTLE, _ERROR)),
+        Api(
+            28, "TxnOffsetCommit", 0, 3, 3,
+            (
+                F("txn", "str"), _GROUP, F("producer_id", "i64"), F("epoch", "i16"),
+                F("generation", "i32", 3), F("member", "str", 3), _null("instance", since=3),
+                F("topics", _topics(
+                    F("index", "i32"), F("offset", "i64"), F("leader_epoch", "i32", 2),
+                    _null("metadata"),
+                )),
+            ),
+            (_THROTTLE, F("topics", _ERRORS)),
+        ),
+        Api(
             36, "SaslAuthenticate", 0, 2, 2,
             (F("auth", "bytes"),),
             (_ERROR, _null("message"), F("auth", "bytes"), F("lifetime_ms", "i64", 1)),

@@ -131,6 +131,8 @@ class Allowed:
         thing = owner_of_key(key)
         if thing is None:
             return False
+        if thing.sort == "anonymous":
+            return thing.name == self._own and self.uses_log
         if thing.sort == "stream":
             reads = self.read.match(thing.name) and key.startswith(("stream/", OFFSETS_PREFIX))
             return reads or self.append.match(thing.name)
@@ -140,6 +142,8 @@ class Allowed:
 
     def sets_key(self, change: SetKey, guards: Sequence[Guard]) -> bool:
         thing = owner_of_key(change.key)
+        if thing is not None and thing.sort == "anonymous":
+            return thing.name == self._own and self.uses_log
         if thing is None or thing.sort != "stream":
             return self.owns(thing)
         if change.key.startswith(OFFSETS_PREFIX):
