@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -114,23 +115,7 @@ def gateway(
     except ImportError as error:
         raise Refused(f"{error}: pip install 'penstock[gateway]'") from None
 
-    def announce(found: Address) -> None:
-        scheme = "https" if found.tls else "http"
-        shown = f"[{found.host}]" if ":" in found.host else found.host
-        url = f"{scheme}://{shown}:{found.port}"
-        if as_json:
-            show_json_line({"url": url})
-        else:
-            echo(f"listening on {url}")
-
-    def announce_kafka(found: Address) -> None:
-        shown = f"[{found.host}]" if ":" in found.host else found.host
-        security = "SASL_SSL" if found.tls else "SASL_PLAINTEXT"
-        if as_json:
-            show_json_line({"kafka": f"{shown}:{found.port}", "security": security})
-        else:
-            echo(f"listening for Kafka's clients on {shown}:{found.port} ({security}, PLAIN)")
-
+    announce, announce_kafka = _announcers(as_json)
     kafka_host, kafka_port = parse_listen(kafka_listen) if kafka_listen else ("127.0.0.1", None)
     settings = config.GatewayConfig(
         target=address or (None if directory is None else str(directory.absolute())),
@@ -146,6 +131,32 @@ def gateway(
         timeout_seconds=timeout,
     )
     server.run_gateway(settings, announce, announce_kafka)
+
+
+def _announcers(as_json: bool) -> tuple[Callable[[Address], None], Callable[[Address], None]]:
+    """What says where it listens: over HTTP, and for Kafka's clients."""
+
+    def announce(found: Address) -> None:
+        scheme = "https" if found.tls else "http"
+        url = f"{scheme}://{_shown(found)}"
+        if as_json:
+            show_json_line({"url": url})
+        else:
+            echo(f"listening on {url}")
+
+    def announce_kafka(found: Address) -> None:
+        security = "SASL_SSL" if found.tls else "SASL_PLAINTEXT"
+        if as_json:
+            show_json_line({"kafka": _shown(found), "security": security})
+        else:
+            echo(f"listening for Kafka's clients on {_shown(found)} ({security}, PLAIN)")
+
+    return announce, announce_kafka
+
+
+def _shown(found: Address) -> str:
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"{host}:{found.port}"
 
 
 def parse_listen(text: str) -> tuple[str, int]:

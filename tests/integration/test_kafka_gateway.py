@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewTopic as AioTopic
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness.http_gateway import gateway_thread
@@ -171,3 +176,37 @@ def test_a_transaction_counts_as_a_whole_with_its_offsets(
     produce(new, f"{name}_a", [b"new"])
     new.commit_transaction(SECONDS)
     assert [row["value"] for row in a.read().to_pylist()] == [b"x", b"y", b"new"]
+
+
+def test_aiokafka_writes_reads_and_commits(address: Address, token: str, name: str) -> None:
+    ways: dict[str, Any] = {
+        "bootstrap_servers": f"{address.host}:{address.port}", "sasl_plain_username": "me",
+        "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
+        "sasl_plain_password": token,
+    }  # fmt: skip
+
+    async def run() -> list[bytes]:
+        admin = AIOKafkaAdminClient(**ways)
+        await admin.start()
+        await admin.create_topics([AioTopic(name, 2, 1)])
+        await admin.close()
+        made = AIOKafkaProducer(**ways, transactional_id=name)
+        async with made as producer, producer.transaction():
+            for n in range(10):
+                await producer.send_and_wait(name, b"%d" % n, partition=n % 2)
+        read: list[bytes] = []
+        more = {"group_id": f"of-{name}", "auto_offset_reset": "earliest"}
+        isolated = {"isolation_level": "read_committed", "enable_auto_commit": False}
+        async with AIOKafkaConsumer(name, **ways, **more, **isolated) as consumer:
+            async for message in consumer:
+                read.append(message.value)
+                if len(read) == 10:
+                    break
+            await consumer.commit()
+            found = await consumer.offsets_for_times({AioPartition(name, 0): 0})
+            assert found[AioPartition(name, 0)].offset >= 0
+            ends = await consumer.end_offsets([AioPartition(name, 0)])
+            assert ends[AioPartition(name, 0)] == await consumer.committed(AioPartition(name, 0))
+        return sorted(read)
+
+    assert asyncio.run(run()) == [b"%d" % n for n in range(10)]

@@ -26,6 +26,7 @@ from penstock.ids import Lsn
 from penstock.limits import GROUP_BYTES_MAX, PAYLOAD_BYTES_MAX
 from penstock.log.client.client import AsyncLog
 from penstock.log.client.packing import pack
+from penstock.log.core.owners import SEQUENCES_PREFIX, TRANSACTIONS_PREFIX
 from penstock.log.records import Guard, Kind, NewEntry, SetKey, Value
 from penstock.stream.batches import encode_batch, split_batch
 from penstock.stream.lanes import lanes_of
@@ -37,6 +38,9 @@ UNFOLDED_BYTES_MAX = 2 * GROUP_BYTES_MAX
 _KNOWN_MAX = 4096
 #: Guards that failed in a row: others append the same numbers at this moment.
 _TRIES_MAX = 8
+#: Producers that have been silent for so long are forgotten; how often that is looked for.
+IDLE_MS = 7 * 24 * 3600 * 1000
+_LOOK_MS = 3600 * 1000
 
 
 @dataclass(slots=True)
@@ -90,6 +94,7 @@ class Producing:
     def __init__(self, log: AsyncLog) -> None:
         self._log = log
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._look_at_ms = 0
 
     async def append(
         self, stream: Registration, partition: int, records: Records, batches: list[pa.RecordBatch]
@@ -131,6 +136,23 @@ class Producing:
             known.is_asked = True
             return Produced(offset_of(done.first_lsn), records.count)
         raise AssertionError("the loop returns or raises")
+
+    async def forget_idle(self, now_ms: int) -> None:
+        """Take away what is kept of producers that have been silent for IDLE_MS.
+
+        By whoever opens a producer, now and then: one that writes meanwhile keeps its guard.
+        """
+        if now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + _LOOK_MS
+        old = await self._log.find_time(max(now_ms - IDLE_MS, 0))
+        for prefix in (SEQUENCES_PREFIX, f"{TRANSACTIONS_PREFIX}{self._log.anonymous_prefix}/"):
+            for key, value in (await self._log.list_metadata(prefix)).items():
+                if value.lsn < old:
+                    try:
+                        await self._log.compare_and_set(key, expected=value.data, value=None)
+                    except GuardFailed:
+                        pass  # it is idle no more
 
     def _find(self, key: str) -> _Known:
         known = self._known.get(key)

@@ -151,6 +151,7 @@ class Requests:
     # ---- producing
 
     async def _init_producer(self, session: Session, asked: Message, version: int) -> Message:
+        await session.beside(Producing).forget_idle(time.time_ns() // 1_000_000)
         if asked["txn"] is not None:
             opened = await session.beside(Transactions).open_producer(asked["txn"], asked)
             return {"producer_id": opened[0], "epoch": opened[1]}
