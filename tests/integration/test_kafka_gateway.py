@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
 from harness.waiting import wait_until
+from tls_material import Authority
 
 import penstock
+from penstock.errors import BadConfig
 from penstock.gateway.config import GatewayConfig
+from penstock.gateway.kafka import producing
+from penstock.log.core.rights import allow_caveat
 from penstock.log.serving.directory import Address
+from penstock.wire.token import ID_LETTERS, make_token
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +218,74 @@ def test_aiokafka_writes_reads_and_commits(address: Address, token: str, name: s
         return sorted(read)
 
     assert asyncio.run(run()) == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian: kcat)")
+def test_kcat_lists_writes_and_reads_to_the_end(ways: dict[str, Any], name: str) -> None:
+    admin = AdminClient(ways)
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(SECONDS)
+    options = [f"-X{key}={value}" for key, value in ways.items() if key != "bootstrap.servers"]
+    command = ["kcat", "-b", ways["bootstrap.servers"], *options]
+
+    def run(*more: str, text: str = "") -> str:
+        done = subprocess.run(
+            [*command, *more], input=text, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert not done.returncode, done.stderr
+        return done.stdout
+
+    assert f'topic "{name}" with 2 partitions' in run("-L", "-t", name)
+    run("-P", "-t", name, "-K:", text="a:1\nb:2\na:3\n")
+    # -e: until the end of each partition, which it must be told.
+    read = run("-C", "-t", name, "-e", "-q", "-f", "%k=%s\n")
+    assert sorted(read.split()) == ["a=1", "a=3", "b=2"]
+
+
+def test_clients_speak_tls_and_take_only_a_certificate_that_they_trust(
+    module_log: penstock.Log, token: str, name: str, tmp_path: Path
+) -> None:
+    stream = module_log.create_stream(name, "value STRING", lanes=1)
+    authority = Authority(tmp_path / "ca", "test")
+    files = authority.issue("gateway", hosts=("127.0.0.1",))
+    config = GatewayConfig(
+        target=module_log.target, port=0, kafka_port=0, tls_cert=files.cert, tls_key=files.key
+    )
+    found: list[Address] = []
+    with gateway_thread(config, found.append):
+        ways = settings(found[0], token)
+        assert ways["security.protocol"] == "SASL_SSL"
+        produce(Producer(ways | {"ssl.ca.location": str(authority.ca)}), name, [b"x"])
+        with pytest.raises(KafkaException):
+            AdminClient(ways).list_topics(timeout=1)
+    assert stream.read().to_pylist() == [{"value": "x"}]
+
+
+def test_it_listens_on_this_machine_only_unless_it_has_a_certificate() -> None:
+    with pytest.raises(BadConfig, match="needs TLS"):
+        GatewayConfig(kafka_host="0.0.0.0", kafka_port=9092).validate()
+    with pytest.raises(BadConfig, match="kafka_advertise"):
+        GatewayConfig(kafka_port=9092, kafka_advertise="nowhere").validate()
+
+
+def test_producers_that_are_silent_are_forgotten(
+    ways: dict[str, Any], name: str, module_log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module_log.create_stream(name, "value STRING", lanes=1)
+    idle = Producer(ways | {"enable.idempotence": True})
+    produce(idle, name, [b"x"])
+    prefix = f"kafka/seq/{name}/"
+
+    def kept() -> int:
+        return sum(key.startswith(prefix) for key in module_log.client.list_metadata(prefix))
+
+    assert kept() == 1
+    monkeypatch.setattr(producing, "IDLE_MS", 0)
+    monkeypatch.setattr(producing, "_LOOK_MS", 0)
+    time.sleep(0.01)
+    # Opens a producer, and so looks: the session's own time to look has not come, another's has.
+    id = "f" * ID_LETTERS
+    other = ways | {
+        "sasl.password": make_token(ways["sasl.password"], id, [allow_caveat(["append:*"])])
+    }
+    produce(Producer(other | {"enable.idempotence": True}), name, [b"y"])
+    assert kept() == 1  # the newer one's

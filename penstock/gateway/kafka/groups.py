@@ -17,9 +17,10 @@ from typing import Any
 from penstock.errors import BadFormat, Overloaded, PenstockError
 from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.group import Group, Join, State
-from penstock.gateway.kafka.names import OFFSETS_PREFIX, offset_key, parse_offset_key
+from penstock.gateway.kafka.names import offset_key, parse_offset_key
 from penstock.gateway.sessions import Session
 from penstock.log.client.client import AsyncLog
+from penstock.log.core.owners import OFFSETS_PREFIX
 from penstock.log.records import SetKey
 
 GROUPS_MAX = 1024
