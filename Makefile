@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql lock sbom
+.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -66,6 +66,9 @@ java:
 postgresql:
 	@bin/ensure --optional postgresql
 
+kcat:
+	@bin/ensure --optional kcat kcat
+
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
 
@@ -97,7 +100,7 @@ $(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
 
 # Hundreds of Python processes are started: what one has compiled, the next one finds.
 unexport PYTHONDONTWRITEBYTECODE
-test: $(VENV)/spark-classes.jsa lint postgresql
+test: $(VENV)/spark-classes.jsa lint postgresql kcat
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.

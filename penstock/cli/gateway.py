@@ -1,8 +1,9 @@
-"""`penstock gateway`: serve a log over HTTP."""
+"""`penstock gateway`: serve a log over HTTP, and to Kafka's clients."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -46,6 +47,16 @@ _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option("--tls-cert", type=_FILE, help="Certificate (PEM); with it the gateway speaks HTTPS.")
 @click.option("--tls-key", type=_FILE, help="Its key (PEM).")
 @click.option(
+    "--kafka-listen",
+    metavar="HOST:PORT",
+    help="Serve Kafka's clients, too: where to listen for them.",
+)
+@click.option(
+    "--kafka-advertise",
+    metavar="HOST:PORT",
+    help="Where Kafka's clients are told to come to.  [default: where they came to]",
+)
+@click.option(
     "--body-bytes-max",
     type=int,
     default=GROUP_BYTES_MAX,
@@ -68,12 +79,14 @@ def gateway(
     listen: str,
     tls_cert: Path | None,
     tls_key: Path | None,
+    kafka_listen: str | None,
+    kafka_advertise: str | None,
     body_bytes_max: int,
     timeout: float,
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve a log over HTTP: append, read, follow from any language.
+    """Serve a log over HTTP, and to Kafka's clients: append, read, follow from any language.
 
     Until SIGTERM or Ctrl-C. Prints where it listens on standard output, then logs to standard
     error. It has no token of its own: each request brings one, `Authorization: Bearer TOKEN`, and
@@ -84,6 +97,7 @@ def gateway(
       penstock gateway --dir /var/lib/penstock
       penstock gateway --connect penstock://localhost:7070 --listen 127.0.0.1:8081
       penstock gateway --listen 0.0.0.0:443 --tls-cert gateway.pem --tls-key gateway.key
+      penstock gateway --kafka-listen 127.0.0.1:9092
       curl -H "Authorization: Bearer $(cat /var/lib/penstock/token)" localhost:8080/v1/streams
     """
     if directory is not None and address is not None:
@@ -101,15 +115,8 @@ def gateway(
     except ImportError as error:
         raise Refused(f"{error}: pip install 'penstock[gateway]'") from None
 
-    def announce(found: Address) -> None:
-        scheme = "https" if found.tls else "http"
-        shown = f"[{found.host}]" if ":" in found.host else found.host
-        url = f"{scheme}://{shown}:{found.port}"
-        if as_json:
-            show_json_line({"url": url})
-        else:
-            echo(f"listening on {url}")
-
+    announce, announce_kafka = _announcers(as_json)
+    kafka_host, kafka_port = parse_listen(kafka_listen) if kafka_listen else ("127.0.0.1", None)
     settings = config.GatewayConfig(
         target=address or (None if directory is None else str(directory.absolute())),
         tls_ca=tls_ca,
@@ -117,10 +124,39 @@ def gateway(
         port=port,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        kafka_host=kafka_host,
+        kafka_port=kafka_port,
+        kafka_advertise=kafka_advertise,
         body_bytes_max=body_bytes_max,
         timeout_seconds=timeout,
     )
-    server.run_gateway(settings, announce)
+    server.run_gateway(settings, announce, announce_kafka)
+
+
+def _announcers(as_json: bool) -> tuple[Callable[[Address], None], Callable[[Address], None]]:
+    """What says where it listens: over HTTP, and for Kafka's clients."""
+
+    def announce(found: Address) -> None:
+        scheme = "https" if found.tls else "http"
+        url = f"{scheme}://{_shown(found)}"
+        if as_json:
+            show_json_line({"url": url})
+        else:
+            echo(f"listening on {url}")
+
+    def announce_kafka(found: Address) -> None:
+        security = "SASL_SSL" if found.tls else "SASL_PLAINTEXT"
+        if as_json:
+            show_json_line({"kafka": _shown(found), "security": security})
+        else:
+            echo(f"listening for Kafka's clients on {_shown(found)} ({security}, PLAIN)")
+
+    return announce, announce_kafka
+
+
+def _shown(found: Address) -> str:
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"{host}:{found.port}"
 
 
 def parse_listen(text: str) -> tuple[str, int]:

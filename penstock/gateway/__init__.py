@@ -1,4 +1,4 @@
-"""The gateway: the log for programs that are not written in Python, over HTTP.
+"""The gateway: the log for programs that are not written in Python, over HTTP and Kafka's protocol.
 
 server.py       the process: listening, TLS, limits before a request is one, how it stops
 config.py       its settings and bounds
@@ -13,6 +13,7 @@ appending.py    appends under such a key, and without
 problems.py     what an error is over HTTP
 description.py  /openapi.json and the page made of it
 metrics.py      what is counted
+kafka/          the listener for Kafka's clients
 
 Law: it holds no rights and no state that matters. What a caller may do, the log decides by the
 caller's token; what was appended, the log knows. So there may be any number of gateways, and any of

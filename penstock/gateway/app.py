@@ -27,6 +27,7 @@ from penstock.gateway import replies
 from penstock.gateway.appending import Outcome, one_group, outcome_of
 from penstock.gateway.bodies import Budget, decoder_of, media_type, parse_object, read_body
 from penstock.gateway.config import (
+    FOLLOWED_MAX,
     HEARTBEAT_SECONDS,
     INLINE_BYTES_MAX,
     INLINE_ROWS_MAX,
@@ -35,6 +36,8 @@ from penstock.gateway.config import (
     GatewayConfig,
 )
 from penstock.gateway.description import DOCS_PAGE, OPENAPI
+from penstock.gateway.kafka.listener import KafkaListener
+from penstock.gateway.kafka.shared import Shared
 from penstock.gateway.keys import Key, parse_key
 from penstock.gateway.metrics import GatewayMetrics
 from penstock.gateway.problems import MEDIA_TYPE, Problem, problem_of, refuse
@@ -43,6 +46,7 @@ from penstock.gateway.sessions import Session, Sessions
 from penstock.gateway.streaming import PieceByPiece
 from penstock.ids import Lsn
 from penstock.log.client.client import Resolve
+from penstock.log.serving.directory import Address
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.positions import EARLIEST, LATEST, find_position, parse_position
 from penstock.stream.producer import producer_name
@@ -71,6 +75,7 @@ class Gateway:
         self._readers = 0
         self._turn = 0
         self.stopping = asyncio.Event()
+        self.kafka: Shared | None = None
         self.app = self._routes()
 
     def _routes(self) -> Starlette:
@@ -92,6 +97,15 @@ class Gateway:
         app = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_method})
         app.router.redirect_slashes = False  # it would send clients wherever their Host says
         return app
+
+    def listen_to_kafka(self) -> KafkaListener | None:
+        """What is to listen for Kafka's clients, if anything is."""
+        if self._config.kafka_port is None:
+            return None
+        told = self._config.advertised
+        advertised = None if told is None else Address(*told, False)
+        self.kafka = Shared(self.sessions, self._budget, advertised)
+        return KafkaListener(self.kafka, self._config)
 
     def stop(self) -> None:
         """Tails end, so that their clients go on at another gateway; all else is finished."""
@@ -336,6 +350,10 @@ class Gateway:
                 "body_bytes_free": ("Bytes that bodies may still take.", self._budget.left),
             }
         )
+        if self.kafka is not None:
+            followed = FOLLOWED_MAX - self.kafka.room.left
+            more = self.kafka.metrics.text({"followed": ("Partitions being read.", followed)})
+            text = text.removesuffix("# EOF\n") + more
         kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         return Response(text, media_type=kind)
 

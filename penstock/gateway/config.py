@@ -46,6 +46,13 @@ PRODUCERS_MAX: Final = 1024
 INLINE_BYTES_MAX: Final = 32 * KIB
 #: Rows that are written as text on the loop itself.
 INLINE_ROWS_MAX: Final = 256
+#: Of Kafka's clients: connections, a request, and how long one may say nothing.
+KAFKA_CONNECTIONS_MAX: Final = 1024
+KAFKA_FRAME_BYTES_MAX: Final = 2 * GROUP_BYTES_MAX
+KAFKA_IDLE_SECONDS: Final = 600.0
+#: Partitions that Kafka's clients follow, and what is held of one.
+FOLLOWED_MAX: Final = 1024
+FOLLOWED_BYTES: Final = 256 * KIB
 #: A quiet tail says so this often.
 HEARTBEAT_SECONDS: Final = 10.0
 
@@ -65,6 +72,11 @@ class GatewayConfig:
     #: PEM files. With them the gateway speaks TLS only.
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    #: The listener for Kafka's clients, with the same certificate; None: there is none.
+    kafka_host: str = "127.0.0.1"
+    kafka_port: int | None = None
+    #: `host:port` that Kafka's clients are told to come to; None: where they came to.
+    kafka_advertise: str | None = None
     #: Largest body of a request. One request is one group of the log.
     body_bytes_max: int = GROUP_BYTES_MAX
     #: How long a request may wait for the log.
@@ -73,12 +85,24 @@ class GatewayConfig:
     def validate(self) -> None:
         """Raise BadConfig with every problem at once."""
         problems = listening_problems(self.host, (self.port,), self.tls_cert, self.tls_key)
+        if self.kafka_port is not None:
+            given = self.kafka_host, (self.kafka_port,), self.tls_cert, self.tls_key
+            problems += [each for each in listening_problems(*given) if each not in problems]
+        if self.kafka_advertise is not None and not self.advertised:
+            problems.append(f"kafka_advertise {self.kafka_advertise}: give host:port")
         if not KIB <= self.body_bytes_max <= BODIES_BYTES_MAX:
             problems.append(f"body_bytes_max {self.body_bytes_max} is not in 1024..64 MiB")
         if not 0.1 <= self.timeout_seconds <= 600:
             problems.append(f"timeout_seconds {self.timeout_seconds} is not in 0.1..600")
         if problems:
             raise BadConfig("; ".join(problems))
+
+    @property
+    def advertised(self) -> tuple[str, int] | None:
+        """Where Kafka's clients are told to come to."""
+        host, _, port = (self.kafka_advertise or "").rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        return (host.removeprefix("[").removesuffix("]"), int(port)) if host and is_port else None
 
     def lines(self) -> list[str]:
         """The effective settings, one `name=value` each; printed at start."""

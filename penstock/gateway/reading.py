@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import BadFormat
 from penstock.ids import Lsn
+from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry
 from penstock.protocol.committed import Marked, read_entries
@@ -31,13 +32,21 @@ class LoopTail:
     """See `stream/tail.py`, whose laws it has. Close it, or use it in an `async with`."""
 
     def __init__(
-        self, log: AsyncLog, stream: Registration, *, start: Lsn, end: Lsn | None = None
+        self,
+        log: AsyncLog,
+        stream: Registration,
+        *,
+        start: Lsn,
+        end: Lsn | None = None,
+        tags: Sequence[str] = (),
+        bytes_max: int = CREDIT_BYTES_DEFAULT,
     ) -> None:
         self._log = log
         self._stream = stream
-        self._tags = [stream_tag(stream.name)]
-        self._reader = log.tail(self._tags, start=start, end=end)
-        self._committed = read_entries(start)
+        #: Others than the stream's for who wants a share of it.
+        self._tags = list(tags) or [stream_tag(stream.name)]
+        self._reader = log.tail(self._tags, start=start, end=end, credit_bytes=bytes_max)
+        self._committed = read_entries(start, 2 * bytes_max)
         #: All that counts below it was given.
         self.position = start
 

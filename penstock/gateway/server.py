@@ -27,9 +27,11 @@ from penstock.gateway.config import (
     HEAD_BYTES_MAX,
     HEAD_SECONDS_MAX,
     IDLE_SECONDS_MAX,
+    KAFKA_CONNECTIONS_MAX,
     SESSIONS_MAX,
     GatewayConfig,
 )
+from penstock.gateway.kafka.listener import KafkaListener
 from penstock.gateway.streaming import ABORT
 from penstock.log.client.client import Resolve
 from penstock.log.embedded import endpoint
@@ -112,7 +114,8 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, settings: GatewayConfig) -> None:
         super().__init__(config)
         self._settings = settings
-        self.on_started: Callable[[Address], None] = lambda address: None
+        self.kafka: KafkaListener | None = None
+        self.on_started: Callable[[Address, Address | None], None] = lambda address, kafka: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
@@ -137,7 +140,8 @@ class _Uvicorn(uvicorn.Server):
         self.servers = [server]
         self.started = True
         host, port = server.sockets[0].getsockname()[:2]
-        self.on_started(Address(host, port, tls is not None))
+        kafka = None if self.kafka is None else await self.kafka.start(tls)
+        self.on_started(Address(host, port, tls is not None), kafka)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -151,17 +155,20 @@ class GatewayServer:
         self,
         config: GatewayConfig,
         on_ready: Callable[[Address], None] = lambda address: None,
+        on_kafka: Callable[[Address], None] = lambda address: None,
     ) -> None:
         config.validate()
         self._config = config
         self._on_ready = on_ready
+        self._on_kafka = on_kafka
         self._gateway: Gateway | None = None
         self._uvicorn: _Uvicorn | None = None
         self._stopped = False
 
     @property
     def descriptors_wanted(self) -> int:
-        return CONNECTIONS_MAX + 2 * SESSIONS_MAX + 64
+        kafka = 0 if self._config.kafka_port is None else KAFKA_CONNECTIONS_MAX
+        return CONNECTIONS_MAX + kafka + 2 * SESSIONS_MAX + 64
 
     async def run(self) -> None:
         gateway = self._gateway = Gateway(self._config, _resolver(self._config))
@@ -180,14 +187,22 @@ class GatewayServer:
             timeout_graceful_shutdown=int(DRAIN_SECONDS),
         )
         self._uvicorn = _Uvicorn(settings, self._config)
-        self._uvicorn.on_started = self._on_ready
+        self._uvicorn.on_started = self._started
+        listener = self._uvicorn.kafka = gateway.listen_to_kafka()
         gateway.sessions.start()
         if self._stopped:
             self.stop()
         try:
             await self._uvicorn.serve()
         finally:
+            if listener is not None:
+                await listener.stop()
             await gateway.close()
+
+    def _started(self, http: Address, kafka: Address | None) -> None:
+        if kafka is not None:
+            self._on_kafka(kafka)
+        self._on_ready(http)
 
     def stop(self) -> None:
         """The second time, without waiting for anybody."""
@@ -212,7 +227,12 @@ def _resolver(config: GatewayConfig) -> Callable[[str], Resolve]:
 
 
 def run_gateway(
-    config: GatewayConfig, on_ready: Callable[[Address], None] = lambda address: None
+    config: GatewayConfig,
+    on_ready: Callable[[Address], None] = lambda address: None,
+    on_kafka: Callable[[Address], None] = lambda address: None,
 ) -> None:
-    """Serve in this process until SIGTERM or SIGINT; `on_ready` is told where, once it listens."""
-    uvloop.run(run_until_signal(GatewayServer(config, on_ready), config.lines()))
+    """Serve in this process until SIGTERM or SIGINT.
+
+    Once it listens, `on_kafka` is told where for Kafka's clients, if it does, then `on_ready`.
+    """
+    uvloop.run(run_until_signal(GatewayServer(config, on_ready, on_kafka), config.lines()))

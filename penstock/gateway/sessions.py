@@ -19,6 +19,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
 
 from penstock.errors import Overloaded, PenstockError, Unauthorized, Unavailable
 from penstock.gateway.appending import KeyedProducers
@@ -41,6 +42,8 @@ TOKEN_CHARS_MAX = 4096
 _STREAM_SECONDS = 5.0
 _SWEEP_SECONDS = 15.0
 
+T = TypeVar("T")
+
 
 class Session:
     """One token's connection to the log, and what hangs on it."""
@@ -51,6 +54,14 @@ class Session:
         self.users = 0
         self.used_at = 0.0
         self._streams: dict[str, tuple[float, Registration]] = {}
+        self._beside: dict[object, object] = {}
+
+    def beside(self, kind: Callable[[AsyncLog], T]) -> T:
+        """The one of its kind that this session has, made of its log on first use."""
+        found: Any = self._beside.get(kind)
+        if found is None:
+            found = self._beside[kind] = kind(self.log)
+        return cast(T, found)
 
     async def stream(self, name: str, *, fresh: bool = True) -> Registration:
         """Raises NotFound. Not `fresh`: for what never changes of it, its columns and lanes."""

@@ -16,6 +16,7 @@ oracle.py          our operators beside batch Spark, for functions, operators an
 java.py            Java for short programs
 garbage.py         how often Python looks for garbage
 http_gateway.py    a gateway on a thread or as a process, and a client of it
+kafka_clients.py   Kafka's clients, with the address of a gateway and a token
 gateway.py         names of Java's classes, asked for once
 history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test

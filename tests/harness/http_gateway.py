@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -81,7 +81,9 @@ class HttpClient:
 
 
 @contextmanager
-def gateway_thread(config: GatewayConfig) -> Iterator[Address]:
+def gateway_thread(
+    config: GatewayConfig, on_kafka: Callable[[Address], None] = lambda address: None
+) -> Iterator[Address]:
     """A gateway in this process; stops, and waits for it, in the end."""
     ready: list[Address] = []
     event = threading.Event()
@@ -90,7 +92,7 @@ def gateway_thread(config: GatewayConfig) -> Iterator[Address]:
         ready.append(address)
         event.set()
 
-    server = GatewayServer(config, announce)
+    server = GatewayServer(config, announce, on_kafka)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def run() -> None:

@@ -30,6 +30,7 @@ from penstock.errors import (
     Unknown,
 )
 from penstock.ids import Lsn
+from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender import AsyncAppender, adopt_producer, claim_producer
 from penstock.log.client.appender_core import AppenderCore
@@ -434,11 +435,15 @@ class AsyncLog:
         *,
         start: int,
         end: int | None = None,
+        credit_bytes: int = CREDIT_BYTES_DEFAULT,
     ) -> AsyncReader:
-        """Follow entries; iterate over it, and close it (or leave `async with`) when done."""
+        """Follow entries; iterate over it, and close it (or leave `async with`) when done.
+
+        `credit_bytes`: held here at most, for who follows very many.
+        """
         reads = self._reading()
         if reads is not self:
-            return reads.tail(tags, start=start, end=end)
+            return reads.tail(tags, start=start, end=end, credit_bytes=credit_bytes)
         stop = FOREVER if end is None else Lsn(end)
         check_position(start)
         check_position(stop)
@@ -448,6 +453,7 @@ class AsyncLog:
             None if tags is None else tuple(dict.fromkeys(tags)),
             start=Lsn(start),
             end=stop,
+            credit_bytes=credit_bytes,
         )
         self._readers[reader.number] = reader
         if self._fatal is not None:

@@ -3,7 +3,7 @@
 Owns the position. Law: entries are handed out once, in LSN order; after a reconnection the
 subscription starts again at the first LSN that was not handed over, so nothing is skipped and
 nothing comes twice. Law: what is held here and the credit that the server has are together at most
-CREDIT_BYTES_DEFAULT (a server sends whole records, so the last may be beyond it).
+its `credit_bytes` (a server sends whole records, so the last may be beyond it).
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ class AsyncReader:
         *,
         start: Lsn,
         end: Lsn,
+        credit_bytes: int = CREDIT_BYTES_DEFAULT,
     ) -> None:
         self._log = log
+        self._credit_bytes = credit_bytes
         self.number = number
         self._tags = tags
         #: Everything below was received; where a new subscription starts.
@@ -71,7 +73,7 @@ class AsyncReader:
             self._failures = None
         self._connection = connection
         # What was received and not handed out yet is credited when it is: it must not count twice.
-        credit = CREDIT_BYTES_DEFAULT - sum(len(body) for _, body in self._queue)
+        credit = self._credit_bytes - sum(len(body) for _, body in self._queue)
         self._is_full = credit <= 0
         if self._is_full:
             return

@@ -46,6 +46,9 @@ _KEYS: Final = re.compile(
     rf"|staging/{_BATCH.replace('batch', 'staging')}\.[0-9]+"
     rf"|(?:deliver|delivered)/{_DELIVERY}"
     rf"|aside/{_DELIVERY.replace('delivery', 'aside')}/[0-9]+/[0-9]+/[0-9]+"
+    rf"|kafka/seq/{_STREAM.replace('stream', 'seq')}/[0-9]+/[0-9]+"
+    rf"|kafka/txn/(?P<txn>anon-(?:[^/]*-)?)/[^/]+"
+    rf"|kafka/offset/{_STREAM.replace('stream', 'offset')}/[0-9]+/[^/]+"
 )
 _PRODUCERS: Final = re.compile(
     rf"{_STREAM}/.+"
@@ -58,6 +61,9 @@ _SORTS: Final[dict[str, Sort]] = {
     "stream": "stream",
     "lane": "stream",
     "naming": "stream",
+    "txn": "anonymous",
+    "seq": "stream",
+    "offset": "stream",
     "query": "query",
     "version": "query",
     "batch": "batch",
@@ -65,6 +71,12 @@ _SORTS: Final[dict[str, Sort]] = {
     "delivery": "delivery",
     "aside": "delivery",
 }
+#: How far a group of Kafka's clients is in a stream: theirs who read it.
+OFFSETS_PREFIX: Final = "kafka/offset/"
+#: Who has a transactional id of Kafka's clients: theirs who have the token, whose prefix it names.
+TRANSACTIONS_PREFIX: Final = "kafka/txn/"
+#: How far a producer of Kafka's is in a stream: theirs who append to it.
+SEQUENCES_PREFIX: Final = "kafka/seq/"
 #: Markers of batch writes: of all of them at once.
 BATCH_WRITES: Final = "W"
 

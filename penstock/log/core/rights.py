@@ -7,7 +7,8 @@ A caveat is `log=NAME`, `until=MILLISECONDS` or `allow=RIGHT RIGHT …`. All of 
 more never allows more. The rights of one `allow`:
 
     append:PATTERN    rows (kind data) into streams, under their own producers; makes the streams
-    read:PATTERN      streams: what counts in them, and what they are
+    read:PATTERN      streams: what counts in them, and what they are; how far groups of Kafka's
+                      clients have read them
     run:PATTERN       queries: producers, tags and keys of theirs, every kind; into streams that
                       `append` names, also staged entries and markers. `run:spark/*`: what Spark's
                       own engine writes
@@ -28,6 +29,8 @@ from typing import Any, Final
 
 from penstock.errors import BadRequest, Damaged
 from penstock.log.core.owners import (
+    OFFSETS_PREFIX,
+    SEQUENCES_PREFIX,
     Thing,
     anonymous_prefix,
     owner_of_key,
@@ -86,11 +89,7 @@ class Allowed:
 
     @property
     def uses_log(self) -> bool:
-        return bool(self.read) or self._writes_log
-
-    @property
-    def _writes_log(self) -> bool:
-        return bool(self.append or self.run or self.batch or self.deliver)
+        return bool(self.read or self.append or self.run or self.batch or self.deliver)
 
     # ---- names
 
@@ -113,7 +112,8 @@ class Allowed:
     def _judge_producer(self, producer: str) -> bool:
         thing = owner_of_producer(producer)
         if thing is not None and thing.sort == "anonymous":
-            return producer.startswith(self._own) and self._writes_log
+            # Who only reads keeps offsets of its groups: what it may set and write is judged apart.
+            return producer.startswith(self._own) and self.uses_log
         if thing is not None and thing.sort == "stream":
             return self.append.match(thing.name)
         return self.owns(thing)
@@ -131,8 +131,10 @@ class Allowed:
         thing = owner_of_key(key)
         if thing is None:
             return False
+        if thing.sort == "anonymous":
+            return thing.name == self._own and self.uses_log
         if thing.sort == "stream":
-            reads = self.read.match(thing.name) and key.startswith("stream/")
+            reads = self.read.match(thing.name) and key.startswith(("stream/", OFFSETS_PREFIX))
             return reads or self.append.match(thing.name)
         if key.startswith("query/") and self.deliver:
             return True  # a delivery of a query's result must find it
@@ -140,10 +142,16 @@ class Allowed:
 
     def sets_key(self, change: SetKey, guards: Sequence[Guard]) -> bool:
         thing = owner_of_key(change.key)
+        if thing is not None and thing.sort == "anonymous":
+            return thing.name == self._own and self.uses_log
         if thing is None or thing.sort != "stream":
             return self.owns(thing)
+        if change.key.startswith(OFFSETS_PREFIX):
+            return self.read.match(thing.name)
         if not self.append.match(thing.name):
             return False
+        if change.key.startswith(SEQUENCES_PREFIX):
+            return True
         if change.key.startswith("writers/"):
             return bool(self.run)
         # A stream that exists is nobody's to change: other writers rely on it.
