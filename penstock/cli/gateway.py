@@ -86,7 +86,7 @@ def gateway(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Serve a log over HTTP, and to Kafka's clients: append, read, follow from any language.
+    """Serve a log over HTTP, and to Kafka's clients: for any language.
 
     Until SIGTERM or Ctrl-C. Prints where it listens on standard output, then logs to standard
     error. It has no token of its own: each request brings one, `Authorization: Bearer TOKEN`, and
