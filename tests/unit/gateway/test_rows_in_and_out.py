@@ -12,7 +12,7 @@ import pyarrow.csv
 import pytest
 
 from penstock.errors import BadRow, TooLarge
-from penstock.gateway import bodies
+from penstock.gateway import appending, bodies
 from penstock.gateway.replies import (
     ArrowWriter,
     CsvWriter,
@@ -23,7 +23,9 @@ from penstock.gateway.replies import (
 )
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
+from penstock.stream.batches import ARRAY_LENGTH_MAX
 from penstock.stream.ddl import parse_ddl
+from penstock.stream.registration import Registration
 from penstock.stream.rows import to_batches
 
 SCHEMA = parse_ddl(
@@ -132,6 +134,38 @@ def test_few_bytes_do_not_become_many() -> None:
     wide = parse_ddl(", ".join(f"c{at} int" for at in range(1000)))
     with pytest.raises(TooLarge, match="over 4000 rows"):
         bodies.decode_json_array(b"[" + b"{}," * 4000 + b"{}]", wide)
+
+
+def test_few_bytes_of_nested_columns_do_not_become_many() -> None:
+    fields = ", ".join(f"f{at}: bigint" for at in range(999))
+    nested = parse_ddl(f"a struct<{fields}>")
+    with pytest.raises(TooLarge, match="over 4000 rows"):
+        bodies.decode_json_array(b"[" + b"{}," * 4000 + b"{}]", nested)
+    listed = parse_ddl(f"a array<struct<{fields}>>")
+    for element in (b"{}", b"null"):
+        row = b'{"a": [' + (element + b",") * 20_000 + element + b"]}"
+        for decode in (bodies.decode_json_array, bodies.decode_ndjson):
+            with pytest.raises(TooLarge, match="lists of up to"):
+                decode(row, listed)
+    assert bodies.decode_json_array(b'{"a": [{}, null]}', listed)[0].num_rows == 1
+
+    nulls = pa.nulls(ARRAY_LENGTH_MAX // 2 - 1)  # their elements take no bytes
+    column = pa.ListArray.from_arrays(pa.array([0, len(nulls)], pa.int32()), nulls)
+    once = pa.table({"a": column})
+    assert bodies.decode_arrow(arrow_of(once), parse_ddl("a array<bigint>"))[0].num_rows == 1
+    with pytest.raises(TooLarge, match="elements, limit"):
+        bodies.decode_arrow(arrow_of(pa.concat_tables([once] * 3)), parse_ddl("a array<bigint>"))
+
+
+def test_rows_beyond_a_group_are_refused_before_they_are_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = ", ".join(f"f{at}: bigint" for at in range(400))
+    schema = parse_ddl(f"a struct<{fields}>")
+    batches = bodies.decode_json_array(b"[" + b"{}," * 9000 + b"{}]", schema)
+    monkeypatch.setattr(appending, "make_groups", lambda *_, **__: pytest.fail("encoded"))
+    with pytest.raises(TooLarge, match="more than one group"):
+        appending.one_group(Registration("s", schema, 0), batches, 0)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 30, 200, -1, -9])
