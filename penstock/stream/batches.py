@@ -160,6 +160,8 @@ def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
         first = next(iter(reader), None)
         if first is None:
             raise BadFormat("not an Arrow IPC stream: there is nothing")
+        if first.type != "schema":  # Arrow would take it for one, and end the process
+            raise BadFormat(f"not an Arrow IPC stream: it begins with a {first.type}")
         schema = pa.ipc.read_schema(first)
         _check_layouts(schema)
         batches: list[pa.RecordBatch] = []
@@ -190,13 +192,13 @@ def _messages(reader: Any) -> Iterator[Any]:
 
 
 def _check_layouts(schema: pa.Schema) -> None:
-    types = list(schema.types)
-    while types:
-        kind = types.pop()
+    fields = list(schema)
+    while fields:
+        name, kind = fields[-1].name, fields.pop().type  # a name that is no text raises ValueError
         shares = pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or pt.is_union(kind)
         if shares or "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
-            raise BadFormat(f"columns of type {kind}: write them as plain columns")
-        types += [kind.field(place).type for place in range(kind.num_fields)]
+            raise BadFormat(f"column {name} of type {kind}: write it as a plain column")
+        fields += [kind.field(place) for place in range(kind.num_fields)]
 
 
 def split_batch(

@@ -101,12 +101,12 @@ def arrow_of(table: pa.Table, options: pa.ipc.IpcWriteOptions | None = None) -> 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (pa.table({"a": pa.array(["x"]).dictionary_encode()}), "write them as plain columns"),
+        (pa.table({"a": pa.array(["x"]).dictionary_encode()}), "write it as a plain column"),
         (
             pa.table({"a": pa.RunEndEncodedArray.from_arrays([100], pa.array([1]))}),
-            "write them as plain columns",
+            "write it as a plain column",
         ),
-        (pa.table({"a": pa.array(["x"], pa.string_view())}), "write them as plain columns"),
+        (pa.table({"a": pa.array(["x"], pa.string_view())}), "write it as a plain column"),
         (pa.table({"a": ["x"]}), "row 0, column a: expected int, got string"),
         (pa.table({"z": [1]}), "row 0, column z: unknown column"),
     ],
@@ -166,6 +166,28 @@ def test_rows_beyond_a_group_are_refused_before_they_are_encoded(
     monkeypatch.setattr(appending, "make_groups", lambda *_, **__: pytest.fail("encoded"))
     with pytest.raises(TooLarge, match="more than one group"):
         appending.one_group(Registration("s", schema, 0), batches, 0)
+
+
+def test_a_message_of_no_type_is_refused_and_does_not_end_the_process() -> None:
+    whole = arrow_of(pa.table({"a": pa.array([1], pa.int32())}))
+    assert whole[20:22] == b"\x05\x00"  # where the first message says that it is a schema
+    with pytest.raises(BadRow, match="begins with a unknown"):
+        bodies.decode_arrow(whole[:20] + b"\x00\x00" + whole[22:], parse_ddl("a int"))
+
+
+def test_names_that_are_no_text_are_refused() -> None:
+    nested = pa.array([{"nnnn": 1}])
+    for table in (pa.table({"nnnn": [1]}), pa.table({"a": nested})):
+        body = arrow_of(table).replace(b"nnnn", b"\xff\xff\xff\xff")
+        with pytest.raises(BadRow, match="not an Arrow IPC stream"):
+            bodies.decode_arrow(body, parse_ddl("a struct<nnnn: bigint>"))
+
+
+@pytest.mark.parametrize("ddl", ["a float", "a double"])
+def test_half_floats_are_taken(ddl: str) -> None:
+    halves = pa.table({"a": pa.array([0.5, None, float("nan")], pa.float32()).cast(pa.float16())})
+    (batch,) = bodies.decode_arrow(arrow_of(halves), parse_ddl(ddl))
+    assert str(batch.column(0).to_pylist()) == "[0.5, None, nan]"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 30, 200, -1, -9])
