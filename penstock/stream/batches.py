@@ -152,8 +152,8 @@ def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
     """The batches of an Arrow IPC stream that anybody may have written, safe to read.
 
     Raises BadFormat, and TooLarge for more rows, or for more elements than ARRAY_LENGTH_MAX in all
-    arrays together. Few bytes must not become many: compressed buffers and types that store a value
-    once for many rows are refused, and nulls without a type take no bytes before they are given one.
+    arrays together: nulls without a type take no bytes until they are given one. Few bytes must
+    not become many: compressed buffers and types that store a value once for many rows are refused.
     """
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))

@@ -162,7 +162,7 @@ def test_two_broken_lines_do_not_make_a_whole_one() -> None:
 def test_only_what_json_takes_for_blank_may_stand_around_a_row(blank: str) -> None:
     schema = parse_ddl("a int")
     for text in (f'{blank}{{"a": 1}}'.encode(), f'{{"a": 1}}{blank}'.encode()):
-        by_column = outcome(lambda: lines_to_batches(number_lines(text), schema))
+        by_column = outcome(lines_to_batches, number_lines(text), schema)
         assert by_column == outcome(exact_lines, text, schema)
         assert ("BadRow" not in by_column) == (blank in " \t\r" or text.startswith(b"\xef"))
 

@@ -170,9 +170,10 @@ def test_rows_beyond_a_group_are_refused_before_they_are_encoded(
 
 def test_a_message_of_no_type_is_refused_and_does_not_end_the_process() -> None:
     whole = arrow_of(pa.table({"a": pa.array([1], pa.int32())}))
-    assert whole[20:22] == b"\x05\x00"  # where the first message says that it is a schema
-    with pytest.raises(BadRow, match="begins with a unknown"):
-        bodies.decode_arrow(whole[:20] + b"\x00\x00" + whole[22:], parse_ddl("a int"))
+    assert whole[20:24] == b"\x05\x00\x08\x00"  # the first message's type, and where its schema is
+    for end in (22, 24):
+        with pytest.raises(BadRow, match="begins with a unknown"):
+            bodies.decode_arrow(whole[:20] + bytes(end - 20) + whole[end:], parse_ddl("a int"))
 
 
 def test_names_that_are_no_text_are_refused() -> None:
