@@ -6,7 +6,8 @@ import click
 
 from penstock.cli.output import json_option, show_json, show_table, time_text
 from penstock.cli.target import Target, target_options
-from penstock.stream.registration import KEY_PREFIX, Definition, decode_definition, stream_key
+from penstock.errors import BadFormat
+from penstock.stream.registration import KEY_PREFIX, decode_definition, stream_key
 
 
 @click.command("list")
@@ -23,12 +24,16 @@ def list_streams(target: Target, as_json: bool) -> None:
     with target.open() as client:
         values = client.list_metadata(KEY_PREFIX)
     names = sorted(key.removeprefix(KEY_PREFIX) for key in values)
-    found = [_summary(decode_definition(name, values[stream_key(name)].data)) for name in names]
+    found = [_summary(name, values[stream_key(name)].data) for name in names]
     if as_json:
         show_json(found)
     else:
         show_table(["name", "created", "schema"], [each.values() for each in found])
 
 
-def _summary(found: Definition) -> dict[str, str]:
-    return {"name": found.name, "created": time_text(found.created_ms), "ddl": found.ddl}
+def _summary(name: str, data: bytes) -> dict[str, str]:
+    try:
+        found = decode_definition(name, data)
+    except BadFormat as error:  # it hides no other
+        return {"name": name, "created": "", "ddl": f"({error})"}
+    return {"name": name, "created": time_text(found.created_ms), "ddl": found.ddl}

@@ -45,6 +45,7 @@ from penstock.gateway.reading import LoopTail, Piece
 from penstock.gateway.sessions import Session, Sessions
 from penstock.gateway.streaming import PieceByPiece
 from penstock.ids import Lsn
+from penstock.limits import VALUE_BYTES_MAX
 from penstock.log.client.client import Resolve
 from penstock.log.serving.directory import Address
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
@@ -167,7 +168,8 @@ class Gateway:
         return json_response({"streams": [summary(each) for each in found]})
 
     async def _create(self, request: Request, session: Session) -> Response:
-        async with read_body(request, self._budget, self._config.body_bytes_max) as body:
+        # No larger schema can be kept, and one that is takes seconds to read.
+        async with read_body(request, self._budget, VALUE_BYTES_MAX) as body:
             asked = parse_object(body)
         name, ddl, lanes, key = _stream_asked(asked)
         now_ms = time.time_ns() // 1_000_000

@@ -21,6 +21,7 @@ from penstock.errors import Fenced, Overloaded, SeqGap, StaleInstance, TooLarge,
 from penstock.gateway.config import PRODUCERS_MAX
 from penstock.gateway.keys import Key
 from penstock.ids import Lsn
+from penstock.limits import GROUP_BYTES_MAX
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.group_format import encode_body
@@ -58,11 +59,19 @@ class _Producer:
 
 def one_group(stream: Registration, batches: list[pa.RecordBatch], turn: int) -> Group:
     """The entries of a request, which are appended together. Empty: no rows."""
+    # Before they are cut and encoded: few bytes of a request can be very many here. What is cut may
+    # leave out bits of validity, which are half of it at most.
+    if sum(map(pa.ipc.get_record_batch_size, batches)) > 2 * GROUP_BYTES_MAX:
+        raise _too_many()
     turns = itertools.count(turn)
     groups = make_groups(batches, schema=stream.schema, lanes=lanes_of(stream), turns=turns)
     if len(groups) > 1:
-        raise TooLarge("the rows take more than one group of the log, about 4 MiB")
+        raise _too_many()
     return groups[0] if groups else []
+
+
+def _too_many() -> TooLarge:
+    return TooLarge("the rows take more than one group of the log, about 4 MiB")
 
 
 def outcome_of(group: Group, done: Appended, next: Key | None = None) -> Outcome:

@@ -13,13 +13,20 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.types as pt
 from starlette.requests import Request
 
 from penstock.errors import BadFormat, BadRequest, BadRow, Overloaded, TooLarge
-from penstock.gateway.config import BODIES_BYTES_MAX, BODY_SECONDS_MAX, CELLS_MAX, ROWS_MAX
+from penstock.gateway.config import (
+    BODIES_BYTES_MAX,
+    BODY_SECONDS_MAX,
+    CELLS_MAX,
+    ELEMENT_CELLS_MAX,
+    ROWS_MAX,
+)
 from penstock.gateway.problems import refuse
 from penstock.gateway.replies import ARROW, NDJSON
-from penstock.stream.batches import read_foreign
+from penstock.stream.batches import count_arrays, read_foreign
 from penstock.stream.json_columns import array_to_batches, lines_to_batches, number_lines
 from penstock.stream.rows import to_batches
 
@@ -105,10 +112,12 @@ def decoder_of(kind: str) -> Callable[[bytes, pa.Schema], list[pa.RecordBatch]]:
 
 
 def decode_json_array(body: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
+    _check_elements(body, schema)
     return array_to_batches(body, schema, rows_max=rows_max(schema))
 
 
 def decode_ndjson(body: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
+    _check_elements(body, schema)
     lines = number_lines(body)
     if len(lines) > rows_max(schema):
         raise TooLarge(f"over {rows_max(schema)} rows at once")
@@ -124,8 +133,24 @@ def decode_arrow(body: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
 
 
 def rows_max(schema: pa.Schema) -> int:
-    """Of a request: few bytes may say many rows, and a row has a cell in each column."""
-    return min(ROWS_MAX, CELLS_MAX // len(schema))
+    """Of a request: few bytes may say many rows, and a row has a cell in each column and field."""
+    return min(ROWS_MAX, max(1, CELLS_MAX // sum(map(count_arrays, schema.types))))
+
+
+def _check_elements(body: bytes, schema: pa.Schema) -> None:
+    """An element of a list may be two bytes, too, and has a cell in each of its fields. Counted in
+    the text, which has no fewer objects and nulls: no decoder need be trusted with it."""
+    cells = max(map(_widest_element, schema.types)) * (body.count(b"{") + body.count(b"null"))
+    if cells > ELEMENT_CELLS_MAX:
+        raise TooLarge(f"lists of up to {cells} fields in all, limit {ELEMENT_CELLS_MAX}")
+
+
+def _widest_element(arrow_type: pa.DataType) -> int:
+    """Arrays that an element of a list in this type is made of; 0: there are no lists."""
+    nested = [arrow_type.field(place).type for place in range(arrow_type.num_fields)]
+    is_list = pt.is_list(arrow_type) or pt.is_map(arrow_type)
+    widths = map(count_arrays if is_list else _widest_element, nested)
+    return max(widths, default=0)
 
 
 _DECODERS: Final[dict[str, Callable[[bytes, pa.Schema], list[pa.RecordBatch]]]] = {

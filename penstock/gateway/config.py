@@ -26,8 +26,10 @@ DRAIN_SECONDS: Final = 10.0
 BODIES_BYTES_MAX: Final = 64 * MIB
 #: Rows of a request: a row of JSON may be two bytes, and a column of each is not.
 ROWS_MAX: Final = 65_536
-#: Cells of a request, for streams of very many columns.
+#: Cells of a request, for streams of very many columns, or fields in them.
 CELLS_MAX: Final = 4_000_000
+#: The same for elements of lists, of which there may be more than rows.
+ELEMENT_CELLS_MAX: Final = 4 * CELLS_MAX
 CONNECTIONS_MAX: Final = 1024
 #: Requests that are under way, of all callers and of one token.
 REQUESTS_MAX: Final = 512

@@ -2,7 +2,8 @@
 
 Laws: without TLS it listens on loopback only; a connection that has not sent a whole head holds
 HEAD_BYTES_MAX (and what one read of a socket brings), for HEAD_SECONDS_MAX; when told to stop, it
-takes no more connections, ends tails, and finishes what is under way within DRAIN_SECONDS.
+takes no more connections, ends tails, and finishes what is under way within DRAIN_SECONDS. What
+comes beside a body (extensions of chunks, trailers) is bounded like a head.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _TOO_LARGE = (
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's connection, with bounds on what comes before a request is one."""
 
-    _head_bytes = 0
+    #: Since the last piece of a body, or the last end of a head or request.
+    _bare_bytes = 0
     _in_head = True
     _timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +67,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._watch_head()
 
     def _watch_head(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._bare_bytes = True, 0
         if self._timer is None:
             self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._too_slow)
 
@@ -76,10 +78,9 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._bare_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+        if self._bare_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
 
@@ -90,9 +91,17 @@ class BoundedHttp(HttpToolsProtocol):
             self._watch_head()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._bare_bytes = False, 0
         self._unwatch()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._bare_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._bare_bytes = 0
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()

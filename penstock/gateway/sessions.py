@@ -33,11 +33,10 @@ from penstock.gateway.problems import RETRY_AFTER, refuse
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.stream.registration import Registration
 from penstock.stream.registry import find_stream
+from penstock.wire.token import TEXT_MAX
 
 logger = logging.getLogger(__name__)
 
-#: A token that is longer is none of ours, narrowed or not.
-TOKEN_CHARS_MAX = 4096
 #: What a stream is made with stays; that it is there is looked up this often.
 _STREAM_SECONDS = 5.0
 _SWEEP_SECONDS = 15.0
@@ -100,7 +99,7 @@ class Sessions:
     @asynccontextmanager
     async def enter(self, token: str) -> AsyncIterator[Session]:
         """The session of a token, while a request uses it. Raises Unauthorized, Overloaded."""
-        if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isascii():
+        if not 1 <= len(token) <= TEXT_MAX or not token.isascii():
             raise Unauthorized("the token is missing or none of ours")
         mark = hashlib.blake2b(token.encode(), key=self._key).digest()
         session = self._open.get(mark)

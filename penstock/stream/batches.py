@@ -60,8 +60,9 @@ class _Head:
     message_bytes: int
     #: Arrays, nested ones included; one node each.
     arrays: int
-    #: The largest of the row count and of all arrays' lengths.
+    #: The largest of the row count and of all arrays' lengths; and all of them together.
     length_max: int
+    length_sum: int
     compressed: bool
 
 
@@ -150,24 +151,28 @@ def decode_own(payload: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch
 def read_foreign(data: bytes, *, rows_max: int) -> list[pa.RecordBatch]:
     """The batches of an Arrow IPC stream that anybody may have written, safe to read.
 
-    Raises BadFormat, and TooLarge for more rows. Few bytes must not become many: compressed buffers
-    and types that store a value once for many rows are refused.
+    Raises BadFormat, and TooLarge for more rows, or for more elements than ARRAY_LENGTH_MAX in all
+    arrays together: nulls without a type take no bytes until they are given one. Few bytes must
+    not become many: compressed buffers and types that store a value once for many rows are refused.
     """
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
         first = next(iter(reader), None)
         if first is None:
             raise BadFormat("not an Arrow IPC stream: there is nothing")
+        if first.type != "schema":  # Arrow would take it for one, and end the process
+            raise BadFormat(f"not an Arrow IPC stream: it begins with a {first.type}")
         schema = pa.ipc.read_schema(first)
         _check_layouts(schema)
         batches: list[pa.RecordBatch] = []
-        rows = 0
+        rows = elements = 0
         for message in _messages(reader):
             head = _read_head(message.serialize().to_pybytes())
             if head.compressed:
                 raise BadFormat("compressed buffers: write the stream without compression")
-            if head.length_max > ARRAY_LENGTH_MAX:
-                raise TooLarge(f"an array of {head.length_max} elements, limit {ARRAY_LENGTH_MAX}")
+            elements += head.length_sum
+            if max(head.length_max, elements) > ARRAY_LENGTH_MAX:
+                raise TooLarge(f"arrays of {elements} elements, limit {ARRAY_LENGTH_MAX}")
             batch = pa.ipc.read_record_batch(message, schema)
             rows += batch.num_rows
             if rows > rows_max:
@@ -187,13 +192,13 @@ def _messages(reader: Any) -> Iterator[Any]:
 
 
 def _check_layouts(schema: pa.Schema) -> None:
-    types = list(schema.types)
-    while types:
-        kind = types.pop()
+    fields = list(schema)
+    while fields:
+        name, kind = fields[-1].name, fields.pop().type  # a name that is no text raises ValueError
         shares = pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or pt.is_union(kind)
         if shares or "view" in str(kind) or isinstance(kind, pa.BaseExtensionType):
-            raise BadFormat(f"columns of type {kind}: write them as plain columns")
-        types += [kind.field(place).type for place in range(kind.num_fields)]
+            raise BadFormat(f"column {name} of type {kind}: write it as a plain column")
+        fields += [kind.field(place) for place in range(kind.num_fields)]
 
 
 def split_batch(
@@ -227,7 +232,7 @@ def _facts_of(schema: pa.Schema) -> _SchemaFacts:
     for facts in tuple(_RECENT):
         if facts.schema is schema:
             return facts
-    arrays = sum(_count_arrays(field.type) for field in schema)
+    arrays = sum(count_arrays(field.type) for field in schema)
     facts = _SchemaFacts(schema, arrays, QuickLook(schema))
     _RECENT.append(facts)
     return facts
@@ -244,9 +249,10 @@ def _check_head(head: _Head, arrays: int, *, payload_bytes: int) -> None:
         raise BadFormat(f"{head.arrays} arrays, but the schema has {arrays}")
 
 
-def _count_arrays(arrow_type: pa.DataType) -> int:
+def count_arrays(arrow_type: pa.DataType) -> int:
+    """Arrays that a column of this type is made of: its own, and those of what is nested in it."""
     nested = range(arrow_type.num_fields)
-    return 1 + sum(_count_arrays(arrow_type.field(position).type) for position in nested)
+    return 1 + sum(count_arrays(arrow_type.field(position).type) for position in nested)
 
 
 def _find_tables(payload: bytes | memoryview) -> tuple[memoryview, int, int]:
@@ -286,6 +292,7 @@ def _read_head(payload: bytes | memoryview) -> _Head:
         message_bytes=_METADATA_AT + len(metadata) + body_bytes,
         arrays=len(lengths),
         length_max=max(rows, int(lengths.max(initial=0))),
+        length_sum=rows + sum(lengths.tolist()),
         compressed=_find_field(metadata, batch, _BATCH_COMPRESSION) != 0,
     )
 

@@ -286,7 +286,8 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         fitted = array.cast(target)
     except pa.ArrowException:
         raise _cast_misfit(array, target, _first_failure(array, target)) from None
-    if pt.is_floating(target) and pt.is_floating(array.type):
+    is_float = pt.is_floating(target) and pt.is_floating(array.type)
+    if is_float and array.type.bit_width > target.bit_width:
         # Arrow calls every cast between floats safe; only those that come back equal are.
         changed = pc.not_equal(fitted.cast(array.type), array)
         changed = pc.and_(changed, pc.invert(pc.is_nan(array))).fill_null(False)

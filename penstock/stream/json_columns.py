@@ -24,7 +24,7 @@ import pyarrow.types as pt
 
 from penstock.errors import TooLarge
 from penstock.stream.batches import find_batch_misfit
-from penstock.stream.json_lines import row_from_json, rows_from_json_array
+from penstock.stream.json_lines import BLANK, row_from_json, rows_from_json_array
 from penstock.stream.rows import BATCH_ROWS_MAX, to_batches
 
 #: A line with its number, which names it in errors.
@@ -122,7 +122,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_lines(lines: Sequence[NumberedLine], schema: pa.Schema) -> list[Any]:
-    texts = [line.decode().strip() for _, line in lines]
+    texts = [line.decode().strip(BLANK) for _, line in lines]
     scan = _decoder(schema).raw_decode
     # A call for each line, which C does by itself: joined, two broken lines could make a whole one.
     scanned = [scan(text) for text in texts]

@@ -23,6 +23,7 @@ import binascii
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -38,7 +39,7 @@ from penstock.stream.ddl import type_to_ddl
 from penstock.stream.rows import fit_row
 
 #: What JSON takes between its tokens.
-_BLANK: Final = " \t\n\r"
+BLANK: Final = " \t\n\r"
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NOT_FINITE: Final = {
     "NaN": float("nan"),
@@ -118,7 +119,7 @@ def rows_from_json_array(
 ) -> list[dict[str, object]]:
     """The rows of an array of objects, or of one object; a BadRow names them by number, from 0."""
     try:
-        body = text.decode().strip(_BLANK)
+        body = text.decode().strip(BLANK)
     except UnicodeDecodeError as error:
         raise BadRow(f"not UTF-8: {error}") from None
     if not body.startswith("["):
@@ -257,7 +258,7 @@ def _parse_at(text: str, at: int, where: str) -> tuple[object, int]:
 
 
 def _after_blanks(text: str, at: int) -> int:
-    while text[at : at + 1] and text[at] in _BLANK:
+    while text[at : at + 1] and text[at] in BLANK:
         at += 1
     return at
 
@@ -274,8 +275,8 @@ def _hooks(where: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         fields = dict(pairs)
         if len(fields) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            twice = next(name for name, count in counts.items() if count > 1)
             raise BadRow(f"{where}: {twice!r} is there twice")
         return fields
 

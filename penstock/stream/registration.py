@@ -12,7 +12,6 @@ it takes longer than most commands run.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadFormat, BadRequest
 from penstock.ids import Lsn
+from penstock.limits import LANES_MAX, POSITION_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,11 @@ VERSION_LANES: Final = 2
 KEY_PREFIX: Final = "stream/"
 TAG_PREFIX: Final = "s/"
 
+#: The last moment of the year 9999, beyond which there is no text of one.
+CREATED_MS_MAX: Final = 253_402_300_799_999
+
+#: What JSON that anybody may have written, and values of it, can raise.
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -125,8 +130,10 @@ def decode_definition(name: str, data: bytes) -> Definition:
         start_lsn = Lsn(int(fields.get("start_lsn", 0)))
         lanes = int(fields.get("lanes", 1))
         key = tuple(map(str, fields.get("key", ())))
-        if lanes < 1:
+        if not 1 <= lanes <= LANES_MAX:
             raise ValueError(f"{lanes} lanes")
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        if not (0 <= created_ms <= CREATED_MS_MAX and 0 <= start_lsn <= POSITION_MAX):
+            raise ValueError("a time or position beyond any")
+    except _UNREADABLE as error:
         raise BadFormat(f"stream {name} is registered with bytes that cannot be read") from error
     return Definition(name, ddl, encoded, created_ms, start_lsn, lanes, key)

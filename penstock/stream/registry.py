@@ -1,17 +1,19 @@
 """The streams of a log: found, listed, made.
 
 Law: of all that make a stream at the same time, one does; the others get it if their schema is
-equal, and SchemaMismatch if not.
+equal, and SchemaMismatch if not. Who may append to a stream makes it, with whatever bytes: those
+that cannot be read hide no other stream.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.errors import BadRequest, GuardFailed, NotFound, SchemaMismatch
+from penstock.errors import BadFormat, BadRequest, GuardFailed, NotFound, SchemaMismatch
 from penstock.limits import LANES_DEFAULT
 from penstock.log.client.client import AsyncLog
 from penstock.stream.lanes import check_lanes
@@ -25,6 +27,8 @@ from penstock.stream.registration import (
 )
 from penstock.stream.schema import describe_difference, normalise
 
+logger = logging.getLogger(__name__)
+
 
 async def find_stream(log: AsyncLog, name: str) -> Registration:
     """NotFound, with names that are close, if there is none."""
@@ -37,9 +41,15 @@ async def find_stream(log: AsyncLog, name: str) -> Registration:
 
 
 async def list_streams(log: AsyncLog) -> list[Registration]:
-    """By name."""
+    """By name, without those that cannot be read, of which it is told."""
     values = await log.list_metadata(KEY_PREFIX)
-    return [decode_registration(_name(key), values[key].data) for key in sorted(values)]
+    found: list[Registration] = []
+    for key in sorted(values):
+        try:
+            found.append(decode_registration(_name(key), values[key].data))
+        except BadFormat as error:
+            logger.warning("a stream is left out cause=%s", error)
+    return found
 
 
 async def make_stream(

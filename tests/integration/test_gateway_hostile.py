@@ -122,6 +122,38 @@ def test_a_head_that_never_ends_is_cut_off(
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("start", "endless"),
+    [(b"0\r\n", b"a: b\r\n" * 9000), (b"0\r\na: ", b"b" * 50_000), (b"1;a=", b"b" * 50_000)],
+)
+def test_trailers_and_chunk_extensions_that_never_end_are_cut_off(
+    address: Address, token: str, start: bytes, endless: bytes, is_known: bool
+) -> None:
+    head = (
+        "POST /v1/streams/s/rows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {token if is_known else '0' * 64}\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    )
+    with closing(socket.create_connection((address.host, address.port), 10)) as connection:
+        connection.sendall(head.encode() + b"2\r\n[]\r\n" + start)
+        with pytest.raises(ConnectionError):
+            connection.sendall(endless * 1000)
+
+
+def test_a_body_in_small_chunks_is_taken_with_its_extensions_and_trailers(
+    address: Address, token: str
+) -> None:
+    rows = b"[" + b",".join([b"{}"] * 20_000) + b"]"
+    chunks = b"".join(b"1;a=b\r\n" + rows[at : at + 1] + b"\r\n" for at in range(len(rows)))
+    head = (
+        "POST /v1/streams/s/rows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {token}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    )
+    answer = exchange(address, head.encode() + chunks + b"0\r\na: b\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200") and b'"rows":20000' in answer
+
+
 def test_a_body_that_never_ends_is_given_up(
     address: Address, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,18 +15,22 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from embedded_server import kill_server
 from harness.http_gateway import GatewayProcess, HttpClient, gateway_thread, read_events
 from harness.waiting import wait_until
 from tls_material import Authority
 
 import penstock
+from penstock.cli.main import cli
 from penstock.errors import BadConfig, Trimmed
 from penstock.gateway import app, server, streaming
 from penstock.gateway.config import GatewayConfig
+from penstock.log.client.blocking import BlockingLog
 from penstock.log.core.owners import revoked_key
+from penstock.log.embedded import endpoint
 from penstock.log.serving.directory import Address
-from penstock.wire.token import make_token
+from penstock.wire.token import TEXT_MAX, make_token
 
 DDL = "n long NOT NULL, s string, t timestamp"
 
@@ -480,3 +484,37 @@ def test_a_narrowed_token_is_used_like_any_other(own_log: penstock.Log) -> None:
         assert late.ask("GET", "/v1/streams").status == 401
         own_log.client.compare_and_set(revoked_key(id), expected=None, value=b"")
         wait_until(lambda: writer.append("alpha", [{"n": 9}], "p:0").status == 401, seconds=10)
+
+
+def test_a_stream_of_bytes_that_cannot_be_read_hides_no_other(own_log: penstock.Log) -> None:
+    own_log.create_stream("alpha", DDL)
+    writing = make_token(token_of(own_log), "0" * 16, ["allow=append:beta*"])
+    with BlockingLog(endpoint(own_log.target, token=writing)) as writer:
+        writer.compare_and_set("stream/beta", expected=None, value=b"[" * 100_000)
+        alpha = own_log.client.get("stream/alpha")
+        assert alpha is not None
+        late = json.loads(alpha.data) | {"created_ms": 10**18}
+        writer.compare_and_set("stream/beta2", expected=None, value=json.dumps(late).encode())
+    assert [stream.name for stream in own_log.streams()] == ["alpha"]
+    with gateway_thread(GatewayConfig(target=own_log.target, port=0)) as listening:
+        listed = HttpClient(listening, token_of(own_log)).ask("GET", "/v1/streams")
+        assert [one["name"] for one in listed.json["streams"]] == ["alpha"]
+    shown = CliRunner().invoke(cli, ["stream", "list", "--json", "--dir", str(own_log.target)])
+    assert [one["name"] for one in json.loads(shown.output)] == ["alpha", "beta", "beta2"]
+
+
+def test_a_narrowed_token_may_be_as_long_as_tokens_are(own_log: penstock.Log) -> None:
+    own_log.create_stream("alpha", DDL)
+    rights = "allow=" + " ".join(f"read:other_{number:04d}" for number in range(100))
+    long = make_token(token_of(own_log), "0" * 16, [f"{rights} read:alpha"] * 3)
+    assert 5000 < len(long) <= TEXT_MAX
+    with gateway_thread(GatewayConfig(target=own_log.target, port=0)) as listening:
+        assert HttpClient(listening, long).ask("GET", "/v1/streams/alpha").status == 200
+        longer = HttpClient(listening, long + "0" * TEXT_MAX)
+        assert longer.ask("GET", "/v1/streams/alpha").status in (401, 431)
+
+
+def test_a_schema_that_no_log_keeps_is_refused_before_it_is_read(client: HttpClient) -> None:
+    ddl = ", ".join(f"c{number} int" for number in range(30_000))
+    asked = client.ask("POST", "/v1/streams", json.dumps({"name": "wide", "ddl": ddl}))
+    assert asked.status == 413 and "over 262144 bytes" in asked.json["detail"]

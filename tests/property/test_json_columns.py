@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_strategies import canonical, streams
 
-from penstock.errors import PenstockError
+from penstock.errors import BadRow, PenstockError
 from penstock.stream import json_columns
 from penstock.stream.ddl import parse_ddl
 from penstock.stream.json_columns import array_to_batches, lines_to_batches, number_lines
@@ -155,6 +156,24 @@ def test_two_broken_lines_do_not_make_a_whole_one() -> None:
     assert both(b'{"a": [1\n2]}', schema).startswith("BadRow: line 1")
     assert both(b'{"a": [1]}, {"a": [2]}', schema).startswith("BadRow: line 1")
     assert lines_to_batches([(1, b'\xef\xbb\xbf{"a": [1]}')], schema)[0].num_rows == 1
+
+
+@pytest.mark.parametrize("blank", [*" \t\r\v\f\x1c\x85\xa0", "\u2003", "\u3000", "\ufeff"])
+def test_only_what_json_takes_for_blank_may_stand_around_a_row(blank: str) -> None:
+    schema = parse_ddl("a int")
+    for text in (f'{blank}{{"a": 1}}'.encode(), f'{{"a": 1}}{blank}'.encode()):
+        by_column = outcome(lines_to_batches, number_lines(text), schema)
+        assert by_column == outcome(exact_lines, text, schema)
+        assert ("BadRow" not in by_column) == (blank in " \t\r" or text.startswith(b"\xef"))
+
+
+def test_a_name_that_is_there_twice_is_found_in_one_pass() -> None:
+    # 600 kB took a minute and a half when each name was counted by itself.
+    names = ",".join(f'"{number}":0' for number in range(60_000))
+    began = time.process_time()
+    with pytest.raises(BadRow, match="row 0: '59999' is there twice"):
+        array_to_batches(f'{{{names},"59999":0}}'.encode(), parse_ddl("a int"))
+    assert time.process_time() - began < 10
 
 
 def test_canonical_rows_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pyarrow.csv
 import pytest
 
 from penstock.errors import BadRow, TooLarge
-from penstock.gateway import bodies
+from penstock.gateway import appending, bodies
 from penstock.gateway.replies import (
     ArrowWriter,
     CsvWriter,
@@ -23,7 +23,9 @@ from penstock.gateway.replies import (
 )
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
+from penstock.stream.batches import ARRAY_LENGTH_MAX
 from penstock.stream.ddl import parse_ddl
+from penstock.stream.registration import Registration
 from penstock.stream.rows import to_batches
 
 SCHEMA = parse_ddl(
@@ -99,12 +101,12 @@ def arrow_of(table: pa.Table, options: pa.ipc.IpcWriteOptions | None = None) -> 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (pa.table({"a": pa.array(["x"]).dictionary_encode()}), "write them as plain columns"),
+        (pa.table({"a": pa.array(["x"]).dictionary_encode()}), "write it as a plain column"),
         (
             pa.table({"a": pa.RunEndEncodedArray.from_arrays([100], pa.array([1]))}),
-            "write them as plain columns",
+            "write it as a plain column",
         ),
-        (pa.table({"a": pa.array(["x"], pa.string_view())}), "write them as plain columns"),
+        (pa.table({"a": pa.array(["x"], pa.string_view())}), "write it as a plain column"),
         (pa.table({"a": ["x"]}), "row 0, column a: expected int, got string"),
         (pa.table({"z": [1]}), "row 0, column z: unknown column"),
     ],
@@ -132,6 +134,61 @@ def test_few_bytes_do_not_become_many() -> None:
     wide = parse_ddl(", ".join(f"c{at} int" for at in range(1000)))
     with pytest.raises(TooLarge, match="over 4000 rows"):
         bodies.decode_json_array(b"[" + b"{}," * 4000 + b"{}]", wide)
+
+
+def test_few_bytes_of_nested_columns_do_not_become_many() -> None:
+    fields = ", ".join(f"f{at}: bigint" for at in range(999))
+    nested = parse_ddl(f"a struct<{fields}>")
+    with pytest.raises(TooLarge, match="over 4000 rows"):
+        bodies.decode_json_array(b"[" + b"{}," * 4000 + b"{}]", nested)
+    listed = parse_ddl(f"a array<struct<{fields}>>")
+    for element in (b"{}", b"null"):
+        row = b'{"a": [' + (element + b",") * 20_000 + element + b"]}"
+        for decode in (bodies.decode_json_array, bodies.decode_ndjson):
+            with pytest.raises(TooLarge, match="lists of up to"):
+                decode(row, listed)
+    assert bodies.decode_json_array(b'{"a": [{}, null]}', listed)[0].num_rows == 1
+
+    nulls = pa.nulls(ARRAY_LENGTH_MAX // 2 - 1)  # their elements take no bytes
+    column = pa.ListArray.from_arrays(pa.array([0, len(nulls)], pa.int32()), nulls)
+    once = pa.table({"a": column})
+    assert bodies.decode_arrow(arrow_of(once), parse_ddl("a array<bigint>"))[0].num_rows == 1
+    with pytest.raises(TooLarge, match="elements, limit"):
+        bodies.decode_arrow(arrow_of(pa.concat_tables([once] * 3)), parse_ddl("a array<bigint>"))
+
+
+def test_rows_beyond_a_group_are_refused_before_they_are_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = ", ".join(f"f{at}: bigint" for at in range(400))
+    schema = parse_ddl(f"a struct<{fields}>")
+    batches = bodies.decode_json_array(b"[" + b"{}," * 9000 + b"{}]", schema)
+    monkeypatch.setattr(appending, "make_groups", lambda *_, **__: pytest.fail("encoded"))
+    with pytest.raises(TooLarge, match="more than one group"):
+        appending.one_group(Registration("s", schema, 0), batches, 0)
+
+
+def test_a_message_of_no_type_is_refused_and_does_not_end_the_process() -> None:
+    whole = arrow_of(pa.table({"a": pa.array([1], pa.int32())}))
+    assert whole[20:24] == b"\x05\x00\x08\x00"  # the first message's type, and where its schema is
+    for end in (22, 24):
+        with pytest.raises(BadRow, match="begins with a unknown"):
+            bodies.decode_arrow(whole[:20] + bytes(end - 20) + whole[end:], parse_ddl("a int"))
+
+
+def test_names_that_are_no_text_are_refused() -> None:
+    nested = pa.array([{"nnnn": 1}])
+    for table in (pa.table({"nnnn": [1]}), pa.table({"a": nested})):
+        body = arrow_of(table).replace(b"nnnn", b"\xff\xff\xff\xff")
+        with pytest.raises(BadRow, match="not an Arrow IPC stream"):
+            bodies.decode_arrow(body, parse_ddl("a struct<nnnn: bigint>"))
+
+
+@pytest.mark.parametrize("ddl", ["a float", "a double"])
+def test_half_floats_are_taken(ddl: str) -> None:
+    halves = pa.table({"a": pa.array([0.5, None, float("nan")], pa.float32()).cast(pa.float16())})
+    (batch,) = bodies.decode_arrow(arrow_of(halves), parse_ddl(ddl))
+    assert str(batch.column(0).to_pylist()) == "[0.5, None, nan]"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 30, 200, -1, -9])
