@@ -27,7 +27,7 @@ from penstock.errors import BadRequest
 VERSION: Final = "pt1"
 ID_LETTERS: Final = 16
 CAVEATS_MAX: Final = 32
-CAVEAT_BYTES_MAX: Final = 2048
+CAVEAT_BYTES_MAX: Final = 4096
 #: Of a whole text: a chain fits into what a server reads before it knows anybody.
 TEXT_MAX: Final = 8192
 _MAC_BYTES: Final = 32
