@@ -206,3 +206,18 @@ def test_a_key_that_comes_again_is_refused(spark: Any, key: str) -> None:
     tables = {"t": rows.append_column("ts2", rows["ts"])}
     query = watermarked(f"SELECT {key} AS h, count(*) AS c FROM t GROUP BY 1")
     assert_refused(spark, query, tables, "append mode needs an aggregation by event time", "append")
+
+
+def test_a_key_made_of_a_time_that_another_watermark_took_over_from_is_refused(spark: Any) -> None:
+    """Then it is the later watermark that tells the time, and it may be far ahead of this one."""
+
+    def build(frames: Frames) -> Any:
+        shifted = (
+            frames["t"].withWatermark("ts", "1 hour").selectExpr("*", "ts + INTERVAL 9 DAYS u")
+        )
+        return sql("SELECT to_date(ts) AS d, count(*) AS c FROM t GROUP BY 1")(
+            {"t": shifted.withWatermark("u", "1 hour")}
+        )
+
+    reason = "append mode needs an aggregation by event time"
+    assert_refused(spark, build, {"t": make_rows(1, 0)}, reason, "append")

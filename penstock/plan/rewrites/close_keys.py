@@ -18,7 +18,7 @@ from penstock.plan.exprs import Call, Column, Expr, Literal, columns
 from penstock.plan.exprs import replace as replace_expr
 from penstock.plan.rewrites.aim import Aim
 
-#: What hands a column on as it is.
+#: What hands a column on as it is. A watermark of another column does not: time is its own then.
 _HANDS_ON: Final = (
     n.Aggregate,
     n.Deduplicate,
@@ -26,7 +26,6 @@ _HANDS_ON: Final = (
     n.Generate,
     n.Join,
     n.PythonEval,
-    n.Watermark,
 )
 #: How the event time is called that keys were traced back to.
 _EVENT_TIME: Final = "#event_time"
