@@ -14,6 +14,7 @@ from harness.oracle import assert_refused, assert_same, session_setting, sql
 from penstock.ops.driver import Driver
 from penstock.ops.expressions import compile_expr
 from penstock.plan.closing import closing_steps
+from penstock.plan.explain import explain
 from penstock.plan.exprs import Call, Column, columns
 from penstock.plan.nodes import Project
 from penstock.testing.oracle import Frames, plan_streaming
@@ -133,6 +134,17 @@ def test_other_operators_close_such_keys(spark: Any, query: str) -> None:
         assert_same(spark, watermarked(query), {"t": make_rows(150, 2)}, seed=7, mode="append")
 
 
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_plan_reads_the_same_when_it_is_made_again(spark: Any, query: str) -> None:
+    """Or else no query with such a key could be started again."""
+    plans = [
+        explain(plan_streaming(spark, watermarked(query), {"t": make_rows(1, 0)}, "append").query)
+        for _ in range(2)
+    ]
+    assert plans[0] == plans[1]
+    assert "the end of " in plans[0]
+
+
 @pytest.mark.parametrize("zone", ZONES)
 def test_no_moment_gives_a_key_that_has_closed(spark: Any, zone: str) -> None:
     """Over four days around each change of clocks."""
@@ -199,7 +211,9 @@ def test_rows_without_event_time_are_never_final(spark: Any) -> None:
 @pytest.mark.parametrize(
     "key",
     ["hour(ts)", "date_format(ts, 'dd.MM.yyyy')", "unix_timestamp(ts) % 60", "-unix_seconds(ts)",
-     "to_date(ts2)", "CAST(unix_timestamp(ts) AS INT)", "month(ts)"],
+     "to_date(ts2)", "CAST(unix_timestamp(ts) AS INT)", "month(ts)",
+     "unix_micros(ts) * 1000000",  # beyond 64 bits, where Spark may be told to begin again
+     "date_format(ts, \"yyyy''MM\")"],  # a quote, which nobody reads back
 )  # fmt: skip
 def test_a_key_that_comes_again_is_refused(spark: Any, key: str) -> None:
     rows = make_rows(1, 0)
