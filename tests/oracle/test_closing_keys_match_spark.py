@@ -108,6 +108,8 @@ QUERIES = [
     # of another aggregation
     "SELECT to_date(h) AS d, max(c) AS m FROM "
     "(SELECT date_trunc('HOUR', ts) AS h, count(*) AS c FROM t GROUP BY 1) GROUP BY 1",
+    "SELECT y, m, max(c) AS x FROM (SELECT year(ts) AS y, month(ts) AS m, day(ts) AS d, "
+    "count(*) AS c FROM t GROUP BY 1, 2, 3) GROUP BY 1, 2",
     "SELECT h, c FROM (SELECT date_trunc('HOUR', ts) AS h, count(*) AS c FROM t GROUP BY 1) "
     "WHERE c > 1",
     "SELECT DISTINCT to_date(ts) AS d, k FROM t",
@@ -220,6 +222,19 @@ def test_a_key_that_comes_again_is_refused(spark: Any, key: str) -> None:
     tables = {"t": rows.append_column("ts2", rows["ts"])}
     query = watermarked(f"SELECT {key} AS h, count(*) AS c FROM t GROUP BY 1")
     assert_refused(spark, query, tables, "append mode needs an aggregation by event time", "append")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ["date_trunc('MONTH', ts) AS m, to_date(ts) AS d", "session_window(ts, '9 hours') AS w, "
+     "to_date(ts) AS d", "window(ts, '50 hours', '1 hour') AS w, to_date(ts) AS d"],
+)  # fmt: skip
+def test_a_key_of_groups_that_close_after_it_is_refused(spark: Any, keys: str) -> None:
+    """They are shown when it has closed: as late rows, which do not count."""
+    grouped = f"SELECT {keys}, count(*) AS c FROM t GROUP BY 1, 2"
+    query = watermarked(f"SELECT d, max(c) AS s FROM ({grouped}) GROUP BY d")
+    reason = "append mode needs an aggregation by event time"
+    assert_refused(spark, query, {"t": make_rows(1, 0)}, reason, "append")
 
 
 def test_a_key_made_of_a_time_that_another_watermark_took_over_from_is_refused(spark: Any) -> None:
