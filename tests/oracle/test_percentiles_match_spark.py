@@ -1,8 +1,9 @@
-"""percentile_approx, product and bitmaps against batch Spark, and what percentile_approx promises."""
+"""percentile_approx, product and bitmaps against batch Spark, and what the first promises."""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from harness.oracle import ask_spark, assert_refused, assert_same, sql
+from harness.oracle import ask_spark, assert_same, sql
 from pyspark.sql import functions as F
 
 from penstock.ops.aggregates.summaries import Summary, exact_summaries
@@ -143,7 +144,7 @@ def test_summaries_keep_their_law(accuracy: int, shape: str) -> None:
     }[shape]
     cuts = [0, *sorted(rng.integers(0, count, 40).tolist()), count]
     total: Summary | None = None
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in itertools.pairwise(cuts):
         for _, part in exact_summaries(np.zeros(end - begin, np.int64), values[begin:end]):
             merged = part if total is None else total.merge(part)
             total = merged.compress(accuracy)
