@@ -190,15 +190,21 @@ class StaticJoinOperator(Operator):
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
         pairs = self._logic.match(self._port, delta.batch, self._table)
         if self._node.kind == "existence":
-            found = fold_add(pairs.weights, pairs.own, len(delta)) > 0
-            columns = [*delta.batch.columns, pa.array(found)]
-            return [Delta(batch_of(columns, self._node.schema, len(delta)), delta.weights)]
+            return self._with_answer(delta, pairs)
         out = self._logic.joined(self._port, delta, pairs)
         if self._logic.keeps(self._port):
             counts = fold_add(pairs.weights, pairs.own, len(delta))
             wanted = counts > 0 if self._node.kind == "semi" else counts == 0
             out += self._logic.lone(self._port, delta.where(wanted))
         return out
+
+    def _with_answer(self, delta: Delta, pairs: Pairs) -> list[Delta]:
+        """Every row, and whether it has a partner: that is in the column that it has not."""
+        found = pa.array(fold_add(pairs.weights, pairs.own, len(delta)) > 0)
+        schema = self._node.schema
+        places = [delta.batch.schema.get_field_index(name) for name in schema.names]
+        columns = [found if at < 0 else delta.batch.column(at) for at in places]
+        return [Delta(batch_of(columns, schema, len(delta)), delta.weights)]
 
 
 class JoinLogic:

@@ -2,8 +2,9 @@
 that keeps them.
 
 They are there before the first row of any stream, once in a query's life. Each is shown by one
-task: in a union by whoever owns its number, in a join by the owner of its key. What a join has to
-know of them later is state: a restart takes none of them from the table again.
+task: in a union by whoever owns its values, in a join by the owner of its key. What a join has to
+know of them later is state: a restart takes none of them from the table again. Tasks that begin at
+different starts of a query may have read the table in different orders, and say the same of a row.
 
 Law: the rows emitted, added up by weight, are those of the union or join of the static rows and the
 stream's rows so far.
@@ -21,6 +22,7 @@ from penstock.ops.api import Delta, Operator, batch_of
 from penstock.ops.join import JoinLogic, Pairs
 from penstock.plan import nodes as n
 from penstock.state.api import State
+from penstock.state.equal_rows import group_rows
 from penstock.state.keys import hash_columns, normalise_floats
 
 #: So many at a time.
@@ -38,7 +40,8 @@ class StaticSource(Operator):
 
     def on_start(self) -> list[Delta]:
         table = self._rows()
-        owned = self._state.owns(hash_columns([_numbers(table)], table.num_rows))
+        columns = [_whole(column) for column in table.columns if not _has_interval(column.type)]
+        owned = self._state.owns(hash_columns(columns, table.num_rows))
         return _in_parts(table, np.flatnonzero(owned))
 
     def on_batch(self, port: int, delta: Delta) -> list[Delta]:
@@ -48,7 +51,8 @@ class StaticSource(Operator):
 class KeepingJoin(Operator):
     """A join of a stream with a static table that shows rows of the table by themselves.
 
-    Those have a number, and under it the number of their partners is kept while it is not zero.
+    Those have a number, which tells rows of one key apart. Under both the number of their partners
+    is kept while it is not zero.
     """
 
     def __init__(self, node: n.Join, rows: Callable[[], pa.Table], port: int, state: State) -> None:
@@ -99,12 +103,12 @@ class KeepingJoin(Operator):
         """Static rows whose number of partners left or reached zero by this batch."""
         if not len(pairs.own):
             return []
-        numbers = pairs.other.column(self._schema.get_field_index(_NUMBER)).to_numpy()
-        _, first, groups = np.unique(numbers, return_index=True, return_inverse=True)
+        told_apart = [*self._keys_at, self._schema.get_field_index(_NUMBER)]
+        columns = [normalise_floats(pairs.other.column(at)) for at in told_apart]
+        first, groups = group_rows(columns, pairs.other.num_rows)
         rows = pairs.other.take(pa.array(first))
         steps: Ints = fold_add(delta.all_weights()[pairs.own], groups, len(first)).astype(np.int64)
-        keys = [normalise_floats(rows.column(at)) for at in self._keys_at]
-        slots, _ = self._partners.locate([*keys, rows.column(_NUMBER)])
+        slots, _ = self._partners.locate([column.take(pa.array(first)) for column in columns])
         before = self._partners.read(_COUNT, slots).astype(np.int64)
         after = before + steps
         self._partners.write(_COUNT, slots, after)
@@ -122,6 +126,12 @@ class KeepingJoin(Operator):
 
 def _numbers(table: pa.Table) -> pa.Array:
     return pa.array(np.arange(table.num_rows))
+
+
+def _has_interval(kind: pa.DataType) -> bool:
+    """Whether values of a type have no hash."""
+    fields = (kind.field(at) for at in range(kind.num_fields))
+    return pa.types.is_interval(kind) or any(_has_interval(field.type) for field in fields)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

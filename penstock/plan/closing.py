@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -47,8 +48,9 @@ _FIELDS: Final = ("yyyy", "MM", "dd", "HH", "mm", "ss")
 _UNITS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 #: What gives each field of a time, in the order of _UNITS.
 _CALLS: Final = ("Year", "Month", "DayOfMonth", "Hour", "Minute", "Second")
-#: A factor above this could leave 64 bits for event times that fit them.
-_FACTOR_MAX: Final = 1_000_000
+_DAY_SECONDS: Final = 86_400
+#: Nanoseconds fit 64 bits for centuries. Nothing finer does.
+_PER_SECOND_MAX: Final = 1_000_000_000
 
 
 def closing_steps(key: Expr, is_time: IsTime) -> tuple[Step, ...] | None:
@@ -62,8 +64,24 @@ def closing_steps(key: Expr, is_time: IsTime) -> tuple[Step, ...] | None:
                 return None
             steps, inner = found
             rest = closing_steps(inner, is_time)
-            return None if rest is None else (*steps, *rest)
+            return None if rest is None or not _fits(*steps, *rest) else (*steps, *rest)
     return None
+
+
+def _fits(*steps: Step) -> bool:
+    """Whether no step makes numbers of times that leave 64 bits, where they would begin again."""
+    per_second = Fraction(_SECOND_US)
+    for name, *settings in reversed(steps):
+        if name in ("midnight", "trunc_time"):
+            per_second = Fraction(_SECOND_US)
+        elif name in ("times", "per") and isinstance(settings[0], int):
+            factor = Fraction(settings[0])
+            per_second = per_second * factor if name == "times" else per_second / factor
+        elif name == "day":
+            per_second = Fraction(1, _DAY_SECONDS)
+        if per_second > _PER_SECOND_MAX:
+            return False
+    return True
 
 
 def field_steps(
@@ -142,7 +160,7 @@ def _step(call: Call) -> tuple[tuple[Step, ...], Expr] | None:
             if (_whole(width) or 0) > 0:
                 return (("per", _whole(width)),), inner
         case "Multiply", (inner, Literal() as factor) | (Literal() as factor, inner):
-            if 0 < (_whole(factor) or 0) <= _FACTOR_MAX:
+            if (_whole(factor) or 0) > 0:
                 return (("times", _whole(factor)),), inner
         case "Floor", (Call("Divide", (inner, Literal() as width)),):
             return _through_quotient(inner, width)
@@ -198,7 +216,7 @@ def _through_format(
 ) -> tuple[tuple[Step, ...], Expr] | None:
     """Text that is in the order of time: years, months and so on, as far as the pattern goes."""
     text = pattern.value.as_py()
-    if not isinstance(text, str):
+    if not isinstance(text, str) or "''" in text:  # which is one quote, not none
         return None
     for count in range(len(_FIELDS), 0, -1):
         between = [f"({_BETWEEN})"] * (count + 1)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.plain_text import plain
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
+from penstock.plan.closing import CLOSES
 from penstock.plan.exprs import Call, Column, Expr, Lambda, Literal
 from penstock.plan.stages import Query, Stage
 from penstock.state.keys import VIRTUAL_NODES
@@ -294,6 +295,9 @@ def _names(columns: tuple[Column, ...]) -> str:
 
 
 def _name(column: str) -> str:
+    """A column without its id: another plan of the same query has another."""
+    if column.endswith(CLOSES):
+        return f"the end of {_name(column.removesuffix(CLOSES))}"
     return plain(column.rsplit("#", 1)[0])
 
 

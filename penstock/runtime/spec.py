@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.ids import Lsn
 from penstock.ops.chain import outer_inputs
 from penstock.plan import nodes as n
-from penstock.plan.changes import has_rows
+from penstock.plan.changes import has_rows, kept_static
 from penstock.plan.nodes import StageInput
 from penstock.plan.row_order import stages_in_order
 from penstock.plan.stages import Query, Stage, sits_where_needed
@@ -284,14 +284,18 @@ def _reads_its_lanes(
     source = lanes.get(stage.inputs[0].stream)
     if source is None or not source.key or source.count % tasks:
         return False
-    exact = len(query.stages[reader].inputs) > 1 or _has_initial_state(query.stages[reader])
+    exact = len(query.stages[reader].inputs) > 1 or _places_static_rows(query.stages[reader])
     return sits_where_needed(stage, {source.stream: source.key}, exact=exact)
 
 
-def _has_initial_state(stage: Stage) -> bool:
-    """Rows that no lane holds go to the owners of their keys."""
-    processors = (node for node in stage.root.walk() if isinstance(node, n.TransformWithState))
-    return any(node.initial is not None for node in processors)
+def _places_static_rows(stage: Stage) -> bool:
+    """Whether rows that no lane holds go to the owners of their keys: static ones."""
+    return any(
+        node.initial is not None
+        if isinstance(node, n.TransformWithState)
+        else isinstance(node, n.Join) and kept_static(node) is not None
+        for node in stage.root.walk()
+    )
 
 
 def readers_of(query: Query, stage: int) -> frozenset[int]:

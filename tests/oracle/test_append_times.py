@@ -62,6 +62,7 @@ QUERIES = [
     "SELECT v, {now} AS n, id FROM t LEFT JOIN range(3) ON v = id WHERE {now} IS NOT NULL",
     "SELECT a.v, a.n, b.n AS m FROM (SELECT v, {now} AS n FROM t) a JOIN "
     "(SELECT v, max({date}) AS n FROM t GROUP BY v) b ON a.v = b.v",
+    "SELECT k, v, {now} AS n FROM t WHERE v IN (SELECT id FROM range(2)) OR k = 'a'",
     "SELECT DISTINCT k, {date} AS d FROM t",
     "SELECT k, row_number() OVER (PARTITION BY k ORDER BY n, v, ts) AS r FROM "
     "(SELECT k, v, ts, {now} AS n FROM t)",

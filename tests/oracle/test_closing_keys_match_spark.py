@@ -14,6 +14,7 @@ from harness.oracle import assert_refused, assert_same, session_setting, sql
 from penstock.ops.driver import Driver
 from penstock.ops.expressions import compile_expr
 from penstock.plan.closing import closing_steps
+from penstock.plan.explain import explain
 from penstock.plan.exprs import Call, Column, columns
 from penstock.plan.nodes import Project
 from penstock.testing.oracle import Frames, plan_streaming
@@ -107,6 +108,8 @@ QUERIES = [
     # of another aggregation
     "SELECT to_date(h) AS d, max(c) AS m FROM "
     "(SELECT date_trunc('HOUR', ts) AS h, count(*) AS c FROM t GROUP BY 1) GROUP BY 1",
+    "SELECT y, m, max(c) AS x FROM (SELECT year(ts) AS y, month(ts) AS m, day(ts) AS d, "
+    "count(*) AS c FROM t GROUP BY 1, 2, 3) GROUP BY 1, 2",
     "SELECT h, c FROM (SELECT date_trunc('HOUR', ts) AS h, count(*) AS c FROM t GROUP BY 1) "
     "WHERE c > 1",
     "SELECT DISTINCT to_date(ts) AS d, k FROM t",
@@ -131,6 +134,17 @@ QUERIES = [
 def test_other_operators_close_such_keys(spark: Any, query: str) -> None:
     with session_setting(spark, "spark.sql.session.timeZone", "America/St_Johns"):
         assert_same(spark, watermarked(query), {"t": make_rows(150, 2)}, seed=7, mode="append")
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_plan_reads_the_same_when_it_is_made_again(spark: Any, query: str) -> None:
+    """Or else no query with such a key could be started again."""
+    plans = [
+        explain(plan_streaming(spark, watermarked(query), {"t": make_rows(1, 0)}, "append").query)
+        for _ in range(2)
+    ]
+    assert plans[0] == plans[1]
+    assert "the end of " in plans[0]
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -199,10 +213,40 @@ def test_rows_without_event_time_are_never_final(spark: Any) -> None:
 @pytest.mark.parametrize(
     "key",
     ["hour(ts)", "date_format(ts, 'dd.MM.yyyy')", "unix_timestamp(ts) % 60", "-unix_seconds(ts)",
-     "to_date(ts2)", "CAST(unix_timestamp(ts) AS INT)", "month(ts)"],
+     "to_date(ts2)", "CAST(unix_timestamp(ts) AS INT)", "month(ts)",
+     "unix_micros(ts) * 1000000",  # beyond 64 bits, where Spark may be told to begin again
+     "date_format(ts, \"yyyy''MM\")"],  # a quote, which nobody reads back
 )  # fmt: skip
 def test_a_key_that_comes_again_is_refused(spark: Any, key: str) -> None:
     rows = make_rows(1, 0)
     tables = {"t": rows.append_column("ts2", rows["ts"])}
     query = watermarked(f"SELECT {key} AS h, count(*) AS c FROM t GROUP BY 1")
     assert_refused(spark, query, tables, "append mode needs an aggregation by event time", "append")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ["date_trunc('MONTH', ts) AS m, to_date(ts) AS d", "session_window(ts, '9 hours') AS w, "
+     "to_date(ts) AS d", "window(ts, '50 hours', '1 hour') AS w, to_date(ts) AS d"],
+)  # fmt: skip
+def test_a_key_of_groups_that_close_after_it_is_refused(spark: Any, keys: str) -> None:
+    """They are shown when it has closed: as late rows, which do not count."""
+    grouped = f"SELECT {keys}, count(*) AS c FROM t GROUP BY 1, 2"
+    query = watermarked(f"SELECT d, max(c) AS s FROM ({grouped}) GROUP BY d")
+    reason = "append mode needs an aggregation by event time"
+    assert_refused(spark, query, {"t": make_rows(1, 0)}, reason, "append")
+
+
+def test_a_key_made_of_a_time_that_another_watermark_took_over_from_is_refused(spark: Any) -> None:
+    """Then it is the later watermark that tells the time, and it may be far ahead of this one."""
+
+    def build(frames: Frames) -> Any:
+        shifted = (
+            frames["t"].withWatermark("ts", "1 hour").selectExpr("*", "ts + INTERVAL 9 DAYS u")
+        )
+        return sql("SELECT to_date(ts) AS d, count(*) AS c FROM t GROUP BY 1")(
+            {"t": shifted.withWatermark("u", "1 hour")}
+        )
+
+    reason = "append mode needs an aggregation by event time"
+    assert_refused(spark, build, {"t": make_rows(1, 0)}, reason, "append")

@@ -85,6 +85,8 @@ SUBQUERIES = [
     "SELECT CASE WHEN EXISTS (SELECT 1 FROM range(3) WHERE id = v) THEN k ELSE 'no' END AS c, "
     "count(*) AS n FROM t GROUP BY 1",
     "SELECT DISTINCT v FROM t WHERE v >= (SELECT 1)",
+    "SELECT k, v FROM t WHERE v + (SELECT min(id) FROM range(3)) IN (SELECT id FROM range(2)) "
+    "OR k = 'a'",
 ]
 SETS = [
     "SELECT k, v FROM t EXCEPT ALL SELECT k, v FROM t WHERE v > 1",

@@ -18,7 +18,7 @@ from penstock.plan.exprs import Call, Column, Expr, Literal, columns
 from penstock.plan.exprs import replace as replace_expr
 from penstock.plan.rewrites.aim import Aim
 
-#: What hands a column on as it is.
+#: What hands a column on as it is. A watermark of another column does not: time is its own then.
 _HANDS_ON: Final = (
     n.Aggregate,
     n.Deduplicate,
@@ -26,7 +26,6 @@ _HANDS_ON: Final = (
     n.Generate,
     n.Join,
     n.PythonEval,
-    n.Watermark,
 )
 #: How the event time is called that keys were traced back to.
 _EVENT_TIME: Final = "#event_time"
@@ -116,12 +115,22 @@ def _trace(expr: Expr, node: n.Node) -> Expr | None:
             pairs = zip(each, node.inputs, strict=True)
             found = [_trace(_over(expr, column), child) for column, child in pairs]
             return found[0] if all(one == found[0] for one in found) else None
-        case n.Aggregate() if not any(key.name == name for key in node.keys):
+        case n.Aggregate() if name not in _closed_by(node):
             return None
         case _ if isinstance(node, _HANDS_ON):
             below = [child for child in node.children if name in child.schema.names]
             return _trace(expr, below[0]) if len(below) == 1 else None
     return None
+
+
+def _closed_by(node: n.Aggregate) -> frozenset[str]:
+    """The keys by which its groups close: another one's time may be over when a group is shown."""
+    time, child = node.event_time, node.child
+    if time is None:
+        return frozenset()
+    if time.endswith(CLOSES) and isinstance(child, n.Project):
+        return frozenset(columns(_made(child, child.exprs, time)))
+    return frozenset({time})
 
 
 def _made(node: n.Node, exprs: tuple[Expr, ...], name: str) -> Expr:

@@ -148,6 +148,21 @@ def test_rows_of_an_initial_state_find_the_rows_of_their_keys() -> None:
     assert join_stages(query, (4, 4), keyed("k", "v")) == (0, 4)
 
 
+def test_static_rows_that_a_join_keeps_find_the_rows_of_their_keys() -> None:
+    """They are with the owners of their keys, by all columns of them."""
+    source = scan()
+    kept = n.Static(schema=scan(id=21).schema, id=0)
+    both = pa.schema([*kept.schema, *source.schema])
+    root = n.Join(
+        schema=both, left=kept, right=source, kind="left",
+        left_keys=(column(kept, 0), column(kept, 1)),
+        right_keys=(column(source, 0), column(source, 1)), null_safe=(False, False),
+    )  # fmt: skip
+    query = spec_of(root).query
+    assert join_stages(query, (4, 4), keyed("k")) == (4, 4)
+    assert join_stages(query, (4, 4), keyed("k", "v")) == (0, 4)
+
+
 def test_tasks_tell_the_time_of_keyed_sources_together() -> None:
     root = finals(timed())
     spec = spec_of(root, mode="append", tasks=(0, 2))
