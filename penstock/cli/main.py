@@ -28,7 +28,7 @@ COMMANDS = {
     "delivery": "Deliveries to databases: how they stand, forget them.",
     "demo": "Watch a query on Spark in real time, through two kills (needs Java).",
     "explain": "Say what the entry at LSN is and who wrote it.",
-    "gateway": "Serve a log over HTTP: append, read, follow from any language.",
+    "gateway": "Serve a log over HTTP, and to Kafka's clients, until SIGTERM or Ctrl-C.",
     "log": "The shared log: serve it, look at it, check it, trim it.",
     "plan": "Look at queries before they run.",
     "query": "Queries on the log: how they stand, stop them, forget them.",
