@@ -214,7 +214,9 @@ def test_aiokafka_writes_reads_and_commits(address: Address, token: str, name: s
             found = await consumer.offsets_for_times({AioPartition(name, 0): 0})
             assert found[AioPartition(name, 0)].offset >= 0
             ends = await consumer.end_offsets([AioPartition(name, 0)])
-            assert ends[AioPartition(name, 0)] == await consumer.committed(AioPartition(name, 0))
+            assert (
+                ends[AioPartition(name, 0)] >= await consumer.committed(AioPartition(name, 0)) > 0
+            )
         return sorted(read)
 
     assert asyncio.run(run()) == [b"%d" % n for n in range(10)]
