@@ -151,7 +151,7 @@ _TEMPLATES: dict[str, list[str]] = {
         "j",
         "j + 1",
         "10 div i",
-        """from_json(concat('{"a":', i, ',"b":"', s, '"}'), 'a int, b string').a""",
+        """from_json(concat(chr(123), '"a":', i, ',"b":"', s, '"', chr(125)), 'a int').a""",
         "from_csv(concat_ws(',', s, i), 'a string, b int').b",
         "try_variant_get(try_parse_json({text}), '$', 'int')",
     ],
