@@ -15,7 +15,8 @@ import click
 from penstock.cli.output import echo, json_option, show_json
 from penstock.cli.stream_target import open_log
 from penstock.cli.target import Target, target_options
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TooLarge
+from penstock.limits import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,13 +105,32 @@ def _append_lines(
     numbered = ((at, line) for at, line in enumerate(lines, 1) if line.strip())
     try:
         while batch := list(itertools.islice(numbered, batch_lines)):
-            done.append(append(lines_to_batches(batch, found.schema)))
+            rows = lines_to_batches(batch, found.schema)
+            _check_sizes(rows, [at for at, _ in batch])
+            done.append(append(rows))
     except PenstockError as error:
         if not done:
             raise
         rows_before = sum(each.rows for each in done)
         raise type(error)(f"{error}; {rows_before} rows before it were appended") from error
     return done
+
+
+def _check_sizes(batches: list[pa.RecordBatch], lines: list[int]) -> None:
+    """TooLarge, with its line, for a row that no entry of the log can hold."""
+    from penstock.stream.batches import payload_size
+
+    first = 0
+    for batch in batches:
+        if payload_size(batch) > PAYLOAD_BYTES_MAX:
+            for row in range(batch.num_rows):
+                size = payload_size(batch.slice(row, 1))
+                if size > PAYLOAD_BYTES_MAX:
+                    raise TooLarge(
+                        f"line {lines[first + row]} takes {size} bytes, a row at most "
+                        f"{PAYLOAD_BYTES_MAX}: leave it out, or put large values elsewhere"
+                    )
+        first += batch.num_rows
 
 
 def _show_appended(name: str, done: list[RowsAppended], *, as_json: bool) -> None:

@@ -153,7 +153,11 @@ def show(file: str, as_json: bool) -> None:
     show_fields(
         [
             ("id", facts["id"]),
-            ("allows", "\n".join(" ".join(each) for each in facts["allow"]) or "everything"),
+            # Each is a narrowing of the one before: what all of them allow.
+            (
+                "allows",
+                "\nand only ".join(" ".join(each) for each in facts["allow"]) or "everything",
+            ),
             ("log", ", ".join(facts["logs"]) or "any"),
             ("until", until and f"{until}{' (expired)' if facts['expired'] else ''}"),
         ]
@@ -206,9 +210,12 @@ def _caveats(
         caveats.append(until_caveat(time.time_ns() // 1_000_000 + seconds * 1000))
     if until is not None:
         try:
-            caveats.append(until_caveat(to_time_ms(datetime.fromisoformat(until))))
+            until_ms = to_time_ms(datetime.fromisoformat(until))
         except ValueError:
             raise BadRequest(f"--until {until}: use a time like 2026-12-31T00:00:00Z") from None
+        if until_ms <= time.time_ns() // 1_000_000:
+            raise BadRequest(f"--until {until} is over: use a time to come (UTC if it has no zone)")
+        caveats.append(until_caveat(until_ms))
     if rights:
         caveats.append(allow_caveat(rights))
     return caveats

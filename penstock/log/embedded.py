@@ -51,9 +51,17 @@ def directory_endpoint(
         token = read_token(token_file)
 
     async def resolve() -> Endpoint:
-        address = read_address(data_dir)
-        if address is None and start:
-            address = await asyncio.to_thread(_start_server, data_dir)
+        try:
+            address = read_address(data_dir)
+            if address is None and start:
+                address = await asyncio.to_thread(_start_server, data_dir)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise BadConfig(
+                f"{data_dir} cannot be used as a data directory: {error}. Name another one, or see "
+                "who owns it"
+            ) from error
+        except OSError as error:  # no descriptors, no space: it may pass
+            raise Unavailable(f"no server could be started for {data_dir}: {error}") from error
         if address is None:
             raise Unavailable(f"no server runs for {data_dir}: start one with `penstock log serve`")
         if address.tls:

@@ -259,6 +259,9 @@ class Coordinator:
         await self._perform(effects)
 
     async def _pulse(self) -> None:
+        # What runs before this one have counted is not news: the first report has it.
+        last = await self._last_markers(self.spec.task_ids)
+        self.core.on_counted({task: _counts(one) for task, one in last.items()})
         count = 0
         while True:
             report = await self._report() if count % PULSES_PER_REPORT == 0 else None
@@ -661,7 +664,8 @@ def _tell_move(core: CoordinatorCore, moved: Moved) -> dict[str, Any]:
 def _explain(query: str, error: Exception) -> PenstockError:
     """Why a run could not begin, or not go on, for its driver."""
     if isinstance(error, Fenced | GuardFailed):
-        told = plain(f"query {query} was started by another driver, which runs it now ({error})")
+        who = "by this or another driver, and runs there now"
+        told = plain(f"query {query} was started again, {who} ({error})")
         why = QueryFailed(told)
         why.__cause__ = error
         return why

@@ -42,7 +42,8 @@ class Cores:
 
     def describe(self) -> str:
         """What is held and what is left, when the query starts."""
-        text = f"its {_count(self.wanted, 'worker')} hold one core each for as long as it runs"
+        workers = f"{self.wanted} workers hold" if self.wanted > 1 else "worker holds"
+        text = f"its {workers} one core{' each' * (self.wanted > 1)} for as long as it runs"
         if self.left is None:
             return f"{text}; how many Spark has is not known yet"
         text += f"; Spark has {_count(self.total or 0, 'core')}{self._held_by_others()}"
@@ -92,7 +93,7 @@ class Cores:
 def check_workers(sc: Any, count: int) -> None:
     """BadRequest if Spark can never run so many at once."""
     if type(count) is not int or count < 1:
-        raise BadRequest(f"workers={count}: at least 1")
+        raise BadRequest(f"workers={count!r}: give a whole number, at least 1")
     cores = int(sc.defaultParallelism)
     if sc.master.startswith("local[") and count > cores:
         raise BadRequest(

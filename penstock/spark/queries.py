@@ -177,7 +177,6 @@ class Narrator:
         self._query = query
         self._queries = queries
         self._next_report = 0
-        self._rows: int | None = None
         self._said_idle = 0.0
 
     def tell(self) -> None:
@@ -188,16 +187,13 @@ class Narrator:
                 self._tell_one(report)
 
     def _tell_one(self, report: QueryProgress) -> None:
-        counts = report["numInputRowsTotal"]
-        # A first report counts what was worked on before it; its growth is not known.
-        if counts > (self._rows or 0):
+        if report["numInputRows"]:
             self._queries.post("onQueryProgress", QueryProgressEvent(report))
             self._said_idle = 0.0
         elif time.monotonic() - self._said_idle >= IDLE_SECONDS:
             self._said_idle = time.monotonic()
             event = QueryIdleEvent(report.id, report.runId, report["timestamp"])
             self._queries.post("onQueryIdle", event)
-        self._rows = counts
 
 
 def _ids(query: StreamingQuery) -> tuple[uuid.UUID, uuid.UUID]:

@@ -58,12 +58,12 @@ class StreamingQuery:
         self._jobs = jobs
         self._id = id
         self._queries = queries
-        queries.began(self)
         self._watcher = threading.Thread(
             target=self._watch, name=f"penstock-watch-{spec.name}", daemon=True
         )
-        self._watcher.start()
         atexit.register(self.stop)
+        queries.began(self)  # a listener may stop it at once
+        self._watcher.start()
 
     def _watch(self) -> None:
         """Tell listeners of reports. When the run is over, for whatever reason, its jobs are."""
@@ -207,7 +207,7 @@ class StreamingQuery:
         """Commit what was worked on and end; everything committed stays. Idempotent."""
         self._coordinator.finish()
         self._coordinator.ended.wait()
-        if threading.current_thread() is not self._watcher:
+        if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
             self._watcher.join()
 
     def exception(self) -> PenstockError | None:

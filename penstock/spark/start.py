@@ -76,7 +76,7 @@ from penstock.state.checkpoint_store import CheckpointStore
 from penstock.stream.lanes import Lanes
 from penstock.stream.metadata import METADATA
 from penstock.stream.positions import Position
-from penstock.stream.registration import stream_key
+from penstock.stream.registration import check_name, stream_key
 from penstock.stream.session import Log, connect
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def start(
     commit_interval: float = 0.0,
     idle_after: float | None = None,
     dead_letter: str | None = None,
-    checkpoints: str | None = None,
+    checkpoints: str | os.PathLike[str] | None = None,
     checkpoint_interval: float = 10.0,
     replicas: int = 0,
     trim_consumed: bool = False,
@@ -153,7 +153,7 @@ def start(
         commit_interval_ms=_ms("commit_interval", commit_interval),
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
-        checkpoints=checkpoints, dead_letter=dead_letter, replicas=replicas,
+        checkpoints=_place("checkpoints", checkpoints), dead_letter=dead_letter, replicas=replicas,
     )  # fmt: skip
     return start_query(
         df, settings, to=to, name=name, mode=mode, workers=workers, log=log, start=start,
@@ -184,6 +184,10 @@ def start_query(
     """
     if name is not None:
         check_query_name(name)
+    if to is not None:
+        check_name(to)
+    if log is not None and not isinstance(log, Log):
+        raise BadRequest(f"log={log!r}: give the log itself, penstock.connect({log!r})")
     if on_change not in _ON_CHANGE:
         raise BadRequest(f"on_change {on_change!r}: use one of {', '.join(_ON_CHANGE)}")
     planned = plan(df, mode=mode)
@@ -254,7 +258,17 @@ def _launch(
     return StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
 
 
+def _place(name: str, place: str | os.PathLike[str] | None) -> str | None:
+    if place is None:
+        return None
+    if not isinstance(place, str | os.PathLike):
+        raise BadRequest(f"{name}={place!r}: give a path or a URI")
+    return os.fspath(place)
+
+
 def _ms(name: str, seconds: float) -> int:
+    if not isinstance(seconds, int | float):
+        raise BadRequest(f"{name}={seconds!r}: give a number of seconds")
     if not 0 <= seconds <= 86_400:
         raise BadRequest(f"{name} of {seconds} s: 0 to 86400 allowed")
     return round(seconds * 1000)

@@ -201,6 +201,11 @@ def _check_layouts(schema: pa.Schema) -> None:
         fields += [kind.field(place) for place in range(kind.num_fields)]
 
 
+def payload_size(batch: pa.RecordBatch) -> int:
+    """How many bytes it takes in an entry."""
+    return int(pa.ipc.get_record_batch_size(batch))
+
+
 def split_batch(
     batch: pa.RecordBatch, payload_bytes_max: int, *, first_row: int = 0
 ) -> list[pa.RecordBatch]:
@@ -215,7 +220,7 @@ def split_batch(
     while ranges:
         start, end = ranges.pop()
         piece = batch.slice(start, end - start)
-        size = pa.ipc.get_record_batch_size(piece)
+        size = payload_size(piece)
         if size <= payload_bytes_max and piece.num_rows <= ARRAY_LENGTH_MAX:
             pieces.append(piece)
         elif end - start == 1:

@@ -147,8 +147,11 @@ class Stream:
         duckdb = _extra("duckdb")
         return duckdb.from_arrow(self.read(start, end))
 
-    def show(self, n: int = 20, truncate: bool = True) -> None:
-        """Print the first rows that are there now, as `DataFrame.show` does for a batch."""
+    def show(self, n: int = 20, truncate: bool | int = True) -> None:
+        """Print the first rows that are there now, as `DataFrame.show` does for a batch.
+
+        Times are in UTC. `truncate` is how long a cell may be; False: as long as it is.
+        """
         rows: list[pa.RecordBatch] = []
         missing = n
         with self.tail(EARLIEST, LATEST) as batches:

@@ -97,7 +97,10 @@ def test_a_query_without_names_is_listed_listened_to_and_goes_on(
     append_bids(source, 100, 40)
     again = penstock.start(frame, workers=1)
     again.processAllAvailable()
+    wait_until(lambda: (again.lastProgress or {}).get("numInputRowsTotal") == 140, seconds=30)
     again.stop()
+    told = sum(report.numInputRows for report in again.recentProgress)
+    assert told == 40, "what the run before has read is not told again"
     assert (again.name, again.id) == (query.name, query.id)
     assert sum(again.result().column("count").to_pylist()) == 140
 
@@ -122,6 +125,34 @@ def test_a_query_that_fails_is_told_to_whoever_waits_and_listens(
     assert "DIVIDE_BY_ZERO" in ended.exception
     running.resetTerminated()
     assert running.awaitAnyTermination(timeout=0) is False
+
+
+class Stops(Heard):
+    """Stops a query as soon as it hears of it."""
+
+    def __init__(self, running: Any) -> None:
+        super().__init__()
+        self._running = running
+        self.stopped: list[bool] = []
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        query = self._running.get(event.name)
+        query.stop()
+        self.stopped.append(not query.isActive)
+
+
+def test_a_listener_may_stop_a_query_that_it_hears_of(spark: Any, log: penstock.Log) -> None:
+    source = log.create_stream("habit_stopped", BIDS)
+    running = penstock.queries(spark)
+    listener = Stops(running)
+    running.addListener(listener)
+    try:
+        query = penstock.start(source.df(spark), name="habit-stopped", mode="append", workers=1)
+        assert query.awaitTermination(30) is True
+        assert listener.stopped == [True] and query not in running.active
+        wait_until(lambda: listener.of(QueryTerminatedEvent), seconds=30)
+    finally:
+        running.removeListener(listener)
 
 
 def test_a_listener_without_the_methods_is_refused(spark: Any) -> None:

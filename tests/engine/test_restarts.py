@@ -167,7 +167,7 @@ def test_a_second_start_of_a_name_takes_it_over(spark: Any, log: penstock.Log) -
     first.processAllAvailable()
     with running(build(source.df(spark)), to="twice", workers=1) as second:
         append_bids(source, 100, 100)
-        with pytest.raises(QueryFailed, match="twice was started by another driver"):
+        with pytest.raises(QueryFailed, match="twice was started again, by this or another driver"):
             first.awaitTermination(60)
         check(spark, second, build, source)
 

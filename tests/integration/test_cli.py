@@ -122,6 +122,17 @@ def test_a_wrong_line_in_a_later_batch_says_how_many_rows_were_appended(data_dir
     assert run("stream", "read", "long_input", "--dir", data_dir).stdout.count("\n") == 4
 
 
+def test_a_line_that_is_too_large_is_named(data_dir: Path) -> None:
+    """It was called by the number of its row in its batch."""
+    run("stream", "create", "large", "s string", "--dir", data_dir)
+    lines = '{"s": "a"}\n\n{"s": "b"}\n{"s": "c"}\n' + f'{{"s": "{"x" * 1_100_000}"}}\n'
+    failed = run("stream", "append", "large", "--batch-lines", 2, "--dir", data_dir, input=lines)
+
+    assert failed.exit_code == 3
+    assert failed.stderr.startswith("penstock: line 5 takes 1100")
+    assert "; 2 rows before it were appended" in failed.stderr
+
+
 def test_the_same_input_sent_again_as_the_same_producer_is_appended_once(data_dir: Path) -> None:
     run("stream", "create", "loaded", "n long", "--dir", data_dir)
     lines = "".join(f'{{"n": {n}}}\n' for n in range(5))

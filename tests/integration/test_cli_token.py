@@ -100,6 +100,7 @@ def test_a_token_goes_to_standard_output_and_its_id_beside_it(data_dir: Path) ->
         (["make", "--allow", "write:bids"], 3, "is no right"),
         (["make", "--for", "soon"], 3, "--for soon"),
         (["make", "--until", "soon"], 3, "--until soon"),
+        (["make", "--until", "2020-01-01"], 3, "is over"),
         (["make", "--for", "1h", "--until", "2027-01-01"], 2, "not both"),
         (["make", "--log", "a b"], 3, "log"),
         (["revoke", "nobody"], 3, "no id of a token"),
@@ -110,6 +111,13 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     done = run("token", *arguments, "--dir", data_dir)
     assert done.exit_code == code and words in done.output
+
+
+def test_a_narrowed_token_is_not_shown_as_if_it_allowed_both(data_dir: Path) -> None:
+    made = run("token", "make", "--allow", "append:bids", "--dir", data_dir).stdout
+    narrow = run("token", "narrow", "-", "--allow", "read:bids", input=made).stdout
+    shown = run("token", "show", "-", input=narrow).stdout.splitlines()
+    assert shown[1:3] == ["allows  append:bids", "        and only read:bids"]
 
 
 def test_files_are_not_overwritten_and_root_tokens_not_narrowed(

@@ -122,6 +122,18 @@ def test_rows_of_every_type_come_back_equal_from_dicts_arrow_and_pandas(log: pen
     assert stream.read().schema.equals(stream.schema, check_metadata=True)
 
 
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_place_that_cannot_be_a_data_directory_is_refused_at_once(
+    tmp_path: Path, below: str
+) -> None:
+    """It was waited for, until the time was up, without a cause."""
+    (tmp_path / "file").write_text("no directory")
+    before = time.monotonic()
+    with pytest.raises(BadConfig, match="cannot be used as a data directory"):
+        penstock.connect(f"{tmp_path}/file{below}", timeout=10)
+    assert time.monotonic() - before < 5
+
+
 def test_a_time_of_day_is_kept_to_the_microsecond(log: penstock.Log) -> None:
     stream = log.create_stream("times", "n time")
     stream.append({"n": day_time(23, 59, 59, 999999)})

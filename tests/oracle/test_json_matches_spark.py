@@ -146,6 +146,32 @@ def test_from_json(spark: Any, ansi: bool) -> None:
     assert_expressions(spark, calls, TABLE, ansi=ansi)
 
 
+BASE64 = (
+    r"""
+A|AA|AAA|AAAA|AA=|AA==|AAA=|AA==AAA=|AA==A|=|A=|A===|AAAA=|AA=A|AA=\u003d|\u003d|A\u003dAA
+AA\u003d\u003d|AAA\u003d|AA A|AAAA AAAA| AAAA |\nAAAA\n|A\nAAA|AA\n==|\u0041AAA|AA*A|AA\"A
+A\"|AA=\"|AAAA\qAAA|AAAA\u12|AA\/A|é|AAAé|-_AA|A,|AA=,=|AAAA"AAAA|AA=="=
+""".strip("\n")
+    .replace("\n", "|")
+    .split("|")
+)
+
+
+@pytest.mark.parametrize("schema", ["y binary, i int, s string", "y array<binary>, i int"])
+def test_where_a_reader_stands_after_what_is_not_base_64(spark: Any, schema: str) -> None:
+    """It may have read the closing quote: then the rest of the text belongs to the string."""
+    rng = random.Random(4)
+    parts = ["A", "/", "=", " ", "\t", "\\n", "\\u003d", "*", ",", '"', "AAAA", "AA=="]
+    chance = ["".join(rng.choices(parts, k=rng.randrange(9))) for _ in range(300)]
+    rows = [
+        ('{"i":1,"y":"', '","s":"x"}'), ('{"y":"', '","i":2}'), ('{"y":["AAAA","', '"],"i":3}'),
+        ('{"y":"', ""),
+    ]  # fmt: skip
+    texts = [head + text + end for head, end in rows for text in (*BASE64, *chance)]
+    texts += [f"{{'y':'{text}','i':4}}" for text in BASE64]
+    assert_expressions(spark, [f"from_json(j, '{schema}')"], pa.table({"j": texts}))
+
+
 def test_single_fields(spark: Any) -> None:
     """A damaged escape in a field that nobody asks for is left out: what Spark makes of it depends
     on whether its optimizer has pruned the schema, which it does for streams, not for local rows.

@@ -133,6 +133,10 @@ def test_elements_as_rows(spark: Any) -> None:
     inside = "try_variant_get(try_parse_json(j), '$.b', 'array<variant>')"
     query = f"SELECT j, to_json(x) AS x FROM t LATERAL VIEW explode({inside}) AS x"
     assert_same(spark, sql(query), {"t": DAMAGED}, seed=4)
+    fields = (
+        "SELECT j, f.key, f.value FROM t LATERAL VIEW explode(from_json(j, 'map<string,string>')) f"
+    )
+    assert_same(spark, sql(fields), {"t": DAMAGED}, seed=5)
 
 
 REFUSED = [
@@ -142,6 +146,12 @@ REFUSED = [
     ("SELECT j, to_json(first(parse_json(j))) FROM t GROUP BY j", "variant"),
     ("SELECT to_json(CAST(j AS variant)) FROM t", "use parse_json"),
     ("SELECT to_json(variant_get(parse_json(j), j, 'variant')) FROM t", "constant paths"),
+    ("SELECT schema_of_variant(parse_json(j)) FROM t", r"look at its text, to_json\(v\)"),
+    ("SELECT schema_of_variant_agg(parse_json(j)) FROM t", r"look at its text, to_json\(v\)"),
+    (
+        "SELECT v.pos FROM t, LATERAL variant_explode(parse_json(j)) v",
+        "'array<variant>'.*from_json",
+    ),
 ]
 
 

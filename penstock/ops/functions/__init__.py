@@ -47,6 +47,7 @@ maps.py        maps
 hashes.py      hash functions
 vectors.py     arrays of floats as vectors
 json_tokens.py JSON text as tokens, with Jackson's habits
+json_base64.py  base 64 in a string, decoded while it is read, as Jackson does
 json_text.py   values as JSON text
 json_options.py  the options of from_json and to_json
 json_values.py, json_fast.py, json_shapes.py  JSON to values: exactly, by Arrow, by NumPy

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from penstock.ops.functions.json_base64 import Base64Error, decode
+
 
 class Token(Enum):
     """What the reader stands on."""
@@ -137,6 +139,21 @@ class Tokens:
             self._is_lazy = False
             self._string = self._read_string('"', _PLAIN)
         return self._string
+
+    def read_base64(self) -> bytes:
+        """The string that it stands on, decoded; after an error it goes on from that character."""
+        if not self._is_lazy:  # in single quotes, and read: nothing of it is an escape any more
+            if '"' in self._string or "\\" in self._string:
+                raise JsonError("not base 64")
+            read = Tokens(f'"{self._string}"', self._dialect)
+            read.next()
+            return read.read_base64()
+        try:
+            decoded = decode(self._take, self._read_escape, self._put_back)
+        except Base64Error:
+            raise JsonError("not base 64") from None
+        self._is_lazy = False
+        return decoded
 
     def skip_children(self) -> None:
         """To the end of the object or array that begins here, if one does."""
@@ -333,6 +350,15 @@ class Tokens:
                 raise JsonError("not a hexadecimal digit")
             value = value * 16 + int(digit, 16)
         return chr(value)
+
+    def _take(self) -> str:
+        if self._at >= self._end:
+            raise JsonError("a string does not end")
+        self._at += 1
+        return self._text[self._at - 1]
+
+    def _put_back(self) -> None:
+        self._at -= 1
 
     # -- numbers and words
 

@@ -10,8 +10,6 @@ Row by row: no column kernel knows what a damaged text still gives.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 from collections.abc import Callable
@@ -112,7 +110,7 @@ class Conversions:
         if pt.is_null(type):
             return _to_nothing
         if pt.is_binary(type):
-            return _of_string(_read_base64, takes_empty=True)
+            return _to_binary
         if pt.is_date32(type):
             return _of_string(self.reader(type))
         if pt.is_timestamp(type):
@@ -335,9 +333,16 @@ def fit_decimal(text: str, type: pa.DataType) -> Decimal:
     return rounded
 
 
-def _of_string(
-    read: Read, *, takes_empty: bool = False, of_int: Callable[[int], int] | None = None
-) -> Convert:
+def _to_binary(tokens: Tokens) -> bytes | None:
+    token = _value(tokens)
+    if token is Token.NULL or token is None:
+        return None
+    if token is not Token.STRING:
+        raise Unfit
+    return tokens.read_base64()
+
+
+def _of_string(read: Read, *, of_int: Callable[[int], int] | None = None) -> Convert:
     def convert(tokens: Tokens) -> Any:
         token = _value(tokens)
         if token is Token.NULL or token is None:
@@ -347,7 +352,7 @@ def _of_string(
         if token is not Token.STRING:
             raise Unfit
         text = without_halves(tokens.string)
-        value = read(text) if text or takes_empty else None
+        value = read(text) if text else None
         if value is None:
             raise Unfit
         return value
@@ -360,13 +365,6 @@ def _from_seconds(seconds: int) -> int:
     if not -(2**63) <= seconds < 2**63:
         raise Unfit
     return (seconds * MICROS_PER_SECOND + 2**63) % 2**64 - 2**63
-
-
-def _read_base64(text: str) -> bytes | None:
-    try:
-        return base64.b64decode(text.encode(), validate=True)
-    except (binascii.Error, ValueError):
-        return None
 
 
 def clean_legacy(text: str) -> str:

@@ -25,6 +25,13 @@ _REMEDIES: Final = {
     "XPath": _XML,
     "XmlToStructs": _XML,
     "ToVariantObject": "go through JSON: parse_json(to_json(value))",
+    "SchemaOfVariant": (
+        "look at its text, to_json(v), or at single values, try_variant_get(v, '$.a', 'int')"
+    ),
+    "VariantExplode": (
+        "name what is inside: explode(variant_get(v, '$.a', 'array<variant>')), or for an object "
+        "explode(from_json(text, 'map<string,string>'))"
+    ),
     "RandStr": "compute it before the rows enter the log, or take a digest: sha2(id, 256)",
     "Collate": "compare what is equal for you: lower(a) = lower(b)",
     "ResolvedCollation": "compare what is equal for you: lower(a) = lower(b)",
@@ -34,8 +41,8 @@ _REMEDIES: Final = {
 
 def remedy_of(problem: str | None, otherwise: str) -> str:
     """What to do about a problem that a judge has with a function, or what is always said."""
-    before, is_unknown, function = (problem or "").partition("function for ")
-    if not is_unknown or before not in ("no ", "no aggregate "):
+    before, is_unknown, function = (problem or "").partition(" for ")
+    if not is_unknown or before not in ("no function", "no aggregate function", "no generator"):
         return otherwise
     found = (remedy for name, remedy in _REMEDIES.items() if function.startswith(name))
     return next(found, otherwise)

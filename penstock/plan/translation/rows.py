@@ -6,7 +6,9 @@ import pyarrow as pa
 
 from penstock.plan import nodes as n
 from penstock.plan.exprs import Column, Expr
+from penstock.plan.refusals import MICRO_BATCH
 from penstock.plan.translation.registry import Translation, translates
+from penstock.plan.translation.remedies import remedy_of
 from penstock.plan.tree import PlanTree, schema_of
 
 
@@ -43,7 +45,8 @@ def translate_union(translation: Translation, tree: PlanTree) -> n.Node:
 def translate_generate(translation: Translation, tree: PlanTree) -> n.Node:
     child = translation.child(tree)
     generator = tree.expr_of("generator")
-    translation.refuse(tree, translation.judges.generator(generator.kind))
+    problem = translation.judges.generator(generator.kind)
+    translation.refuse(tree, problem, remedy_of(problem, MICRO_BATCH))
     generated = {expr.column for expr in tree.exprs_of("generatorOutput")}
     # ReplicateRows gives columns again, under their own names: one of each is enough.
     shown = {attribute.column: attribute for attribute in tree.output}

@@ -11,6 +11,7 @@ def test_a_start_says_what_is_held_and_what_is_left() -> None:
     assert text.endswith("Spark has 4 cores; 2 left for other Spark jobs")
 
     text = Cores(1, {"a": 2}, total=4).describe()
+    assert text.startswith("its worker holds one core for as long as it runs; ")
     assert "others are for query a (2)" in text and "1 left" in text
 
 
