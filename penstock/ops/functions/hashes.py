@@ -339,7 +339,7 @@ def crc32(call: Call, value: Datum) -> Datum:
     return each(call.type, zlib.crc32, value)
 
 
-@function("ExpressionImplUtils.hmac", sql="hmac", raises=True, strict=True)
+@function("ExpressionImplUtils.hmac", sql="hmac", raises=True)
 def hmac_(call: Call, key: Datum, message: Datum, algorithm: Datum) -> Datum:
     def digest(key: bytes, message: bytes, algorithm: str) -> bytes:
         name = _HMAC.get(algorithm.upper())

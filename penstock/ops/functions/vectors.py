@@ -51,7 +51,7 @@ def _shown(values: Floats, there: Mask) -> pa.Array:
         return masked(values.astype(np.float32), there, pa.float32())
 
 
-@function(f"{_OWNER}.vectorInnerProduct", sql="vector_inner_product", raises=True, strict=True)
+@function(f"{_OWNER}.vectorInnerProduct", sql="vector_inner_product", raises=True)
 @on_arrays
 def inner_product(call: Call, left: pa.Array, right: pa.Array, name: pa.Array) -> pa.Array:
     lists, a, b, there = _pair(call, left, right)
@@ -59,7 +59,7 @@ def inner_product(call: Call, left: pa.Array, right: pa.Array, name: pa.Array) -
         return _shown(_sums(lists, a * b), there)
 
 
-@function(f"{_OWNER}.vectorL2Distance", sql="vector_l2_distance", raises=True, strict=True)
+@function(f"{_OWNER}.vectorL2Distance", sql="vector_l2_distance", raises=True)
 @on_arrays
 def l2_distance(call: Call, left: pa.Array, right: pa.Array, name: pa.Array) -> pa.Array:
     lists, a, b, there = _pair(call, left, right)
@@ -67,9 +67,7 @@ def l2_distance(call: Call, left: pa.Array, right: pa.Array, name: pa.Array) -> 
         return _shown(np.sqrt(_sums(lists, (a - b) ** 2)), there)
 
 
-@function(
-    f"{_OWNER}.vectorCosineSimilarity", sql="vector_cosine_similarity", raises=True, strict=True
-)
+@function(f"{_OWNER}.vectorCosineSimilarity", sql="vector_cosine_similarity", raises=True)
 @on_arrays
 def cosine_similarity(call: Call, left: pa.Array, right: pa.Array, name: pa.Array) -> pa.Array:
     """Null if one of them is of zeros, or empty."""
@@ -91,7 +89,7 @@ def _norms(lists: Lists, degrees: npt.NDArray[np.float32], name: str) -> Floats:
     return np.select([degrees == 1.0, degrees == 2.0], [straight, square], largest)
 
 
-@function(f"{_OWNER}.vectorNorm", sql="vector_norm", raises=True, strict=True)
+@function(f"{_OWNER}.vectorNorm", sql="vector_norm", raises=True)
 @on_arrays
 def norm(call: Call, vector: pa.Array, degree: pa.Array, name: pa.Array) -> pa.Array:
     there = valid_mask(vector, degree)
@@ -100,7 +98,7 @@ def norm(call: Call, vector: pa.Array, degree: pa.Array, name: pa.Array) -> pa.A
     return _shown(norms, _whole(lists))
 
 
-@function(f"{_OWNER}.vectorNormalize", sql="vector_normalize", raises=True, strict=True)
+@function(f"{_OWNER}.vectorNormalize", sql="vector_normalize", raises=True)
 @on_arrays
 def normalize(call: Call, vector: pa.Array, degree: pa.Array, name: pa.Array) -> pa.Array:
     """The vector divided by its norm; null if that is zero."""
