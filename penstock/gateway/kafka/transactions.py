@@ -43,6 +43,7 @@ TRANSACTION_BYTES_MAX = GROUP_BYTES_MAX - 512 * KIB
 OFFSETS_MAX = 512
 SECONDS_MAX = 900.0
 _EPOCH_MAX = 32_000
+_AGAIN_SECONDS = 1.0
 _IDS_MAX = 1024
 
 
@@ -274,7 +275,12 @@ class Transactions:
 
     @staticmethod
     def _expire(known: _Known, opened: _Open) -> None:
-        if known.open is opened and not known.lock.locked():
+        if known.open is not opened:
+            return
+        if known.lock.locked():  # it may end now, or not: see then
+            again = asyncio.get_running_loop().call_later
+            opened.timer = again(_AGAIN_SECONDS, Transactions._expire, known, opened)
+        else:
             known.drop()
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import GuardFailed, Overloaded
+from penstock.errors import GuardFailed, Overloaded, PenstockError, Unauthorized, Unknown
 from penstock.gateway.bodies import Budget
-from penstock.gateway.kafka.errors import Code, KafkaRefused
+from penstock.gateway.kafka.connection import KafkaConnection
+from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.producing import IDLE_MS, Produced, Producing
 from penstock.gateway.kafka.records import Records
+from penstock.gateway.kafka.shared import Shared
 from penstock.gateway.kafka.transactions import Transactions
+from penstock.gateway.problems import refuse
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Appended, Guard, NewEntry, SetKey, Value
@@ -203,3 +208,69 @@ def test_a_commit_that_came_first_after_all_is_answered_as_one() -> None:
 
     asyncio.run(run())
     assert shelf.rows == 1
+
+
+def test_a_transaction_that_is_over_while_its_commit_is_tried_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.gateway.kafka.transactions._AGAIN_SECONDS", 0.01)
+
+    class Away(Shelf):
+        async def append(self, entries: Sequence[NewEntry], **given: Any) -> Appended:
+            if entries:
+                await asyncio.sleep(0.05)
+                raise Unknown("no answer")
+            return await super().append(entries, **given)
+
+    where = transactions(Away())
+    budget = Budget(1 << 20)
+
+    async def run() -> None:
+        asked, producer = await begun(where, budget)
+        where.add("t", STREAM, 0, records(0, producer), rows())
+        opened = where._known["t"].open
+        assert opened is not None and budget.left < 1 << 20
+        asyncio.get_running_loop().call_later(0.02, where._expire, where._known["t"], opened)
+        with pytest.raises(Unknown):
+            await where.end(asked)
+        await asyncio.sleep(0.05)
+        assert budget.left == 1 << 20
+
+    asyncio.run(run())
+
+
+def test_too_much_at_once_is_tried_again() -> None:
+    assert code_of(refuse(429, "too-many-requests", "", "")) is Code.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize("error", [Overloaded("busy"), Unauthorized("wrong")])
+def test_only_a_token_that_is_wrong_is_called_so(error: PenstockError) -> None:
+    sent: list[bytes] = []
+
+    class Writer:
+        def get_extra_info(self, name: str) -> tuple[str, int]:
+            return "127.0.0.1", 9092
+
+        def write(self, data: bytes) -> None:
+            sent.append(bytes(data))
+
+        async def drain(self) -> None: ...
+
+    class Failing:
+        @asynccontextmanager
+        async def enter(self, token: str) -> AsyncIterator[None]:
+            raise error
+            yield
+
+    async def run() -> None:
+        reader = asyncio.StreamReader()
+        for key, version, asked in ((17, 1, b"\0\5PLAIN"), (36, 0, b"\0\0\0\5\0me\0t")):
+            frame = struct.pack(">hhih", key, version, 1, -1) + asked
+            reader.feed_data(struct.pack(">i", len(frame)) + frame)
+        reader.feed_eof()
+        shared = Shared(cast(Any, Failing()), Budget())
+        await KafkaConnection(shared, reader, cast(Any, Writer())).run()
+        shared.close()
+
+    asyncio.run(run())
+    assert len(sent) == 1 + isinstance(error, Unauthorized)
