@@ -23,6 +23,8 @@ _INTS: Final = {
     "bool": struct.Struct(">?"),
 }
 _FOREVER: Final = 1000
+#: Of all arrays of a message together: one takes three bytes there, and hundreds as a dict.
+ELEMENTS_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Reader:
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
         self.at = 0
+        self._elements_left = ELEMENTS_MAX
 
     @property
     def left(self) -> int:
@@ -83,6 +86,12 @@ class Reader:
         size: int = self.number("i16" if short else "i32")
         return size
 
+    def count(self, elements: int) -> None:
+        """Of an array that is about to be read."""
+        self._elements_left -= elements
+        if self._elements_left < 0:
+            raise BadFormat(f"a message with more than {ELEMENTS_MAX} elements")
+
     def skip_tags(self) -> None:
         for _ in range(self.unsigned()):
             self.unsigned()
@@ -114,6 +123,7 @@ def _read(reader: Reader, field: Field, version: int, flexible: bool) -> Any:
         return _text(reader.take(size)) if kind == "str" else bytes(reader.take(size))
     if size > reader.left:  # each element takes a byte at least
         raise BadFormat(f"{field.name} claims {size} elements in {reader.left} bytes")
+    reader.count(size)
     if isinstance(kind.of, str):
         element = Field(field.name, kind.of)
         return [_read(reader, element, version, flexible) for _ in range(size)]

@@ -153,11 +153,11 @@ class KafkaConnection:
                 self._token = token
         except PenstockError as error:
             self._shared.count(error)
+            if not isinstance(error, Unauthorized):
+                raise _Ended from None  # it cannot be tried now: clients give up if they are told
             told = {
                 "error": Code.SASL_AUTHENTICATION_FAILED,
-                "message": "the password is no token of this log"
-                if isinstance(error, Unauthorized)
-                else "the token cannot be tried now: try again",
+                "message": "the password is no token of this log",
             }
             await self._send(api, version, correlation, told)
             raise _Ended from None

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from penstock import errors as e
+from penstock.gateway.problems import HttpRefused
 
 
 class Code(IntEnum):
@@ -77,6 +78,8 @@ _CODES: Final[Mapping[type[BaseException], Code]] = {
 def code_of(error: BaseException) -> Code:
     if isinstance(error, KafkaRefused):
         return error.code
+    if isinstance(error, HttpRefused) and error.problem.status == 429:
+        return Code.REQUEST_TIMED_OUT  # too much at once, which passes
     for parent in type(error).__mro__:
         if parent in _CODES:
             return _CODES[parent]

@@ -12,6 +12,7 @@ told so with every request.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
@@ -22,6 +23,7 @@ from penstock.gateway.kafka.errors import Code, KafkaRefused
 GATHER_SECONDS: Final = 0.5
 SESSION_SECONDS: Final = (1.0, 1800.0)
 MEMBERS_MAX: Final = 256
+#: What a member says to its leader, and what a leader says to all.
 METADATA_BYTES_MAX: Final = 1 << 20
 
 Answer = dict[str, Any]
@@ -84,6 +86,7 @@ class Group:
         low, high = SESSION_SECONDS
         if not low <= asked.session_seconds <= high:
             raise KafkaRefused(Code.INVALID_SESSION_TIMEOUT, f"give {low:g} to {high:g} s")
+        _check_size(len(name) + len(said) for name, said in asked.protocols)
         names = {name for name, _ in asked.protocols}
         others = [each for each in self.members.values() if each.id != asked.member]
         if not names or (others and (self.kind != asked.kind or not self._common(names, others))):
@@ -115,6 +118,7 @@ class Group:
     def sync(self, now: float, member: str, generation: int, assignments: dict[str, bytes]) -> None:
         """Its answer comes later. Raises KafkaRefused."""
         known = self._check(member, generation)
+        _check_size(len(each) for each in assignments.values())
         known.heard_at = now
         if self.state is State.PREPARING:
             raise KafkaRefused(Code.REBALANCE_IN_PROGRESS, "join again")
@@ -147,6 +151,14 @@ class Group:
         """Whether a member may say how far it is. Raises KafkaRefused."""
         if generation >= 0 or member:
             self._check(member, generation)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what its members have said."""
+        return sum(
+            len(each.assignment) + sum(len(said) for _, said in each.protocols)
+            for each in self.members.values()
+        )
 
     # ---- time
 
@@ -255,3 +267,10 @@ class Group:
         for each in members:
             names = names & {name for name, _ in each.protocols}
         return names
+
+
+def _check_size(sizes: Iterable[int]) -> None:
+    if sum(sizes) > METADATA_BYTES_MAX:
+        raise KafkaRefused(
+            Code.INVALID_REQUEST, f"members say {METADATA_BYTES_MAX} bytes at once at most"
+        )

@@ -24,6 +24,8 @@ from penstock.log.core.owners import OFFSETS_PREFIX
 from penstock.log.records import SetKey
 
 GROUPS_MAX = 1024
+#: What members of all groups of a token have said.
+GROUPS_BYTES_MAX = 32 << 20
 OFFSET_METADATA_CHARS_MAX = 4096
 _TICK_SECONDS = 0.1
 
@@ -50,6 +52,8 @@ class Groups:
 
     async def join(self, asked: Message, client: str) -> Message:
         led = self._find(asked["group"])
+        if sum(each.group.held_bytes for each in self._led.values()) > GROUPS_BYTES_MAX:
+            raise Overloaded(f"members of groups have said more than {GROUPS_BYTES_MAX} bytes")
         session_seconds = asked["session_ms"] / 1000
         said = Join(
             asked["member"],
@@ -154,6 +158,7 @@ class Groups:
             code = Code.NONE
             try:
                 sets = await offset_sets(session, asked["group"], topic)
+                self.check_commit(asked)  # again: others may have gone on meanwhile
                 if sets:
                     await self._log.append([], sets=sets)
             except PenstockError as error:

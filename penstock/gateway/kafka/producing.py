@@ -9,24 +9,33 @@ producer's order, whichever gateways it was sent through.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.errors import BadRow, GuardFailed, TooLarge
+from penstock.errors import BadFormat, BadRow, GuardFailed, TooLarge
 from penstock.gateway.config import CELLS_MAX
+from penstock.gateway.kafka.errors import KafkaRefused
 from penstock.gateway.kafka.names import seq_key
 from penstock.gateway.kafka.offsets import ROWS_MAX, offset_of
 from penstock.gateway.kafka.records import NO_PRODUCER, Records, decode_records
 from penstock.gateway.kafka.rows import records_to_batches
-from penstock.gateway.kafka.sequences import NewBatch, Sent, Sequences, decide, decode_sequences
+from penstock.gateway.kafka.sequences import (
+    NewBatch,
+    Sent,
+    Sequences,
+    decide,
+    decode_sequences,
+    set_at_ms,
+)
 from penstock.ids import Lsn
 from penstock.limits import GROUP_BYTES_MAX, PAYLOAD_BYTES_MAX
 from penstock.log.client.client import AsyncLog
 from penstock.log.client.packing import pack
-from penstock.log.core.owners import SEQUENCES_PREFIX, TRANSACTIONS_PREFIX
+from penstock.log.core.owners import SEQUENCES_PREFIX
 from penstock.log.records import Guard, Kind, NewEntry, SetKey, Value
 from penstock.stream.batches import encode_batch, split_batch
 from penstock.stream.lanes import lanes_of
@@ -112,13 +121,22 @@ class Producing:
         self, known: _Known, key: str, records: Records, entries: list[NewEntry]
     ) -> Produced:
         for attempt in range(_TRIES_MAX):
-            if not known.is_asked:
+            is_remembered = known.is_asked
+            if not is_remembered:
                 known.value = await self._log.get(key)
                 known.is_asked = True
             found = known.value
-            step = decide(
-                read_sequences(found), records.epoch, records.sequence, records.count, len(entries)
-            )
+            now_ms = time.time_ns() // 1_000_000
+            try:
+                step = decide(
+                    read_sequences(found), records.epoch, records.sequence, records.count,
+                    len(entries), now_ms,
+                )  # fmt: skip
+            except KafkaRefused:
+                if not is_remembered:
+                    raise
+                known.is_asked = False  # it may have gone on at another gateway: ask
+                continue
             if isinstance(step, Sent):
                 return Produced(offset_of(step.lsn), records.count, True)
             assert isinstance(step, NewBatch)
@@ -137,22 +155,17 @@ class Producing:
             return Produced(offset_of(done.first_lsn), records.count)
         raise AssertionError("the loop returns or raises")
 
-    async def forget_idle(self, now_ms: int) -> None:
+    async def forget_idle(self, now_ms: int) -> bool:
         """Take away what is kept of producers that have been silent for IDLE_MS.
 
         By whoever opens a producer, now and then: one that writes meanwhile keeps its guard.
+        Whether it was time to look.
         """
         if now_ms < self._look_at_ms:
-            return
+            return False
         self._look_at_ms = now_ms + _LOOK_MS
-        old = await self._log.find_time(max(now_ms - IDLE_MS, 0))
-        for prefix in (SEQUENCES_PREFIX, f"{TRANSACTIONS_PREFIX}{self._log.anonymous_prefix}/"):
-            for key, value in (await self._log.list_metadata(prefix)).items():
-                if value.lsn < old:
-                    try:
-                        await self._log.compare_and_set(key, expected=value.data, value=None)
-                    except GuardFailed:
-                        pass  # it is idle no more
+        await forget_older(self._log, SEQUENCES_PREFIX, set_at_ms, now_ms - IDLE_MS)
+        return True
 
     def _find(self, key: str) -> _Known:
         known = self._known.get(key)
@@ -164,6 +177,18 @@ class Producing:
             known = self._known[key] = _Known()
         self._known.move_to_end(key)
         return known
+
+
+async def forget_older(
+    log: AsyncLog, prefix: str, set_at: Callable[[bytes], int], time_ms: int
+) -> None:
+    """Take away keys whose values say that they were set before this time."""
+    for key, value in (await log.list_metadata(prefix)).items():
+        try:
+            if set_at(value.data) < time_ms:
+                await log.compare_and_set(key, expected=value.data, value=None)
+        except (GuardFailed, BadFormat):
+            pass  # it is idle no more, or none of ours
 
 
 def read_sequences(value: Value | None) -> Sequences | None:

@@ -32,6 +32,8 @@ _APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 NO_PRODUCER: Final = -1
+#: Of a batch: one takes two bytes here, some of them hundreds as rows, and compressed almost none.
+HEADERS_MAX: Final = 1 << 17
 
 Headers = list[tuple[bytes, bytes | None]]
 
@@ -52,6 +54,11 @@ class Records:
     @property
     def count(self) -> int:
         return len(self.values)
+
+
+def is_compressed(data: bytes) -> bool:
+    """Whether a batch may unfold to far more than it has."""
+    return len(data) >= _HEAD.size and bool(data[22] & _COMPRESSION)
 
 
 def decode_records(data: bytes, *, bytes_max: int, count_max: int) -> Records:
@@ -94,6 +101,7 @@ def _decode_body(
     values: list[bytes | None] = []
     headers: list[Headers] = []
     at = 0
+    headers_left = HEADERS_MAX
     try:
         for _ in range(count):
             size, at = _varint(body, at)
@@ -105,6 +113,9 @@ def _decode_body(
             key, at = _bytes(body, at)
             value, at = _bytes(body, at)
             number, at = _varint(body, at)
+            headers_left -= number
+            if headers_left < 0:
+                raise TooLarge(f"a batch of more than {HEADERS_MAX} headers")
             found: Headers = []
             for _ in range(number):
                 name, at = _bytes(body, at)

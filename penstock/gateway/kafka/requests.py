@@ -19,7 +19,8 @@ from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.fetching import Followed, Following, partition_tags
 from penstock.gateway.kafka.groups import Groups, offset_sets
 from penstock.gateway.kafka.offsets import offset_of
-from penstock.gateway.kafka.producing import Produced, Producing, unpack
+from penstock.gateway.kafka.producing import IDLE_MS, Produced, Producing, unpack
+from penstock.gateway.kafka.records import is_compressed
 from penstock.gateway.kafka.rows import KAFKA_COLUMNS
 from penstock.gateway.kafka.shared import Shared
 from penstock.gateway.kafka.transactions import Transactions
@@ -151,7 +152,9 @@ class Requests:
     # ---- producing
 
     async def _init_producer(self, session: Session, asked: Message, version: int) -> Message:
-        await session.beside(Producing).forget_idle(time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        if await session.beside(Producing).forget_idle(now_ms):
+            await session.beside(Transactions).forget_older(now_ms - IDLE_MS)
         if asked["txn"] is not None:
             opened = await session.beside(Transactions).open_producer(asked["txn"], asked)
             return {"producer_id": opened[0], "epoch": opened[1]}
@@ -191,8 +194,8 @@ class Requests:
         self, session: Session, name: str, part: Message, txn: str | None
     ) -> Produced:
         stream = await self._partition(session, name, part["index"])
-        data = part["records"]
-        is_large = len(data or b"") > INLINE_BYTES_MAX
+        data = part["records"] or b""
+        is_large = len(data) > INLINE_BYTES_MAX or is_compressed(data)
         records, batches = await self._shared.beside_if(is_large, unpack, data, stream)
         if records.is_transactional:
             if txn is None:

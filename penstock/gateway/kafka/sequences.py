@@ -52,7 +52,7 @@ def last_of(first: int, count: int) -> int:
 
 
 def decide(
-    known: Sequences | None, epoch: int, first: int, count: int, entries: int
+    known: Sequences | None, epoch: int, first: int, count: int, entries: int, now_ms: int = 0
 ) -> NewBatch | Sent:
     """What to do with a batch that takes `entries` of the log. Raises KafkaRefused."""
     last = last_of(first, count)
@@ -61,7 +61,7 @@ def decide(
             raise KafkaRefused(
                 Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {first} is the first: begin at 0"
             )
-        return NewBatch(_encode(epoch, (), first, last, entries))
+        return NewBatch(_encode(epoch, (), (first, last, entries), now_ms))
     if epoch < known.epoch:
         raise KafkaRefused(
             Code.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is over, it is {known.epoch} now"
@@ -71,7 +71,7 @@ def decide(
             return sent
     newest = known.sent[-1]
     if first == (newest.last + 1) % SEQUENCES:
-        return NewBatch(_encode(epoch, known.sent[1 - KEPT :], first, last, entries))
+        return NewBatch(_encode(epoch, known.sent[1 - KEPT :], (first, last, entries), now_ms))
     if first <= newest.last and newest.last - first < SEQUENCES // 2:
         raise KafkaRefused(
             Code.DUPLICATE_SEQUENCE_NUMBER, f"sequence {first} was sent, the last is {newest.last}"
@@ -82,12 +82,14 @@ def decide(
     )
 
 
-def _encode(epoch: int, sent: Sequence[Sent], first: int, last: int, entries: int) -> bytes:
-    """The newest says how many entries stand before the one that sets this."""
+def _encode(epoch: int, sent: Sequence[Sent], newest: tuple[int, int, int], now_ms: int) -> bytes:
+    """The newest says how many entries stand before the one that sets this. When it was set stands
+    in it: the log tells no time of what is trimmed away."""
     value = {
         "epoch": epoch,
         "sent": [[each.first, each.last, each.lsn] for each in sent],
-        "newest": [first, last, entries],
+        "newest": newest,
+        "ms": now_ms,
     }
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -99,5 +101,13 @@ def decode_sequences(data: bytes, lsn: int) -> Sequences:
         first, last, entries = map(int, value["newest"])
         older = tuple(Sent(int(a), int(b), int(c)) for a, b, c in value["sent"])
         return Sequences(int(value["epoch"]), (*older, Sent(first, last, lsn - entries)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFormat(f"bytes that are no sequence numbers: {error}") from None
+
+
+def set_at_ms(data: bytes) -> int:
+    """When sequence numbers were set. Raises BadFormat."""
+    try:
+        return int(json.loads(data)["ms"])
     except (ValueError, KeyError, TypeError) as error:
         raise BadFormat(f"bytes that are no sequence numbers: {error}") from None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +28,7 @@ import pyarrow as pa
 from penstock.errors import BadFormat, GuardFailed, TooLarge
 from penstock.gateway.bodies import Budget
 from penstock.gateway.kafka.errors import Code, KafkaRefused
-from penstock.gateway.kafka.producing import make_entries
+from penstock.gateway.kafka.producing import forget_older, make_entries
 from penstock.gateway.kafka.records import Records
 from penstock.gateway.kafka.sequences import SEQUENCES, last_of
 from penstock.limits import GROUP_BYTES_MAX, KEY_BYTES_MAX, KIB
@@ -42,6 +43,7 @@ TRANSACTION_BYTES_MAX = GROUP_BYTES_MAX - 512 * KIB
 OFFSETS_MAX = 512
 SECONDS_MAX = 900.0
 _EPOCH_MAX = 32_000
+_AGAIN_SECONDS = 1.0
 _IDS_MAX = 1024
 
 
@@ -54,16 +56,18 @@ class Owner:
     #: Transactions so far; whether the last has begun, or how it ended.
     number: int = 0
     state: str = "empty"
+    #: When it was set: the log tells no time of what is trimmed away.
+    set_ms: int = 0
 
     def encode(self) -> bytes:
-        fields = (self.producer_id, self.epoch, self.number, self.state)
+        fields = (self.producer_id, self.epoch, self.number, self.state, self.set_ms)
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_owner(data: bytes) -> Owner:
     try:
-        producer_id, epoch, number, state = json.loads(data)
-        return Owner(int(producer_id), int(epoch), int(number), str(state))
+        producer_id, epoch, number, state, set_ms = json.loads(data)
+        return Owner(int(producer_id), int(epoch), int(number), str(state), int(set_ms))
     except (ValueError, TypeError) as error:
         raise BadFormat(f"bytes that are no owner of transactions: {error}") from None
 
@@ -91,9 +95,11 @@ class _Known:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     seconds: float = SECONDS_MAX
     open: _Open | None = None
-    #: Of the producer's epoch: the last sequence number of each partition.
+    #: Of the producer's epoch: whether all of it came here, and the sequence numbers of each
+    #: partition that did, the first and the last.
     epoch: tuple[int, int] = (-1, -1)
-    last: dict[tuple[str, int], int] = field(default_factory=dict)
+    is_whole: bool = False
+    taken: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def drop(self) -> None:
         if self.open is not None:
@@ -112,17 +118,17 @@ class Transactions:
         """A producer id and epoch that fence all older ones; what they had begun is no more."""
         known, key = self._find(txn), self._key(txn)
         async with known.lock:
-            known.drop()
             known.seconds = min(max(asked["timeout_ms"] / 1000, 1.0), SECONDS_MAX)
             value = await self._log.get(key)
             last = None if value is None else decode_owner(value.data)
             given = asked.get("producer_id", -1), asked.get("epoch", -1)
             if last is not None and given[0] >= 0 and given != (last.producer_id, last.epoch):
                 raise _fenced(given[1], last)
+            known.drop()
             if last is None or last.epoch >= _EPOCH_MAX:
-                owner = Owner(secrets.randbits(62), 0)
+                owner = Owner(secrets.randbits(62), 0, set_ms=_now_ms())
             else:
-                owner = Owner(last.producer_id, last.epoch + 1, last.number)
+                owner = Owner(last.producer_id, last.epoch + 1, last.number, set_ms=_now_ms())
             expected = None if value is None else value.data
             await self._log.compare_and_set(key, expected=expected, value=owner.encode())
             return owner.producer_id, owner.epoch
@@ -136,7 +142,7 @@ class Transactions:
             owner = await self._owner(key, asked)
             if owner.state == "begun":
                 raise _lost()
-            begun = replace(owner, number=owner.number + 1, state="begun")
+            begun = replace(owner, number=owner.number + 1, state="begun", set_ms=_now_ms())
             known.drop()
             await self._log.compare_and_set(key, expected=owner.encode(), value=begun.encode())
             opened = known.open = _Open(begun, budget)
@@ -144,7 +150,8 @@ class Transactions:
             opened.timer = loop.call_later(known.seconds, self._expire, known, opened)
             if known.epoch != (begun.producer_id, begun.epoch):
                 known.epoch = begun.producer_id, begun.epoch
-                known.last.clear()
+                known.is_whole = owner.state == "empty"
+                known.taken.clear()
 
     def add(
         self,
@@ -158,16 +165,17 @@ class Transactions:
         known = self._find(txn)
         opened = self._opened(known, records.producer_id, records.epoch)
         place = stream.name, partition
-        before = known.last.get(place)
-        if before is not None:
-            gap = (records.sequence - before - 1) % SEQUENCES
-            if gap >= SEQUENCES // 2:
+        sequence = records.sequence
+        last = last_of(sequence, records.count)
+        begin = (0, -1) if known.is_whole else (sequence, sequence - 1)
+        first, before = known.taken.get(place, begin)
+        if sequence != (before + 1) % SEQUENCES:
+            if place in known.taken and _is_within(sequence, last, first, before):
                 return  # sent again, since its answer was lost
-            if gap:
-                raise KafkaRefused(
-                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"sequence {records.sequence} leaves a gap: the last is {before}",
-                )
+            raise KafkaRefused(
+                Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"sequence {sequence} is not the next: the last is {before}",
+            )
         entries = make_entries(stream, batches, partition)
         size = group_bytes(entries)
         too_many = len(opened.entries) + len(entries) > GROUP_ENTRIES
@@ -179,7 +187,9 @@ class Transactions:
         opened.budget.take(size)
         opened.held += size
         opened.entries += entries
-        known.last[place] = last_of(records.sequence, records.count)
+        # No more than can be told from what is to come: numbers begin anew after the last.
+        far = (last - first) % SEQUENCES > SEQUENCES // 4
+        known.taken[place] = (last - SEQUENCES // 4) % SEQUENCES if far else first, last
 
     def add_offsets(self, asked: dict[str, Any], sets: list[SetKey]) -> None:
         """How far a group is once the transaction is committed."""
@@ -203,15 +213,23 @@ class Transactions:
             is_here = opened is not None and opened.owner == owner
             if asked["commit"] and not is_here:
                 raise _lost()
-            sets = [SetKey(key, replace(owner, state=state).encode())]
+            ended = replace(owner, state=state, set_ms=_now_ms())
+            sets = [SetKey(key, ended.encode())]
             entries: list[NewEntry] = []
             if opened is not None and asked["commit"]:
                 entries, sets = opened.entries, [*sets, *opened.offsets.values()]
             try:
                 await self._log.append(entries, guards=[Guard(key, owner.encode())], sets=sets)
             except GuardFailed:
-                raise _fenced(asked["epoch"], None) from None
+                # By a newer producer; or by this commit itself, whose answer was lost.
+                if (await self._owner(key, asked)).state != state:
+                    raise _fenced(asked["epoch"], None) from None
             known.drop()
+
+    async def forget_older(self, time_ms: int) -> None:
+        """Take away ids that nobody has used since."""
+        prefix = f"{TRANSACTIONS_PREFIX}{self._log.anonymous_prefix}/"
+        await forget_older(self._log, prefix, lambda data: decode_owner(data).set_ms, time_ms)
 
     # ---- what is known
 
@@ -257,8 +275,23 @@ class Transactions:
 
     @staticmethod
     def _expire(known: _Known, opened: _Open) -> None:
-        if known.open is opened and not known.lock.locked():
+        if known.open is not opened:
+            return
+        if known.lock.locked():  # it may end now, or not: see then
+            again = asyncio.get_running_loop().call_later
+            opened.timer = again(_AGAIN_SECONDS, Transactions._expire, known, opened)
+        else:
             known.drop()
+
+
+def _is_within(first: int, last: int, taken_first: int, taken_last: int) -> bool:
+    """Whether numbers are among those that were taken; they begin anew after the last."""
+    half = SEQUENCES // 2
+    return (first - taken_first) % SEQUENCES < half and (taken_last - last) % SEQUENCES < half
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _fenced(epoch: int, owner: Owner | None) -> KafkaRefused:

@@ -134,7 +134,9 @@ class Allowed:
         if thing.sort == "anonymous":
             return thing.name == self._own and self.uses_log
         if thing.sort == "stream":
-            reads = self.read.match(thing.name) and key.startswith(("stream/", OFFSETS_PREFIX))
+            if key.startswith(OFFSETS_PREFIX):
+                return self.read.match(thing.name)
+            reads = self.read.match(thing.name) and key.startswith("stream/")
             return reads or self.append.match(thing.name)
         if key.startswith("query/") and self.deliver:
             return True  # a delivery of a query's result must find it

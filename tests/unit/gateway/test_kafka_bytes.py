@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadFormat, TooLarge
 from penstock.gateway.kafka import compression
-from penstock.gateway.kafka.codec import Reader, read_fields, write_fields
+from penstock.gateway.kafka.codec import ELEMENTS_MAX, Reader, read_fields, write_fields
 from penstock.gateway.kafka.compression import unfold
-from penstock.gateway.kafka.records import decode_records, encode_records
+from penstock.gateway.kafka.records import (
+    HEADERS_MAX,
+    decode_records,
+    encode_records,
+    is_compressed,
+)
 from penstock.gateway.kafka.schemas import APIS
 
 LIMITS = {"bytes_max": 1 << 20, "count_max": 10_000}
@@ -90,3 +95,23 @@ def test_what_unfolds_to_too_much_is_refused(kind: int) -> None:
         unfold(folded, kind, (4 << 20) - 1)
     with pytest.raises((BadFormat, TooLarge)):
         unfold(folded[: len(folded) // 2] + b"xx", kind, 4 << 20)
+
+
+def test_a_batch_has_no_more_headers_than_can_be_held() -> None:
+    # Each takes two bytes here, and hundreds as a row.
+    many = [(b"", None)] * HEADERS_MAX
+    limits = {"bytes_max": 8 << 20, "count_max": 2}
+    batch = encode_records(0, 1, [0], [None], [b""], [list(many)])
+    assert len(decode_records(batch, **limits).headers[0]) == HEADERS_MAX
+    assert not is_compressed(batch)
+    with pytest.raises(TooLarge):
+        decode_records(encode_records(0, 2, [0] * 2, [None] * 2, [b""] * 2, [many, many]), **limits)
+
+
+def test_a_request_has_no_more_parts_than_can_be_held() -> None:
+    # Each takes three bytes here, and hundreds as a dict.
+    asked = {"topics": [{"name": "", "partitions": []}] * (ELEMENTS_MAX + 1)}
+    out = bytearray()
+    write_fields(out, APIS[0].request, asked, 9, True)
+    with pytest.raises(BadFormat):
+        read_fields(Reader(out), APIS[0].request, 9, True)

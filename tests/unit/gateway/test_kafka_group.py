@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from penstock.errors import Overloaded
+from penstock.gateway.kafka import groups
 from penstock.gateway.kafka.errors import Code, KafkaRefused
-from penstock.gateway.kafka.group import GATHER_SECONDS, Answer, Group, Join, State
+from penstock.gateway.kafka.group import (
+    GATHER_SECONDS,
+    METADATA_BYTES_MAX,
+    Answer,
+    Group,
+    Join,
+    State,
+)
 
 
 def asked(
@@ -85,3 +98,56 @@ def test_the_last_to_leave_empties_it() -> None:
     group.join(2, asked("b"), "")
     group.leave(3, "b")
     assert group.state is State.EMPTY and code(group.leave, 3, "b") is Code.UNKNOWN_MEMBER_ID
+
+
+def test_members_say_no_more_than_can_be_held() -> None:
+    group = gathered("a")
+    large = bytes(METADATA_BYTES_MAX + 1)
+    said = Join("", None, 3.0, 5.0, "consumer", [("range", large)])
+    assert code(group.join, 2, said, "b") is Code.INVALID_REQUEST
+    group.join(2, asked("a"), "")
+    assert code(group.sync, 2, "a", 2, {"a": large}) is Code.INVALID_REQUEST
+    assert group.held_bytes < 10
+
+
+def joining(group: str, said: bytes = b"m") -> dict[str, Any]:
+    return {
+        "group": group, "session_ms": 3000, "member": "", "kind": "consumer",
+        "protocols": [{"name": "range", "metadata": said}],
+    }  # fmt: skip
+
+
+def test_groups_of_a_token_hold_so_much_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "GROUPS_BYTES_MAX", 1000)
+
+    async def run() -> None:
+        led = groups.Groups(cast(Any, None))
+        await led.join(joining("one", bytes(1001)), "me")
+        with pytest.raises(Overloaded):
+            await led.join(joining("other"), "me")
+
+    asyncio.run(run())
+
+
+def test_a_member_that_is_out_by_the_time_of_its_append_sets_no_offset() -> None:
+    appended: list[object] = []
+
+    async def append(*given: object, **more: object) -> None:
+        appended.append(more)
+
+    async def run() -> dict[str, Any]:
+        led = groups.Groups(cast(Any, SimpleNamespace(append=append)))
+        joined = await led.join(joining("g"), "me")
+
+        async def stream(name: str, *, fresh: bool) -> object:
+            led.leave({"group": "g", "member": joined["member"]})
+            return SimpleNamespace(name=name, lanes=1)
+
+        part = {"index": 0, "offset": 5, "metadata": None}
+        commit = {"group": "g", "topics": [{"name": "s", "partitions": [part]}]}
+        commit |= {"member": joined["member"], "generation": joined["generation"]}
+        return await led.commit(cast(Any, SimpleNamespace(stream=stream)), commit)
+
+    told = asyncio.run(run())
+    assert told["topics"][0]["partitions"][0]["error"] is Code.UNKNOWN_MEMBER_ID
+    assert not appended

@@ -134,6 +134,15 @@ _CAVEAT = st.lists(_RIGHTS, min_size=1, max_size=4).map(allow_caveat)
 _CAVEATS = st.lists(st.one_of(_CAVEAT, st.sampled_from(["log=orders", "until=5"])), max_size=4)
 
 
+def test_who_only_appends_sees_no_offsets_of_readers() -> None:
+    writer, reader = (
+        read_rights(Chain(ID, (allow_caveat([right]),))) for right in ("append:bids", "read:bids")
+    )
+    assert not writer.shows_key("kafka/offset/bids/0/shop")
+    assert reader.shows_key("kafka/offset/bids/0/shop")
+    assert writer.shows_key("kafka/seq/bids/7/0") and not reader.shows_key("kafka/seq/bids/7/0")
+
+
 def check_one_caveat_more(caveats: list[str], more: str) -> None:
     before = read_rights(Chain(ID, tuple(caveats)))
     after = read_rights(Chain(ID, (*caveats, more)))
