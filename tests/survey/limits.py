@@ -193,7 +193,8 @@ AROUND: Final = (
     Limit(
         "`show()`, `count()`, `collect()` of a streaming DataFrame: Spark refuses them",
         "Start the query and look at `query.result()`, or read the stream as a batch: "
-        '`spark.read.format("penstock").option("stream", name).load().show()`.',
+        '`spark.read.format("penstock").option("stream", name).option("log", log.target).load()'
+        ".show()`.",
         ("show() of a streaming DataFrame",),
     ),
     Limit(
