@@ -30,7 +30,6 @@ from penstock.errors import (
     Unknown,
 )
 from penstock.ids import Lsn
-from penstock.limits import CREDIT_BYTES_DEFAULT
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender import AsyncAppender, adopt_producer, claim_producer
 from penstock.log.client.appender_core import AppenderCore
@@ -435,11 +434,11 @@ class AsyncLog:
         *,
         start: int,
         end: int | None = None,
-        credit_bytes: int = CREDIT_BYTES_DEFAULT,
+        credit_bytes: int | None = None,
     ) -> AsyncReader:
         """Follow entries; iterate over it, and close it (or leave `async with`) when done.
 
-        `credit_bytes`: held here at most, for who follows very many.
+        `credit_bytes`: held here at most, for who follows very many; None is the default.
         """
         reads = self._reading()
         if reads is not self:

@@ -41,10 +41,10 @@ class AsyncReader:
         *,
         start: Lsn,
         end: Lsn,
-        credit_bytes: int = CREDIT_BYTES_DEFAULT,
+        credit_bytes: int | None = None,
     ) -> None:
         self._log = log
-        self._credit_bytes = credit_bytes
+        self._credit_bytes = CREDIT_BYTES_DEFAULT if credit_bytes is None else credit_bytes
         self.number = number
         self._tags = tags
         #: Everything below was received; where a new subscription starts.
