@@ -107,7 +107,7 @@ def test_a_result_does_not_fit_a_stream_of_other_columns(
     ("options", "expected"),
     [
         ({"mode": "upsert"}, "mode 'upsert': use append, update or complete"),
-        ({"workers": 0}, "workers=0: at least 1"),
+        ({"workers": 0}, "workers=0: give a whole number, at least 1"),
         ({"workers": 4}, "workers=4, but local[3] has 3 cores"),
         ({"name": "my query"}, "query name 'my query'"),
         ({"to": "my stream"}, "my stream"),

@@ -259,7 +259,7 @@ async def test_a_run_that_was_replaced_ends_when_it_is_told_to(directory: Path) 
         await run.finish()
         async with asyncio.timeout(60):
             await run.run()
-    assert "was started by another driver" in str(first.error)
+    assert "was started again, by this or another driver" in str(first.error)
     assert second.error is None
     log.close()
 
