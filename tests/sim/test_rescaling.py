@@ -129,8 +129,8 @@ def crash(
     return world
 
 
-#: Until copies are there at 78 at the latest, and from then until successors run, at 111.
-STEPS = (*range(0, 54, 9), *range(54, 120, 4))
+#: Until copies are there at 82 at the latest, and from then until successors run, at 118.
+STEPS = (*range(0, 54, 9), *range(54, 128, 4))
 
 
 def die_at(steps: Sequence[int], victim: str, workers: int) -> None:
