@@ -129,7 +129,7 @@ def crash(
     return world
 
 
-#: Until copies are there at 82 at the latest, and from then until successors run, at 118.
+#: Until copies are there, and from then until successors run: the layout changes at 106 to 110.
 STEPS = (*range(0, 54, 9), *range(54, 128, 4))
 
 
