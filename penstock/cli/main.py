@@ -10,8 +10,7 @@ import io
 import os
 import sys
 import traceback
-from importlib.metadata import entry_points
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +19,9 @@ from penstock.cli.groups import LazyGroup, Place
 from penstock.cli.output import EXIT_INTERRUPTED, echo, error_text, exit_code
 from penstock.errors import Defect, PenstockError
 from penstock.plain_text import plain
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 #: Each is in the module of its name, unless another one is named below.
 COMMANDS = {
@@ -47,6 +49,13 @@ BENCHMARK_COMMANDS = {
 COMMANDS_BESIDE = "penstock.commands"
 
 
+def commands_beside() -> EntryPoints:
+    """What other packages bring; who asks for one of our own need not load what looks for them."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=COMMANDS_BESIDE)
+
+
 class CommandFailed(click.ClickException):
     """An error on its way to standard error and the exit code."""
 
@@ -70,14 +79,14 @@ class Root(LazyGroup):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        beside = entry_points(group=COMMANDS_BESIDE).names
+        beside = commands_beside().names
         return sorted({*super().list_commands(ctx), *beside})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         command = super().get_command(ctx, name)
         if command is not None:
             return command
-        for entry in entry_points(group=COMMANDS_BESIDE, name=name):
+        for entry in commands_beside().select(name=name):
             loaded: click.Command = entry.load()
             return loaded
         if name in BENCHMARK_COMMANDS:

@@ -6,6 +6,7 @@ says NOT NULL, no key twice in a map, times within Spark's ranges. Knows no Pyth
 
 Law: fit_column returns an array of exactly field.type with equal values, or raises Misfit for the
 first element that does not fit; find_misfit is None exactly when an array may be appended.
+Arrow's functions are loaded where they are called: a command that shows rows calls none of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.errors import BadRequest
@@ -148,6 +148,8 @@ def first_misfit(misfits: Iterable[Misfit]) -> Misfit | None:
 
 def first_true(mask: pa.BooleanArray) -> int:
     """The index of the first true element; there is one."""
+    import pyarrow.compute as pc
+
     return int(pc.index(mask, True).as_py())
 
 
@@ -168,6 +170,8 @@ def _decoded(array: pa.Array) -> pa.Array:
         if pt.is_dictionary(array.type):
             array = array.dictionary_decode()
         else:
+            import pyarrow.compute as pc
+
             array = pc.run_end_decode(array)
     return array
 
@@ -220,6 +224,8 @@ def _fit_map(array: pa.MapArray, target: pa.MapType) -> pa.MapArray:
 
 def _list_parts(array: pa.Array) -> tuple[_Indexes, pa.Array]:
     """Offsets from 0, and the elements they point into without those under null lists."""
+    import pyarrow.compute as pc
+
     lengths = np.asarray(pc.list_value_length(array).fill_null(0), dtype=np.int64)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     if offsets[-1] > _CHILD_LENGTH_MAX:
@@ -288,6 +294,8 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         raise _cast_misfit(array, target, _first_failure(array, target)) from None
     is_float = pt.is_floating(target) and pt.is_floating(array.type)
     if is_float and array.type.bit_width > target.bit_width:
+        import pyarrow.compute as pc
+
         # Arrow calls every cast between floats safe; only those that come back equal are.
         changed = pc.not_equal(fitted.cast(array.type), array)
         changed = pc.and_(changed, pc.invert(pc.is_nan(array))).fill_null(False)
@@ -380,6 +388,8 @@ def _find_temporal_misfit(array: pa.Array) -> Misfit | None:
 
 
 def _find_outside(numbers: pa.Array, bounds: tuple[int, int], problem: str) -> Misfit | None:
+    import pyarrow.compute as pc
+
     low, high = bounds
     extremes = pc.min_max(numbers)
     if low <= extremes["min"].as_py() and extremes["max"].as_py() <= high:

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from penstock.errors import BadRequest
 from penstock.limits import LANES_MAX
-from penstock.state.keys import hash_columns, virtual_nodes
 from penstock.stream.registration import Registration, stream_tag
 
 
@@ -53,6 +52,8 @@ class Lanes:
         if self.count == 1 or not self.key:
             yield batch, self.tags(turn % self.count)
             return
+        from penstock.state.keys import hash_columns, virtual_nodes  # who only reads hashes nothing
+
         columns = [batch.column(name) for name in self.key]
         lanes = virtual_nodes(hash_columns(columns, batch.num_rows)) % self.count
         for lane, rows in split_by(batch, lanes):

@@ -65,7 +65,7 @@ def test_a_bare_checkout_imports_without_any_installed_package() -> None:
 def test_a_benchmark_command_without_its_package_says_what_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "entry_points", lambda **_: EntryPoints())
+    monkeypatch.setattr(main, "commands_beside", EntryPoints)
 
     result = CliRunner().invoke(cli, [name, "log"])
 
@@ -86,7 +86,7 @@ def test_a_package_beside_that_does_not_load_breaks_no_other_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = EntryPoints([EntryPoint("bench", "no_such_package:bench", main.COMMANDS_BESIDE)])
-    monkeypatch.setattr(main, "entry_points", lambda **names: broken.select(**names))
+    monkeypatch.setattr(main, "commands_beside", lambda: broken)
 
     assert CliRunner().invoke(cli, ["log", "--help"]).exit_code == 0
     assert CliRunner().invoke(cli, ["bench", "--help"]).exit_code == 1

@@ -20,7 +20,7 @@ from penstock.cli.groups import LazyGroup
 from penstock.cli.main import cli
 
 #: They take longer to import than most commands run.
-HEAVY = ("pyspark", "pandas", "pyarrow", "numpy", "duckdb", "grpc", "psycopg")
+HEAVY = ("pyspark", "pandas", "pyarrow", "numpy", "duckdb", "grpc", "psycopg", "pyarrow.compute")
 #: Commands that are servers themselves, or read a log's files.
 WITH_SERVERS = ("log serve", "log verify", "cluster proxy")
 SERVERS = ("penstock.log.server", "penstock.log.node", "penstock.log.proxy")
@@ -68,6 +68,15 @@ def test_commands_without_rows_load_nothing_heavy(tmp_path: Path) -> None:
             "log trim 0",
         ]
         assert loaded([f"{line} --dir {tmp_path}" for line in lines]) == []
+    stop_server(tmp_path)
+
+
+def test_commands_that_show_rows_load_of_arrow_only_its_core(tmp_path: Path) -> None:
+    with penstock.connect(tmp_path) as log:
+        log.create_stream("bids", "auction long, at timestamp").append([{"auction": 1}])
+        lines = ["stream read bids", "stream tail bids --start earliest -e"]
+        # pyarrow loads NumPy itself.
+        assert loaded([f"{line} --dir {tmp_path}" for line in lines]) == ["pyarrow", "numpy"]
     stop_server(tmp_path)
 
 
