@@ -42,7 +42,8 @@ def test_rows_are_frames_of_other_libraries(bids: penstock.Stream) -> None:
 
 
 def test_polars_is_an_extra(bids: penstock.Stream) -> None:
-    polars = pytest.importorskip("polars")
+    import polars
+
     assert bids.to_polars().filter(polars.col("auction") > 0).height == 2
 
 
