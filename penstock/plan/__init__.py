@@ -7,6 +7,7 @@ nodes.py             nodes of the IR: what a query computes
 translation/         plan nodes and expressions to the IR, refusing what cannot run
 supply.py            append times and scalar subqueries, brought to where they are used
 time_bounds.py       how long a join must remember its rows
+open_times.py        times that a join without bounds hands on late
 closing.py           keys that are made of event time, and when they close
 refusals.py          reasons, gathered and told at once
 rewrites/            rules from IR to IR

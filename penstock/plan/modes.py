@@ -10,12 +10,18 @@ from __future__ import annotations
 from penstock.plan import nodes as n
 from penstock.plan.changes import is_append_only, is_static
 from penstock.plan.finish import needs_whole_result, split_finish
+from penstock.plan.open_times import has_open_join
 from penstock.plan.refusals import Refusals
 
 _USE_UPDATE = "use mode='update'"
 _BY_TIME = (
     "call withWatermark, and group by its column, by window(), or by what rises with it "
     f"(date_trunc, to_date, date_format(ts, 'yyyy-MM-dd HH')); or {_USE_UPDATE}"
+)
+#: Where a join below has no bounds, times that it hands on are over for nobody.
+_BOUND_JOIN = (
+    "bound the join below it in event time (b.ts BETWEEN a.ts - INTERVAL 1 HOUR AND a.ts + INTERVAL"
+    " 1 HOUR), since without that a row may find its partner after its group was closed"
 )
 
 
@@ -27,7 +33,9 @@ def check_mode(root: n.Node, mode: n.Mode, refusals: Refusals) -> None:
     for node in root.walk():
         problem = _needs_watermark(node)
         if problem is not None:
-            refusals.add(type(node).__name__, problem, _BY_TIME)
+            is_above_join = not isinstance(node, n.Join) and has_open_join(node)
+            remedy = f"{_BOUND_JOIN}; {_BY_TIME}" if is_above_join else _BY_TIME
+            refusals.add(type(node).__name__, problem, remedy)
     if not refusals.reasons and not is_append_only(root):
         refusals.add(
             type(root).__name__, "its result takes rows back, which append mode cannot", _USE_UPDATE

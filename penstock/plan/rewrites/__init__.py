@@ -1,6 +1,7 @@
 """Rewrites of the IR, one rule per file, applied once each in the order of RULES.
 
 aim.py               what a plan is rewritten for: the output mode, what can be folded in parts
+open_keys.py         keys above a join without time bounds never close
 fuse_top_n.py        window functions over the best rows, as one operator
 choose_emit.py       operators emit changes, or finals
 collapse_distinct.py several distinct aggregates as one aggregation
@@ -28,10 +29,12 @@ from penstock.plan.rewrites.collapse_distinct import collapse_distinct
 from penstock.plan.rewrites.count_duplicates import count_duplicates
 from penstock.plan.rewrites.floor_mod import floor_mod
 from penstock.plan.rewrites.fuse_top_n import fuse_top_n
+from penstock.plan.rewrites.open_keys import open_keys
 from penstock.plan.rewrites.prune import prune
 
 #: choose_emit before whatever asks which rows are taken back.
 RULES: Final[tuple[Callable[[Node, Aim], Node], ...]] = (
+    open_keys,
     fuse_top_n,
     choose_emit,
     collapse_distinct,

@@ -16,6 +16,7 @@ from penstock.plan import nodes as n
 from penstock.plan.closing import CLOSES, Step, closing_steps, field_steps
 from penstock.plan.exprs import Call, Column, Expr, Literal, columns
 from penstock.plan.exprs import replace as replace_expr
+from penstock.plan.open_times import is_open
 from penstock.plan.rewrites.aim import Aim
 
 #: What hands a column on as it is. A watermark of another column does not: time is its own then.
@@ -116,6 +117,8 @@ def _trace(expr: Expr, node: n.Node) -> Expr | None:
             found = [_trace(_over(expr, column), child) for column, child in pairs]
             return found[0] if all(one == found[0] for one in found) else None
         case n.Aggregate() if name not in _closed_by(node):
+            return None
+        case n.Join() if is_open(name, node):
             return None
         case _ if isinstance(node, _HANDS_ON):
             below = [child for child in node.children if name in child.schema.names]

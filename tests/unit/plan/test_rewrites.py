@@ -10,6 +10,7 @@ from plan_samples import (
     APPEND,
     AUCTIONS,
     BIDS,
+    TIMESTAMP,
     UPDATE,
     WINDOWED,
     column,
@@ -31,6 +32,7 @@ from penstock.plan.rewrites.collapse_distinct import collapse_distinct
 from penstock.plan.rewrites.count_duplicates import count_duplicates
 from penstock.plan.rewrites.floor_mod import floor_mod
 from penstock.plan.rewrites.fuse_top_n import fuse_top_n
+from penstock.plan.rewrites.open_keys import open_keys
 from penstock.plan.rewrites.prune import prune
 
 PRICE = column(BIDS, "price#2")
@@ -290,3 +292,35 @@ def test_a_key_that_rises_with_event_time_closes_in_append_mode() -> None:
 def test_a_key_of_rows_without_a_watermark_never_closes() -> None:
     before = by_day(watermarked=False)
     assert close_keys(before, APPEND) == before
+
+
+BY_TIME = n.EventTime("ts#3", 0, 0), n.EventTime("t#13", 0, 0)
+
+
+def above_join(time: str, left: n.EventTime | None, right: n.EventTime | None) -> n.Aggregate:
+    """Groups by a time of bids joined with auctions."""
+    pairs = join(scan(), scan("auctions", AUCTIONS), "auction#1", "id#11")
+    pairs = replace(pairs, left_time=left, right_time=right)
+    return replace(count_by(pairs, time), event_time=time)
+
+
+def test_a_group_closes_only_by_times_of_sides_that_a_join_forgets() -> None:
+    left, right = BY_TIME
+    for before in (above_join("ts#3", left, right), above_join("t#13", None, right)):
+        assert open_keys(before, APPEND) == before
+    for before in (above_join("ts#3", None, right), above_join("t#13", left, None)):
+        assert open_keys(before, UPDATE) == replace(before, event_time=None)
+
+
+def test_a_time_that_is_told_anew_above_a_join_closes_groups() -> None:
+    before = above_join("ts#3", None, None)
+    told = n.Watermark(schema=before.child.schema, child=before.child, column="ts#3", delay_ms=0)
+    assert open_keys(replace(before, child=told), UPDATE) == replace(before, child=told)
+
+
+def test_a_join_above_keeps_what_comes_late_from_the_one_below() -> None:
+    below = above_join("ts#3", None, None).child
+    other = scan("sales", pa.schema([("sold#21", pa.int64()), ("at#22", TIMESTAMP)]))
+    above = join(below, other, "auction#1", "sold#21")
+    above = replace(above, left_time=BY_TIME[0], right_time=n.EventTime("at#22", 0, 0))
+    assert open_keys(above, UPDATE) == replace(above, left_time=None, right_time=None)
