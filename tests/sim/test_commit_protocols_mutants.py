@@ -487,7 +487,7 @@ RARE = mutants(
     "aligned",
     # The log's fencing and the checkpoints' numbers hide it, but for parts of equal numbers that
     # two drivers asked for within a moment.
-    (parts_of_other_instances_count, REPLACED, 0),
+    (parts_of_other_instances_count, REPLACED, 377),
     # test_commit_protocols_pins.py shows it in one schedule.
     (parts_are_swept_before_the_new_one_is_told, SLEEPY, 0),
     # Something must be held just before the checkpoint that is resumed from.
