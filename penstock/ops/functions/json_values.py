@@ -56,7 +56,9 @@ _RANGES: Final = {
     64: (-(2**63), 2**63 - 1),
 }
 _WIDE: Final = Context(prec=5000, rounding=ROUND_HALF_UP)
-_BIG_DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_BIG_DECIMAL: Final = re.compile(
+    r"[+-]?(?:\d+\.?(?P<fraction>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[+-]?\d+))?"
+)
 _JAVA_INT: Final = re.compile(r"[+-]?[0-9]+")
 
 
@@ -319,7 +321,8 @@ def _to_decimal(type: pa.DataType) -> Convert:
 
 def fit_decimal(text: str, type: pa.DataType) -> Decimal:
     """A number as Java's BigDecimal reads it, rounded to the type's scale; Unfit if too large."""
-    if _BIG_DECIMAL.fullmatch(text) is None or len(text) > NUMBER_LENGTH_MAX:
+    found = _BIG_DECIMAL.fullmatch(text)
+    if found is None or len(text) > NUMBER_LENGTH_MAX or not _has_java_scale(found):
         raise Unfit
     scale, most = Decimal(1).scaleb(-type.scale), Decimal(10) ** (type.precision - type.scale)
     value = Decimal(text)
@@ -331,6 +334,12 @@ def fit_decimal(text: str, type: pa.DataType) -> Decimal:
     if abs(rounded) >= most:
         raise Unfit
     return rounded
+
+
+def _has_java_scale(number: re.Match[str]) -> bool:
+    """Whether a BigDecimal can hold it: digits after the point, less the exponent, are an int."""
+    fraction = len(number["fraction"] or number["only"] or "")
+    return -(2**31) <= fraction - int(number["exponent"] or 0) < 2**31
 
 
 def _to_binary(tokens: Tokens) -> bytes | None:
