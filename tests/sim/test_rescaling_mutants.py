@@ -239,25 +239,25 @@ def a_successor_has_the_values_of_one_predecessor(patch: pytest.MonkeyPatch) -> 
 MUTANTS = [
     Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
     for apply, swarm, seed in (
-        (a_successor_begins_one_entry_later, COUNTED, 0),
-        (a_successor_has_no_predecessors_state, COUNTED, 0),
-        (a_successor_takes_one_predecessor_only, COUNTED, 0),
+        (a_successor_begins_one_entry_later, COUNTED, 1),
+        (a_successor_has_no_predecessors_state, COUNTED, 1),
+        (a_successor_takes_one_predecessor_only, COUNTED, 1),
         (a_successor_has_heard_of_no_time, TIMED, 1),
         (the_earliest_time_of_a_shared_source_is_handed_on, TIMED, 1),
-        (a_successor_takes_rows_of_all_virtual_nodes, COUNTED, 0),
+        (a_successor_takes_rows_of_all_virtual_nodes, COUNTED, 1),
         (a_predecessor_keeps_what_others_had_since, COUNTED, 3),
-        (the_changes_after_a_predecessors_checkpoint_are_left_out, TRIMMED, 0),
-        (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED, 22),
-        (a_task_commits_once_more_after_its_cut, COUNTED, 0),
-        (all_stages_are_cut_at_once, COUNTED, 0),
+        (the_changes_after_a_predecessors_checkpoint_are_left_out, TRIMMED, 1),
+        (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED, 7),
+        (a_task_commits_once_more_after_its_cut, COUNTED, 2),
+        (all_stages_are_cut_at_once, COUNTED, 1),
         (a_cut_of_another_run_counts, RUNS, 18),
         (a_run_begins_with_the_layout_of_the_registration, RUNS, 1),
         (a_predecessors_state_is_trimmed, TRIMMED, 1),
-        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 11),
-        (copies_for_a_successor_hold_all_virtual_nodes, COUNTED, 0),
+        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 103),
+        (copies_for_a_successor_hold_all_virtual_nodes, COUNTED, 1),
         (a_predecessor_is_not_followed, COUNTED, 0),
         (copies_for_another_layout_are_used, HASTY, 1),
-        (a_successor_has_the_values_of_one_predecessor, TIMED, 1),
+        (a_successor_has_the_values_of_one_predecessor, TIMED, 3),
     )
 ]
 

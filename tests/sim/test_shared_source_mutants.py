@@ -128,8 +128,8 @@ MUTANTS = [
         (tasks_that_share_a_source_overtake_each_other, ORDER, 0),
         (rows_are_let_go_where_one_task_has_looked, ORDER, 0),
         (rows_that_wait_are_let_go_as_they_came, ORDER, 0),
-        (rows_that_wait_are_forgotten_at_resume, {**ORDER, **DEADLY}, 0),
-        (rows_that_were_let_go_are_taken_again, BY_HALVES, 0),
+        (rows_that_wait_are_forgotten_at_resume, {**ORDER, **DEADLY}, 1),
+        (rows_that_were_let_go_are_taken_again, BY_HALVES, 1),
     )
 ]
 

@@ -101,8 +101,8 @@ def a_task_that_yielded_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = [
     Mutant(apply.__name__.replace("_", " "), apply, "marker", MOVING, seed)
     for apply, seed in (
-        (a_copy_takes_over_before_it_has_reached_the_last_marker, 0),
-        (a_copy_takes_changes_that_no_marker_names, 2),
+        (a_copy_takes_over_before_it_has_reached_the_last_marker, 30),
+        (a_copy_takes_changes_that_no_marker_names, 17),
         (a_copy_misses_the_changes_of_its_first_marker, 0),
         (a_copy_replays_what_its_checkpoint_holds, 2),
         (a_copy_goes_on_as_nobody, 0),
