@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from embedded_server import end_log
 
+import penstock
+
 ROOT = Path(__file__).parents[2]
 #: Guides, and something that each of them prints.
 GUIDES = {
@@ -58,7 +60,12 @@ def test_a_guide_runs_from_top_to_bottom(
 ) -> None:
     text = "\n".join(blocks(ROOT / "docs" / name)).replace("/tmp/penstock-", f"{tmp_path}/")
 
-    exec(compile(text, name, "exec"), {"__name__": name})
+    try:
+        exec(compile(text, name, "exec"), {"__name__": name})
+    finally:  # the session is that of other tests, too, whose output is compared
+        queries = penstock.queries(spark)
+        for listener in list(queries._listeners):
+            queries.removeListener(listener)
 
     said = capsys.readouterr()
     print(said.out, said.err, sep="\n-- stderr\n")  # pytest shows it if anything is wrong
