@@ -1,7 +1,8 @@
 """A copy of one task's state, kept up to date from the log: what an instance of it resumes with.
 
 Owns the way from nothing to the state at a marker: the newest checkpoint that can be read, then the
-committed changes after it, in log order. `restore` goes that way once, up to the task's last
+committed changes after it, in log order. A store that is damaged or away stops nobody whose changes
+are all in the log. `restore` goes that way once, up to the task's last
 marker. A standby goes it while the task runs elsewhere, and then stays beside it by tailing its
 changes, so that whoever takes the task over begins at once, however large the state is. The log
 carries the changes, whatever the number of copies (Rhino 4.2 has a chain of workers for that).
@@ -20,7 +21,7 @@ from functools import partial
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.errors import Damaged, PenstockError, StaleInstance, Trimmed
+from penstock.errors import Damaged, PenstockError, StaleInstance, Trimmed, Unavailable
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Kind
@@ -73,6 +74,8 @@ class StateCopy(Generic[T]):
         self._fold = ChangeFold()
         #: The last marker that was reached.
         self.reached: Lsn | None = None
+        #: Why a checkpoint could not be looked at: it may be there all the same.
+        self._unreached: Unavailable | None = None
         #: Whether somebody waits for it: else it leaves half of the time to tasks that run here.
         self.hurries = True
         self._began = 0.0
@@ -119,7 +122,10 @@ class StateCopy(Generic[T]):
         return one
 
     async def load(self, marker: Marker | None) -> Lsn | None:
-        """The marker at which the newest readable checkpoint was taken, and its state applied."""
+        """The marker at which the newest readable checkpoint was taken, and its state applied.
+
+        None: whatever became of them, the log is asked for all changes.
+        """
         named = () if marker is None or self._store is None else marker.checkpoints
         for json in named:
             try:
@@ -127,8 +133,10 @@ class StateCopy(Generic[T]):
                 reference = CheckpointRef.from_json(json)
                 read = partial(self._store.read, reference, nodes=self.core.wanted)
                 changes = await asyncio.to_thread(read)
-            except Damaged as error:
+            except (Damaged, Unavailable) as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self.core.task, error)
+                if isinstance(error, Unavailable):
+                    self._unreached = error
                 continue
             await self._apply_in_turns(changes)
             self.reached = Lsn(reference.marker_lsn)
@@ -207,7 +215,12 @@ class StateCopy(Generic[T]):
         if marker.number != 0 and marker.has_state:
             raise self._lost(f"its changes before its marker {marker.number} were")
 
-    def _lost(self, what: str) -> Damaged:
+    def _lost(self, what: str) -> PenstockError:
+        """Unknown is not no: while a checkpoint cannot be looked at, nothing is lost."""
+        if self._unreached is not None:
+            return Unavailable(
+                f"task {self.core.task} needs a checkpoint, since {what} trimmed: {self._unreached}"
+            )
         return Damaged(
             f"task {self.core.task} has no checkpoint that can be read, and {what} trimmed: start "
             "the query with restart=True, to compute everything again"

@@ -183,6 +183,7 @@ class CheckpointStore:
             try:
                 file = self._folder.open(ref.path)
             except FileNotFoundError as error:
+                self._folder.look()
                 raise MissingFile(f"checkpoint {ref.path} is not in {self._shown}") from error
             with closing(file):
                 if file.size != ref.bytes:
@@ -226,6 +227,9 @@ class _Counted:
 
 
 class Folder(Protocol):
+    def look(self) -> None:
+        """Raise OSError unless the folder itself is there: else no file is known to be gone."""
+
     def make_dirs(self, path: str) -> None: ...
 
     def write(self, path: str, pieces: Iterable[bytes]) -> None:
@@ -264,6 +268,9 @@ class _LocalFolder:
 
     def _path(self, path: str) -> str:
         return os.path.join(self._root, path)
+
+    def look(self) -> None:
+        os.stat(self._root)
 
     def make_dirs(self, path: str) -> None:
         missing = []
@@ -322,6 +329,9 @@ class _RemoteFolder:
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
+
+    def look(self) -> None:
+        """A prefix without objects is no sign of a store that is away."""
 
     def make_dirs(self, path: str) -> None:
         self._fs.create_dir(self._path(path), recursive=True)

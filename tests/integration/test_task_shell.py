@@ -21,7 +21,7 @@ from engine_samples import SOURCE, count_by, scan, spec_of
 from harness.waiting import until
 
 import penstock
-from penstock.errors import DeadlineExceeded, PenstockError, StaleInstance, Unknown
+from penstock.errors import DeadlineExceeded, PenstockError, StaleInstance, Unavailable, Unknown
 from penstock.log.client import packing
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
@@ -41,6 +41,7 @@ from penstock.runtime.task import Task
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import close_within
 from penstock.stream.batches import encode_trusted
+from penstock.stream.session import Log
 from penstock.stream.stream import Stream
 
 
@@ -141,14 +142,19 @@ async def test_a_task_that_fails_resumes_after_its_whole_commit(
     log.close()
 
 
+def register(log: Log, spec: QuerySpec) -> None:
+    """As `start` does: only what registered queries have consumed is ever trimmed."""
+    counts = list(spec.tasks)
+    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1)
+    log.client.compare_and_set(query_key("q"), expected=None, value=encode_query(query))
+
+
 async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "REFRESH_SECONDS", 0.05)
     log, source, spec = make(directory, Settings())
-    counts = list(spec.tasks)
-    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1)
-    log.client.compare_and_set(query_key("q"), expected=None, value=encode_query(query))
+    register(log, spec)
     other = log.create_stream("other", "x long")
 
     async with at_work(directory, spec) as (client, tasks, _):
@@ -235,6 +241,38 @@ async def test_queries_of_two_logs_with_one_place_for_checkpoints_keep_their_own
         stop_server(other)
 
     assert [path for paths in named for path in paths if not path.exists()] == []
+
+
+async def test_a_store_that_is_away_stops_nobody_whose_changes_are_in_the_log(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 1)
+    root = tmp_path / "mounted"
+    log, source, spec = make(directory, Settings(checkpoints=str(root), checkpoint_interval_ms=1))
+    register(log, spec)
+    async with at_work(directory, spec) as (_, tasks, _):
+        await until(partial(_feed_and_look, source, tasks[-1], set()), seconds=60)
+    root.rename(tmp_path / "unmounted")
+    last = spec.task_ids[-1]
+    async with await AsyncLog.connect(endpoint(directory), timeout=30) as client:
+        resumed = await Task.open(client, spec, last, await client.claim(last.producer))
+        running = asyncio.ensure_future(resumed.run())
+        await until(lambda: resumed.core.state.rows_kept() == 1_000)
+        resumed.drain()
+        await running
+
+        # Once the changes were trimmed there is nothing but to wait for it: it is no loss.
+        assert await trim_consumed(client) > 0
+        late = await Task.open(client, spec, last, await client.claim(last.producer))
+        with pytest.raises(Unavailable, match=r"needs a checkpoint.*mounted"):
+            await late.run()
+        (tmp_path / "unmounted").rename(root)
+        found = await Task.open(client, spec, last, await client.claim(last.producer))
+        running = asyncio.ensure_future(found.run())
+        await until(lambda: found.core.state.rows_kept() == 1_000)
+        found.drain()
+        await running
+    log.close()
 
 
 async def _feed_and_look(source: Stream, task: Task, seen: set[str]) -> bool:

@@ -40,6 +40,9 @@ class SimFolder:
         self._order: dict[str, list[str]] = {}
         self._broken: set[str] = set()
 
+    def look(self) -> None:
+        pass
+
     def make_dirs(self, path: str) -> None:
         pass
 

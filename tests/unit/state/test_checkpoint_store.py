@@ -120,6 +120,20 @@ def test_two_logs_with_one_root_leave_each_others_files(tmp_path: Path) -> None:
     assert (kept.task, refs[1].task) == (TASK, TASK)
 
 
+def test_a_folder_that_is_away_is_not_known_to_have_lost_anything(tmp_path: Path) -> None:
+    """As one that was not mounted: nobody may conclude that a checkpoint is gone."""
+    root = tmp_path / "mounted"
+    store = CheckpointStore(str(root), LOG)
+    ref = _write(store)
+    root.rename(tmp_path / "unmounted")
+    with pytest.raises(Unavailable, match="mounted"):
+        store.read(ref)
+
+    (tmp_path / "unmounted").rename(root)
+
+    assert _keys(store.read(ref)) == list(range(100))
+
+
 def test_files_of_earlier_versions_are_read_and_never_swept(tmp_path: Path) -> None:
     """They had no log in their path, so nobody can tell whose they are."""
     store = CheckpointStore(str(tmp_path), LOG)
