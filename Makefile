@@ -127,6 +127,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench realtime
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
+	$(BIN)/penstock bench result
 	$(BIN)/penstock bench scale
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster

@@ -15,6 +15,7 @@ queries.py       the DataFrames that both engines run, and what their rows must 
 arrivals.py      one tail of a result stream: when rows became visible
 child.py         a process of ours that is told what to do
 driver_process.py  a Spark driver in a process of its own; what sessions have in common
+result.py        what a result costs after a long history
 scale.py         what more tasks on one source bring
 handover.py      how long a large state pauses when it moves or is lost
 recovery.py      how soon a query goes on: checkpoints beside none, after kills

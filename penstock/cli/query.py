@@ -46,6 +46,7 @@ from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, Kind, NewEntry, SetKey
 from penstock.plain_text import plain
+from penstock.protocol.images import image_key
 from penstock.protocol.names import control_tag, layout_key, pulse_tag, query_key, run_key
 from penstock.runtime.control import Message, Move, Rescale, Stop, encode_message
 
@@ -337,7 +338,10 @@ def remove(name: str, target: Target, as_json: bool) -> None:
                     Guard(query_key(name), found.data),
                     Guard(run_key(name), None if run is None else run.data),
                 ],
-                sets=[SetKey(query_key(name), None), SetKey(layout_key(name), None)],
+                sets=[
+                    SetKey(key, None)
+                    for key in (query_key(name), layout_key(name), image_key(name))
+                ],
             )
         except GuardFailed:
             raise BadRequest(f"query {name} was started or changed meanwhile: try again") from None

@@ -6,6 +6,7 @@ committed.py     the committed reader: which entries of a stream count, where, i
 reservations.py  the metadata that keeps staged entries from being trimmed
 shared_time.py   the time of a source that several tasks share
 resume.py        which change entries of a task count
+images.py        what the log knows of the image of a changing result
 deliveries.py    what the log knows of a delivery, and what of the log it needs
 batch_commit.py  whether a micro-batch of Spark's own engine is new, done before, or another's
 """

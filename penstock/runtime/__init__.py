@@ -32,5 +32,6 @@ trials.py            which rows fail where state is kept
 trim.py              what of the log nobody needs
 coordinator.py       the shell of the coordinator
 coordinator_thread.py  the driver's thread that it runs on
+images.py            keeps the image of a changing result near the end of the log
 results.py           a result, read back
 """

@@ -72,6 +72,7 @@ from penstock.runtime.coordinator_core import (
     StopAsked,
 )
 from penstock.runtime.host import THIS_PROCESS, Host
+from penstock.runtime.images import ImageKeeper
 from penstock.runtime.lag import Lag, measure_lag
 from penstock.runtime.layout import cut_payload, encode_layout, layout_bytes, read_layout
 from penstock.runtime.progress import Rates, make_progress, source_position
@@ -126,6 +127,7 @@ class Coordinator:
         trims: bool,
         host: Host,
         layout: bytes | None,
+        keeps_image: bool = False,
     ) -> None:
         self._log = log
         self.voice = voice
@@ -136,6 +138,7 @@ class Coordinator:
         self._host = host
         self.run_id = str(uuid.uuid4())
         self._trims = trims
+        self._keeps_image = keeps_image and spec.query.stages[-1].changing
         together = spec.settings.protocol.restarts_together
         self.core = CoordinatorCore(
             spec.task_ids, workers, restarts_together=together, replicas=spec.settings.replicas
@@ -176,10 +179,12 @@ class Coordinator:
         trims: bool,
         host: Host = THIS_PROCESS,
         rescales: bool = False,
+        keeps_image: bool = False,
     ) -> Coordinator:
         """Claim the query: whoever ran it so far has nothing to say from here on.
 
-        `rescales`: whether its tasks become as many as so many workers should have.
+        `rescales`: whether its tasks become as many as so many workers should have. `keeps_image`:
+        of a result that changes.
         """
         name, key = f"coordinator-{spec.name}", run_key(spec.name)
         log = await AsyncLog.connect(resolve, name=name, timeout=PATIENCE_SECONDS)
@@ -194,7 +199,7 @@ class Coordinator:
             made = cls(
                 log, voice, Guard(key, run), heard_upto, spec,
                 id=id, workers=workers, trims=trims, host=host,
-                layout=None if value is None else value.data,
+                layout=None if value is None else value.data, keeps_image=keeps_image,
             )  # fmt: skip
             if rescales:
                 made.ask_to_rescale(workers)
@@ -216,6 +221,7 @@ class Coordinator:
                 self.error = why
 
     async def _main(self) -> None:
+        beside = asyncio.ensure_future(self._keep_image())
         try:
             loops = [
                 asyncio.ensure_future(self._listen()),
@@ -234,7 +240,24 @@ class Coordinator:
                 await self._say_the_end()
         finally:
             self._is_closing = True
+            beside.cancel()
             await close_within(self._log, CLOSE_SECONDS)
+
+    async def _keep_image(self) -> None:
+        """Beside the loops: whatever becomes of it, the query goes on."""
+        if not self._keeps_image:
+            return
+        keeper = ImageKeeper(self._log, self.voice, self._guard, self.spec, self._host)
+        try:
+            await keeper.keep(
+                lambda: self.recent[-1]["sink"]["numOutputRows"] if self.recent else None
+            )
+        except Exception:
+            logger.exception("query=%s keeps no image of its result any more", self.spec.name)
+
+    def _rows_written(self) -> int | None:
+        """As the last report has it; None before the first."""
+        return self.recent[-1]["sink"]["numOutputRows"] if self.recent else None
 
     async def _listen(self) -> None:
         voice = coordinator_producer(self.spec.name)

@@ -37,8 +37,9 @@ class CoordinatorThread:
         async def coordinate() -> None:
             try:
                 coordinator = await Coordinator.open(
-                    address.resolve(), spec, id=id, workers=workers, trims=trims, rescales=True
-                )
+                    address.resolve(), spec, id=id, workers=workers, trims=trims, rescales=True,
+                    keeps_image=True,
+                )  # fmt: skip
             except BaseException as error:
                 opened.set_exception(error)
                 return

@@ -1,5 +1,7 @@
 """The committed result of a query, read back from its stream as deltas.
 
+Of a result that changes, its image (images.py) stands for what counts before the image's position.
+
 Law: all of it and nothing else, or Trimmed. Of a result that takes rows back, a part means nothing;
 and what others wrote to the stream (another query, an earlier life of this one, a producer) is
 theirs.
@@ -16,8 +18,10 @@ from penstock.errors import BadFormat, Trimmed
 from penstock.ids import Lsn
 from penstock.log.records import Entry
 from penstock.ops.api import Delta, batch_of
+from penstock.protocol.images import Image, decode_image, image_key, image_tag, payloads_of
 from penstock.protocol.markers import decode_marker
 from penstock.protocol.names import TaskId, layout_key
+from penstock.runtime.images import is_of
 from penstock.runtime.layout import first_layout, read_layout
 from penstock.runtime.spec import QuerySpec
 from penstock.stream.batches import decode_batch
@@ -30,11 +34,10 @@ from penstock.stream.tail import CommittedTail
 
 def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
     """All rows that this version of the query wrote, under the plan's own column names."""
-    check_whole(log, spec)
     last = spec.query.stages[-1]
     schema = last.root.schema
     deltas = []
-    for batch in _own_batches(log, spec):
+    for batch in _batches(log, spec):
         columns = batch.columns
         weights = None
         if last.changing:
@@ -48,16 +51,51 @@ def result_deltas(log: Log, spec: QuerySpec) -> list[Delta]:
     return deltas
 
 
-def _own_batches(log: Log, spec: QuerySpec) -> Iterator[pa.RecordBatch]:
+def _batches(log: Log, spec: QuerySpec) -> list[pa.RecordBatch]:
+    """Again if the image was replaced meanwhile, and what it stood for trimmed."""
     stream = log.stream(spec.to)
-    own = f"@{spec.name}.{spec.version}/"  # tasks of all layouts
-    start, end = stream.resolve(EARLIEST), log.bounds().tail
+    while True:
+        data, image = _find_image(log, spec)
+        try:
+            if image is None:
+                check_whole(log, spec)
+                return list(_own_batches(log, spec, stream, stream.resolve(EARLIEST)))
+            rows = list(_image_batches(log, spec, stream, image))
+            return [*rows, *_own_batches(log, spec, stream, Lsn(image.position))]
+        except Trimmed:
+            if data == _find_image(log, spec)[0]:
+                raise
+
+
+def _find_image(log: Log, spec: QuerySpec) -> tuple[bytes | None, Image | None]:
+    value = log.client.get(image_key(spec.name))
+    if value is None:
+        return None, None
+    image = decode_image(spec.name, value.data)
+    return value.data, image if image.version == spec.version else None
+
+
+def _image_batches(
+    log: Log, spec: QuerySpec, stream: Stream, image: Image
+) -> Iterator[pa.RecordBatch]:
+    start = log.bounds().trim_point
+    if image.position < start:
+        raise _trimmed(spec, start)
+    if image.entries:
+        tags = [image_tag(spec.name, image.version)]
+        entries = log.client.read(tags, start=image.first_lsn, end=image.end_lsn)
+        for payload in payloads_of(image, entries):
+            yield decode_batch(payload, stream.schema)
+
+
+def _own_batches(log: Log, spec: QuerySpec, stream: Stream, start: Lsn) -> Iterator[pa.RecordBatch]:
+    end = log.bounds().tail
     tail = CommittedTail(log.client, [stream_tag(spec.to)], start=start, end=end)
     try:
         while (counted := tail.next(None)) is not None:
             for _, entries in counted:
                 for entry in entries:
-                    if entry.producer.startswith(own):
+                    if is_of(entry, spec.name, spec.version):
                         yield _decode(entry, stream)
     finally:
         tail.close()

@@ -1,7 +1,8 @@
 """What of a log may be trimmed: below everything that any query or delivery may still read.
 
 Owns who is asked (I15): all tasks of all registered queries, by their last markers; of what
-trim_rule.py makes of them, the smallest counts. All registered deliveries, by their last acks: they
+trim_rule.py makes of them, the smallest counts; and the images of their results, which need what
+came after them (protocol/images.py). All registered deliveries, by their last acks: they
 hold back, but where there is no query they cause no trim. Writers of Spark's own engine consume
 nothing here, but what they staged is spared: until its marker comes, and as long as that marker is.
 """
@@ -17,6 +18,7 @@ from penstock.log.records import Value
 from penstock.protocol import deliveries
 from penstock.protocol.batch_commit import decode_committed
 from penstock.protocol.deliveries import decode_delivered, decode_delivery
+from penstock.protocol.images import decode_image, image_key
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import (
     BATCH_PREFIX,
@@ -66,6 +68,7 @@ async def find_trim_point(log: AsyncLog, protocol: CommitProtocol = MARKERS) -> 
             writers.append(list(naming))
             if (stage, index) in current:
                 needed.append(await _needed_by(log, query, task))
+        needed += await _needed_by_result(log, query)
     point = min(needed, default=bounds.trim_point)
     point = min([point, *await _needed_by_deliveries(log)])
     if point > bounds.trim_point:
@@ -142,6 +145,13 @@ async def _needed_by(log: AsyncLog, query: RegisteredQuery, task: TaskId) -> Lsn
     last = await log.read_last(task.marker_tag)
     marker = None if last is None else decode_marker(last.payload)
     return needed_from(marker, Lsn(min(query.starts.values(), default=0)))
+
+
+async def _needed_by_result(log: AsyncLog, query: RegisteredQuery) -> list[Lsn]:
+    value = await log.get(image_key(query.name))
+    image = None if value is None else decode_image(query.name, value.data)
+    is_own = image is not None and image.version == query.version
+    return [Lsn(image.position)] if image is not None and is_own else []
 
 
 async def _needed_by_deliveries(log: AsyncLog) -> list[Lsn]:

@@ -70,6 +70,13 @@ _add(
     takes="About two minutes.",
 )
 _add(
+    "result",
+    "What query.result() costs after a long history, and what a trim leaves of it (needs Java).",
+    quick="Two minutes",
+    disk="about 1 GB",
+    takes="About three minutes.",
+)
+_add(
     "scale",
     "What more tasks on one source bring: speed, bytes read, commits (needs Java).",
     quick="A minute",

@@ -41,7 +41,7 @@ _TAGS: Final = re.compile(
 _KEYS: Final = re.compile(
     rf"stream/{_STREAM}"
     rf"|writers/{_STREAM.replace('stream', 'naming')}"
-    rf"|(?:query|run|layout)/{_QUERY}"
+    rf"|(?:query|run|layout|image)/{_QUERY}"
     rf"|batch/{_BATCH}"
     rf"|staging/{_BATCH.replace('batch', 'staging')}\.[0-9]+"
     rf"|(?:deliver|delivered)/{_DELIVERY}"
