@@ -30,6 +30,7 @@ from penstock.ops.python_eval import (
 )
 from penstock.ops.table_functions import run_partitions
 from penstock.plan import nodes as n
+from penstock.plan.closing import CLOSES
 
 #: Spark's eval types of grouped maps: pandas, pandas iterator, Arrow, Arrow iterator; of cogroups.
 GROUP_KINDS: Final = frozenset({201, 216, 209, 215, 206, 210})
@@ -53,7 +54,8 @@ class MapFunction:
         self._zoned = [with_zone(schema, zone) for schema in node.input_schemas]
         offsets: list[int] = []
         for keys, values, child in zip(node.keys, node.values, node.inputs, strict=True):
-            key_at = [child.schema.get_field_index(key.name) for key in keys]
+            shown = [key.name for key in keys if not key.name.endswith(CLOSES)]
+            key_at = [child.schema.get_field_index(name) for name in shown]
             offsets += [1 + len(key_at) + len(values), len(key_at), *key_at, *values]
         self._run: Any
         if isinstance(node.function, n.TableCall):
@@ -82,7 +84,8 @@ class MapFunction:
                 parts.append(returned_columns(self._node.name, declared, batch))
                 owners.append(np.full(batch.num_rows, called[feed.place]))
         if not parts:
-            return self._node.schema.empty_table().to_batches()[0], np.zeros(0, np.int64)
+            nothing = pa.RecordBatch.from_pylist([], schema=self._node.schema)
+            return nothing, np.zeros(0, np.int64)
         columns = [pa.concat_arrays(pieces) for pieces in zip(*parts, strict=True)]
         of = np.concatenate(owners)
         return batch_of(columns, self._node.schema, len(of)), of

@@ -69,9 +69,7 @@ def _needs_watermark(node: n.Node) -> str | None:
         case n.Aggregate() if node.session is not None and _has_sessions(node.child):
             return "several distinct aggregates over sessions, which close at different times"
         case n.GroupedMap() if node.time_key is None:
-            return (
-                f"append mode needs {node.name} grouped by event time: a window, with a watermark"
-            )
+            return f"append mode needs {node.name} grouped by event time, with a watermark"
         case n.Window() | n.TopN() if node.event_time is None:
             return "append mode needs window functions partitioned by event time, with a watermark"
         case n.Join() if node.kind in ("left", "right", "full", "anti"):

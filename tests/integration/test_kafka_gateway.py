@@ -27,6 +27,7 @@ import penstock
 from penstock.errors import BadConfig
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.kafka import producing
+from penstock.gateway.kafka.offsets import offset_of, place_of
 from penstock.log.core.rights import allow_caveat
 from penstock.log.serving.directory import Address
 from penstock.wire.token import ID_LETTERS, make_token
@@ -193,35 +194,58 @@ def test_aiokafka_writes_reads_and_commits(address: Address, token: str, name: s
         "sasl_plain_password": token,
     }  # fmt: skip
 
-    async def run() -> list[bytes]:
+    group = {"group_id": f"of-{name}", "auto_offset_reset": "earliest"}
+    isolated = {"isolation_level": "read_committed", "enable_auto_commit": False}
+    lanes = [AioPartition(name, lane) for lane in range(2)]
+
+    async def run() -> None:
         admin = AIOKafkaAdminClient(**ways)
         await admin.start()
         await admin.create_topics([AioTopic(name, 2, 1)])
         await admin.close()
-        made = AIOKafkaProducer(**ways, transactional_id=name)
-        async with made as producer, producer.transaction():
+        producer = AIOKafkaProducer(**ways, transactional_id=name)
+        await producer.start()
+        async with producer.transaction():
             for n in range(10):
                 await producer.send_and_wait(name, b"%d" % n, partition=n % 2)
-        read: list[bytes] = []
-        more = {"group_id": f"of-{name}", "auto_offset_reset": "earliest"}
-        isolated = {"isolation_level": "read_committed", "enable_auto_commit": False}
-        async with AIOKafkaConsumer(name, **ways, **more, **isolated) as consumer:
-            async for message in consumer:
-                read.append(message.value)
-                if len(read) == 10:
-                    break
-            # It stands behind its last record, not at the next entry, until it looks for more.
+        async with AIOKafkaConsumer(name, **ways, **group, **isolated) as consumer:
+            read = [await consumer.getone() for _ in range(10)]
+            assert sorted(each.value for each in read) == [b"%d" % n for n in range(10)]
+            # The client moves on to the next entry when it asks a partition for more. Where it
+            # read last it has not, and stands right behind the record: in one of the two
+            # partitions, by lot.
+            ends = {lane: behind([e.offset for e in read if e.partition == lane.partition])
+                    for lane in lanes}  # fmt: skip
+            stands = ends | {AioPartition(name, read[-1].partition): read[-1].offset + 1}
+            await consumer.commit()
+            assert {lane: await consumer.committed(lane) for lane in lanes} == stands
+            assert await consumer.end_offsets(lanes) == ends
+            found = await consumer.offsets_for_times({lanes[0]: 0})
+            begins = await consumer.beginning_offsets(lanes)
+            assert found[lanes[0]].offset == begins[lanes[0]]
+        async with producer.transaction():
+            for lane in range(2):
+                await producer.send_and_wait(name, b"more", partition=lane)
+        await producer.stop()
+        # Both mean the same to who comes next: what was committed does not come again.
+        async with AIOKafkaConsumer(name, **ways, **group, **isolated) as consumer:
+            read = [await consumer.getone() for _ in range(2)]
+            assert sorted((each.partition, each.value) for each in read) == [
+                (0, b"more"), (1, b"more"),
+            ]  # fmt: skip
+            # It looks once more, finds nothing, and stands at the next entry of both.
             assert not await consumer.getmany(timeout_ms=200)
             await consumer.commit()
-            found = await consumer.offsets_for_times({AioPartition(name, 0): 0})
-            assert found[AioPartition(name, 0)].offset >= 0
-            ends = await consumer.end_offsets([AioPartition(name, 0)])
-            assert (
-                ends[AioPartition(name, 0)] >= await consumer.committed(AioPartition(name, 0)) > 0
-            )
-        return sorted(read)
+            ends = {lane: behind([e.offset for e in read if e.partition == lane.partition])
+                    for lane in lanes}  # fmt: skip
+            assert {lane: await consumer.committed(lane) for lane in lanes} == ends
 
-    assert asyncio.run(run()) == [b"%d" % n for n in range(10)]
+    asyncio.run(run())
+
+
+def behind(offsets: list[int]) -> int:
+    """The first offset of the entry behind these."""
+    return offset_of(place_of(max(offsets))[0] + 1)
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian: kcat)")

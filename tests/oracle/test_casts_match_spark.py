@@ -116,6 +116,16 @@ def test_texts_are_read_as_spark_reads_them(spark: Any, kind: str) -> None:
     assert_expressions(spark, legacy, table, ansi=False)
 
 
+def test_texts_with_thousands_of_digits_are_read_at_once(spark: Any) -> None:
+    """Python would refuse to read the digits, or take hours for what stands behind an e."""
+    long = ["9" * 5000, "0" * 5000 + "7", "-0." + "0" * 5000 + "1", "1.004" + "9" * 2000]
+    vast = ["1e-999999999", "-1e-99999999999999999999", "1e99999999999999", "1e" + "9" * 5000]
+    floats = [f"try_cast(t as {target})" for target in ("float", "double")]
+    others = [f"try_cast(t as {target})" for target in ("tinyint", "bigint", "decimal(10,2)")]
+    assert_expressions(spark, [*floats, *others], pa.table({"t": pa.array(long)}))
+    assert_expressions(spark, floats, pa.table({"t": pa.array(vast)}))
+
+
 def test_plain_texts_are_read_in_ansi_mode(spark: Any) -> None:
     table = pa.table(
         {

@@ -148,6 +148,17 @@ def test_over_rows_that_are_taken_back_and_below_others(spark: Any) -> None:
     assert_same(spark, build, {"t": TABLE}, seed=5, runs=3)
 
 
+def test_over_rows_that_are_taken_back_until_no_group_is_left(spark: Any) -> None:
+    """Of a key that comes again, and so is not single any more."""
+
+    def build(frames: Frames) -> Any:
+        counts = frames["t"].groupBy("k", "v").agg(F.count("*").alias("n"))
+        return counts.where("n < 2").groupBy("v").applyInPandas(_first, "k string, v int, n long")
+
+    twice = pa.concat_tables([TABLE.slice(0, 1)] * 2)
+    assert_same(spark, build, {"t": twice}, {"t": TABLE}, runs=3)
+
+
 def _both(key: Any, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     row = [repr(key), len(left), len(right), left.v.sum() + right.w.sum()]
     return pd.DataFrame([row], columns=["key", "left", "right", "total"])
@@ -292,7 +303,26 @@ def _udaf_sessions(frames: Frames) -> Any:
     return timed.groupBy(F.session_window("t", "2 seconds"), "k").agg(calls[0])
 
 
-@pytest.mark.parametrize("build", [_windowed, _udaf_windowed, _udaf_sessions])
+def _days(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"key": [repr(key)], "n": [len(frame)], "v": [frame.v.sum()]})
+
+
+def _by_minute(frames: Frames) -> Any:
+    """A key that is no window, but rises with one's time: what closes it, nobody is shown."""
+    timed = frames["t"].withWatermark("t", "0 seconds")
+    by = timed.groupBy("k", F.date_trunc("MINUTE", "t").alias("m"))
+    return by.applyInPandas(_days, "key string, n long, v double")
+
+
+def _cogrouped_by_minute(frames: Frames) -> Any:
+    timed = frames["t"].withWatermark("t", "0 seconds").withColumn("m", F.date_trunc("MINUTE", "t"))
+    both = timed.groupBy("m").cogroup(timed.where("v > 3").withColumnRenamed("v", "w").groupBy("m"))
+    return both.applyInPandas(_both, "key string, left long, right long, total double")
+
+
+@pytest.mark.parametrize(
+    "build", [_windowed, _udaf_windowed, _udaf_sessions, _by_minute, _cogrouped_by_minute]
+)
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_windows_are_shown_once_or_as_they_change(spark: Any, build: Any, mode: Any) -> None:
     table = TABLE.sort_by("t")
@@ -330,6 +360,16 @@ def test_what_cannot_be_right_is_refused(spark: Any) -> None:
     )
     assert_refused(spark, with_static, tables, "a cogroup of a stream and a static table")
     assert_refused(spark, other_types, tables, "cast them to one type")
+
+    def other_keys(frames: Frames) -> Any:
+        """What is over on one side may not be on the other: an hour has closed before its day."""
+        timed = frames["t"].withWatermark("t", "0 seconds")
+        hours = timed.groupBy(F.date_trunc("HOUR", "t").alias("m"))
+        days = timed.groupBy(F.date_trunc("DAY", "t").alias("m"))
+        return hours.cogroup(days).applyInArrow(_both_in_arrow, "left long, names string")
+
+    reason = "append mode needs _both_in_arrow grouped by event time"
+    assert_refused(spark, other_keys, tables, reason, "append")
 
 
 def _raises(frame: pd.DataFrame) -> pd.DataFrame:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_refused, sql
+from harness.oracle import assert_refused, assert_same, sql
 from pyspark.errors import ArithmeticException
 from pyspark.sql import functions as F
 
@@ -170,14 +171,31 @@ def test_one_reason_and_what_to_do_instead(
     assert problem in reason.problem and remedy in reason.remedy
 
 
-def test_the_ways_out_run(spark: Any) -> None:
-    chosen = "SELECT k FROM {t} WHERE pmod(xxhash64(k, v), 100) < 5"
-    computed = (
-        "SELECT k, sha2(to_json(struct(*)), 256) AS u, pmod(xxhash64(k), 1000) / 1000 AS r,"
-        " pmod(hash(k), 16) AS b, row_number() OVER (PARTITION BY k ORDER BY ts) AS n FROM {t}"
-    )
-    for query in (chosen, computed, "SELECT count(*) AS n FROM {t}"):
-        plan_streaming(spark, lambda frames, q=query: spark.sql(q, **frames), TABLES)
+#: What reasons say to do, done.
+INSTEAD = [
+    # of sample
+    "SELECT k, v FROM t WHERE pmod(xxhash64(k, v), 100) < 30",
+    # of randomSplit
+    "SELECT 'some' AS part, v FROM t WHERE pmod(xxhash64(v), 100) < 80"
+    " UNION ALL SELECT 'others', v FROM t WHERE pmod(xxhash64(v), 100) >= 80",
+    # of uuid(), rand(), spark_partition_id(), monotonically_increasing_id()
+    "SELECT k, sha2(to_json(struct(*)), 256) AS u, pmod(xxhash64(k), 1000) / 1000 AS r,"
+    " pmod(hash(k), 16) AS b, row_number() OVER (PARTITION BY k ORDER BY ts) AS n FROM t",
+]
+
+
+def _observed(frames: Any) -> Any:
+    """The figures of an observe(), in a query of their own."""
+    return frames["t"].agg(F.count("*").alias("n"), F.max("v").alias("top"))
+
+
+@pytest.mark.parametrize("build", [*map(sql, INSTEAD), _observed])
+def test_the_ways_out_run(spark: Any, build: Any) -> None:
+    times = [datetime(2024, 1, 1, 0, minute, tzinfo=UTC) for minute in range(60)]
+    rows = [["a", "b", None][at % 3] for at in range(60)], range(60), times
+    columns = [pa.array(column, field.type)
+               for column, field in zip(rows, TABLES["t"].schema, strict=True)]  # fmt: skip
+    assert_same(spark, build, {"t": pa.table(columns, schema=TABLES["t"].schema)}, runs=3)
 
 
 def test_a_query_without_a_stream_is_refused(spark: Any) -> None:

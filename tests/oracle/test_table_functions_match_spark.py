@@ -315,12 +315,13 @@ def test_partitions_in_rows_of_pickle(spark: Any) -> None:
         assert_same(spark, build, {"t": TABLE}, seed=1)
 
 
-def test_partitions_by_windows_are_shown_once(spark: Any) -> None:
+@pytest.mark.parametrize("key", ["window(at, '10 seconds')", "unix_seconds(at) div 10"])
+def test_partitions_by_event_time_are_shown_once(spark: Any, key: str) -> None:
     """In append mode, when the watermark has passed them."""
 
     def build(frames: Frames) -> Any:
         timed = frames["t"].withWatermark("at", "0 seconds")
-        timed.withColumn("w", F.window("at", "10 seconds")).createOrReplaceTempView("timed")
+        timed.withColumn("w", F.expr(key)).createOrReplaceTempView("timed")
         return _in_sql(
             "SELECT * FROM partition(TABLE(timed) PARTITION BY (w, s) ORDER BY id)",
             partition=Partition,

@@ -28,7 +28,6 @@ _Operate: TypeAlias = Callable[[int, int], int]
 _WIDEST: Final = 76
 _JAVA_DIGITS: Final = 39
 _JAVA_MOST: Final = 10**_JAVA_DIGITS
-_ONE: Final = Decimal(1)
 #: Enough digits for every double and every decimal written out in full.
 EXACT: Final = Context(prec=1200, Emax=MAX_EMAX, Emin=MIN_EMIN)
 #: How many digits a negation keeps.
@@ -217,8 +216,8 @@ def from_decimals(values: list[Decimal | None], type: pa.DataType, *, is_ansi: b
 def _rescale(value: Decimal | None, scale: int) -> int | None:
     if value is None:
         return None
-    whole = value.scaleb(scale, EXACT).quantize(_ONE, ROUND_HALF_UP, EXACT)
-    return int(whole)
+    rounded = value.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, EXACT)
+    return int(rounded.scaleb(scale, EXACT))
 
 
 def fractions(array: pa.Array) -> list[Fraction | None]:

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
-from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -59,6 +58,8 @@ _WIDE: Final = Context(prec=5000, rounding=ROUND_HALF_UP)
 _BIG_DECIMAL: Final = re.compile(
     r"[+-]?(?:\d+\.?(?P<fraction>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[+-]?\d+))?"
 )
+#: Digits that Java can cut off, by dividing: it has no larger power of ten.
+_CUT_MAX: Final = 8 * 2**26 + 7
 _JAVA_INT: Final = re.compile(r"[+-]?[0-9]+")
 
 
@@ -296,11 +297,11 @@ def _float_of(tokens: Tokens, *, is_single: bool) -> float:
     if tokens.token is Token.INT:
         exact = int(text)
         value = float(exact) if abs(exact) < 2**1023 else math.copysign(math.inf, exact)
-        return parsing.to_single(value, Fraction(exact)) if is_single else value
+        return parsing.to_single(value, exact) if is_single else value
     value = float(text)
     if not is_single or not math.isfinite(value):
         return value
-    return parsing.to_single(value, Fraction(Decimal(text)))
+    return parsing.to_single(value, text)
 
 
 def _to_decimal(type: pa.DataType) -> Convert:
@@ -322,10 +323,15 @@ def _to_decimal(type: pa.DataType) -> Convert:
 def fit_decimal(text: str, type: pa.DataType) -> Decimal:
     """A number as Java's BigDecimal reads it, rounded to the type's scale; Unfit if too large."""
     found = _BIG_DECIMAL.fullmatch(text)
-    if found is None or len(text) > NUMBER_LENGTH_MAX or not _has_java_scale(found):
+    if found is None or len(text) > NUMBER_LENGTH_MAX:
+        raise Unfit
+    places = _places_of(found)
+    if not -(2**31) <= places < 2**31:
         raise Unfit
     scale, most = Decimal(1).scaleb(-type.scale), Decimal(10) ** (type.precision - type.scale)
     value = Decimal(text)
+    if value and places - type.scale > _CUT_MAX:
+        raise Unfit
     if value and value.adjusted() > 40:
         raise Unfit
     if value and value.adjusted() < -4000:
@@ -336,10 +342,10 @@ def fit_decimal(text: str, type: pa.DataType) -> Decimal:
     return rounded
 
 
-def _has_java_scale(number: re.Match[str]) -> bool:
-    """Whether a BigDecimal can hold it: digits after the point, less the exponent, are an int."""
+def _places_of(number: re.Match[str]) -> int:
+    """Digits after the point, less the exponent: the scale of a BigDecimal, an int of Java's."""
     fraction = len(number["fraction"] or number["only"] or "")
-    return -(2**31) <= fraction - int(number["exponent"] or 0) < 2**31
+    return fraction - int(number["exponent"] or 0)
 
 
 def _to_binary(tokens: Tokens) -> bytes | None:

@@ -45,6 +45,8 @@ _SPECIAL: Final = {
     "-infinity": -math.inf,
     "nan": math.nan,
 }
+#: More than a long has.
+_DIGITS_MAX: Final = 20
 _DECIMAL: Final = re.compile(r"([+-]?)(?:(\d+)\.?(\d*)|\.(\d+))(?:[eE]([+-]?\d+))?")
 _DATE: Final = re.compile(r"(?s)([+-]?)(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.A)
 _CLOCK: Final = r"(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?([^\d.].*|\..*)?)?)?"
@@ -107,10 +109,18 @@ def read_integers(texts: pa.Array, type: pa.DataType, *, truncates: bool) -> Par
         if match is None or text in ("", "+", "-"):
             return None
         digits = match[1] if truncates else match[0]
-        value = 0 if digits in ("", "+", "-") else int(digits)
-        return value if -most <= value < most else None
+        value = 0 if digits in ("", "+", "-") else _int_of(digits)
+        return value if value is not None and -most <= value < most else None
 
     return _read(texts, read, type)
+
+
+def _int_of(digits: str) -> int | None:
+    """None for more than any integer here has: Python does not read thousands of digits."""
+    found = digits.lstrip("+-").lstrip("0") or "0"
+    if len(found) > _DIGITS_MAX:
+        return None
+    return -int(found) if digits.startswith("-") else int(found)
 
 
 def read_floats(texts: pa.Array, type: pa.DataType) -> Parsed:
@@ -156,13 +166,14 @@ def read_java_single(text: str) -> float | None:
     match = _JAVA_NUMBER.fullmatch(text.strip(_JAVA_BLANK))
     if value is None or match is None or match[4] is None or not math.isfinite(value):
         return value
-    return to_single(value, Fraction(Decimal(match[1] + match[4])))
+    return to_single(value, match[1] + match[4])
 
 
-def to_single(value: float, exact: Fraction) -> float:
+def to_single(value: float, exact: Fraction | int | str) -> float:
     """The float32 nearest to `exact`, of which `value` is the nearest double.
 
-    Rounding twice goes wrong only where the double is halfway between two singles.
+    Rounding twice goes wrong only where the double is halfway between two singles. Only there is a
+    text read exactly: of one like 1e-999999999 that would take hours.
     """
     with np.errstate(over="ignore"):
         single = np.float32(value)
@@ -172,8 +183,8 @@ def to_single(value: float, exact: Fraction) -> float:
     if float(single) + (float(other) - float(single)) / 2 != value:
         return float(single)
     low, high = sorted((float(single), float(other)))
-    near = Fraction(value)
-    return float(single) if exact == near else high if exact > near else low
+    behind = Fraction(exact) - Fraction(value)
+    return float(single) if not behind else high if behind > 0 else low
 
 
 def read_decimals(texts: pa.Array) -> tuple[list[Decimal | None], Mask, Mask]:
@@ -188,15 +199,17 @@ def read_decimals(texts: pa.Array) -> tuple[list[Decimal | None], Mask, Mask]:
 
 def _read_decimal(text: str) -> tuple[Decimal | None, bool, bool]:
     match = _DECIMAL.fullmatch(text.strip(_JAVA_BLANK))
-    if match is None or abs(int(match[5] or 0)) >= 2**31:
+    exponent = None if match is None else _int_of(match[5] or "0")
+    if match is None or exponent is None or abs(exponent) >= 2**31:
         return None, True, False
     fraction = match[3] or match[4] or ""
-    digits = (match[2] or "") + fraction
-    scale = len(fraction) - int(match[5] or 0)
-    precision = len(str(int(digits)))
-    if precision - scale > 38 and int(digits):
+    digits = ((match[2] or "") + fraction).lstrip("0")
+    if not digits:
+        return Decimal(0), False, False
+    scale = len(fraction) - exponent
+    if len(digits) - scale > 38:
         return None, False, True
-    return Decimal(f"{match[1]}{int(digits)}E{-scale if int(digits) else 0}"), False, False
+    return Decimal(f"{match[1]}{digits}E{-scale}"), False, False
 
 
 def read_days(texts: pa.Array) -> Parsed:

@@ -35,7 +35,7 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 def close_keys(root: n.Node, aim: Aim) -> n.Node:
-    """The plan with a closing time for every aggregation and window that has such a key."""
+    """The plan with a closing time for every operator over groups that has such a key."""
     return root.rebuild(_close) if aim.mode == "append" else root
 
 
@@ -62,12 +62,37 @@ def _close(node: n.Node) -> n.Node:
                 node, schema=pa.schema([*child.schema, *own]), child=child,
                 partition=(*node.partition, key), event_time=key.name,
             )  # fmt: skip
+        case n.GroupedMap(time_key=None):
+            return _close_groups(node)
         case _:
             return node
     return n.Project(schema=node.schema, child=made, exprs=n.columns_of(node.schema))
 
 
-def _closing(child: n.Node, keys: tuple[Column, ...]) -> tuple[n.Node, Column] | None:
+def _close_groups(node: n.GroupedMap) -> n.GroupedMap:
+    """All inputs have to close a key at the same time: it is one group."""
+    closings = [_closing(child, own) for child, own in zip(node.inputs, node.keys, strict=True)]
+    found = [closing for closing in closings if closing is not None]
+    ways = [_way(child, own) for (child, _), own in zip(found, node.keys, strict=False)]
+    if len(found) < len(closings) or any(way != ways[0] for way in ways):
+        return node
+    ends = [end for _, end in found]
+    seen = zip(node.input_schemas, ends, strict=True)
+    return replace(
+        node, inputs=tuple(child for child, _ in found), time_key=len(node.keys[0]),
+        keys=tuple((*own, end) for own, end in zip(node.keys, ends, strict=True)),
+        input_schemas=tuple(schema.append(pa.field(end.name, end.type)) for schema, end in seen),
+    )  # fmt: skip
+
+
+def _way(child: n.Project, keys: tuple[Column, ...]) -> object:
+    """How the last column of the child is made of keys: of which ones, and by which steps."""
+    end = child.exprs[-1]
+    assert isinstance(end, Call)
+    return [keys.index(key) for key in end.args], end.options
+
+
+def _closing(child: n.Node, keys: tuple[Column, ...]) -> tuple[n.Project, Column] | None:
     """The child with the time at which a key closes as a column more, and that column."""
     traced = [_trace(key, child) for key in keys]
     for key, made in zip(keys, traced, strict=True):
@@ -83,7 +108,7 @@ def _closing(child: n.Node, keys: tuple[Column, ...]) -> tuple[n.Node, Column] |
 
 def _with_end(
     child: n.Node, keys: tuple[Column, ...], steps: tuple[Step, ...]
-) -> tuple[n.Node, Column]:
+) -> tuple[n.Project, Column]:
     closes = Column(f"{keys[0].name}{CLOSES}", _TIME)
     schema = child.schema.append(pa.field(closes.name, closes.type))
     end = Call("ClosesAt", keys, _TIME, (("steps", steps),))
