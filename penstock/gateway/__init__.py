@@ -1,6 +1,7 @@
 """The gateway: the log for programs that are not written in Python, over HTTP and Kafka's protocol.
 
 server.py       the process: listening, TLS, limits before a request is one, how it stops
+guests.py       its listeners, and who has connected and shown nothing yet
 config.py       its settings and bounds
 app.py          routes: which request does what
 bodies.py       a request's body: read within bounds, decoded to record batches

@@ -20,7 +20,6 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.errors import Unavailable
 from penstock.gateway.app import Gateway
 from penstock.gateway.config import (
     CONNECTIONS_MAX,
@@ -32,14 +31,14 @@ from penstock.gateway.config import (
     SESSIONS_MAX,
     GatewayConfig,
 )
+from penstock.gateway.guests import WAITING_MAX, Guest, Guests
 from penstock.gateway.kafka.listener import KafkaListener
 from penstock.gateway.streaming import ABORT
 from penstock.log.client.client import Resolve
 from penstock.log.embedded import endpoint
 from penstock.log.serving.directory import Address
-from penstock.log.serving.listener import BACKLOG
 from penstock.log.serving.process import run_until_signal
-from penstock.log.serving.tls_files import tls_files
+from penstock.log.serving.tls_files import ServerTls, tls_files
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
@@ -48,14 +47,21 @@ _TOO_LARGE = (
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's connection, with bounds on what comes before a request is one."""
+    """uvicorn's connection, with bounds on what comes before a request is one. `guest`: who has
+    come this far."""
 
     #: Since the last piece of a body, or the last end of a head or request.
     _bare_bytes = 0
     _in_head = True
     _timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, server: _Uvicorn, guest: Guest) -> None:
+        super().__init__(server.config, server.server_state, server.lifespan.state)
+        self._guest = guest
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._guest.transport = transport
+        self._guest.connection_lost(None)  # it is counted here from now on
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_MAX:
             # One without a request makes place: idle ones keep nobody out.
@@ -130,27 +136,18 @@ class _Uvicorn(uvicorn.Server):
         await self.lifespan.startup()
         settings = self._settings
         files = tls_files(settings.tls_cert, settings.tls_key)
-        tls = None if files is None else files.load()
-        loop = asyncio.get_running_loop()
-        try:
-            server = await loop.create_server(
-                lambda: BoundedHttp(self.config, self.server_state, self.lifespan.state),
-                settings.host,
-                settings.port,
-                ssl=tls,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=None if tls is None else HEAD_SECONDS_MAX,
-            )
-        except OSError as error:
-            reason = error.strerror or error
-            raise Unavailable(
-                f"cannot listen on {settings.host} port {settings.port}: {reason}"
-            ) from None
-        self.servers = [server]
+        tls = None if files is None else ServerTls(files, asyncio.get_running_loop().time)
+        guests = Guests(HEAD_SECONDS_MAX)
+        server, http = await guests.listen(
+            settings.host, settings.port, tls, lambda guest: BoundedHttp(self, guest), self._fatal
+        )
+        self.servers = [server]  # type: ignore[list-item]  # closed, and waited for: no more
         self.started = True
-        host, port = server.sockets[0].getsockname()[:2]
-        kafka = None if self.kafka is None else await self.kafka.start(tls)
-        self.on_started(Address(host, port, tls is not None), kafka)
+        kafka = None if self.kafka is None else await self.kafka.start(tls, self._fatal)
+        self.on_started(http, kafka)
+
+    def _fatal(self) -> None:
+        self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -176,8 +173,8 @@ class GatewayServer:
 
     @property
     def descriptors_wanted(self) -> int:
-        kafka = 0 if self._config.kafka_port is None else KAFKA_CONNECTIONS_MAX
-        return CONNECTIONS_MAX + kafka + 2 * SESSIONS_MAX + 64
+        kafka = 0 if self._config.kafka_port is None else KAFKA_CONNECTIONS_MAX + WAITING_MAX
+        return CONNECTIONS_MAX + WAITING_MAX + kafka + 2 * SESSIONS_MAX + 64
 
     async def run(self) -> None:
         gateway = self._gateway = Gateway(self._config, _resolver(self._config))

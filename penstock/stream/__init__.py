@@ -13,6 +13,7 @@ registry.py     the streams of a log: found, listed, made
 lanes.py        the shares of a stream that tasks read side by side
 metadata.py     columns that say where a row stands in the log
 earliest.py     where what is left of a trimmed stream begins
+last_rows.py    where its last rows count
 times.py        moments as the log has them
 positions.py    earliest, latest, an LSN or a time -> an LSN
 groups.py       rows -> the groups of entries that an append makes of them

@@ -17,6 +17,8 @@ java.py            Java for short programs
 garbage.py         how often Python looks for garbage
 http_gateway.py    a gateway on a thread or as a process, and a client of it
 kafka_clients.py   Kafka's clients, with the address of a gateway and a token
+kafka_member.py    a member of a consumer group, to be killed
+kafka_wire.py      Kafka's protocol by hand
 gateway.py         names of Java's classes, asked for once
 history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
+from harness.kafka_member import Member
 from harness.waiting import wait_until
 from tls_material import Authority
 
@@ -27,7 +29,6 @@ import penstock
 from penstock.errors import BadConfig
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.kafka import producing
-from penstock.gateway.kafka.offsets import offset_of, place_of
 from penstock.log.core.rights import allow_caveat
 from penstock.log.serving.directory import Address
 from penstock.wire.token import ID_LETTERS, make_token
@@ -130,6 +131,48 @@ def test_a_group_shares_partitions_and_goes_on_without_a_member(
         each.close()
 
 
+def test_a_group_goes_on_when_a_member_is_killed(ways: dict[str, Any], name: str) -> None:
+    """Its partitions go to the others. Of what it had read, only what it was about to commit comes
+    again; nothing else comes twice, is lost, or changes its order."""
+    lanes, each_lane = 6, 60
+    admin = AdminClient(ways)
+    admin.create_topics([NewTopic(name, lanes, 1)])[name].result(SECONDS)
+    producer = Producer(ways)
+    given = {
+        "group.id": f"of-{name}", "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "session.timeout.ms": 3000, "heartbeat.interval.ms": 300,
+    }  # fmt: skip
+    members = [Member(ways | given, name) for _ in range(3)]
+    try:
+        wait_until(lambda: [len(one.partitions) for one in members] == [2, 2, 2])
+        for at in range(each_lane):
+            for lane in range(lanes):
+                producer.produce(name, b"%d" % at, partition=lane)
+            producer.poll(0.01)
+            if at == each_lane // 3:
+                wait_until(lambda: len({lane for lane, _ in members[0].read[4:]}) == 2)
+                members[0].kill()
+        assert not producer.flush(SECONDS)
+        killed, *others = members
+        wait_until(lambda: [len(one.partitions) for one in others] == [3, 3])
+        by_killed = Counter(killed.read)
+        lost = set(killed.partitions)
+        whole = {(lane, str(at)) for lane in range(lanes) for at in range(each_lane)}
+        wait_until(lambda: whole <= {*by_killed, *others[0].read, *others[1].read})
+        read = by_killed + Counter(others[0].read) + Counter(others[1].read)
+        assert set(read) == whole
+        twice = {place for place, times in read.items() if times > 1}
+        assert max(read.values()) <= 2 and twice <= set(killed.read[-1:])
+        for one in members:
+            for lane in range(lanes):
+                own = [int(value) for at, value in one.read if at == lane]
+                assert own == sorted(own)
+        assert {lane for lane, _ in killed.read} == lost
+    finally:
+        for one in members:
+            one.kill()
+
+
 def poll_all(members: list[Consumer], found: list[bytes]) -> bool:
     for each in members:
         message = each.poll(0.02)
@@ -211,15 +254,9 @@ def test_aiokafka_writes_reads_and_commits(address: Address, token: str, name: s
         async with AIOKafkaConsumer(name, **ways, **group, **isolated) as consumer:
             read = [await consumer.getone() for _ in range(10)]
             assert sorted(each.value for each in read) == [b"%d" % n for n in range(10)]
-            # The client moves on to the next entry when it asks a partition for more. Where it
-            # read last it has not, and stands right behind the record: in one of the two
-            # partitions, by lot.
-            ends = {lane: behind([e.offset for e in read if e.partition == lane.partition])
-                    for lane in lanes}  # fmt: skip
-            stands = ends | {AioPartition(name, read[-1].partition): read[-1].offset + 1}
             await consumer.commit()
-            assert {lane: await consumer.committed(lane) for lane in lanes} == stands
-            assert await consumer.end_offsets(lanes) == ends
+            assert {lane: await consumer.committed(lane) for lane in lanes} == behind(read)
+            assert await consumer.end_offsets(lanes) == behind(read)
             found = await consumer.offsets_for_times({lanes[0]: 0})
             begins = await consumer.beginning_offsets(lanes)
             assert found[lanes[0]].offset == begins[lanes[0]]
@@ -227,25 +264,25 @@ def test_aiokafka_writes_reads_and_commits(address: Address, token: str, name: s
             for lane in range(2):
                 await producer.send_and_wait(name, b"more", partition=lane)
         await producer.stop()
-        # Both mean the same to who comes next: what was committed does not come again.
+        # What was committed does not come again.
         async with AIOKafkaConsumer(name, **ways, **group, **isolated) as consumer:
             read = [await consumer.getone() for _ in range(2)]
             assert sorted((each.partition, each.value) for each in read) == [
                 (0, b"more"), (1, b"more"),
             ]  # fmt: skip
-            # It looks once more, finds nothing, and stands at the next entry of both.
             assert not await consumer.getmany(timeout_ms=200)
             await consumer.commit()
-            ends = {lane: behind([e.offset for e in read if e.partition == lane.partition])
-                    for lane in lanes}  # fmt: skip
-            assert {lane: await consumer.committed(lane) for lane in lanes} == ends
+            assert {lane: await consumer.committed(lane) for lane in lanes} == behind(read)
 
     asyncio.run(run())
 
 
-def behind(offsets: list[int]) -> int:
-    """The first offset of the entry behind these."""
-    return offset_of(place_of(max(offsets))[0] + 1)
+def behind(read: list[Any]) -> dict[AioPartition, int]:
+    """Of each partition, the offset behind the last record that was read."""
+    return {
+        AioPartition(each.topic, each.partition): each.offset + 1
+        for each in sorted(read, key=lambda each: each.offset)
+    }
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian: kcat)")

@@ -8,10 +8,8 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
+from harness.kafka_wire import Wire, request, wire
 from harness.soak import fresh_seeds
 
 import penstock
 from penstock.gateway.config import GatewayConfig
-from penstock.gateway.kafka.codec import Reader, read_fields, write_fields
 from penstock.gateway.kafka.schemas import APIS
 from penstock.log.core.rights import allow_caveat
 from penstock.log.serving.directory import Address
@@ -45,67 +43,6 @@ def address(module_log: penstock.Log) -> Iterator[Address]:
 @pytest.fixture
 def token(module_log: penstock.Log) -> str:
     return (Path(module_log.target) / "token").read_text().strip()
-
-
-class Wire:
-    """A connection, by hand."""
-
-    def __init__(self, address: Address) -> None:
-        self.socket = socket.create_connection((address.host, address.port), timeout=SECONDS)
-
-    def send(self, frame: bytes) -> None:
-        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
-
-    def receive(self) -> bytes | None:
-        """None: the gateway has closed it."""
-        try:
-            head = self._exactly(4)
-            return None if head is None else self._exactly(struct.unpack(">i", head)[0])
-        except ConnectionError:
-            return None
-
-    def _exactly(self, size: int) -> bytes | None:
-        found = b""
-        while len(found) < size:
-            part = self.socket.recv(size - len(found))
-            if not part:
-                return None
-            found += part
-        return found
-
-    def ask(self, key: int, version: int, asked: dict[str, Any]) -> dict[str, Any] | None:
-        self.send(request(key, version, asked))
-        answer = self.receive()
-        if answer is None:
-            return None
-        api = APIS[key]
-        reader = Reader(answer)
-        assert reader.number("i32") == 7
-        if api.is_flexible(version) and key != 18:
-            reader.skip_tags()
-        return read_fields(reader, api.answer, version, api.is_flexible(version))
-
-    def log_in(self, token: str) -> dict[str, Any] | None:
-        assert self.ask(17, 1, {"mechanism": "PLAIN"}) is not None
-        return self.ask(36, 2, {"auth": b"\0me\0" + token.encode()})
-
-
-def request(key: int, version: int, asked: dict[str, Any]) -> bytes:
-    api = APIS[key]
-    out = bytearray(struct.pack(">hhih", key, version, 7, -1))
-    if api.is_flexible(version):
-        out.append(0)
-    write_fields(out, api.request, asked, version, api.is_flexible(version))
-    return bytes(out)
-
-
-@contextmanager
-def wire(address: Address) -> Iterator[Wire]:
-    made = Wire(address)
-    try:
-        yield made
-    finally:
-        made.socket.close()
 
 
 def test_nothing_is_told_before_a_token(address: Address, token: str) -> None:

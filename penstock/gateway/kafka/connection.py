@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import BadFormat, Overloaded, PenstockError, Unauthorized
+from penstock.errors import BadFormat, Forbidden, Overloaded, PenstockError, Unauthorized
 from penstock.gateway.config import (
     BODY_SECONDS_MAX,
     HEAD_SECONDS_MAX,
@@ -43,9 +44,15 @@ class KafkaConnection:
     """See the module's docstring."""
 
     def __init__(
-        self, shared: Shared, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        shared: Shared,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        let_in: Callable[[], bool],
     ) -> None:
+        """`let_in`: its client has shown a token; whether there is room for it."""
         self._shared = shared
+        self._let_in = let_in
         self._reader = reader
         self._writer = writer
         self._token: str | None = None
@@ -65,7 +72,7 @@ class KafkaConnection:
             await self._requests.close()
 
     async def _serve_one(self) -> None:
-        # Until a token was shown, the listener's timer runs over all of it.
+        # Until a token was shown, it is a guest, whose time runs over all of it.
         async with asyncio.timeout(KAFKA_IDLE_SECONDS):
             (size,) = _LENGTH.unpack(await self._reader.readexactly(4))
         is_known = self._token is not None
@@ -119,7 +126,7 @@ class KafkaConnection:
                 return await self._requests.handlers[api.key](session, asked, version)
         except Exception as error:
             self._shared.count(error)
-            if isinstance(error, Unauthorized):
+            if isinstance(error, Unauthorized) and not isinstance(error, Forbidden):
                 raise _Ended from None  # revoked, or over: its client must show another
             code = code_of(error)
             if code == Code.REQUEST_TIMED_OUT and api.key in _COORDINATED:
@@ -150,6 +157,8 @@ class KafkaConnection:
                 raise Unauthorized("there was no handshake")
             token = parse_plain(auth)
             async with self._shared.sessions.enter(token):
+                if not self._let_in():
+                    raise Overloaded("as many clients are connected as the gateway takes")
                 self._token = token
         except PenstockError as error:
             self._shared.count(error)
@@ -162,11 +171,6 @@ class KafkaConnection:
             await self._send(api, version, correlation, told)
             raise _Ended from None
         await self._send(api, version, correlation, {})
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the client has shown a token that the log takes."""
-        return self._token is not None
 
     # ---- answers
 

@@ -19,28 +19,40 @@ from penstock.gateway.kafka.offsets import ROWS_MAX, offset_of, place_of
 from penstock.gateway.kafka.rows import batch_to_records
 from penstock.gateway.reading import LoopTail, Piece
 from penstock.gateway.sessions import Session
+from penstock.log.client.client import AsyncLog
 from penstock.protocol.names import naming_tag
 from penstock.stream.lanes import lane_tag
-from penstock.stream.registration import Registration
+from penstock.stream.last_rows import find_last_rows
+from penstock.stream.registration import Registration, stream_tag
 
 #: Records of one batch that is sent: more are cut, so that answers keep near the size asked for.
 BATCH_ROWS = 1024
 
 
 def partition_tags(stream: Registration, partition: int) -> Sequence[str]:
-    """None: the stream's own, where it has one lane."""
+    """The stream's own, where it has one lane."""
     if stream.lanes == 1:
-        return ()
+        return (stream_tag(stream.name),)
     return lane_tag(stream.name, partition), naming_tag(stream.name)
 
 
-class Followed:
-    """One partition, from an offset on."""
+async def find_end(log: AsyncLog, stream: Registration, partition: int) -> int | None:
+    """The offset behind the last record of a partition; None: there is none."""
+    tags = partition_tags(stream, partition)
+    last = await find_last_rows(log, tags, beginning=stream.start_lsn)
+    return None if last is None else offset_of(last.lsn, min(last.rows, ROWS_MAX))
 
-    def __init__(self, session: Session, stream: Registration, partition: int, offset: int) -> None:
+
+class Followed:
+    """One partition, from an offset on. `end`: where it ended when that was asked for."""
+
+    def __init__(
+        self, session: Session, stream: Registration, partition: int, offset: int, end: int
+    ) -> None:
         self.session = session
         #: What the client is to ask for next.
         self.offset = offset
+        self._end = end
         lsn, row = place_of(offset)
         #: Rows of the first place that the client has.
         self._skip = (lsn, row)
@@ -53,6 +65,12 @@ class Followed:
     @property
     def has_rows(self) -> bool:
         return bool(self._pieces)
+
+    @property
+    def end(self) -> int:
+        """Behind the last record that is known to be there. Clients take it for the end of the
+        partition: one that stands there has read all that was there when it asked."""
+        return max(self._end, self.offset)
 
     def wait(self) -> asyncio.Task[list[Piece] | None]:
         """Done when there may be more; it goes on when nobody waits for it any more."""
@@ -72,6 +90,7 @@ class Followed:
                     f"offsets have room for {ROWS_MAX}"
                 )
             lsn, row = self._skip
+            self._end = max(self._end, offset_of(piece.entry.lsn, piece.batch.num_rows))
             first = row if piece.entry.lsn == lsn else 0
             if first < piece.batch.num_rows:
                 if not self._pieces:
@@ -85,16 +104,13 @@ class Followed:
             piece = self._pieces[0]
             lsn, rows = piece.entry.lsn, piece.batch.num_rows
             count = min(BATCH_ROWS, rows - self._row)
-            end = self._row + count
-            # Behind the last row, clients go on at the next entry.
-            last = offset_of(lsn, ROWS_MAX - 1) if end == rows else offset_of(lsn, end - 1)
             out += batch_to_records(
                 piece.batch.slice(self._row, count),
-                offset=offset_of(lsn, self._row), last_offset=last, append_ms=piece.entry.time_ms,
+                offset=offset_of(lsn, self._row), append_ms=piece.entry.time_ms,
             )  # fmt: skip
-            self._row = end
-            self.offset = last + 1
-            if end == rows:
+            self._row += count
+            self.offset = offset_of(lsn, self._row)
+            if self._row == rows:
                 self._pieces.popleft()
                 self._row = 0
         return bytes(out)
@@ -137,10 +153,11 @@ class Following:
         lsn, _ = place_of(offset)
         if not bounds.trim_point <= lsn <= bounds.tail:
             raise Trimmed(f"offset {offset} is not in the log")
+        end = await find_end(session.log, stream, partition)
         if self._room.left <= 0:
             raise Overloaded(f"{FOLLOWED_MAX} partitions are being read")
         self._room.left -= 1
-        known = self._followed[key] = Followed(session, stream, partition, offset)
+        known = self._followed[key] = Followed(session, stream, partition, offset, end or offset)
         return known
 
     async def keep_only(self, wanted: set[tuple[str, int]]) -> None:

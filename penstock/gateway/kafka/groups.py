@@ -19,9 +19,10 @@ from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.group import Group, Join, State
 from penstock.gateway.kafka.names import offset_key, parse_offset_key
 from penstock.gateway.sessions import Session
+from penstock.limits import LANES_MAX
 from penstock.log.client.client import AsyncLog
 from penstock.log.core.owners import OFFSETS_PREFIX
-from penstock.log.records import SetKey
+from penstock.log.records import SetKey, Value
 
 GROUPS_MAX = 1024
 #: What members of all groups of a token have said.
@@ -168,37 +169,40 @@ class Groups:
         return {"topics": answers}
 
     async def fetch(self, asked: Message) -> Message:
-        known = await self._offsets(asked["group"], asked["topics"])
-        wanted = asked["topics"]
+        group, wanted = asked["group"], asked["topics"]
         if wanted is None:
-            named: dict[str, list[int]] = {}
-            for stream, partition in known:
-                named.setdefault(stream, []).append(partition)
-            wanted = [{"name": name, "partitions": parts} for name, parts in named.items()]
+            return {"topics": await self._all_offsets(group)}
         answers = []
         for topic in wanted:
-            told = []
-            for partition in topic["partitions"]:
-                offset, metadata = known.get((topic["name"], partition), (-1, ""))
-                told.append(
-                    {"index": partition, "offset": offset, "leader_epoch": -1, "metadata": metadata}
-                )
+            try:
+                told = await self._offsets(group, topic)
+            except PenstockError as error:
+                code = code_of(error)
+                told = [_told(at, None) | {"error": code} for at in topic["partitions"]]
             answers.append({"name": topic["name"], "partitions": told})
         return {"topics": answers}
 
-    async def _offsets(
-        self, group: str, topics: list[Message] | None
-    ) -> dict[tuple[str, int], tuple[int, str]]:
-        prefixes = [OFFSETS_PREFIX]
-        if topics is not None:
-            prefixes = [f"{OFFSETS_PREFIX}{topic['name']}/" for topic in topics]
-        found: dict[tuple[str, int], tuple[int, str]] = {}
-        for prefix in prefixes:
-            for key, value in (await self._log.list_metadata(prefix)).items():
-                stream, partition, name = parse_offset_key(key)
-                if name == group:
-                    found[stream, partition] = _decode_offset(value.data)
-        return found
+    async def _offsets(self, group: str, topic: Message) -> list[Message]:
+        """One by one, so that who may not read the topic is told."""
+        indexes = topic["partitions"]
+        known = [at for at in dict.fromkeys(indexes) if 0 <= at < LANES_MAX]
+        keys = [offset_key(topic["name"], at, group) for at in known]
+        found = dict(zip(known, await asyncio.gather(*map(self._log.get, keys)), strict=True))
+        return [_told(at, found.get(at)) for at in indexes]
+
+    async def _all_offsets(self, group: str) -> list[Message]:
+        """Of all topics that may be read."""
+        named: dict[str, list[Message]] = {}
+        for key, value in (await self._log.list_metadata(OFFSETS_PREFIX)).items():
+            stream, partition, name = parse_offset_key(key)
+            if name == group:
+                named.setdefault(stream, []).append(_told(partition, value))
+        return [{"name": name, "partitions": told} for name, told in named.items()]
+
+
+def _told(partition: int, value: Value | None) -> Message:
+    offset, metadata = (-1, "") if value is None else _decode_offset(value.data)
+    return {"index": partition, "offset": offset, "leader_epoch": -1, "metadata": metadata}
 
 
 async def offset_sets(session: Session, group: str, topic: Message) -> list[SetKey]:

@@ -1,16 +1,22 @@
-"""The listener for Kafka's clients: connections within bounds, how it stops."""
+"""The listener for Kafka's clients: connections within bounds, how it stops.
+
+Law: KAFKA_CONNECTIONS_MAX have shown a token; those that have not are guests (guests.py), and keep
+nobody out.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
+from collections.abc import Callable
+from functools import partial
 
-from penstock.errors import Unavailable
 from penstock.gateway.config import HEAD_SECONDS_MAX, KAFKA_CONNECTIONS_MAX, GatewayConfig
+from penstock.gateway.guests import Guest, Guests
 from penstock.gateway.kafka.connection import KafkaConnection
 from penstock.gateway.kafka.shared import Shared
+from penstock.log.serving.acceptor import Acceptor
 from penstock.log.serving.directory import Address
-from penstock.log.serving.listener import BACKLOG
+from penstock.log.serving.tls_files import ServerTls
 
 #: What a socket's buffer holds beyond the frame that is being read.
 _BUFFER_BYTES = 64 * 1024
@@ -22,59 +28,55 @@ class KafkaListener:
     def __init__(self, shared: Shared, config: GatewayConfig) -> None:
         self._shared = shared
         self._config = config
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor[Guest] | None = None
+        self._guests = Guests(2 * HEAD_SECONDS_MAX)
+        self._known: set[Guest] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, tls: ssl.SSLContext | None) -> Address:
+    async def start(self, tls: ServerTls | None, fatal: Callable[[], None]) -> Address:
         config = self._config
         assert config.kafka_port is not None
-        try:
-            self._server = await asyncio.start_server(
-                self._connected,
-                config.kafka_host,
-                config.kafka_port,
-                limit=_BUFFER_BYTES,
-                ssl=tls,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=None if tls is None else HEAD_SECONDS_MAX,
-            )
-        except OSError as error:
-            reason = error.strerror or error
-            raise Unavailable(
-                f"cannot listen on {config.kafka_host} port {config.kafka_port}: {reason}"
-            ) from None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Address(host, port, tls is not None)
+        self._acceptor, address = await self._guests.listen(
+            config.kafka_host, config.kafka_port, tls, self._protocol, fatal
+        )
+        return address
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= KAFKA_CONNECTIONS_MAX or self._shared.stopping.is_set():
-            writer.transport.abort()
-            return
+    def _protocol(self, guest: Guest) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
+        return asyncio.StreamReaderProtocol(reader, partial(self._connected, guest))
+
+    async def _connected(
+        self, guest: Guest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        guest.transport = writer.transport
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection = KafkaConnection(self._shared, reader, writer)
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            if not connection.is_known:
-                writer.transport.abort()
-
-        timer = loop.call_later(2 * HEAD_SECONDS_MAX, look)
+        connection = KafkaConnection(self._shared, reader, writer, lambda: self._let_in(guest))
         try:
             await connection.run()
         except asyncio.CancelledError:
             pass  # the gateway stops
         finally:
-            timer.cancel()
             self._tasks.discard(task)
+            self._known.discard(guest)
+            self._guests.dismiss(guest)
             writer.close()
+
+    def _let_in(self, guest: Guest) -> bool:
+        """It has shown a token. Whether there is room for it."""
+        self._guests.dismiss(guest)
+        if guest not in self._known and len(self._known) >= KAFKA_CONNECTIONS_MAX:
+            return False
+        self._known.add(guest)
+        return True
 
     async def stop(self) -> None:
         """No more connections; those that are there end. Their clients go on elsewhere."""
         self._shared.stopping.set()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -163,7 +163,6 @@ def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 def encode_records(
     offset: int,
-    last_offset: int,
     times_ms: Sequence[int],
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
@@ -171,7 +170,7 @@ def encode_records(
     *,
     append_time: bool = False,
 ) -> bytes:
-    """A batch of records at `offset`, `offset + 1`, …; readers go on behind `last_offset`."""
+    """A batch of records at `offset`, `offset + 1`, …"""
     first_ms = times_ms[0]
     body = bytearray()
     # Record by record, as they are read.
@@ -189,7 +188,7 @@ def encode_records(
         body += _zigzag(len(record))
         body += record
     checked = _AFTER_CRC.pack(
-        _APPEND_TIME if append_time else 0, last_offset - offset, first_ms, max(times_ms),
+        _APPEND_TIME if append_time else 0, len(values) - 1, first_ms, max(times_ms),
         NO_PRODUCER, -1, -1, len(values),
     )  # fmt: skip
     crc = crc32c(body, crc32c(checked))

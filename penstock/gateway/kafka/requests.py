@@ -16,7 +16,7 @@ from typing import Any
 from penstock.errors import BadRequest, NotFound, PenstockError
 from penstock.gateway.config import INLINE_BYTES_MAX
 from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
-from penstock.gateway.kafka.fetching import Followed, Following, partition_tags
+from penstock.gateway.kafka.fetching import Followed, Following, find_end
 from penstock.gateway.kafka.groups import Groups, offset_sets
 from penstock.gateway.kafka.offsets import offset_of
 from penstock.gateway.kafka.producing import IDLE_MS, Produced, Producing, unpack
@@ -27,7 +27,7 @@ from penstock.gateway.kafka.transactions import Transactions
 from penstock.gateway.sessions import Session
 from penstock.log.serving.directory import Address
 from penstock.stream.positions import EARLIEST, find_position
-from penstock.stream.registration import Registration, stream_tag
+from penstock.stream.registration import Registration
 from penstock.stream.registry import list_streams, make_stream
 
 logger = logging.getLogger(__name__)
@@ -226,19 +226,19 @@ class Requests:
     async def _find_offset(self, session: Session, name: str, part: Message) -> int:
         stream = await self._partition(session, name, part["index"])
         time_ms = part["time_ms"]
-        tags = partition_tags(stream, part["index"]) or [stream_tag(name)]
-        if time_ms == _EARLIEST:
-            start = await find_position(session.log, EARLIEST, [name], beginning=stream.start_lsn)
-            return offset_of(start)
-        lasts = [await session.log.read_last(tag) for tag in tags]
-        end = max((each.lsn + 1 for each in lasts if each is not None), default=stream.start_lsn)
+        log = session.log
+        if time_ms >= 0:
+            found = offset_of(max(await log.find_time(time_ms), stream.start_lsn))
+            end = await find_end(log, stream, part["index"])
+            return -1 if end is None or found >= end else found
         if time_ms in (_LATEST, _NEWEST_TIME):
             # Behind the last that is here, not the log's tail: who has read it has no lag.
-            return offset_of(max(end, (await session.log.bounds()).trim_point))
-        if time_ms < 0:
+            end = await find_end(log, stream, part["index"])
+            if end is not None:
+                return end
+        elif time_ms != _EARLIEST:
             raise KafkaRefused(Code.UNSUPPORTED_VERSION, f"offsets by time {time_ms}")
-        found = await session.log.find_time(time_ms)
-        return offset_of(max(found, stream.start_lsn)) if found < end else -1
+        return offset_of(await find_position(log, EARLIEST, [name], beginning=stream.start_lsn))
 
     async def _fetch(self, session: Session, asked: Message, version: int) -> Message:
         if asked.get("session"):
@@ -294,14 +294,13 @@ class Requests:
                     told["error"] = code_of(error)
                     await self._following.drop(told["name"], told["index"])
                 else:
-                    told["high_watermark"] = told["last_stable"] = one.offset
+                    told["high_watermark"] = told["last_stable"] = one.end
             now = asyncio.get_running_loop().time()
             live = [one.wait() for _, told, one in followed if "error" not in told]
             failed = len(live) < len(followed)
             if failed or now >= deadline or taken >= max(enough, 1) or not live:
                 break
             await asyncio.wait(live, timeout=deadline - now, return_when=asyncio.FIRST_COMPLETED)
-        # Followers go by it: never below what was sent, and one that has all is at the end.
         self._shared.metrics.read_bytes += taken
 
     # ---- groups
@@ -333,13 +332,32 @@ class Requests:
     # ---- transactions
 
     async def _add_partitions(self, session: Session, asked: Message, version: int) -> Message:
-        await session.beside(Transactions).begin(asked, self._shared.budget)
-        return {
-            "topics": [
-                {"name": each["name"], "partitions": [{"index": at} for at in each["partitions"]]}
-                for each in asked["topics"]
-            ]
-        }
+        """All of them, or none."""
+        answers = [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {"index": at, "error": await self._refusal(session, topic["name"], at)}
+                    for at in topic["partitions"]
+                ],
+            }
+            for topic in asked["topics"]
+        ]
+        told = [part for topic in answers for part in topic["partitions"]]
+        if any(part["error"] for part in told):
+            for part in told:
+                part["error"] = part["error"] or Code.OPERATION_NOT_ATTEMPTED
+        else:
+            await session.beside(Transactions).begin(asked, self._shared.budget)
+        return {"topics": answers}
+
+    async def _refusal(self, session: Session, name: str, partition: int) -> Code:
+        """Why nothing can be produced there, as far as that is known before."""
+        try:
+            await self._partition(session, name, partition)
+        except PenstockError as error:
+            return code_of(error)
+        return Code.NONE
 
     async def _add_offsets(self, session: Session, asked: Message, version: int) -> Message:
         await session.beside(Transactions).begin(asked, self._shared.budget)

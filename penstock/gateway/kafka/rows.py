@@ -89,15 +89,13 @@ def _decoded(values: Sequence[bytes | None]) -> list[str | None]:
     return [None if value is None else value.decode() for value in values]
 
 
-def batch_to_records(
-    batch: pa.RecordBatch, *, offset: int, last_offset: int, append_ms: int
-) -> bytes:
+def batch_to_records(batch: pa.RecordBatch, *, offset: int, append_ms: int) -> bytes:
     """Rows as a batch of records, the first of them at `offset`."""
     if not has_kafka_columns(batch.schema):
         values = [line.encode() for line in rows_to_json_lines(batch)]
         none: list[bytes | None] = [None] * len(values)
         times = [append_ms] * len(values)
-        return encode_records(offset, last_offset, times, none, values, append_time=True)
+        return encode_records(offset, times, none, values, append_time=True)
     found: dict[str, list[Any]] = {
         field.name: _plain(column, field)
         for field, column in zip(batch.schema, batch.columns, strict=True)
@@ -108,7 +106,7 @@ def batch_to_records(
         append_ms if each is None else each // 1000 for each in told
     ]  # fmt: skip
     return encode_records(
-        offset, last_offset, times, found.get("key", [None] * count), found["value"],
+        offset, times, found.get("key", [None] * count), found["value"],
         found.get("headers"), append_time=told is None,
     )  # fmt: skip
 

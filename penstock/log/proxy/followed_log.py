@@ -59,6 +59,9 @@ class FollowedLog(ServedLog):
         self._durable = 0
         self._ahead = ReadAhead()
         self._revocations = Revocations()
+        #: Blocks that were durable when the first answer came: until they are taken in, a token may
+        #: have been revoked that is not known of here. None: nothing was answered yet.
+        self._behind_up_to: int | None = None
 
     def start(self) -> None:
         self._tasks.spawn(self._follow())
@@ -132,6 +135,8 @@ class FollowedLog(ServedLog):
         segment = self._place
         assert segment is not None
         end = max(self._durable, segment.blocks * segment.sealed)
+        if self._behind_up_to is None:
+            self._behind_up_to = end
         # All are read before any is taken in: what cannot be read changes nothing.
         found = [(block, groups_of(block)) for block in blocks if block.header.block < end]
         groups: list[DurableGroup] = []
@@ -140,6 +145,8 @@ class FollowedLog(ServedLog):
             groups += its_groups
             self._learn_revoked(block, its_groups)
             self._next += 1
+        if self._next >= self._behind_up_to:
+            self._behind_up_to = 0  # and never again, in whatever segment
         if groups:
             self.view.durable_lsn = Lsn(groups[-1].end_lsn)
             self.perform(self.tails.durable(groups, self.now_ms()))
@@ -176,6 +183,7 @@ class FollowedLog(ServedLog):
             self.view.durable_lsn = place.base_lsn
             self.perform(self.tails.skip_to(place.base_lsn))
             self._revocations.forget()
+            self._behind_up_to = None
         return True
 
     async def _reload(self) -> None:
@@ -215,7 +223,8 @@ class FollowedLog(ServedLog):
         return self.view.durable_lsn
 
     def is_revoked(self, id: str) -> bool | None:
-        return self._revocations.is_revoked(id)
+        """None until all was taken in that was durable when we came: it may stand there."""
+        return None if self._behind_up_to != 0 else self._revocations.is_revoked(id)
 
     def append(self, reply: Reply, body: Body, guards: tuple[Guard, ...], flush: Flush) -> None:
         reply(NotOwner(""))

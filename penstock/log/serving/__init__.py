@@ -4,7 +4,7 @@ directory.py     lock, token and address in a data directory
 listener.py      the listening socket, admission, TLS, turns of the loop; given a host
 arrivals.py      who waits without a token, and who must go
 tls_files.py     certificates, read again when they were replaced
-tls_acceptor.py  accept sockets for TLS, counted before their handshake
+acceptor.py      accept sockets, counted before their TLS handshake
 connection.py    one connection before and after its token, GET /metrics
 group_commit.py  one write with its fsync at a time, inline or in a thread
 task_set.py      asyncio tasks that end with their owner

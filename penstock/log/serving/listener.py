@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from penstock.errors import Defect, Unavailable
 from penstock.limits import CONNECTIONS_MAX, PREAUTH_CONNECTIONS_MAX
 from penstock.log.core.rights import Rights
+from penstock.log.serving.acceptor import Acceptor, listening_sockets
 from penstock.log.serving.arrivals import Arrivals
 from penstock.log.serving.connection import Requests, ServerConnection
 from penstock.log.serving.openmetrics import Metrics
 from penstock.log.serving.process import descriptor_limits
-from penstock.log.serving.tls_acceptor import TlsAcceptor, listening_sockets
 from penstock.log.serving.tls_files import ServerTls, TlsFiles
 
 #: Sockets that wait in the kernel until they are accepted.
@@ -122,7 +122,14 @@ class Listener:
         tls = None if files is None else ServerTls(files, self._loop.time)
         try:
             if tls is not None:
-                return TlsAcceptor(self, tls, await listening_sockets(host, port, BACKLOG))
+                return Acceptor(
+                    tls,
+                    await listening_sockets(host, port, BACKLOG),
+                    admit=self._admit_to_handshake,
+                    protocol=lambda connection: connection,
+                    failed=self.on_task_failed,
+                    fatal=self.on_fatal,
+                )
             return await self._loop.create_server(
                 lambda: ServerConnection(self), host, port, backlog=BACKLOG
             )
@@ -160,6 +167,15 @@ class Listener:
             oldest.silence()
         self._waiting.add(peer, arrival)
         return True
+
+    def _admit_to_handshake(self, peer: str) -> ServerConnection | None:
+        connection = ServerConnection(self)
+        if not self.admit(connection, peer):
+            connection.connection_lost(None)
+            return None
+        connection.peer = peer
+        connection.start_deadline()
+        return connection
 
     def authenticated(self, connection: ServerConnection) -> None:
         self._waiting.remove(connection)

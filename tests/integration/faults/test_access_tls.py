@@ -21,7 +21,7 @@ from penstock.limits import PREAUTH_SECONDS_MAX
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import address_endpoint, directory_endpoint
 from penstock.log.records import NewEntry
-from penstock.log.serving import connection, tls_acceptor
+from penstock.log.serving import acceptor, connection
 from penstock.log.serving.directory import read_token
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -183,7 +183,7 @@ async def test_versions_below_tls_1_2_are_not_spoken(authority: Authority, log: 
 @pytest.fixture
 def preauth_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
     """A server that waits for as long only, instead of five times that."""
-    for module in (connection, tls_acceptor):
+    for module in (connection, acceptor):
         monkeypatch.setattr(module, "PREAUTH_SECONDS_MAX", PREAUTH_SECONDS_MAX / 5)
     return PREAUTH_SECONDS_MAX / 5
 

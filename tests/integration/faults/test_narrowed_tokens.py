@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bad_identities import (
@@ -48,7 +49,9 @@ from penstock.log.client.reader import AsyncReader
 from penstock.log.core.owners import revoked_key
 from penstock.log.core.rights import Rights, allow_caveat, read_rights
 from penstock.log.meta.open import ClusterAddress
+from penstock.log.proxy.block_source import BlockSource, Fetched
 from penstock.log.records import Kind, NewEntry, SetKey
+from penstock.log.serving import log_requests
 from penstock.log.serving.log_requests import LOOK_SECONDS
 from penstock.log.serving.log_service import LogService
 from penstock.wire import messages as m
@@ -438,6 +441,39 @@ async def test_on_a_cluster_a_token_is_for_its_log_and_revoked_where_others_read
                     await read_for_ever(tail)
             with pytest.raises(Unauthorized):
                 await connect("orders", mine)
+
+
+async def test_a_proxy_that_begins_to_follow_a_log_honours_no_token_revoked_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it has read the snapshot of the segment, and not the revocation that follows."""
+    monkeypatch.setattr(log_requests, "LEARN_SECONDS_MAX", 0.2)
+    poll, released = BlockSource.poll, asyncio.Event()
+
+    async def poll_slowly(*given: Any, **more: Any) -> Fetched:
+        if given[4] >= 1:
+            await released.wait()
+        return await poll(*given, **{**more, "bytes_max": 1})
+
+    async with in_process_cluster(tmp_path, proxies=0) as cluster:
+        await cluster.start_proxy()
+        mine = token("allow=read:bids", root=cluster._token("token").read_text())
+        async with await cluster.connect("orders") as everybody:
+            await everybody.append([NewEntry(b"row", ("s/bids",))])
+            await everybody.append([], sets=[SetKey(revoked_key(ID), b"{}")])
+            await everybody.append([NewEntry(b"row", ("s/bids",))])
+            monkeypatch.setattr(BlockSource, "poll", poll_slowly)
+            follower = await cluster.start_proxy(role="read")
+            host, port = follower.info.host, follower.info.port
+            hello = m.Hello("narrowed", log="orders", reads=True)
+            answers = []
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection(host, port)
+                answers.append(await Wire(reader, writer).hello(mine, hello))
+                writer.close()
+                released.set()
+            assert isinstance(answers[0], Unavailable) and "not known here yet" in str(answers[0])
+            assert isinstance(answers[1], Unauthorized) and "revoked" in str(answers[1])
 
 
 # ---- mistakes on purpose

@@ -25,7 +25,7 @@ from penstock.config import ServerConfig
 from penstock.limits import PREAUTH_CONNECTIONS_MAX, SEGMENT_BYTES_MIN
 from penstock.log.client.client import AsyncLog, Resolve
 from penstock.log.embedded import address_endpoint
-from penstock.log.serving import connection, tls_acceptor
+from penstock.log.serving import acceptor, connection
 from penstock.log.serving.directory import read_address
 
 #: What many systems grant a process.
@@ -143,7 +143,7 @@ async def test_tls_is_included_in_the_time_that_a_silent_socket_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before_tls: float
 ) -> None:
     """Half of it before the handshake, or all: it ends a second after the accept, not after two."""
-    for module in (connection, tls_acceptor):
+    for module in (connection, acceptor):
         monkeypatch.setattr(module, "PREAUTH_SECONDS_MAX", 1.0)
     authority = Authority(tmp_path, "ours")
     files = authority.issue("server", hosts=("127.0.0.1",))

@@ -39,7 +39,7 @@ def test_records_are_read_as_they_were_written(
     offset: int,
 ) -> None:
     times, keys, values, headers = (list(each) for each in zip(*given, strict=True))
-    data = encode_records(offset, offset + len(given) + 7, times, keys, values, headers)
+    data = encode_records(offset, times, keys, values, headers)
     found = decode_records(data, **LIMITS)
     assert (found.times_ms, found.keys, found.values) == (times, keys, values)
     assert found.headers == headers
@@ -52,7 +52,7 @@ def test_damaged_records_are_refused(
     data: st.DataObject,
 ) -> None:
     times, keys, values, headers = (list(each) for each in zip(*given, strict=True))
-    whole = encode_records(0, len(given), times, keys, values, headers)
+    whole = encode_records(0, times, keys, values, headers)
     at = data.draw(st.integers(8, len(whole) - 1))
     damaged = bytearray(whole)
     damaged[at] ^= data.draw(st.integers(1, 255))
@@ -101,11 +101,11 @@ def test_a_batch_has_no_more_headers_than_can_be_held() -> None:
     # Each takes two bytes here, and hundreds as a row.
     many = [(b"", None)] * HEADERS_MAX
     limits = {"bytes_max": 8 << 20, "count_max": 2}
-    batch = encode_records(0, 1, [0], [None], [b""], [list(many)])
+    batch = encode_records(0, [0], [None], [b""], [list(many)])
     assert len(decode_records(batch, **limits).headers[0]) == HEADERS_MAX
     assert not is_compressed(batch)
     with pytest.raises(TooLarge):
-        decode_records(encode_records(0, 2, [0] * 2, [None] * 2, [b""] * 2, [many, many]), **limits)
+        decode_records(encode_records(0, [0] * 2, [None] * 2, [b""] * 2, [many, many]), **limits)
 
 
 def test_a_request_has_no_more_parts_than_can_be_held() -> None:

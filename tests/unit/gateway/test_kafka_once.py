@@ -269,7 +269,7 @@ def test_only_a_token_that_is_wrong_is_called_so(error: PenstockError) -> None:
             reader.feed_data(struct.pack(">i", len(frame)) + frame)
         reader.feed_eof()
         shared = Shared(cast(Any, Failing()), Budget())
-        await KafkaConnection(shared, reader, cast(Any, Writer())).run()
+        await KafkaConnection(shared, reader, cast(Any, Writer()), lambda: True).run()
         shared.close()
 
     asyncio.run(run())

@@ -1,9 +1,10 @@
-"""Accept sockets for TLS: each is counted at once, and only then begins its handshake.
+"""Accept sockets: each is counted at once, and only then begins its handshake, where there is TLS.
 
 A TLS server of the event loop makes a connection only after the handshake, so nobody could count
 the sockets that wait before it. Here a socket is accepted, admitted like every other that has not
-shown the token (arrivals.py), and then taken through TLS. Laws: as many handshakes are under way as
-connections may be without a token; each has a deadline, and ends when its connection is dropped.
+shown the token (arrivals.py), and then taken through TLS. Whose listener it is says who is admitted
+and what becomes of them. Laws: as many handshakes are under way as connections may be without a
+token; each has a deadline, and ends when its connection is dropped.
 """
 
 from __future__ import annotations
@@ -11,15 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from penstock.limits import PREAUTH_SECONDS_MAX
-from penstock.log.serving.connection import ServerConnection
 from penstock.log.serving.task_set import TaskSet
 from penstock.log.serving.tls_files import ServerTls
-
-if TYPE_CHECKING:
-    from penstock.log.serving.listener import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +27,47 @@ ACCEPTS_PER_TURN = 16
 RETRY_SECONDS = 0.2
 
 
-class TlsAcceptor:
-    """See the module's docstring. As much of an `asyncio.Server` as is used."""
+class Guest(Protocol):
+    """Somebody who was accepted and admitted."""
+
+    #: Takes it through TLS; whoever drops it cancels this.
+    handshake: asyncio.Task[None] | None
+
+    @property
+    def transport(self) -> asyncio.BaseTransport | None:
+        """None before the handshake is done."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Also of a connection that was never made."""
+
+
+G = TypeVar("G", bound=Guest)
+
+
+class Acceptor(Generic[G]):
+    """See the module's docstring. As much of an `asyncio.Server` as is used.
+
+    Without `tls` there is no handshake. `admit` is given a peer's address; None: it is sent away.
+    `failed` is told of defects, `fatal` of one after which nobody more is accepted.
+    """
 
     def __init__(
-        self, listener: Listener, tls: ServerTls, sockets: tuple[socket.socket, ...]
+        self,
+        tls: ServerTls | None,
+        sockets: tuple[socket.socket, ...],
+        *,
+        admit: Callable[[str], G | None],
+        protocol: Callable[[G], asyncio.BaseProtocol],
+        failed: Callable[[BaseException], None],
+        fatal: Callable[[BaseException], None],
     ) -> None:
-        self._listener = listener
         self._tls = tls
+        self._admit = admit
+        self._protocol = protocol
         self.sockets = sockets
         self._loop = asyncio.get_running_loop()
-        self._accepting = TaskSet(listener.on_fatal)
-        self._handshakes = TaskSet(listener.on_task_failed)
+        self._accepting = TaskSet(fatal)
+        self._handshakes = TaskSet(failed)
         for each in sockets:
             self._accepting.spawn(self._accept(each))
 
@@ -49,6 +76,10 @@ class TlsAcceptor:
         self._accepting.cancel_nowait()
         for each in self.sockets:
             self._loop.call_soon(each.close)  # the loop still looks at it
+
+    async def wait_closed(self) -> None:
+        """Nobody is in a handshake any more."""
+        await self._handshakes.cancel()
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -62,34 +93,30 @@ class TlsAcceptor:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _enter(self, accepted: socket.socket, peer: str) -> None:
-        connection = ServerConnection(self._listener)
-        if not self._listener.admit(connection, peer):
+        guest = self._admit(peer)
+        if guest is None:
             accepted.close()
-            connection.connection_lost(None)
             return
-        connection.peer = peer
-        connection.start_deadline()
-        task = self._handshakes.spawn(self._shake(accepted, connection, peer))
-        connection.handshake = task
+        task = self._handshakes.spawn(self._shake(accepted, guest, peer))
+        guest.handshake = task
 
         def ended(_: object) -> None:
-            connection.handshake = None
-            if connection.transport is None:
+            guest.handshake = None
+            if guest.transport is None:
                 accepted.close()  # if nobody else has
-                connection.connection_lost(None)
+                guest.connection_lost(None)
 
         task.add_done_callback(ended)
 
-    async def _shake(
-        self, accepted: socket.socket, connection: ServerConnection, peer: str
-    ) -> None:
+    async def _shake(self, accepted: socket.socket, guest: G, peer: str) -> None:
+        seconds = None if self._tls is None else PREAUTH_SECONDS_MAX
         try:
             await self._loop.connect_accepted_socket(
-                lambda: connection,
+                lambda: self._protocol(guest),
                 accepted,
-                ssl=self._tls.context(),
-                ssl_handshake_timeout=PREAUTH_SECONDS_MAX,
-                ssl_shutdown_timeout=PREAUTH_SECONDS_MAX,
+                ssl=None if self._tls is None else self._tls.context(),
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
             )
         except OSError as error:  # as all errors of TLS are
             logger.warning("closing a connection peer=%s cause=no TLS: %r", peer, error)
