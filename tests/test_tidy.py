@@ -119,6 +119,7 @@ PURE = (
     "gateway/keys.py",
     "gateway/problems.py",
     "gateway/replies.py",
+    "ui/view/",
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -173,6 +174,12 @@ LAYERS = (
     ("runtime",),
     ("delivery",),
     ("gateway",),
+    # What the command line says of the log, and the page as well.
+    (
+        *(f"cli.{name}" for name in ("output", "query_asks", "query_facts", "delivery_facts")),
+        *(f"cli.explain_{name}" for name in ("delivery", "entry", "task")),
+    ),
+    ("ui",),
     ("connector",),
     ("spark",),
     ("testing",),
@@ -213,9 +220,10 @@ HOMES = {
         "delivery/remote/frames_server.py",
         "delivery/remote/grpc_server.py",
         "gateway/server.py",
+        "ui/server.py",
     ),
-    "starlette": ("gateway/",),
-    "uvicorn": ("gateway/server.py",),
+    "starlette": ("gateway/", "ui/"),
+    "uvicorn": ("gateway/http_server.py",),
     "kazoo": ("log/meta/zookeeper.py",),
     "psycopg": tuple(
         f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")
