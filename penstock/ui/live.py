@@ -23,6 +23,7 @@ from penstock.gateway.replies import problem_event
 from penstock.log.client.client import AsyncLog
 from penstock.ui.config import LINGER_SECONDS, PATIENCE_SECONDS, UPDATE_SECONDS
 from penstock.ui.view import LOG, Book
+from penstock.ui.view.history import Series
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class Live:
         self._begin()
         try:
             yield b"retry: 1000\n\n"
-            seen, series, told = 0, None, 0
+            seen = 0
+            charts = [_Told(self.book, LOG)] + ([] if query is None else [_Told(self.book, query)])
             while True:
                 await self._newer(seen)
                 if self._ended is not None:
@@ -81,12 +83,10 @@ class Live:
                     return
                 seen = self._number
                 yield self._text(query)
-                found = self.book.series(query or LOG)
-                if found is not series:
-                    series, told = found, 0
-                if series is not None and series.count != told:
-                    yield _event("points", {"of": query, **series.after(told)})
-                    told = series.count
+                for chart in charts:
+                    points = chart.newer()
+                    if points is not None:
+                        yield _event("points", points)
         finally:
             self.pages -= 1
             self._alone_since = asyncio.get_running_loop().time()
@@ -166,6 +166,27 @@ class Live:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _Told:
+    """Of one chart, what a page was told of; it is told the rest, however much it missed."""
+
+    def __init__(self, book: Book, of: str) -> None:
+        self._book = book
+        self._of = of
+        self._series: Series | None = None
+        self._count = 0
+
+    def newer(self) -> dict[str, Any] | None:
+        """None: nothing."""
+        found = self._book.series(self._of)
+        if found is not self._series:
+            self._series, self._count = found, 0
+        if found is None or found.count == self._count:
+            return None
+        points = found.after(self._count)
+        self._count = found.count
+        return {"of": None if self._of == LOG else self._of, **points}
 
 
 def _event(name: str, value: object) -> bytes:

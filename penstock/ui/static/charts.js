@@ -3,6 +3,7 @@ import { html, Component } from "/vendor/preact.js";
 import uPlot from "/vendor/uplot.js";
 
 const MAX = 600;
+const clock = (at) => at == null ? "" : new Date(at * 1000).toLocaleTimeString("en-GB");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Points of one chart, column by column, as they come.
@@ -29,10 +30,13 @@ export class Chart extends Component {
       width: Math.max(this.place.current.clientWidth, 120), height: 170,
       legend: { live: true }, cursor: { y: false, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
-      axes: [{ ...axis, space: 70 }, { ...axis, size: 62, values: (_, marks) => marks.map(unit) }],
-      series: [{ value: (_, at) => at == null ? "" : new Date(at * 1000).toLocaleTimeString() },
+      axes: [{ ...axis, space: 80, values: (_, marks) => marks.map(clock) }, { ...axis, size: 62, values: (_, marks) => marks.map(unit) }],
+      series: [{ label: "at", value: (plot, at) => clock(at ?? plot.data[0].at(-1)) },
         ...series.map(([, label, colour]) => ({ label, stroke: css(colour), width: 1.6, spanGaps: false,
-          points: { show: false }, value: (_, value) => value == null ? "n/a" : unit(value) }))],
+          points: { show: false }, value: (plot, value, of, index) => {
+            const told = index == null ? plot.data[of].at(-1) : value;
+            return told == null ? "n/a" : unit(told);
+          } }))],
     };
   }
   draw() {

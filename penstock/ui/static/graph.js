@@ -35,10 +35,10 @@ function Edge({ edge, at, down, query }) {
   return html`<g class="edge ${edge.is_late ? "late" : ""}">
     <path d=${path} marker-end="url(#arrow)" />
     <foreignObject x=${box.x} y=${box.y} width="136" height="58">
-      <div class="label ${down ? "down" : ""}">
+      <div class="label ${down ? "down" : "over"}">
         <b><${Figure} of=${edge.rate} query=${query} /></b>
-        <span>lag <${Figure} of=${edge.lag} query=${query} />, <${Figure} of=${edge.rows} query=${query} /> rows</span>
-        <span>watermark <${Figure} of=${edge.watermark} query=${query} /></span>
+        ${edge.lag && html`<span>lag <${Figure} of=${edge.lag} query=${query} />, <${Figure} of=${edge.rows} query=${query} /> rows</span>`}
+        ${edge.watermark && html`<span>watermark <${Figure} of=${edge.watermark} query=${query} /></span>`}
       </div>
     </foreignObject></g>`;
 }

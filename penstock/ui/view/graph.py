@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.ui.view.facts import Facts, number, sub, text, texts, things
-from penstock.ui.view.figures import age, lag_rows, lag_seconds, rate, share, unknown
+from penstock.ui.view.figures import age, lag_rows, lag_seconds, rate, share
 
 #: From this share of its time on, a task is the reason why others wait.
 HOT_SHARE: Final = 0.9
@@ -95,7 +95,7 @@ def show_graph(progress: Facts, now_ms: float) -> dict[str, Any] | None:
         "ranks": 1 + max(node["rank"] for node in shown),
         "nodes": shown,
         "edges": [
-            _show_edge(index, start, end, edge, now_ms)
+            _show_edge(index, nodes[start], nodes[end], edge, now_ms)
             for index, start, end, edge in edges
             if start in places and end in places and places[start][0] < places[end][0]
         ],
@@ -134,18 +134,19 @@ def heat(busy: float | None) -> str:
     return "hot" if busy >= HOT_SHARE else "busy" if busy >= BUSY_SHARE else "calm"
 
 
-def _show_edge(index: int, start: str, end: str, edge: Facts, now_ms: float) -> dict[str, Any]:
+def _show_edge(index: int, start: Facts, end: Facts, edge: Facts, now_ms: float) -> dict[str, Any]:
+    """A stream tells no watermark, and what stands in the result lags behind nothing."""
     base = f"progress.graph.edges.{index}"
     lag = sub(edge, "lag")
-    told = edge.get("watermark")
+    is_result = end.get("kind") == "sink"
     return {
-        "from": start,
-        "to": end,
+        "from": str(start.get("id")),
+        "to": str(end.get("id")),
         "rate": rate(number(edge, "rowsPerSecond"), f"{base}.rowsPerSecond"),
-        "rows": lag_rows(lag, f"{base}.lag"),
-        "lag": lag_seconds(lag, f"{base}.lag"),
-        "watermark": age(told, now_ms, f"{base}.watermark")
-        if told is not None
-        else unknown(f"{base}.watermark"),
+        "rows": None if is_result else lag_rows(lag, f"{base}.lag"),
+        "lag": None if is_result else lag_seconds(lag, f"{base}.lag"),
+        "watermark": None
+        if start.get("kind") == "source"
+        else age(edge.get("watermark"), now_ms, f"{base}.watermark"),
         "is_late": (number(lag, "seconds") or 0) >= 5,
     }

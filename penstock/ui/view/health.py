@@ -168,11 +168,19 @@ def _of_query(query: Facts, counters: Counters) -> Iterator[Trouble]:
 def _of_running(name: str, said: str, progress: Facts, counters: Counters) -> Iterator[Trouble]:
     workers, wanted = number(progress, "workers"), number(progress, "workersWanted")
     waiting = text(sub(progress, "cores"), "waiting")
+    if not _has_begun(progress):
+        yield Trouble(
+            "warn",
+            f"Query {said} is starting: {waiting or 'its workers are on their way'}.",
+            "Spark takes some seconds to start them; each needs a free core.",
+            name,
+        )
+        return
     if workers is not None and wanted is not None and workers < wanted:
         what = f"Query {said} has {workers:,.0f} of {wanted:,.0f} workers"
         yield Trouble(
             "bad",
-            f"{what}: {waiting or 'one was lost and is being replaced'}.",
+            f"{what}: {waiting or 'a worker was lost, and is being replaced'}.",
             "Spark starts another by itself if it has a free core. If it stays so, look at Spark's "
             "executors."
             if waiting is None
@@ -199,6 +207,11 @@ def _of_running(name: str, said: str, progress: Facts, counters: Counters) -> It
                 "be written.",
                 name,
             )
+
+
+def _has_begun(progress: Facts) -> bool:
+    """Whether a task has ever run in this run of the query."""
+    return any(number(task, "instance") is not None for _, task in named(progress, "tasks"))
 
 
 def _of_slow(name: str, said: str, progress: Facts, counters: Counters) -> Iterator[Trouble]:
