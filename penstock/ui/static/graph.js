@@ -52,7 +52,7 @@ function Node({ node, at, query }) {
       <b>${node.name}</b>
       ${node.busy && html`<span class="busy">busy <${Figure} of=${node.busy} query=${query} />
         ${node.pressed && node.pressed[1] > 0.05 && html`, held up <${Figure} of=${node.pressed} query=${query} />`}</span>`}
-      ${node.does.length > 0 && html`<em>${node.does.slice(-1)[0]}</em>`}
+      ${node.mainly && html`<em>${node.mainly}</em>`}
     </div></foreignObject>`;
 }
 

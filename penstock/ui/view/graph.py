@@ -17,6 +17,8 @@ from penstock.ui.view.figures import age, lag_rows, lag_seconds, rate, share
 HOT_SHARE: Final = 0.9
 BUSY_SHARE: Final = 0.6
 
+_MINOR: Final = ("scan ", "read ", "project ", "filter ", "watermark ")
+
 Edge = tuple[str, str]
 
 
@@ -107,11 +109,13 @@ def _show_node(index: int, id: str, node: Facts, where: tuple[int, int]) -> dict
     kind = node.get("kind")
     is_stage = kind not in ("source", "sink")
     busy = number(node, "busyShare")
+    does = texts(node, "does")[:12]
     return {
         "id": id,
         "kind": kind if isinstance(kind, str) else "stage",
         "name": text(node, "name") or id,
-        "does": texts(node, "does")[:12],
+        "does": does,
+        "mainly": _main_step(does),
         "tasks": len(texts(node, "tasks")) if is_stage else None,
         "busiest": text(node, "busiestTask"),
         "busy": share(busy, f"{base}.busyShare") if is_stage else None,
@@ -125,6 +129,13 @@ def _show_node(index: int, id: str, node: Facts, where: tuple[int, int]) -> dict
         "rank": where[0],
         "row": where[1],
     }
+
+
+def _main_step(does: Sequence[str]) -> str | None:
+    """What a stage is there for: its last step that does more than choose rows and columns."""
+    steps = [step for step in does if not step.startswith(_MINOR)]
+    chosen = steps or does
+    return chosen[-1] if chosen else None
 
 
 def heat(busy: float | None) -> str:

@@ -104,6 +104,7 @@ def _head(query: Facts, progress: Facts, now_ms: float) -> list[list[Any]]:
     states = things(progress, "stateOperators")
     watermark = sub(progress, "eventTime").get("watermark")
     rows = [
+        ["report", f.count(number(progress, "batchId"), "progress.batchId")],
         ["version", f.count(number(query, "version"), "version")],
         ["mode", f.words(query.get("mode"), "mode")],
         ["result", f.words(query.get("to"), "to")],
