@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat lock sbom
+.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat chromium lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -69,6 +69,10 @@ postgresql:
 kcat:
 	@bin/ensure --optional kcat kcat
 
+# The page is looked at with it.
+chromium:
+	@bin/ensure --optional chromium chromium
+
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
 
@@ -100,7 +104,7 @@ $(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
 
 # Hundreds of Python processes are started: what one has compiled, the next one finds.
 unexport PYTHONDONTWRITEBYTECODE
-test: $(VENV)/spark-classes.jsa lint postgresql kcat
+test: $(VENV)/spark-classes.jsa lint postgresql kcat chromium
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.
