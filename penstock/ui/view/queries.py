@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from penstock.ui.view import figures as f
 from penstock.ui.view.facts import Facts, named, number, shown, sub, text, things
+from penstock.ui.view.figures import moment_ms
 from penstock.ui.view.graph import heat, show_graph
 from penstock.ui.view.history import Counters
 
@@ -18,6 +19,8 @@ LEVELS: Final = {
     "failed": "bad",
 }
 _SOURCE: Final = "penstock stream "
+#: Reports of a task that is in no long step are younger.
+SILENT_MS: Final = 3_000.0
 _BEGAN: Final[dict[object, str]] = {True: "at a copy", False: "from the log"}
 
 
@@ -47,6 +50,19 @@ def worst_lag(progress: Facts) -> tuple[int | None, Facts]:
         if found[0] is None or (number(lag, "seconds") or 0) > (number(found[1], "seconds") or 0):
             found = (index, lag)
     return found
+
+
+def step_ms(progress: Facts, task: Facts) -> float | None:
+    """How long a task's step lasts by now: as it says; or as it has said nothing newer, which it
+    cannot while a step lasts, though its worker lives."""
+    told = number(task, "step_ms")
+    if told is not None:
+        return told
+    at_ms, said_ms = moment_ms(progress.get("timestamp")), number(task, "reported_at_ms")
+    lives = task.get("worker") in sub(progress, "members")
+    if at_ms is None or said_ms is None or not lives or at_ms - said_ms < SILENT_MS:
+        return None
+    return at_ms - said_ms
 
 
 def show_line(query: Facts, now_ms: float) -> dict[str, Any]:
