@@ -30,7 +30,6 @@ from penstock.cli.output import (
 )
 from penstock.cli.query_facts import (
     QueryFacts,
-    State,
     find_move,
     find_query,
     list_queries,
@@ -48,6 +47,7 @@ from penstock.log.records import Guard, Kind, NewEntry, SetKey
 from penstock.plain_text import plain
 from penstock.protocol.images import image_key
 from penstock.protocol.names import control_tag, layout_key, pulse_tag, query_key, run_key
+from penstock.protocol.pulses import State
 from penstock.runtime.control import Message, Move, Rescale, Stop, encode_message
 
 
