@@ -1,6 +1,6 @@
 """Programs of others, fetched to run beside ours: commands that say what they do, jars by Maven.
 
-Law: a directory of jars has what its pom.xml says, or is not there; a command that failed raises
+Law: a directory of jars has what its pom.xml says and nothing older; a command that failed raises
 what it said last.
 """
 
@@ -23,13 +23,10 @@ def copy_jars(pom: Path, directory: Path, say: Callable[[str], None], *, owner: 
     """What the pom depends on at run time. Raises Unavailable if Maven fails."""
     # Jars of an older version beside the newer ones would be found first, or not: none stays.
     shutil.rmtree(directory, ignore_errors=True)
-    made = directory.with_name(directory.name + ".new")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+    directory.mkdir(parents=True)
     maven = ["mvn", "--batch-mode", "--no-transfer-progress", "--file", str(pom)]
     copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run_command([*maven, *copy, f"-DoutputDirectory={made}"], say, owner=owner)
-    made.rename(directory)
+    run_command([*maven, *copy, f"-DoutputDirectory={directory}"], say, owner=owner)
 
 
 def run_command(command: Sequence[str], say: Callable[[str], None], *, owner: str) -> None:
