@@ -26,6 +26,7 @@ cluster_load.py  its clients and readers, and what nodes count
 deliver.py       delivery to many targets: its parts
 deliver_hosts.py   targets in other processes: from dispatch to receipt
 deliver_load.py    targets that note when batches come, and who sends them
+fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report

@@ -29,5 +29,7 @@ soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows
 warm_parent.py     a process that has imported the servers, and forks them
 warm_starts.py     servers as processes that start at once
+maven.py           Java's clients of Kafka: jars, settings, JVMs
+ports.py           ports for servers that come back
 waiting.py         polls for what has no event
 """
