@@ -16,6 +16,13 @@ control.py           what coordinator and workers say to each other
 assignment.py        which worker runs which task
 replication.py       which workers keep copies of which tasks' states
 coordinator_core.py  who is alive, who runs what, when to give up
+meter.py             where a task's time goes
+taken.py             what a task has done and taken in, for its reports
+task_report.py       what a worker reports of a task, as it is taken in
+task_rates.py        shares of time and rows a second, from two reports
+graph.py             a query as a graph of streams, stages and its sink
+edges.py             how its nodes and edges stand
+time_text.py         times as reports write them
 histogram.py         latencies that add up
 progress.py          how a query stands, as Spark would say it
 registry.py          what the log knows of a query

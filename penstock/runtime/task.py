@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from penstock.errors import Trimmed
@@ -19,13 +20,15 @@ from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry
+from penstock.plain_text import plain_line
 from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
-from penstock.runtime.histogram import RecentHistogram
+from penstock.runtime.histogram import Buckets, RecentHistogram
 from penstock.runtime.host import THIS_PROCESS, Host
+from penstock.runtime.meter import Meter
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
@@ -40,6 +43,8 @@ TICK_SECONDS = 0.1
 REFRESH_SECONDS = 10.0
 #: Commits on their way whose beginning is remembered.
 CAPTURED_MAX = 256
+#: Characters of the cause of a failure in a report.
+CAUSE_MAX = 200
 
 
 class Task:
@@ -90,7 +95,13 @@ class Task:
         self.is_from_standby = False
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
+        #: The same since the instance began.
+        self._visible = Buckets()
+        self._committed_at_ms: int | None = None
         self.resume_ms = 0.0
+        self.meter = Meter(host.monotonic)
+        #: Of the checkpoints that this instance wrote, for reports.
+        self._checkpoints = _Checkpoints()
 
     @classmethod
     async def open(
@@ -207,6 +218,7 @@ class Task:
     async def _run_loops(self) -> None:
         self._is_running = True
         self._is_halting = False
+        self.meter.unblock()
         reading = asyncio.ensure_future(self._read())
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
@@ -240,6 +252,7 @@ class Task:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
+                self.meter.begin()
                 for entry in batch.entries:
                     counted = committed.take(entry)
                     if isinstance(counted, Marked):
@@ -251,21 +264,27 @@ class Task:
                     if core.is_cut:
                         core.work()
                         self.drain()
+                        self.meter.end()
                         await asyncio.Event().wait()
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
+                    self.meter.end()
                     continue
                 core.work()
                 if core.has_work:
                     self._due.set()
+                self.meter.end()
                 while core.is_full:
                     self._hurry.set()
                     self._committed.clear()
+                    self.meter.block()
                     await self._committed.wait()
+                    self.meter.unblock()
 
     async def _fetch(self, marked: Marked[Entry]) -> None:
         tags = self.core.tags
         for named in marked.missing:
+            self.meter.end()  # of the batch that is being taken in
             try:
                 entries = await self.log.read(tags, start=named.first_lsn, end=named.end)
             except Trimmed as error:
@@ -274,6 +293,7 @@ class Task:
                     f"to a trim: {error}; start the query with restart=True and "
                     "fail_on_data_loss=False, which begins after it"
                 ) from error
+            self.meter.begin()
             marked.supply(named, entries)
 
     async def _tick(self) -> None:
@@ -282,7 +302,9 @@ class Task:
             await asyncio.sleep(TICK_SECONDS)
             if self._is_draining:
                 continue
+            self.meter.begin()
             self.core.work()
+            self.meter.end()
             if self.core.has_work:
                 self._due.set()
             if self._now() - refreshed > REFRESH_SECONDS:
@@ -302,7 +324,9 @@ class Task:
                 await self._committer.finish()
                 return
             started = self._now()
+            self.meter.begin()
             commit = self.core.take_commit()
+            self.meter.end()
             if commit is not None:
                 self._remember_captured(commit, started)
                 self._is_appending = True
@@ -342,8 +366,11 @@ class Task:
     def visible(self, commit: Commit, lsn: Lsn) -> None:
         """Readers see what the commit holds."""
         self.durable(commit)
+        self._committed_at_ms = now_ms = self._host.now_ms()
         if commit.marker.origin_ms is not None:
-            self.visible_ms.add(max(0, self._host.now_ms() - commit.marker.origin_ms))
+            ms = max(0, now_ms - commit.marker.origin_ms)
+            self.visible_ms.add(ms)
+            self._visible.add(ms)
         if commit.frozen is None or self._store is None:
             return
         if self._writing is None or self._writing.done():
@@ -393,8 +420,11 @@ class Task:
 
     async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
         """Make the state at a marker durable; the next marker then names it."""
+        began = self._host.monotonic()
         try:
             reference = await self.write_state(commit, lsn)
+            ms = (self._host.monotonic() - began) * 1000
+            self._checkpoints.wrote(self._host.now_ms(), reference.bytes, ms)
             self.core.checkpointed(reference.to_json(), reference.bytes)
             self._due.set()
             # What a durable marker names must stay, whatever was written since: we may be a zombie.
@@ -404,6 +434,7 @@ class Task:
         except Exception as error:
             # The changes are in the log: the task goes on, and tries again after the next interval.
             logger.warning("task=%s checkpoint not written cause=%r", self.task, error)
+            self._checkpoints.failed(error)
             self.core.checkpoint_missed()
 
     # -- report
@@ -420,13 +451,16 @@ class Task:
         """How it stands, for the worker's next beat."""
         core, marker = self.core, self._last_marker
         state_rows, state_bytes = core.state.size()
+        is_last = self.spec.query.stages[self.task.stage].keys is None
         return {
             "instance": self.instance,
             "is_running": self._is_running,
+            "reported_at_ms": self._host.now_ms(),
             "position": core.position,
             "committed_position": None if marker is None else marker.position,
             "settled_position": self._settled_position(),
             "commits_ever": -1 if marker is None else marker.number,
+            "committed_at_ms": self._committed_at_ms,
             "watermark_ms": None if marker is None else marker.watermark_ms,
             "rows_in": 0 if marker is None else marker.rows_in,
             "rows_out": 0 if marker is None else marker.rows_out,
@@ -434,11 +468,55 @@ class Task:
             "rows_waiting": core.rows_waiting,
             "source_bytes": core.stats.source_bytes,
             "dead_letters": core.stats.dead_letters,
+            "virtual_nodes": len(self.spec.owned(self.task)),
+            "inputs": core.report_inputs(),
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
+            **self._checkpoints.report(),
             "resume_ms": round(self.resume_ms, 1),
             "from_standby": self.is_from_standby,
             "commit_ms": self.commit_ms.recent(self._now()).to_json(),
             "visible_ms": self.visible_ms.recent(self._now()).to_json(),
+            **(self._tell_visible() if is_last else {}),
+            **self.meter.report(),
+        }
+
+    def _tell_visible(self) -> dict[str, Any]:
+        """Of the stage whose commits readers of the result see."""
+        visible = self._visible
+        return {
+            "visible_counts": list(visible.counts),
+            "visible_sum_ms": round(visible.sum_ms, 3),
+        }
+
+
+@dataclass(slots=True)
+class _Checkpoints:
+    """Those of one instance."""
+
+    written: int = 0
+    failures: int = 0
+    at_ms: int | None = None
+    bytes: int | None = None
+    ms: float | None = None
+    #: Why the newest was not written; None: it was.
+    error: str | None = None
+
+    def wrote(self, now_ms: int, size: int, ms: float) -> None:
+        self.written += 1
+        self.at_ms, self.bytes, self.ms, self.error = now_ms, size, round(ms, 1), None
+
+    def failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.error = plain_line(f"{type(error).__name__}: {error}")[:CAUSE_MAX]
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "checkpoints": self.written,
+            "checkpoint_failures": self.failures,
+            "checkpoint_at_ms": self.at_ms,
+            "checkpoint_bytes": self.bytes,
+            "checkpoint_ms": self.ms,
+            "checkpoint_error": self.error,
         }
