@@ -14,4 +14,6 @@ kept_rows.py          the rows themselves: one matrix of words, or Arrow batches
 changelog.py          changes as payloads of change entries
 checkpoint_format.py  the bytes of a checkpoint file, found again by virtual node
 checkpoint_store.py   checkpoint files on any file system: write, read, sweep
+parts.py              what a part says of itself: kind, keys, what places it, event time
+stores/               the interface of all stores of checkpoints
 """
