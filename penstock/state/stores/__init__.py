@@ -1,0 +1,4 @@
+"""Where checkpoints are kept: one interface, several stores.
+
+api.py        what every store does, and the laws
+"""
