@@ -22,6 +22,7 @@ from penstock.log.records import Entry
 from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
+from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
 from penstock.runtime.histogram import RecentHistogram
@@ -77,8 +78,10 @@ class Task:
         self._hurry = asyncio.Event()
         self._is_draining = False
         self._is_halting = False
-        self._writing: asyncio.Task[None] | None = None
-        self._last_marker: Marker | None = None
+        self.last_marker: Marker | None = None
+        self.checkpointer = (
+            None if store is None else Checkpointer(self, store, spec.fingerprint, self._due.set)
+        )
         self._is_appending = False
         self._is_running = False
         #: When a commit was captured, by its number, until it is visible.
@@ -142,8 +145,8 @@ class Task:
                     self.core = self._make_core()
         finally:
             self._is_running = False
-            if self._writing is not None:
-                self._writing.cancel()
+            if self.checkpointer is not None:
+                self.checkpointer.close()
             for work in list(self._running_beside):
                 work.cancel()
             self.log.dismiss(self.appender)
@@ -183,7 +186,9 @@ class Task:
         if self._standby is not None:
             self._standby.close()  # there is no state to take
             self._standby = None
-        self._last_marker = marker
+        self.last_marker = marker
+        if self.checkpointer is not None:
+            self.checkpointer.begin(None if last is None else last.lsn)
         self.core.begin(marker, careful_upto=careful_upto)
         self.resume_ms = (self._now() - self._began) * 1000
         logger.info(
@@ -334,7 +339,7 @@ class Task:
 
     def durable(self, commit: Commit) -> None:
         """The commit is in the log, and will be visible."""
-        self._last_marker = commit.marker
+        self.last_marker = commit.marker
         started = self._captured.pop(commit.marker.number, None)
         if started is not None:
             self.commit_ms.add((self._now() - started) * 1000)
@@ -344,12 +349,8 @@ class Task:
         self.durable(commit)
         if commit.marker.origin_ms is not None:
             self.visible_ms.add(max(0, self._host.now_ms() - commit.marker.origin_ms))
-        if commit.frozen is None or self._store is None:
-            return
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._checkpoint(commit, lsn))
-        else:
-            self.core.checkpoint_missed()  # a store that is slow holds one state, not many
+        if self.checkpointer is not None:
+            self.checkpointer.committed(commit, lsn)
 
     def capture_all(self, position: Lsn) -> Commit | None:
         commit = self.core.take_all(position)
@@ -378,6 +379,7 @@ class Task:
             marker_lsn=lsn,
             instance=self.instance,
             fingerprint=self.spec.fingerprint,
+            parts=self.core.state.parts(),
             changes=commit.frozen,
         )
 
@@ -387,38 +389,21 @@ class Task:
 
     async def sweep_states(self, keep_from: Lsn) -> None:
         assert self._store is not None
-        await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
-
-    # -- checkpoints
-
-    async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
-        """Make the state at a marker durable; the next marker then names it."""
-        try:
-            reference = await self.write_state(commit, lsn)
-            self.core.checkpointed(reference.to_json(), reference.bytes)
-            self._due.set()
-            # What a durable marker names must stay, whatever was written since: we may be a zombie.
-            named = () if self._last_marker is None else self._last_marker.checkpoints
-            if len(named) == 2:
-                await self.sweep_states(Lsn(CheckpointRef.from_json(named[-1]).marker_lsn))
-        except Exception as error:
-            # The changes are in the log: the task goes on, and tries again after the next interval.
-            logger.warning("task=%s checkpoint not written cause=%r", self.task, error)
-            self.core.checkpoint_missed()
+        await asyncio.to_thread(self._store.sweep_before, str(self.task), keep_from)
 
     # -- report
 
     def _settled_position(self) -> int | None:
         """Nothing below is left to do: what a marker says, or how far was looked if that is all."""
-        if self._last_marker is None:
+        if self.last_marker is None:
             return None
         is_appending = self._is_appending or bool(self._running_beside)
         is_idle = not is_appending and not self.core.has_work
-        return self.core.position if is_idle else self._last_marker.position
+        return self.core.position if is_idle else self.last_marker.position
 
     def report(self) -> dict[str, Any]:
         """How it stands, for the worker's next beat."""
-        core, marker = self.core, self._last_marker
+        core, marker = self.core, self.last_marker
         state_rows, state_bytes = core.state.size()
         return {
             "instance": self.instance,

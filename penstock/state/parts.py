@@ -34,7 +34,7 @@ class Part:
     #: end. A deletion has the key columns alone.
     rows: pa.Schema
     keys: tuple[int, ...]
-    #: The key columns that place a row.
+    #: The columns that place a row; of a table they are key columns.
     partition: tuple[int, ...]
     #: Of a row set whose rows can be evicted: the column of their event time.
     event_time: int | None = None
@@ -71,7 +71,7 @@ def _decode(value: Mapping[str, Any]) -> Part:
     keys, partition = (tuple(map(int, value[name])) for name in ("keys", "partition"))
     time = value["event_time"]
     columns = range(len(schema))
-    if value["kind"] not in CHANGES_OF or not {*partition} <= {*keys} <= {*columns}:
+    if value["kind"] not in CHANGES_OF or not {*partition, *keys} <= {*columns}:
         raise ValueError(f"a part of kind {value['kind']} with keys {keys} placed by {partition}")
     if time is not None and int(time) not in columns:
         raise ValueError(f"event time in column {time} of {len(schema)}")
