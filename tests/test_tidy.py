@@ -64,6 +64,11 @@ PURE = (
             "memory",
             "memory_row_set",
             "memory_table",
+            "stores/api",
+            "stores/bytes_api",
+            "stores/collecting",
+            "stores/commit_format",
+            "stores/entry_index",
         )
     ),
     "plan/",
@@ -236,6 +241,8 @@ HOMES = {
         f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")
     ),
     "duckdb": ("delivery/targets/duckdb.py",),
+    "redis": ("state/stores/redis_engine.py",),
+    "rocksdict": ("state/stores/rocksdb_engine.py",),
     "sqlite3": ("delivery/targets/sqlite.py", "delivery/targets/sqlite_rows.py"),
     "grpc": ("delivery/remote/grpc_host.py", "delivery/remote/grpc_server.py"),
     "google": ("delivery/remote/grpc_messages.py",),
