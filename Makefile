@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat lock sbom
+.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat redis lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -69,6 +69,9 @@ postgresql:
 kcat:
 	@bin/ensure --optional kcat kcat
 
+redis:
+	@bin/ensure --optional redis-server redis-server
+
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
 
@@ -100,7 +103,7 @@ $(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
 
 # Hundreds of Python processes are started: what one has compiled, the next one finds.
 unexport PYTHONDONTWRITEBYTECODE
-test: $(VENV)/spark-classes.jsa lint postgresql kcat
+test: $(VENV)/spark-classes.jsa lint postgresql kcat redis
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.
@@ -128,6 +131,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
 	$(BIN)/penstock bench result
+	$(BIN)/penstock bench checkpoints
 	$(BIN)/penstock bench scale
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster

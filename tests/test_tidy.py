@@ -66,6 +66,11 @@ PURE = (
             "memory",
             "memory_row_set",
             "memory_table",
+            "stores/api",
+            "stores/bytes_api",
+            "stores/collecting",
+            "stores/commit_format",
+            "stores/entry_index",
         )
     ),
     "plan/",
@@ -128,6 +133,7 @@ PURE = (
     "gateway/keys.py",
     "gateway/problems.py",
     "gateway/replies.py",
+    "ui/view/",
 )
 IMPURE_MODULES = {
     "asyncio",
@@ -183,6 +189,12 @@ LAYERS = (
     ("runtime",),
     ("delivery",),
     ("gateway",),
+    # What the command line says of the log, and the page as well.
+    (
+        *(f"cli.{name}" for name in ("output", "query_asks", "query_facts", "delivery_facts")),
+        *(f"cli.explain_{name}" for name in ("delivery", "entry", "task")),
+    ),
+    ("ui",),
     ("connector",),
     ("spark",),
     ("testing",),
@@ -223,14 +235,17 @@ HOMES = {
         "delivery/remote/frames_server.py",
         "delivery/remote/grpc_server.py",
         "gateway/server.py",
+        "ui/server.py",
     ),
-    "starlette": ("gateway/",),
-    "uvicorn": ("gateway/server.py",),
+    "starlette": ("gateway/", "ui/"),
+    "uvicorn": ("gateway/http_server.py",),
     "kazoo": ("log/meta/zookeeper.py",),
     "psycopg": tuple(
         f"delivery/targets/postgres{part}.py" for part in ("", "_connection", "_rows")
     ),
     "duckdb": ("delivery/targets/duckdb.py",),
+    "redis": ("state/stores/redis_engine.py",),
+    "rocksdict": ("state/stores/rocksdb_engine.py",),
     "sqlite3": ("delivery/targets/sqlite.py", "delivery/targets/sqlite_rows.py"),
     "grpc": ("delivery/remote/grpc_host.py", "delivery/remote/grpc_server.py"),
     "google": ("delivery/remote/grpc_messages.py",),

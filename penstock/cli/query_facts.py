@@ -60,7 +60,7 @@ def list_queries(client: BlockingLog) -> list[QueryFacts]:
     """All queries that are registered, by name."""
     found = client.list_metadata(QUERY_PREFIX)
     names = sorted(key.removeprefix(QUERY_PREFIX) for key in found)
-    return [_facts(client, name, found[query_key(name)].data) for name in names]
+    return [facts_of(client, name, found[query_key(name)].data) for name in names]
 
 
 def find_query(client: BlockingLog, name: str) -> QueryFacts:
@@ -72,10 +72,11 @@ def find_query(client: BlockingLog, name: str) -> QueryFacts:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)[:5]
         hint = f"there are {', '.join(close)}" if close else "penstock.start registers one"
         raise NotFound(f"no query {name}: {hint}")
-    return _facts(client, name, value.data)
+    return facts_of(client, name, value.data)
 
 
-def _facts(client: BlockingLog, name: str, data: bytes) -> QueryFacts:
+def facts_of(client: BlockingLog, name: str, data: bytes) -> QueryFacts:
+    """How a query stands that is registered as `data`. Raises BadFormat."""
     last, progress = newest_pulse(client, name)
     pulse_ms = None if last is None else last.time_ms
     state = judge_state(pulse_ms, progress, now_ms())

@@ -729,6 +729,8 @@ class TaskCore:
         self._told = told
         self._committed_position = position
         self._checkpoints.changed(sum(len(entry.payload) for entry in changes))
+        is_due = self._checkpoints.is_due(self._now_ms())
+        needs_whole = is_due and self._checkpoints.needs_whole
         return Commit(
             data=tuple(data),
             changes=tuple(changes),
@@ -736,7 +738,8 @@ class TaskCore:
             tags=(self.task.marker_tag, *tags),
             is_asked=done.is_asked,
             tells_time=is_news,
-            frozen=self.state.freeze() if self._checkpoints.is_due(self._now_ms()) else None,
+            is_checkpoint=is_due,
+            frozen=self.state.freeze() if needs_whole else None,
         )
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
@@ -758,8 +761,17 @@ class TaskCore:
         self._next.is_due |= self._checkpoints.add(reference, size)
 
     def checkpoint_missed(self) -> None:
-        """A frozen state was not made durable."""
+        """The state at a marker was not made durable."""
         self._checkpoints.missed()
+
+    def checkpoints_lost(self) -> None:
+        """None of the checkpoints that are named can be gone on from."""
+        self._checkpoints.lost()
+
+    @property
+    def checkpoints(self) -> tuple[dict[str, object], ...]:
+        """Those that are durable and that the next marker names, newest first."""
+        return self._checkpoints.named
 
     @property
     def checkpoint_lsn(self) -> int | None:
