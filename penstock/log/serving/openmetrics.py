@@ -89,8 +89,7 @@ class Family:
 
 def escape_label(text: str) -> str:
     """A label's value, on one line, whatever it holds."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return plain(escaped)
+    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def families_text(families: Mapping[str, Family]) -> str:
