@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat chromium lock sbom
+.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat chromium redis lock sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -73,6 +73,9 @@ kcat:
 chromium:
 	@bin/ensure --optional chromium chromium
 
+redis:
+	@bin/ensure --optional redis-server redis-server
+
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
 
@@ -104,7 +107,7 @@ $(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
 
 # Hundreds of Python processes are started: what one has compiled, the next one finds.
 unexport PYTHONDONTWRITEBYTECODE
-test: $(VENV)/spark-classes.jsa lint postgresql kcat chromium
+test: $(VENV)/spark-classes.jsa lint postgresql kcat chromium redis
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.
@@ -132,6 +135,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
 	$(BIN)/penstock bench result
+	$(BIN)/penstock bench checkpoints
 	$(BIN)/penstock bench scale
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster

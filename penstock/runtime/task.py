@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from penstock.errors import Trimmed
@@ -20,10 +19,11 @@ from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry
-from penstock.plain_text import plain_line
 from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
+from penstock.runtime.checkpoint_counts import CheckpointCounts
+from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
 from penstock.runtime.histogram import Buckets, RecentHistogram
@@ -43,8 +43,6 @@ TICK_SECONDS = 0.1
 REFRESH_SECONDS = 10.0
 #: Commits on their way whose beginning is remembered.
 CAPTURED_MAX = 256
-#: Characters of the cause of a failure in a report.
-CAUSE_MAX = 200
 
 
 class Task:
@@ -66,7 +64,7 @@ class Task:
         self.log = log
         self.spec = spec
         self.cohort = cohort
-        self._host = host
+        self.host = host
         self.task = task
         self.instance = instance
         self.appender = appender
@@ -82,8 +80,11 @@ class Task:
         self._hurry = asyncio.Event()
         self._is_draining = False
         self._is_halting = False
-        self._writing: asyncio.Task[None] | None = None
-        self._last_marker: Marker | None = None
+        self.last_marker: Marker | None = None
+        self.checkpoint_counts = CheckpointCounts()
+        self.checkpointer = (
+            None if store is None else Checkpointer(self, store, spec.fingerprint, self._due.set)
+        )
         self._is_appending = False
         self._is_running = False
         #: When a commit was captured, by its number, until it is visible.
@@ -100,8 +101,6 @@ class Task:
         self._committed_at_ms: int | None = None
         self.resume_ms = 0.0
         self.meter = Meter(host.monotonic)
-        #: Of the checkpoints that this instance wrote, for reports.
-        self._checkpoints = _Checkpoints()
 
     @classmethod
     async def open(
@@ -131,7 +130,7 @@ class Task:
             raise
 
     def _make_core(self) -> TaskCore:
-        core = TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
+        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms)
         core.run = None if self.cohort is None else self.cohort.run
         return core
 
@@ -153,8 +152,8 @@ class Task:
                     self.core = self._make_core()
         finally:
             self._is_running = False
-            if self._writing is not None:
-                self._writing.cancel()
+            if self.checkpointer is not None:
+                self.checkpointer.close()
             for work in list(self._running_beside):
                 work.cancel()
             self.log.dismiss(self.appender)
@@ -194,7 +193,9 @@ class Task:
         if self._standby is not None:
             self._standby.close()  # there is no state to take
             self._standby = None
-        self._last_marker = marker
+        self.last_marker = marker
+        if self.checkpointer is not None:
+            self.checkpointer.begin(None if last is None else last.lsn)
         self.core.begin(marker, careful_upto=careful_upto)
         self.resume_ms = (self._now() - self._began) * 1000
         logger.info(
@@ -358,7 +359,7 @@ class Task:
 
     def durable(self, commit: Commit) -> None:
         """The commit is in the log, and will be visible."""
-        self._last_marker = commit.marker
+        self.last_marker = commit.marker
         started = self._captured.pop(commit.marker.number, None)
         if started is not None:
             self.commit_ms.add((self._now() - started) * 1000)
@@ -366,17 +367,13 @@ class Task:
     def visible(self, commit: Commit, lsn: Lsn) -> None:
         """Readers see what the commit holds."""
         self.durable(commit)
-        self._committed_at_ms = now_ms = self._host.now_ms()
+        self._committed_at_ms = now_ms = self.host.now_ms()
         if commit.marker.origin_ms is not None:
             ms = max(0, now_ms - commit.marker.origin_ms)
             self.visible_ms.add(ms)
             self._visible.add(ms)
-        if commit.frozen is None or self._store is None:
-            return
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._checkpoint(commit, lsn))
-        else:
-            self.core.checkpoint_missed()  # a store that is slow holds one state, not many
+        if self.checkpointer is not None:
+            self.checkpointer.committed(commit, lsn)
 
     def capture_all(self, position: Lsn) -> Commit | None:
         commit = self.core.take_all(position)
@@ -405,6 +402,7 @@ class Task:
             marker_lsn=lsn,
             instance=self.instance,
             fingerprint=self.spec.fingerprint,
+            parts=self.core.state.parts(),
             changes=commit.frozen,
         )
 
@@ -414,48 +412,27 @@ class Task:
 
     async def sweep_states(self, keep_from: Lsn) -> None:
         assert self._store is not None
-        await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
-
-    # -- checkpoints
-
-    async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
-        """Make the state at a marker durable; the next marker then names it."""
-        began = self._host.monotonic()
-        try:
-            reference = await self.write_state(commit, lsn)
-            ms = (self._host.monotonic() - began) * 1000
-            self._checkpoints.wrote(self._host.now_ms(), reference.bytes, ms)
-            self.core.checkpointed(reference.to_json(), reference.bytes)
-            self._due.set()
-            # What a durable marker names must stay, whatever was written since: we may be a zombie.
-            named = () if self._last_marker is None else self._last_marker.checkpoints
-            if len(named) == 2:
-                await self.sweep_states(Lsn(CheckpointRef.from_json(named[-1]).marker_lsn))
-        except Exception as error:
-            # The changes are in the log: the task goes on, and tries again after the next interval.
-            logger.warning("task=%s checkpoint not written cause=%r", self.task, error)
-            self._checkpoints.failed(error)
-            self.core.checkpoint_missed()
+        await asyncio.to_thread(self._store.sweep_before, str(self.task), keep_from)
 
     # -- report
 
     def _settled_position(self) -> int | None:
         """Nothing below is left to do: what a marker says, or how far was looked if that is all."""
-        if self._last_marker is None:
+        if self.last_marker is None:
             return None
         is_appending = self._is_appending or bool(self._running_beside)
         is_idle = not is_appending and not self.core.has_work
-        return self.core.position if is_idle else self._last_marker.position
+        return self.core.position if is_idle else self.last_marker.position
 
     def report(self) -> dict[str, Any]:
         """How it stands, for the worker's next beat."""
-        core, marker = self.core, self._last_marker
+        core, marker = self.core, self.last_marker
         state_rows, state_bytes = core.state.size()
         is_last = self.spec.query.stages[self.task.stage].keys is None
         return {
             "instance": self.instance,
             "is_running": self._is_running,
-            "reported_at_ms": self._host.now_ms(),
+            "reported_at_ms": self.host.now_ms(),
             "position": core.position,
             "committed_position": None if marker is None else marker.position,
             "settled_position": self._settled_position(),
@@ -473,7 +450,7 @@ class Task:
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
-            **self._checkpoints.report(),
+            **self.checkpoint_counts.report(),
             "resume_ms": round(self.resume_ms, 1),
             "from_standby": self.is_from_standby,
             "commit_ms": self.commit_ms.recent(self._now()).to_json(),
@@ -488,35 +465,4 @@ class Task:
         return {
             "visible_counts": list(visible.counts),
             "visible_sum_ms": round(visible.sum_ms, 3),
-        }
-
-
-@dataclass(slots=True)
-class _Checkpoints:
-    """Those of one instance."""
-
-    written: int = 0
-    failures: int = 0
-    at_ms: int | None = None
-    bytes: int | None = None
-    ms: float | None = None
-    #: Why the newest was not written; None: it was.
-    error: str | None = None
-
-    def wrote(self, now_ms: int, size: int, ms: float) -> None:
-        self.written += 1
-        self.at_ms, self.bytes, self.ms, self.error = now_ms, size, round(ms, 1), None
-
-    def failed(self, error: Exception) -> None:
-        self.failures += 1
-        self.error = plain_line(f"{type(error).__name__}: {error}")[:CAUSE_MAX]
-
-    def report(self) -> dict[str, Any]:
-        return {
-            "checkpoints": self.written,
-            "checkpoint_failures": self.failures,
-            "checkpoint_at_ms": self.at_ms,
-            "checkpoint_bytes": self.bytes,
-            "checkpoint_ms": self.ms,
-            "checkpoint_error": self.error,
         }

@@ -10,7 +10,13 @@ from click.testing import CliRunner
 from penstock_bench.cli.bench import bench
 
 #: A run that misses one says so, and nobody makes them easier.
-BARS = {"frames_receipt_p50": 0.32, "frames_receipt_p99": 0.78, "grpc_receipt_p50": 1.6}
+BARS = {
+    "frames_receipt_p50": 0.32,
+    "frames_receipt_p99": 0.78,
+    "grpc_receipt_p50": 1.6,
+    "one_dead_p99_ratio": 1.1,
+    "one_returns_p99_ratio": 2.0,
+}
 
 
 @pytest.mark.soak
@@ -26,4 +32,5 @@ def test_a_quick_run_measures_every_figure(tmp_path: Path) -> None:
     figures = report["figures"]["dispatch_to_receipt"]
     assert set(figures) == {"2 targets", "4 targets"}
     assert all(set(found) == {"frames", "grpc"} for found in figures.values())
+    assert {"one_dead", "one_returns"} < set(report["figures"])
     assert not list(tmp_path.iterdir()), "the benchmark leaves nothing behind"

@@ -60,7 +60,7 @@ class Bench:
         await until(self._is_committed)
 
     def _is_committed(self) -> bool:
-        marker = self.tasks[-1]._last_marker
+        marker = self.tasks[-1].last_marker
         return marker is not None and marker.rows_in >= self.expected.total()
 
     async def keeper(self, run: str = "1") -> ImageKeeper:

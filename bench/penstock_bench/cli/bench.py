@@ -77,6 +77,13 @@ _add(
     takes="About three minutes.",
 )
 _add(
+    "checkpoints",
+    "Stores of checkpoints, as a thesis about S4 measured its own: indexed files, Redis, RocksDB.",
+    quick="Ten seconds",
+    disk="about 2 GB",
+    takes=f"About four minutes{_ALONE}",
+)
+_add(
     "scale",
     "What more tasks on one source bring: speed, bytes read, commits (needs Java).",
     quick="A minute",
