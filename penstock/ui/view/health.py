@@ -14,12 +14,16 @@ from penstock.ui.view.facts import Facts, named, number, shown, sub, text, texts
 from penstock.ui.view.figures import span_text
 from penstock.ui.view.graph import HOT_SHARE
 from penstock.ui.view.history import Counters
-from penstock.ui.view.queries import name_of, progress_of, step_ms, task_counter
+from penstock.ui.view.queries import (
+    LONG_STEP_MS,
+    name_of,
+    progress_of,
+    step_ms,
+    task_counter,
+)
 
 #: Rows that wait for so long are a problem.
 LATE_SECONDS: Final = 5.0
-#: A step in which nothing else happens is long from here on.
-STEP_MS: Final = 1_000
 #: A task that takes so many times its share of the rows has a key that is in most of them.
 SKEW: Final = 2.5
 #: Below so many rows a second, shares say nothing.
@@ -297,7 +301,7 @@ def _does(node: Facts) -> str:
 def _longest_step(progress: Facts, tasks: dict[str, Facts]) -> tuple[str, float] | None:
     told = [(task, step_ms(progress, one) or 0) for task, one in tasks.items()]
     task, ms = max(told, key=lambda one: one[1], default=("", 0))
-    return (task, ms) if ms >= STEP_MS else None
+    return (task, ms) if ms >= LONG_STEP_MS else None
 
 
 def _skewed(
