@@ -56,8 +56,8 @@ def feeding(stream: penstock.Stream) -> Iterator[None]:
 
 
 @contextmanager
-def watched(log: penstock.Log, directory: Path) -> Iterator[Watched]:
-    config = UiConfig(target=log.target, port=0)
+def watched(log: penstock.Log, directory: Path, target: str | None = None) -> Iterator[Watched]:
+    config = UiConfig(target=target or log.target, port=0)
     with ui_thread(config) as address, browser(directory) as context:
         seen = Watched(context, address)
         yield seen
@@ -76,14 +76,19 @@ def figure(page: Any, query: str, fact: str) -> Any:
 
 
 def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_replaced(
-    spark: Any, own_log: penstock.Log, tmp_path: Path, tables: list[str]
+    spark: Any,
+    own_log: penstock.Log,
+    tmp_path: Path,
+    tables: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the picture of it in the docs names no place of this machine
     log, result = own_log, "bids_per_auction"
     source = log.create_stream("bids", BIDS)
     with (
         running(counted(source.df(spark)), to=result, workers=2, log=log) as query,
         feeding(source),
-        watched(log, tmp_path) as seen,
+        watched(log, tmp_path, "log") as seen,
     ):
         page = seen.sign_in(token_of(log))
 

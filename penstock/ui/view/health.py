@@ -89,10 +89,11 @@ def _plural(count: int, word: str) -> str:
 
 
 def _away(away: Facts) -> Trouble:
+    for_ms = number(away, "for_ms") or 0
+    since = f", for {span_text(for_ms)} now" if for_ms >= 1000 else ""
     return Trouble(
         "down",
-        f"The log does not answer, for {span_text(number(away, 'for_ms') or 0)} now: "
-        f"{text(away, 'why') or 'no reason is known'}.",
+        f"The log does not answer{since}: {text(away, 'why') or 'no reason is known'}.",
         "Start its server (`penstock log serve`, or any program that connects to its directory), "
         "or look why it hangs. The page goes on by itself; the figures below are from before.",
     )
