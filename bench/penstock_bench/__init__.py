@@ -31,6 +31,7 @@ deliver_others.py  a delivery beside a target that is dead, or comes back
 deliver_load.py    targets that note when batches come, and who sends them
 fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
+gateway_kafka.py  Kafka's protocol beside a broker of Kafka's
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`
