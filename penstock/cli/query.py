@@ -29,7 +29,6 @@ from penstock.cli.output import (
 from penstock.cli.query_asks import ask, who
 from penstock.cli.query_facts import (
     QueryFacts,
-    State,
     find_move,
     find_query,
     list_queries,
@@ -46,6 +45,7 @@ from penstock.log.records import Guard, SetKey
 from penstock.plain_text import plain
 from penstock.protocol.images import image_key
 from penstock.protocol.names import layout_key, pulse_tag, query_key, run_key
+from penstock.protocol.pulses import State
 from penstock.runtime.control import Move, Rescale, Stop
 
 

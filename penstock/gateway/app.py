@@ -47,6 +47,7 @@ from penstock.ids import Lsn
 from penstock.limits import VALUE_BYTES_MAX
 from penstock.log.client.client import Resolve
 from penstock.log.serving.directory import Address
+from penstock.log.serving.openmetrics import join_texts
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.positions import EARLIEST, LATEST, find_position, parse_position
 from penstock.stream.producer import producer_name
@@ -309,7 +310,7 @@ class Gateway:
         if self.kafka is not None:
             followed = FOLLOWED_MAX - self.kafka.room.left
             more = self.kafka.metrics.text({"followed": ("Partitions being read.", followed)})
-            text = text.removesuffix("# EOF\n") + more
+            text = join_texts(text, more)
         kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         return Response(text, media_type=kind)
 

@@ -72,8 +72,7 @@ def make_progress(
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The progress, and `rates` brought up to date. `more`: what only the coordinator knows."""
-    known = spec.task_ids
-    reports = {task: reports[task] for task in known if task in reports}
+    reports = of_layout(spec, reports)
     seconds = None if rates.at_ms is None else max((now_ms - rates.at_ms) / 1000, 0.001)
 
     def per_second(rows: int) -> float | None:
@@ -86,7 +85,7 @@ def make_progress(
         {task: report for task, report in reports.items() if task.stage == last}, "visible_ms"
     )
     rows_in, new_in = rates.grow("in", _rows_of_sources(spec, reports))
-    largest = {stream: _largest(lags, stream) for stream in spec.query.streams}
+    largest = {stream: _largest(spec, lags, stream) for stream in spec.query.streams}
     behind = sum(lag.records for lag in largest.values() if lag is not None)
     new_lag, rates.behind = behind - rates.behind, behind
     by_task = rates.tasks.update(reports)
@@ -129,6 +128,11 @@ def make_progress(
     return progress
 
 
+def of_layout(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> Mapping[TaskId, Report]:
+    """The reports of tasks that the query has, in order: the others have successors by now."""
+    return {task: reports[task] for task in spec.task_ids if task in reports}
+
+
 def _rows_of_sources(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> int:
     return sum(
         sum(_count(reports, stage, "rows_in"))
@@ -137,10 +141,20 @@ def _rows_of_sources(spec: QuerySpec, reports: Mapping[TaskId, Report]) -> int:
     )
 
 
-def _largest(lags: Lags, stream: str) -> Lag | None:
-    """Of all stages that read the stream."""
-    found = [lag for (name, _), lag in lags.items() if name == stream]
-    return max(found, key=lambda lag: (lag.records, lag.seconds), default=None)
+def _largest(spec: QuerySpec, lags: Lags, stream: str) -> Lag | None:
+    """Of all stages that read the stream; None if it is not known of all."""
+    found = [
+        lags.get((stream, stage)) for stage in spec.running_stages if _reads(spec, stage, stream)
+    ]
+    known = [lag for lag in found if lag is not None]
+    if len(known) < len(found):
+        return None
+    return max(known, key=lambda lag: (lag.records, lag.seconds), default=None)
+
+
+def _reads(spec: QuerySpec, stage: int, stream: str) -> bool:
+    leaves = spec.inputs(stage)
+    return any(isinstance(leaf, n.Scan) and leaf.stream == stream for leaf in leaves)
 
 
 def _busy_share(
@@ -199,7 +213,7 @@ def _source(
         "endOffset": source_position(spec, reports, stream),
         "latestOffset": tail,
     }
-    if lag is not None and source["endOffset"] is not None:
+    if lag is not None:
         source["lag"] = tell_lag(lag)
     return source
 
@@ -222,8 +236,7 @@ def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: s
     """No task that reads the stream has anything to do below; None: not known yet."""
     positions: list[int | None] = []
     for task in spec.task_ids:
-        inputs = spec.inputs(task.stage)
-        if any(isinstance(leaf, n.Scan) and leaf.stream == stream for leaf in inputs):
+        if _reads(spec, task.stage, stream):
             positions.append(reports.get(task, {}).get("settled_position"))
     told = [position for position in positions if position is not None]
     return min(told) if told and len(told) == len(positions) else None

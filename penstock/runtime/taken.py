@@ -7,11 +7,13 @@ the clock is asked by whoever calls, once for what was taken in together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.ids import Lsn
 from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
+from penstock.runtime.dead_letters import DeadLetter
 from penstock.runtime.graph import id_of
 
 
@@ -26,6 +28,19 @@ class Stats:
     commits: int = 0
     #: Bytes of source entries that were read, whoever they were for.
     source_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Uncommitted:
+    """Since the last commit was captured."""
+
+    position: Lsn
+    rows_in: int = 0
+    origin_ms: int | None = None
+    dead: list[DeadLetter] = field(default_factory=list)
+    is_due: bool = False
+    #: Somebody waits for a marker.
+    is_asked: bool = False
 
 
 class Taken:

@@ -16,7 +16,7 @@ commit that fails ends the instance: nothing of it is kept, the next one resumes
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,7 +52,7 @@ from penstock.runtime.layout import cut_payload
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.row_merge import RowMerge, place_of
 from penstock.runtime.spec import QuerySpec
-from penstock.runtime.taken import Stats, Taken
+from penstock.runtime.taken import Stats, Taken, Uncommitted
 from penstock.runtime.trials import Trial
 from penstock.state.api import Change
 from penstock.state.changelog import encode_changes
@@ -78,19 +78,6 @@ class Poisoned(Exception):
         #: None: no entry is to blame, time passed.
         self.lsn = lsn
         self.cause = cause
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Since the last commit was captured."""
-
-    position: Lsn
-    rows_in: int = 0
-    origin_ms: int | None = None
-    dead: list[DeadLetter] = field(default_factory=list)
-    is_due: bool = False
-    #: Somebody waits for a marker.
-    is_asked: bool = False
 
 
 class TaskCore:
@@ -157,7 +144,7 @@ class TaskCore:
         #: When the operators were last told the time, and what.
         self._advanced: tuple[int, Times] = (0, ({}, frozenset(), {}))
         self._careful_upto: Lsn | None = None
-        self._next = _Progress(Lsn(0))
+        self._next = Uncommitted(Lsn(0))
         self._read_from = self._begun_at = Lsn(0)
         #: Whether rows that wait were not all read again yet.
         self._is_rereading = False
@@ -240,10 +227,10 @@ class TaskCore:
         self.state.forget_log()  # what was restored is no change of ours
         if marker is None:
             starts = [source.start for source in self.spec.sources.values()]
-            self._next = _Progress(Lsn(min(starts, default=0)), is_due=True)
+            self._next = Uncommitted(Lsn(min(starts, default=0)), is_due=True)
             self._outputs.add(self._pipeline.start())
         else:
-            self._next = _Progress(marker.position)
+            self._next = Uncommitted(marker.position)
             self._committed_position = marker.position
             self._heard = dict(marker.heard)
             self._number = marker.number + 1
@@ -688,7 +675,7 @@ class TaskCore:
 
     def _capture(self, position: Lsn) -> Commit:
         told = self._tell()
-        done, self._next = self._next, _Progress(self._next.position)
+        done, self._next = self._next, Uncommitted(self._next.position)
         rows_out = self._outputs.rows
         tags = self._outputs.marker_tags(done.dead)
         data = self._outputs.take(done.dead)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.cli.query_asks import ask, who
-from penstock.cli.query_facts import State, find_query, listen
+from penstock.cli.query_facts import find_query, listen
 from penstock.errors import BadRequest
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.core.rights import read_rights
 from penstock.protocol.names import check_query_name
+from penstock.protocol.pulses import State
 from penstock.runtime.control import Message, Rescale, Stop
 from penstock.wire.token import is_narrowed, split_token
 
