@@ -69,6 +69,7 @@ PURE = (
             "stores/collecting",
             "stores/commit_format",
             "stores/entry_index",
+            "stores/row_bytes",
         )
     ),
     "plan/",
