@@ -97,13 +97,18 @@ class Checkpointer:
         self._trail.add(lsn, [entry.payload for entry in commit.changes])
         if not commit.is_checkpoint:
             return
-        is_writing = self._writing is not None and not self._writing.done()
+        is_writing = self.is_writing
         if is_writing and (commit.frozen is not None or self._holds_whole):
             self._owner.core.checkpoint_missed()  # a store that is slow holds one state, not many
             return
         self._due = _Due(commit, lsn)
         if not is_writing:
             self._writing = asyncio.ensure_future(self._write_all())
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether one is being made."""
+        return self._writing is not None and not self._writing.done()
 
     @property
     def _holds_whole(self) -> bool:
