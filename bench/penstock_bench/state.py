@@ -284,7 +284,7 @@ async def _caught_up(log: AsyncLog, task: Task) -> None:
 
 
 def _files(task: Task, host: _Host) -> Any:
-    return host.store.increments(CheckpointRef.from_json(task.core.checkpoints[0]))
+    return host.store.increments(CheckpointRef.from_json(task.core.checkpoints.named[0]))
 
 
 async def _append(log: AsyncLog, keys: Any, rows: int) -> None:

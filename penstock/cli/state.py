@@ -1,7 +1,7 @@
 """`penstock state …`: what queries keep, as it was committed; nothing of it is changed.
 
 Owns the command and its words; the facts are read from the log and from checkpoints
-(state_facts.py), whether the query runs or not.
+(runtime/committed_state.py), whether the query runs or not.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def show(name: str, key: str | None, nodes: bool, target: Target, as_json: bool)
       penstock state show hot --key 17
       penstock state show hot --key '{"auction": 17, "bidder": "ada"}' --json
     """
-    from penstock.cli import state_facts  # Arrow, which other commands need not load
+    from penstock.runtime import committed_state  # Arrow, which other commands need not load
 
     with target.open() as client:
         found = find_query(client, name)
         if key is not None:
-            rows = state_facts.find_key(client, found.registered, key)
+            rows = committed_state.find_key(client, found.registered, key)
             _show_rows(rows, key, as_json=as_json)
             return
-        tasks = state_facts.task_facts(client, found.registered)
+        tasks = committed_state.task_facts(client, found.registered)
     if as_json:
         show_json({"query": name, "tasks": tasks})
         return

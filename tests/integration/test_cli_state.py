@@ -51,8 +51,8 @@ async def test_sizes_files_and_one_key_are_shown(
     monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 10**9)
     async with at_work(directory, spec) as (_, tasks, _):
         source.append(keys(5, 7))
-        marker = tasks[-1].last_marker
-        await until(lambda: tasks[-1].last_marker is not marker)
+        last = tasks[-1]
+        await until(lambda: last.last_marker is not None and last.last_marker.rows_in == 1_013)
 
     shown = run(log, spec.name, "--json")
     told = json.loads(shown.stdout)["tasks"][-1]

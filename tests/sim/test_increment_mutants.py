@@ -61,7 +61,7 @@ def what_waits_for_the_store_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = Checkpointer.write
 
     async def write(self: Checkpointer, commit: Commit, lsn: Lsn) -> Reference | None:
-        named = self._owner.core.checkpoints
+        named = self._owner.core.checkpoints.named
         if named and self._trail._held:
             self._trail._held.popleft()
         return await original(self, commit, lsn)
