@@ -91,6 +91,13 @@ _add(
     takes=f"About two minutes{_ALONE}",
 )
 _add(
+    "state",
+    "What checkpoints cost a task with five million keys: pauses, bytes (needs Java).",
+    quick="A minute",
+    disk="about 4 GB",
+    takes=f"About three minutes{_ALONE}",
+)
+_add(
     "handover",
     "How long a large state pauses when it moves or is lost: copies beside a store (needs Java).",
     quick="A minute",
