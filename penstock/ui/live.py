@@ -59,6 +59,8 @@ class Live:
         self._alone_since = 0.0
         self._task: asyncio.Task[None] | None = None
         self._gathering: asyncio.Future[dict[str, Any]] | None = None
+        #: A log with so much that facts take longer than an update is asked for half of the time.
+        self._began = self._rests_until = 0.0
         self._away: dict[str, Any] | None = None
         self._away_since: float | None = None
         #: Updates there were, and a future that the next one resolves.
@@ -143,11 +145,15 @@ class Live:
         loop = asyncio.get_running_loop()
         gathering = self._gathering
         if gathering is None:
+            if loop.time() < self._rests_until:
+                return
+            self._began = loop.time()
             gathering = self._gathering = loop.run_in_executor(self._threads, self._gather)
         await asyncio.wait([gathering], timeout=PATIENCE_SECONDS)
         reason: str | None = None
         if gathering.done():
             self._gathering = None
+            self._rests_until = 2 * loop.time() - self._began - UPDATE_SECONDS
             try:
                 self.book.take(gathering.result())
             except Retryable as error:
