@@ -26,6 +26,7 @@ server_process.py  a log server to be killed, paused and starved
 postgres.py        PostgreSQL, the real one
 redis.py           Redis, the real one
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets
+scraped.py         one of everything that has metrics, at work
 soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows
 ui_page.py         a page of `penstock ui` in a real browser
