@@ -71,6 +71,7 @@ PURE = (
             "stores/collecting",
             "stores/commit_format",
             "stores/entry_index",
+            "stores/row_bytes",
         )
     ),
     "plan/",

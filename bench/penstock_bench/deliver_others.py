@@ -73,7 +73,7 @@ def measure_others(root: Path, sizes: OthersSizes, report: Report, say: Say) -> 
 
 def _measure_dead(root: Path, sizes: OthersSizes, report: Report, say: Say) -> None:
     found: dict[str, list[list[float]]] = {"alive": [], "dead": []}
-    with _scene(root, sizes) as scene:
+    with open_scene(root, sizes) as scene:
         for _ in range(sizes.rounds):
             scene.wait_until(lambda states: states[-1] == ON_THE_TAIL)
             found["alive"].append(scene.load(sizes.transactions))
@@ -98,7 +98,7 @@ def _measure_dead(root: Path, sizes: OthersSizes, report: Report, say: Say) -> N
 
 
 def _measure_return(root: Path, sizes: OthersSizes, report: Report, say: Say) -> None:
-    with _scene(root, sizes) as scene:
+    with open_scene(root, sizes) as scene:
         before = scene.load(sizes.transactions)
         scene.kill()
         scene.append_much(sizes.away)
@@ -128,7 +128,7 @@ def _measure_return(root: Path, sizes: OthersSizes, report: Report, say: Say) ->
 # ---- what both are played on
 
 
-class _Scene:
+class Scene:
     """A log, a delivery of a stream of it, and its targets."""
 
     def __init__(self, log: penstock.Log, hosts: Sequence[HostProcess], sizes: OthersSizes) -> None:
@@ -184,15 +184,18 @@ class _Scene:
         assert lsn is not None
         self._wait_delivered(lsn)
 
-    def load(self, transactions: int, *, warm_up: int = _WARM_UP) -> list[float]:
+    def load(
+        self, transactions: int, *, rate: int | None = None, warm_up: int = _WARM_UP
+    ) -> list[float]:
         """Milliseconds from append to receipt, of all targets but the last."""
         sizes = self._sizes
+        rate = rate or sizes.rate
         appended: list[tuple[int, int, list[int]]] = []
         start = time.monotonic()
         for number in range(transactions + warm_up):
             touched = self._chance.sample(range(sizes.targets), max(1, sizes.targets // 2))
             rows = self._rows(touched)
-            time.sleep(max(0.0, start + number / sizes.rate - time.monotonic()))
+            time.sleep(max(0.0, start + number / rate - time.monotonic()))
             now = time.monotonic_ns()
             lsn = self._stream.append(rows).last_lsn
             assert lsn is not None
@@ -256,7 +259,8 @@ def _play(target: str, to: list[str], pipe: Connection) -> None:
 
 
 @contextlib.contextmanager
-def _scene(root: Path, sizes: OthersSizes) -> Iterator[_Scene]:
+def open_scene(root: Path, sizes: OthersSizes) -> Iterator[Scene]:
+    """In a directory of its own; ended by `with`."""
     root.mkdir()
     others = sizes.targets - 1
     with contextlib.ExitStack() as stack:
@@ -268,6 +272,6 @@ def _scene(root: Path, sizes: OthersSizes) -> Iterator[_Scene]:
         ]
         log = stack.enter_context(penstock.connect(root / "log"))
         hosts.append(HostProcess("target", [others], root / "token").__enter__())
-        scene = _Scene(log, hosts, sizes)
+        scene = Scene(log, hosts, sizes)
         stack.callback(scene.close)
         yield scene

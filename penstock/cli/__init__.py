@@ -5,6 +5,7 @@ groups.py        groups of commands that are loaded when they run
 output.py        exit codes, tables, numbers and times as text
 target.py        --dir, --connect and the rest of what says which log is meant
 log.py           the group of its commands
+state.py         state show: what queries keep
 log_serve.py     log serve
 log_status.py    log status
 log_verify.py    log verify

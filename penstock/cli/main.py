@@ -34,6 +34,7 @@ COMMANDS = {
     "log": "The shared log: serve it, look at it, check it, trim it.",
     "plan": "Look at queries before they run.",
     "query": "Queries on the log: how they stand, stop them, forget them.",
+    "state": "What queries keep: how much, where, and for one key.",
     "stream": "Streams of typed rows: create, append, read, follow.",
     "target": "Targets of deliveries, in processes of their own.",
     "token": "Tokens that allow less than everything: make, narrow, show, revoke.",

@@ -105,13 +105,18 @@ class Checkpointer:
         self._trail.add(lsn, [entry.payload for entry in commit.changes])
         if not commit.is_checkpoint:
             return
-        is_writing = self._writing is not None and not self._writing.done()
+        is_writing = self.is_writing
         if is_writing and (commit.frozen is not None or self._holds_whole):
-            self._owner.core.checkpoint_missed()  # a store that is slow holds one state, not many
+            self._owner.core.checkpoints.missed()  # a store that is slow holds one state, not many
             return
         self._due = _Due(commit, lsn)
         if not is_writing:
             self._writing = asyncio.ensure_future(self._write_all())
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether one is being made."""
+        return self._writing is not None and not self._writing.done()
 
     @property
     def _holds_whole(self) -> bool:
@@ -136,7 +141,7 @@ class Checkpointer:
             # The changes are in the log: the task goes on, and tries again after the next interval.
             logger.warning("task=%s checkpoint not written cause=%r", owner.task, error)
             counts.failed(error)
-            owner.core.checkpoint_missed()
+            owner.core.checkpoints.missed()
             return None
         size, ms = int(reference["bytes"]), (owner.host.monotonic() - began) * 1000
         counts.wrote(owner.host.now_ms(), size, ms)
@@ -155,7 +160,7 @@ class Checkpointer:
     async def _make(self, commit: Commit, lsn: Lsn) -> Reference:
         if commit.frozen is not None:
             return (await self._owner.write_state(commit, lsn)).to_json()
-        named = self._owner.core.checkpoints
+        named = self._owner.core.checkpoints.named
         lost: Damaged | None = None
         for base in named or (None,):
             try:
@@ -163,7 +168,7 @@ class Checkpointer:
             except Damaged as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self._owner.task, error)
                 lost = error
-        self._owner.core.checkpoints_lost()
+        self._owner.core.checkpoints.lost()
         assert lost is not None
         raise lost
 

@@ -138,7 +138,7 @@ class TaskCore:
         self._heard: dict[str, Heard] = {}
         self._number = self._rows_in = self._rows_out = 0
         self._told: Told | None = None
-        self._checkpoints = Checkpoints(spec.settings)
+        self.checkpoints = Checkpoints(spec.settings)
         self._has_state = False
         self._last_row_ms: dict[int, int] = {}
         #: When the operators were last told the time, and what.
@@ -221,7 +221,7 @@ class TaskCore:
     def begin(self, marker: Marker | None, *, careful_upto: Lsn | None = None) -> None:
         """Go on after the task's last marker, whose state was applied; None: for the first time."""
         now = self._now_ms()
-        self._checkpoints.begin(marker, now)
+        self.checkpoints.begin(marker, now)
         self._last_row_ms = {place: now for place, _ in enumerate(self._inputs)}
         self._careful_upto = careful_upto
         self.state.forget_log()  # what was restored is no change of ours
@@ -701,23 +701,23 @@ class TaskCore:
             is_idle=told[1],
             sources=told[2],
             heard=dict(self._heard),
-            checkpoints=self._checkpoints.named,
+            checkpoints=self.checkpoints.named,
             has_state=self._has_state,
             rows_in=self._rows_in,
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
             reread_from=min(held, default=None),
             cut=self._cut if self.is_cut else None,
-            origins=self._checkpoints.origins,
+            origins=self.checkpoints.origins,
         )
         self._number += 1
         self._is_last_captured = self.is_cut
         is_news = told != self._told
         self._told = told
         self._committed_position = position
-        self._checkpoints.changed(sum(len(entry.payload) for entry in changes))
-        is_due = self._checkpoints.is_due(self._now_ms())
-        needs_whole = is_due and self._checkpoints.needs_whole
+        self.checkpoints.changed(sum(len(entry.payload) for entry in changes))
+        is_due = self.checkpoints.is_due(self._now_ms())
+        needs_whole = is_due and self.checkpoints.needs_whole
         return Commit(
             data=tuple(data),
             changes=tuple(changes),
@@ -745,25 +745,12 @@ class TaskCore:
 
         What markers named before may be deleted once that marker is durable.
         """
-        self._next.is_due |= self._checkpoints.add(reference, size)
-
-    def checkpoint_missed(self) -> None:
-        """The state at a marker was not made durable."""
-        self._checkpoints.missed()
-
-    def checkpoints_lost(self) -> None:
-        """None of the checkpoints that are named can be gone on from."""
-        self._checkpoints.lost()
-
-    @property
-    def checkpoints(self) -> tuple[dict[str, object], ...]:
-        """Those that are durable and that the next marker names, newest first."""
-        return self._checkpoints.named
+        self._next.is_due |= self.checkpoints.add(reference, size)
 
     @property
     def checkpoint_lsn(self) -> int | None:
         """The marker of the newest checkpoint."""
-        return self._checkpoints.newest_lsn
+        return self.checkpoints.newest_lsn
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -782,11 +769,11 @@ class TaskCore:
     def restored(self, changes: Sequence[Change], size: int) -> None:
         """Apply committed changes, or a checkpoint, on the way to the last marker."""
         self.state.apply(changes)
-        self._checkpoints.changed(size)
+        self.checkpoints.changed(size)
 
     def passed(self, marker: Marker) -> None:
         """A marker on that way, of a task that is still running elsewhere."""
-        self._checkpoints.passed(marker)
+        self.checkpoints.passed(marker)
 
 
 def _tell_nobody(row: Delta, error: Exception) -> None:

@@ -54,8 +54,7 @@ from penstock.state.checkpoint_format import (
     seal_of,
 )
 from penstock.state.compaction import merge_files, plan_merge, source_of
-from penstock.state.equal_rows import Mask, first_equal
-from penstock.state.fold import find_places, merge_changes
+from penstock.state.fold import find_places, have_keys, merge_changes
 from penstock.state.folders import Folder, open_folder
 from penstock.state.manifest import IncrementFile, Manifest, decode_manifest, encode_manifest
 from penstock.state.parts import Parts
@@ -332,7 +331,7 @@ class CheckpointStore:
             found += self._with(line, lambda file: file.find(part, places))
         merged = merge_changes(found, parts, is_whole=True)
         own = parts[part].keys
-        exact = [(change, pa.array(_have(change, own, keys))) for change in merged]
+        exact = [(change, pa.array(have_keys(change.rows, own, keys))) for change in merged]
         changes = [Change(one.name, one.kind, one.rows.filter(mask)) for one, mask in exact]
         return Loaded(ref.marker_lsn, [change for change in changes if change.rows.num_rows])
 
@@ -465,19 +464,6 @@ def _check_task(task: str) -> None:
 def _check_numbers(marker_lsn: int, instance: int) -> None:
     if not (0 <= marker_lsn < POSITION_MAX and 0 <= instance < POSITION_MAX):
         raise BadRequest(f"a checkpoint at marker {marker_lsn} of instance {instance}")
-
-
-def _have(change: Change, places: Sequence[int], keys: Sequence[pa.Array]) -> Mask:
-    """Which rows have one of the keys: hashes alone do not tell."""
-    count = change.rows.num_rows
-    wanted = len(keys[0]) if keys else 1
-    together = [
-        pa.concat_arrays([key, change.rows.column(at)])
-        for key, at in zip(keys, places, strict=True)
-    ]
-    first = first_equal(together, wanted + count)
-    found: Mask = first[wanted:] < wanted
-    return found
 
 
 class _Rows:

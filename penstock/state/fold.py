@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import BadFormat, BadRequest
 from penstock.state.api import Change
-from penstock.state.equal_rows import first_equal, strike_out
+from penstock.state.equal_rows import Mask, first_equal, strike_out
 from penstock.state.event_time import event_times_us
 from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes, words_column
 from penstock.state.parts import ROW_SET, TABLE, Part, Parts
@@ -59,6 +59,17 @@ def find_places(part: Part, keys: Sequence[pa.Array]) -> Hashes:
     own = dict(zip(part.keys, keys, strict=True))
     nodes = virtual_nodes(hash_columns([own[at] for at in part.partition], count))
     return _places(nodes, hash_columns(keys, count))
+
+
+def have_keys(rows: pa.RecordBatch, places: Sequence[int], keys: Sequence[pa.Array]) -> Mask:
+    """Which rows have one of the keys in these columns: hashes alone do not tell."""
+    wanted = len(keys[0]) if keys else 1
+    columns = [
+        pa.concat_arrays([key, rows.column(at)]) for key, at in zip(keys, places, strict=True)
+    ]
+    first = first_equal(columns, wanted + rows.num_rows)
+    found: Mask = first[wanted:] < wanted
+    return found
 
 
 def _places(nodes: Ints, hashes: Hashes) -> Hashes:

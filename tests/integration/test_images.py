@@ -202,7 +202,7 @@ async def trim_history(directory: Path) -> None:
         async with bench(directory, settings) as b:
             keeper = await b.keeper()
             await keeper._begin()
-            while len(b.tasks[-1].core._checkpoints.named) < 2:
+            while len(b.tasks[-1].core.checkpoints.named) < 2:
                 await b.feed(0, 100)
             assert await trim_consumed(b.client) == 0
             image = await b.renew(keeper)

@@ -145,7 +145,10 @@ async def test_a_task_that_fails_resumes_after_its_whole_commit(
 def register(log: Log, spec: QuerySpec) -> None:
     """As `start` does: only what registered queries have consumed is ever trimmed."""
     counts = list(spec.tasks)
-    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1)
+    query = RegisteredQuery(
+        "q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1,
+        checkpoints=spec.settings.checkpoints,
+    )  # fmt: skip
     log.client.compare_and_set(query_key("q"), expected=None, value=encode_query(query))
 
 

@@ -340,7 +340,7 @@ def sweep_keeps_what_the_next_marker_will_name(patch: pytest.MonkeyPatch) -> Non
             return
         self._owner.core.checkpointed(dict(reference), int(reference["bytes"]))
         self._on_named()
-        named = self._owner.core.checkpoints
+        named = self._owner.core.checkpoints.named
         if len(named) == 2:
             await asyncio.to_thread(self._store.sweep, str(self._owner.task), named)
 
@@ -356,7 +356,7 @@ def a_slow_checkpoint_comes_before_a_newer_one(patch: pytest.MonkeyPatch) -> Non
         original(self, commit, lsn)
 
     def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
-        self._checkpoints.named = (reference, *self._checkpoints.named[:1])
+        self.checkpoints.named = (reference, *self.checkpoints.named[:1])
         self._next.is_due = True
 
     patch.setattr(Checkpointer, "committed", committed)

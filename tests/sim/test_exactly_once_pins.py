@@ -376,7 +376,7 @@ def test_r38_a_late_upload_of_a_zombie_takes_nothing_away(eager_checkpoints: Non
         instance.commit()
         instance.commit()
 
-    while len(zombie.core._checkpoints.named) < 2:
+    while len(zombie.core.checkpoints.named) < 2:
         work(zombie)
     feed(bench, 1)
     run(bench, 0)

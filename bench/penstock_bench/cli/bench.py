@@ -91,6 +91,13 @@ _add(
     takes=f"About two minutes{_ALONE}",
 )
 _add(
+    "state",
+    "What checkpoints cost a task with five million keys: pauses, bytes (needs Java).",
+    quick="A minute",
+    disk="about 4 GB",
+    takes=f"About three minutes{_ALONE}",
+)
+_add(
     "handover",
     "How long a large state pauses when it moves or is lost: copies beside a store (needs Java).",
     quick="A minute",
@@ -126,8 +133,9 @@ _add(
 )
 _add(
     "gateway",
-    "Requests over HTTP by size, and JSON decoded by column beside row by row.",
-    quick="A few seconds",
-    disk="about 1 GB",
-    takes=f"About a minute{_ALONE}",
+    "Requests over HTTP by size, JSON decoded by column beside row by row, and Kafka's protocol "
+    "beside a broker of Kafka's (needs the peer kafka_streams: penstock nexmark peers install).",
+    quick="Half a minute",
+    disk="about 6 GB",
+    takes=f"About four minutes{_ALONE}",
 )

@@ -100,6 +100,8 @@ class _Known:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     seconds: float = SECONDS_MAX
     open: _Open | None = None
+    #: What we wrote last. It may be out of date: only what a guard is to confirm may rest on it.
+    owner: Owner | None = None
     #: Of the producer's epoch: whether all of it came here, and the sequence numbers of each
     #: partition that did, the first and the last.
     epoch: tuple[int, int] = (-1, -1)
@@ -135,7 +137,9 @@ class Transactions:
             else:
                 owner = Owner(last.producer_id, last.epoch + 1, last.number, set_ms=_now_ms())
             expected = None if value is None else value.data
+            known.owner = None
             await self._log.compare_and_set(key, expected=expected, value=owner.encode())
+            known.owner = owner
             return owner.producer_id, owner.epoch
 
     async def begin(self, asked: dict[str, Any], budget: Budget) -> None:
@@ -144,7 +148,9 @@ class Transactions:
         async with known.lock:
             if self._is_open(known, asked):
                 return
-            owner = await self._owner(key, asked)
+            owner = known.owner
+            if owner is None or owner.state == "begun" or not _is_of(owner, asked):
+                owner = await self._owner(key, asked)
             if owner.state == "begun":
                 raise _lost()
             known.drop()
@@ -206,9 +212,11 @@ class Transactions:
         known, key = self._find(asked["txn"]), self._key(asked["txn"])
         state = "committed" if asked["commit"] else "aborted"
         async with known.lock:
-            owner = await self._owner(key, asked)
-            opened = known.open
-            is_here = opened is not None and opened.owner == owner
+            owner, opened = known.owner, known.open
+            is_here = opened is not None and opened.owner == owner and _is_of(opened.owner, asked)
+            if owner is None or not is_here or owner.state != "begun":
+                owner = await self._owner(key, asked)
+                is_here = opened is not None and opened.owner == owner
             if not is_here and owner.state != "begun" and state in (owner.state, "aborted"):
                 known.drop()  # it is so, or nothing is there to be given up
                 return
@@ -220,12 +228,15 @@ class Transactions:
             entries: list[NewEntry] = []
             if opened is not None and asked["commit"]:
                 entries, sets = opened.entries, [*sets, *opened.offsets.values()]
+            known.owner = None
             try:
                 await self._log.append(entries, guards=[Guard(key, owner.encode())], sets=sets)
             except GuardFailed:
                 # By a newer producer; or by this commit itself, whose answer was lost.
                 if (await self._owner(key, asked)).state != state:
                     raise _fenced(asked["epoch"], None) from None
+            else:
+                known.owner = ended
             known.drop()
 
     async def forget_older(self, time_ms: int) -> None:
@@ -262,11 +273,7 @@ class Transactions:
         return owner
 
     def _is_open(self, known: _Known, asked: dict[str, Any]) -> bool:
-        opened = known.open
-        return opened is not None and (opened.owner.producer_id, opened.owner.epoch) == (
-            asked["producer_id"],
-            asked["epoch"],
-        )
+        return known.open is not None and _is_of(known.open.owner, asked)
 
     async def _begun(self, txn: str, producer_id: int, epoch: int) -> _Open:
         """Where to hold what comes; the log knows of it before. Raises KafkaRefused."""
@@ -279,6 +286,7 @@ class Transactions:
             if opened.owner.state != "begun":
                 owner = opened.owner
                 begun = replace(owner, number=owner.number + 1, state="begun", set_ms=_now_ms())
+                known.owner = None
                 try:
                     await self._log.compare_and_set(
                         key, expected=owner.encode(), value=begun.encode()
@@ -287,7 +295,7 @@ class Transactions:
                     # Fenced; or begun elsewhere, or by a request whose answer was lost.
                     await self._owner(key, {"producer_id": producer_id, "epoch": epoch})
                     raise _lost() from None
-                opened.owner = begun
+                opened.owner = known.owner = begun
             return opened
 
     def _opened(self, known: _Known, producer_id: int, epoch: int) -> _Open:
@@ -306,6 +314,11 @@ class Transactions:
             opened.timer = again(_AGAIN_SECONDS, Transactions._expire, known, opened)
         else:
             known.drop()
+
+
+def _is_of(owner: Owner, asked: dict[str, Any]) -> bool:
+    """Whether it is who asks."""
+    return (owner.producer_id, owner.epoch) == (asked["producer_id"], asked["epoch"])
 
 
 def _is_within(first: int, last: int, taken_first: int, taken_last: int) -> bool:

@@ -133,7 +133,7 @@ function Query({ query, points, count, may, down }) {
       ...["slot", "host", "pid", "busy"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} query=${query.key} />`, name === "host" ? "" : "num"]),
       ["runs", (one) => one.tasks.join(", ") || "nothing now", "mono"]]} />
     <h3>What moved</h3><${Table} caption="What moved" empty="No task has moved since the query was started." rows=${query.moves.map((one, key) => ({ key, ...one }))} columns=${
-      ["task", "from", "to", "why", "at", "resumed"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} query=${query.key} />`]).concat([["where", (one) => one.copy]])} /><//>`;
+      ["task", "from", "to", "why", "at", "resumed"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} query=${query.key} />`]).concat([["state", (one) => one.copy]])} /><//>`;
 }
 
 function LogPart({ log, points, count }) {

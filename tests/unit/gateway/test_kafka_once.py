@@ -223,6 +223,26 @@ def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
             await where.begin(asked, budget)
             await where.add("t", STREAM, 0, batch, rows())
         await where.end(asked | {"commit": False})
+        # What this gateway wrote last is not what the log has.
+        await where.begin(asked, budget)
+        await where.end(asked)
+        elsewhere = transactions(shelf)
+        await elsewhere.begin(asked, budget)
+        await elsewhere.add("t", STREAM, 0, records(3, producer), rows())
+        assert await refused(where.end(asked)) is LOST
+        await where.begin(asked, budget)
+        late = where.add("t", STREAM, 0, records(4, producer), rows())
+        assert await refused(late) is LOST
+        assert await refused(where.end(asked)) is LOST
+        await elsewhere.end(asked)
+        assert shelf.rows == 2
+        await where.end(asked)
+        # It took too long here, and was given up elsewhere.
+        await where.begin(asked, budget)
+        await where.add("t", STREAM, 0, records(3, producer), rows())
+        where._known["t"].drop()
+        assert await refused(where.begin(asked, budget)) is LOST
+        await elsewhere.end(asked | {"commit": False})
         # Nothing came of it in the end.
         await where.begin(asked, budget)
         for _ in range(2):
@@ -230,7 +250,7 @@ def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
         assert budget.left == 1 << 20
 
     asyncio.run(run())
-    assert shelf.rows == 1
+    assert shelf.rows == 2
 
 
 def test_a_commit_that_came_first_after_all_is_answered_as_one() -> None:
