@@ -30,6 +30,7 @@ scraped.py         one of everything that has metrics, at work
 soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows
 ui_page.py         a page of `penstock ui` in a real browser
+made_up_queries.py  queries that nobody runs, and reports of them
 warm_parent.py     a process that has imported the servers, and forks them
 warm_starts.py     servers as processes that start at once
 maven.py           Java's clients of Kafka: jars, settings, JVMs
