@@ -33,6 +33,9 @@ ui_page.py         a page of `penstock ui` in a real browser
 made_up_queries.py  queries that nobody runs, and reports of them
 warm_parent.py     a process that has imported the servers, and forks them
 warm_starts.py     servers as processes that start at once
+mutation.py        bytes and messages that are nearly right
+frame_wire.py      the protocols of frames by hand
+cluster_process.py nodes and a proxy as a process
 maven.py           Java's clients of Kafka: jars, settings, JVMs
 ports.py           ports for servers that come back
 waiting.py         polls for what has no event
