@@ -146,6 +146,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster
 	$(BIN)/penstock bench deliver
+	$(BIN)/penstock bench ui
 	$(BIN)/penstock bench gateway
 
 # A bar that is missed is a figure, too: the rest is measured all the same.

@@ -35,6 +35,7 @@ deliver_load.py    targets that note when batches come, and who sends them
 fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
 gateway_kafka.py  Kafka's protocol beside a broker of Kafka's
+ui.py            what open pages and scrapes cost a query
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

@@ -139,6 +139,13 @@ _add(
     takes=f"About two minutes{_ALONE}",
 )
 _add(
+    "ui",
+    "What three open pages and a scrape each second cost a query (needs Java).",
+    quick="Half a minute",
+    disk="about 1 GB",
+    takes=f"About two minutes{_ALONE}",
+)
+_add(
     "gateway",
     "Requests over HTTP by size, JSON decoded by column beside row by row, and Kafka's protocol "
     "beside a broker of Kafka's (needs the peer kafka_streams: penstock nexmark peers install).",
