@@ -28,7 +28,9 @@ from penstock.log.client.client import AsyncLog
 from penstock.protocol.markers import Marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
+from penstock.runtime.checkpoint_counts import CheckpointCounts
 from penstock.runtime.commit import Commit
+from penstock.runtime.host import Host
 from penstock.runtime.task_core import TaskCore
 from penstock.runtime.trail import BEGINNING, Trail
 from penstock.state.api import Change
@@ -58,6 +60,12 @@ class Owner(Protocol):
 
     @property
     def core(self) -> TaskCore: ...
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def checkpoint_counts(self) -> CheckpointCounts: ...
 
     @property
     def last_marker(self) -> Marker | None: ...
@@ -125,15 +133,19 @@ class Checkpointer:
 
     async def write(self, commit: Commit, lsn: Lsn) -> Reference | None:
         """Make the state at a marker durable; the next marker then names it."""
-        owner = self._owner
+        owner, counts = self._owner, self._owner.checkpoint_counts
+        began = owner.host.monotonic()
         try:
             reference = await self._make(commit, lsn)
         except Exception as error:
             # The changes are in the log: the task goes on, and tries again after the next interval.
             logger.warning("task=%s checkpoint not written cause=%r", owner.task, error)
+            counts.failed(error)
             owner.core.checkpoints.missed()
             return None
-        owner.core.checkpointed(dict(reference), int(reference["bytes"]))
+        size, ms = int(reference["bytes"]), (owner.host.monotonic() - began) * 1000
+        counts.wrote(owner.host.now_ms(), size, ms)
+        owner.core.checkpointed(dict(reference), size)
         self._trail.forget(lsn)
         self._on_named()
         # What a durable marker names must stay, whatever was written since: we may be a zombie.
