@@ -82,8 +82,9 @@ class CheckpointRef:
     path: str
     marker_lsn: int
     instance: int
+    #: Of all files that a restore reads.
     bytes: int
-    #: The seal of checkpoint_format.py: it stands for every byte.
+    #: The seal of checkpoint_format.py, or of the manifest: it stands for every byte.
     crc: int
 
     def to_json(self) -> dict[str, object]:
@@ -198,8 +199,9 @@ class CheckpointStore:
             data = encode_manifest(manifest)
             meta = CheckpointMeta(increment.task, increment.marker_lsn, increment.instance, "")
             path, _ = self._write_file(meta, "manifest", iter([data]), seal=crc32c(data))
+        read = len(data) + sum(line.bytes for line in manifest.increments)
         return CheckpointRef(
-            path, increment.marker_lsn, increment.instance, len(data), crc32c(data)
+            path, increment.marker_lsn, increment.instance, read, crc32c(data)
         ).to_json()
 
     def _write_increment(
@@ -349,7 +351,7 @@ class CheckpointStore:
         if not ref.is_manifest:
             lsn = ref.marker_lsn
             return (IncrementFile(ref.path, None, lsn, ref.instance, ref.bytes, ref.crc, 0),)
-        with self._open(ref.path, ref.bytes) as file:
+        with self._open(ref.path, None) as file:
             data = file.read_at(0, min(file.size, _MANIFEST_BYTES_MAX))
         if crc32c(data) != ref.crc:
             raise ChecksumMismatch(f"{ref.path} is not the manifest that was meant")
@@ -436,7 +438,7 @@ class CheckpointStore:
         return deleted
 
     @contextmanager
-    def _open(self, path: str, size: int) -> Iterator[File]:
+    def _open(self, path: str, size: int | None) -> Iterator[File]:
         with self._reaching(path):
             try:
                 file = self._folder.open(path)
@@ -444,7 +446,7 @@ class CheckpointStore:
                 self._folder.look()
                 raise MissingFile(f"checkpoint {path} is not in {self._shown}") from error
             with closing(file):
-                if file.size != size:
+                if size is not None and file.size != size:
                     raise BadFormat(f"{path} has {file.size} bytes, expected {size}")
                 yield file
 
