@@ -175,7 +175,7 @@ class CheckpointStore:
         """See StateStore.put. One file of increments is written, in two copies, then a manifest.
 
         Where increments are due to be merged, the merge is written instead of the new one. A copy
-        of an older one that is lost is made again.
+        of an older one that is lost is made again, and so is one that is found to be damaged.
         """
         _check_task(increment.task)
         _check_numbers(increment.marker_lsn, increment.instance)
@@ -188,7 +188,7 @@ class CheckpointStore:
                 at,
             )
         with self._reaching(f"checkpoint of {increment.task}"):
-            self._mend(increment.task, chain)
+            self._mend(increment.task, chain, crc32c(str(increment.marker_lsn).encode()))
             sizes = [line.bytes for line in chain]
             size = sum(change.rows.nbytes for change in increment.changes)
             first = plan_merge([*sizes, size])
@@ -279,28 +279,40 @@ class CheckpointStore:
         if crc is not None and counted.crc != crc:
             raise OSError(f"{path} does not hold what was written to it")
 
-    def _mend(self, task: str, chain: Sequence[IncrementFile]) -> None:
-        """Make a copy again that is lost, as long as there is another."""
-        names = {*self._folder.names(f"{self._log_id}/{task}")}
-        for line in chain:
-            for path, other in (
-                (line.path, line.path + _SECOND),
-                (line.path + _SECOND, line.path),
-            ):
-                own, from_name = path.rpartition("/")[2], other.rpartition("/")[2]
-                if own in names or from_name not in names:
-                    continue
-                self._check_whole(other, line)
-                stem = f"{self._log_id}/{task}/{line.marker_lsn:020}-{line.instance}"
-                temporary = f"{stem}.{secrets.token_hex(8)}.new"
-                self._copy(other, temporary)
-                self._folder.publish(temporary, path)
+    def _mend(self, task: str, chain: Sequence[IncrementFile], turn: int) -> None:
+        """Make copies again that are lost, or damaged, as long as there is another.
 
-    def _check_whole(self, path: str, line: IncrementFile) -> None:
-        """Raise Damaged for a copy from which no other may be made."""
+        All are looked for, and one of them is read to its end, another one in each turn: so damage
+        is found before the other copy is damaged too.
+        """
+        names = {*self._folder.names(f"{self._log_id}/{task}")}
+        copies = [(line, suffix) for line in chain for suffix in ("", _SECOND)]
+        for number, (line, suffix) in enumerate(copies):
+            if not line.path.startswith(f"{self._log_id}/"):
+                continue  # earlier versions', which are not ours to add to
+            path, other = line.path + suffix, line.path + ("" if suffix else _SECOND)
+            is_there = path.rpartition("/")[2] in names
+            if is_there and (number != turn % len(copies) or self._is_whole(path, line)):
+                continue
+            if other.rpartition("/")[2] not in names:
+                raise MissingFile(f"{path} is lost or damaged, and there is no other copy of it")
+            stem = f"{self._log_id}/{task}/{line.marker_lsn:020}-{line.instance}"
+            temporary = f"{stem}.{secrets.token_hex(8)}.new"
+            self._copy(other, temporary)
+            self._check(temporary, line)
+            self._folder.publish(temporary, path)
+
+    def _is_whole(self, path: str, line: IncrementFile) -> bool:
+        try:
+            self._check(path, line)
+        except Damaged:
+            return False
+        return True
+
+    def _check(self, path: str, line: IncrementFile) -> None:
+        """Raise Damaged unless every byte of a copy is right."""
         with self._open(path, line.bytes) as file:
-            found = open_checkpoint(file.read_at, file.size, seal=line.crc)
-            found.check()
+            open_checkpoint(file.read_at, file.size, seal=line.crc).check()
 
     # -- reading
 
@@ -330,7 +342,7 @@ class CheckpointStore:
         places = find_places(parts[part], keys)
         found: list[Change] = []
         for line in lines:
-            found += self._with(line, lambda file: file.find(part, places))
+            found += self._with(line, lambda file: file.find(part, parts[part], places))
         merged = merge_changes(found, parts, is_whole=True)
         own = parts[part].keys
         exact = [(change, pa.array(have_keys(change.rows, own, keys))) for change in merged]
