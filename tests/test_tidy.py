@@ -71,6 +71,7 @@ PURE = (
             "stores/collecting",
             "stores/commit_format",
             "stores/entry_index",
+            "stores/row_bytes",
         )
     ),
     "plan/",
@@ -133,6 +134,7 @@ PURE = (
     "gateway/keys.py",
     "gateway/problems.py",
     "gateway/replies.py",
+    "ui/card.py",
     "ui/view/",
 )
 IMPURE_MODULES = {

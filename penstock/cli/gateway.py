@@ -9,14 +9,12 @@ import click
 from penstock.cli.output import echo, json_option, show_json_line
 from penstock.cli.serving_options import (
     Serving,
-    host_and_port,
     load,
     parse_listen,
     serving_options,
-    url_of,
 )
 from penstock.limits import GROUP_BYTES_MAX
-from penstock.log.serving.directory import Address
+from penstock.log.serving.directory import Address, host_and_port, url_of
 
 
 @click.command()

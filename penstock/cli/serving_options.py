@@ -13,7 +13,6 @@ import click
 
 from penstock.cli.target import Target
 from penstock.errors import Refused
-from penstock.log.serving.directory import Address
 from penstock.log.serving.log_lines import log_to_stderr
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -119,16 +118,6 @@ def load(*names: str) -> list[Any]:
         return [importlib.import_module(name) for name in names]
     except ImportError as error:
         raise Refused(f"{error}: pip install 'penstock[gateway]'") from None
-
-
-def url_of(found: Address) -> str:
-    """Of an HTTP server that listens there."""
-    return f"{'https' if found.tls else 'http'}://{host_and_port(found)}"
-
-
-def host_and_port(found: Address) -> str:
-    host = f"[{found.host}]" if ":" in found.host else found.host
-    return f"{host}:{found.port}"
 
 
 def parse_listen(text: str) -> tuple[str, int]:

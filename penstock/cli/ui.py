@@ -7,8 +7,8 @@ import webbrowser
 import click
 
 from penstock.cli.output import echo, json_option, show_json_line
-from penstock.cli.serving_options import Serving, load, serving_options, url_of
-from penstock.log.serving.directory import Address
+from penstock.cli.serving_options import Serving, load, serving_options
+from penstock.log.serving.directory import Address, url_of
 
 
 @click.command()

@@ -10,8 +10,8 @@ outputs.py           rows to entries, by who reads them
 dead_letters.py      rows that fail, set aside
 task_core.py         one task: entries in, one commit out
 checkpoints.py       which checkpoints markers name, and when the next is due
-committed_state.py   what a query keeps, as it was committed, for people
 checkpoint_counts.py  what became of them, for reports
+committed_state.py   what a query keeps, as it was committed, for people
 checkpointer.py      writes them beside the task: increments of what changed
 trail.py             the changes since the last one, as far as they are held
 commit.py            what a task captured, and how one append commits it

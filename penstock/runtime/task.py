@@ -34,6 +34,7 @@ from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Task:
         instance: int,
         *,
         appender: AsyncAppender,
-        store: CheckpointStore | None,
+        store: StateStore | None,
         cohort: Cohort | None,
         host: Host,
         standby: Standby | None = None,
@@ -395,7 +396,7 @@ class Task:
         return future
 
     async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
-        assert self._store is not None and commit.frozen is not None
+        assert isinstance(self._store, CheckpointStore) and commit.frozen is not None
         return await asyncio.to_thread(
             self._store.write,
             str(self.task),
@@ -407,11 +408,11 @@ class Task:
         )
 
     async def read_state(self, reference: CheckpointRef) -> Sequence[Change]:
-        assert self._store is not None
+        assert isinstance(self._store, CheckpointStore)
         return await asyncio.to_thread(self._store.read, reference)
 
     async def sweep_states(self, keep_from: Lsn) -> None:
-        assert self._store is not None
+        assert isinstance(self._store, CheckpointStore)
         await asyncio.to_thread(self._store.sweep_before, str(self.task), keep_from)
 
     # -- report

@@ -70,9 +70,10 @@ from penstock.spark.cores import check_workers
 from penstock.spark.default_names import choose_names
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
+from penstock.spark.notebook import tell_page
 from penstock.spark.queries import queries
 from penstock.spark.query import StreamingQuery
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.stores.open import check_store
 from penstock.stream.lanes import Lanes
 from penstock.stream.metadata import METADATA
 from penstock.stream.positions import Position
@@ -233,7 +234,7 @@ def _check_store(place: str | None, log_id: str) -> str | None:
         )
     place = place if "://" in place else os.path.abspath(place)
     try:
-        CheckpointStore(place, log_id)
+        check_store(place, log_id)
     except (PenstockError, OSError, ValueError) as error:
         raise BadRequest(f"checkpoints={place!r} cannot be used: {error}") from error
     return place
@@ -255,7 +256,9 @@ def _launch(
     )  # fmt: skip
     coordinator.when_rescaled(jobs.resize)
     jobs.start()
-    return StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
+    query = StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
+    tell_page(query)
+    return query
 
 
 def _place(name: str, place: str | os.PathLike[str] | None) -> str | None:

@@ -8,6 +8,8 @@ live.py      one update a second, shared by all pages of a token
 gather.py    the facts of an update, read from the log
 tailing.py   a stream's rows as they come: filtered, and never more than a person reads
 asking.py    what a page may ask for: stop, rescale
+place.py     where the page of a directory is served
+card.py      a query as a small card, for notebooks
 view/        what is shown, made of facts
 
 The page is in the folder static; static/vendor has what others wrote.

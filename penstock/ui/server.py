@@ -7,6 +7,7 @@ themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import uvloop
 
@@ -14,10 +15,12 @@ from penstock.gateway.config import CONNECTIONS_MAX, SESSIONS_MAX
 from penstock.gateway.guests import WAITING_MAX
 from penstock.gateway.http_server import Door, HttpServer
 from penstock.gateway.sessions import resolver
-from penstock.log.serving.directory import Address
+from penstock.log.directories import default_data_dir
+from penstock.log.serving.directory import Address, url_of
 from penstock.log.serving.process import run_until_signal
 from penstock.ui.app import Ui
 from penstock.ui.config import UiConfig
+from penstock.ui.place import Place
 
 
 class UiServer:
@@ -31,6 +34,7 @@ class UiServer:
         self._on_ready = on_ready
         self._ui: Ui | None = None
         self._server: HttpServer | None = None
+        self._place: Place | None = None
         self._stopped = False
 
     @property
@@ -42,14 +46,23 @@ class UiServer:
         # A server of a directory is never started from here: what is down is shown as down.
         ui = self._ui = Ui(config, resolver(config.target, config.tls_ca, start=False))
         door = Door(config.host, config.port, config.tls_cert, config.tls_key)
-        server = self._server = HttpServer(ui.app, door, self._on_ready)
+        server = self._server = HttpServer(ui.app, door, self._started)
         ui.sessions.start()
         if self._stopped:
             self.stop()
         try:
             await server.serve()
         finally:
+            if self._place is not None:
+                self._place.close()
             await ui.close()
+
+    def _started(self, address: Address) -> None:
+        target = self._config.target
+        if target is None or "://" not in target:
+            directory = default_data_dir() if target is None else Path(target)
+            self._place = Place(directory, url_of(address))
+        self._on_ready(address)
 
     def stop(self) -> None:
         """The second time, without waiting for anybody."""

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 from harness.ui_page import Watched, browser, keep_picture, ui_thread
 from harness.waiting import wait_until
-from small_queries import BIDS, append_bids, running
+from small_queries import BIDS, T0, append_bids, running
 
 import penstock
 from penstock.cli.main import cli
@@ -56,8 +56,8 @@ def feeding(stream: penstock.Stream) -> Iterator[None]:
 
 
 @contextmanager
-def watched(log: penstock.Log, directory: Path) -> Iterator[Watched]:
-    config = UiConfig(target=log.target, port=0)
+def watched(log: penstock.Log, directory: Path, target: str | None = None) -> Iterator[Watched]:
+    config = UiConfig(target=target or log.target, port=0)
     with ui_thread(config) as address, browser(directory) as context:
         seen = Watched(context, address)
         yield seen
@@ -76,14 +76,19 @@ def figure(page: Any, query: str, fact: str) -> Any:
 
 
 def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_replaced(
-    spark: Any, own_log: penstock.Log, tmp_path: Path, tables: list[str]
+    spark: Any,
+    own_log: penstock.Log,
+    tmp_path: Path,
+    tables: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the picture of it in the docs names no place of this machine
     log, result = own_log, "bids_per_auction"
     source = log.create_stream("bids", BIDS)
     with (
         running(counted(source.df(spark)), to=result, workers=2, log=log) as query,
         feeding(source),
-        watched(log, tmp_path) as seen,
+        watched(log, tmp_path, "log") as seen,
     ):
         page = seen.sign_in(token_of(log))
 
@@ -96,7 +101,10 @@ def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_re
         before = figure(page, result, rows_in)
         wait_until(lambda: figure(page, result, rows_in) > before, "figures do not move")
         page.wait_for_selector(".node.stage .busy data[value]:not([value=''])")
+        page.wait_for_timeout(5000)  # for the charts of the pictures, nothing else
         keep_picture(page, tmp_path, "page-light")
+        page.set_viewport_size({"width": 1360, "height": 780})
+        keep_picture(page, tmp_path, "page", whole=False)  # docs/figures/page.png
 
         progress = query.lastProgress
         assert progress is not None
@@ -204,46 +212,40 @@ def test_a_function_that_sleeps_is_found_from_the_page_alone(
     spark: Any, own_log: penstock.Log, tmp_path: Path
 ) -> None:
     source = own_log.create_stream("sleepy_in", BIDS)
+    append_bids(source, 0, 1)
     frame = slowly(source.df(spark), 0.02)
-    with (
-        running(frame, to="sleepy_out", mode="append", workers=1, log=own_log),
-        feeding(source),
-        watched(own_log, tmp_path) as seen,
-    ):
-        page = seen.sign_in(token_of(own_log))
-        page.wait_for_selector("#health.warn >> text=sleepy_out, stage 0")
-        page.wait_for_selector("#health li >> text=/doze|python/i")
-        page.wait_for_selector(".node.stage.hot")
-        keep_picture(page, tmp_path, "page-slow-function")
+    with running(frame, to="sleepy_out", mode="append", workers=1, log=own_log) as query:
+        query.processAllAvailable()
+        with feeding(source), watched(own_log, tmp_path) as seen:
+            page = seen.sign_in(token_of(own_log))
+            page.wait_for_selector("#health.warn >> text=sleepy_out, stage 0")
+            page.wait_for_selector("#health li >> text=python doze")
+            keep_picture(page, tmp_path, "page-slow-function")
 
 
 def test_a_key_in_most_rows_is_found_from_the_page_alone(
     spark: Any, own_log: penstock.Log, tmp_path: Path
 ) -> None:
     source = own_log.create_stream("skewed_in", BIDS, key=["auction"])
-    rows = [
-        {"auction": 1 if n % 50 else n, "price": n, "ts": "2026-01-01T00:00:00Z"}
-        for n in range(400)
-    ]
+    rows = [{"auction": 1 if n % 50 else n, "price": n, "ts": T0} for n in range(40)]
     ending = threading.Event()
 
     def feed() -> None:
         while not ending.wait(0.1):
             source.append(rows)
 
-    thread = threading.Thread(target=feed)
-    with (
-        running(
-            slowly(source.df(spark), 0.002), to="skewed_out", mode="append", workers=2, log=own_log
-        ),
-        watched(own_log, tmp_path) as seen,
-    ):
+    frame = slowly(source.df(spark), 0.005)
+    with running(frame, to="skewed_out", mode="append", workers=2, log=own_log) as query:
+        source.append(rows[:10])
+        query.processAllAvailable()
+        thread = threading.Thread(target=feed)
         thread.start()
         try:
-            page = seen.sign_in(token_of(own_log))
-            page.wait_for_selector("#health.warn >> text=/takes [0-9]+ % of the rows/")
-            page.wait_for_selector("#health li >> text=More workers do not help")
-            keep_picture(page, tmp_path, "page-skewed-key")
+            with watched(own_log, tmp_path) as seen:
+                page = seen.sign_in(token_of(own_log))
+                page.wait_for_selector("#health.warn >> text=/takes [0-9]+ % of the rows/")
+                page.wait_for_selector("#health li >> text=More workers do not help")
+                keep_picture(page, tmp_path, "page-skewed-key")
         finally:
             ending.set()
             thread.join()

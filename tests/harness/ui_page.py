@@ -79,10 +79,10 @@ class Watched:
         assert [each for each in self.requests if not each.startswith(self.url + "/")] == []
 
 
-def keep_picture(page: Any, directory: Path, name: str) -> Path:
+def keep_picture(page: Any, directory: Path, name: str, *, whole: bool = True) -> Path:
     """Where PENSTOCK_ARTEFACTS says, for whoever wants to look; else beside the test."""
     kept = Path(os.environ.get("PENSTOCK_ARTEFACTS") or directory)
     kept.mkdir(parents=True, exist_ok=True)
     path = kept / f"{name}.png"
-    page.screenshot(path=path, full_page=True)
+    page.screenshot(path=path, full_page=whole)
     return path

@@ -67,8 +67,12 @@ class IndexedEngine:
         segment_bytes: int = SEGMENT_BYTES,
         segment_commits: int = SEGMENT_COMMITS,
         secret: bytes | None = None,
+        writes: bool = True,
     ) -> None:
-        """Raises Damaged if something that was durable cannot be read. `secret`: for tests."""
+        """Raises Damaged if something that was durable cannot be read. `secret`: for tests.
+
+        Who does not write has what was there at this moment, whoever writes meanwhile.
+        """
         self._disk = disk
         self._shown = shown
         self._segment_bytes = segment_bytes
@@ -78,15 +82,14 @@ class IndexedEngine:
         #: Why nothing can be committed any more: what is on disk is not known.
         self._broken: OSError | None = None
         with self._reaching():
-            found = recover(disk)
-            if found is None:
-                found = Recovered(secret or secrets.token_bytes(SECRET_BYTES))
-                self._state = found
+            found = recover(disk, writes=writes)
+            self._state = found or Recovered(secret or secrets.token_bytes(SECRET_BYTES))
+            if found is None and writes:
                 self._begin_file(0, ())
-            else:
-                self._state = found
+            elif found is not None and writes:
                 self._tidy(found)
-        self._segment = max(found.files)
+        found = self._state
+        self._segment = max(found.files, default=0)
         self._commits = found.commits
 
     def _tidy(self, found: Recovered) -> None:
@@ -113,14 +116,14 @@ class IndexedEngine:
         if self._broken is not None:
             raise Unavailable(f"{self._shown}: after {self._broken}, it must be opened again")
         with self._reaching(writing=True):
-            if base is None or self._is_full():
+            if (base is None and self._commits) or self._is_full():
                 self._roll()
             if base is None:
                 self._leaving.clear()
             moved, struck = self._take_along(puts, deletes)
             self._append({**puts, **moved} if moved else puts, [*deletes, *struck], base, cut)
-            if base is None:
-                self._roll()
+            if base is None and len(self._state.files) > 1:
+                self._roll()  # nothing in the older ones counts
 
     def _is_full(self) -> bool:
         file = self._state.files[self._segment]

@@ -31,8 +31,11 @@ _NUMBER: Final = struct.Struct("<Q")
 class RocksdbEngine:
     """An Engine; see bytes_api.py."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises Damaged for a database that RocksDB cannot read, Unavailable if it is in use."""
+    def __init__(self, directory: Path, *, writes: bool = True) -> None:
+        """Raises Damaged for a database that RocksDB cannot read, Unavailable if it is in use.
+
+        Who does not write has what was there at this moment, whoever writes meanwhile.
+        """
         self._rocksdict = import_rocksdict()
         self._shown = f"rocksdb://{directory}"
         options = self._rocksdict.Options(raw_mode=True)
@@ -41,9 +44,12 @@ class RocksdbEngine:
         self._write_options = self._rocksdict.WriteOptions()
         self._write_options.sync = True
         self._db: Any = None
+        access = self._rocksdict.AccessType
         with self._reaching():
-            make_directory(directory)
-            self._db = self._rocksdict.Rdict(str(directory), options)
+            if writes:
+                make_directory(directory)
+            access_type = access.read_write() if writes else access.read_only()
+            self._db = self._rocksdict.Rdict(str(directory), options, access_type=access_type)
 
     def cut(self) -> int:
         with self._reaching():

@@ -72,8 +72,11 @@ class Recovered:
     garbage: list[str] = field(default_factory=list)
 
 
-def recover(disk: Disk) -> Recovered | None:
-    """None if there is nothing: no commit was ever durable."""
+def recover(disk: Disk, *, writes: bool) -> Recovered | None:
+    """None if there is nothing: no commit was ever durable.
+
+    Unless the caller writes, nothing on disk is touched: somebody else may be writing.
+    """
     names = disk.names()
     present = sorted(int(name[: -len(_DATA)]) for name in names if name.endswith(_DATA))
     torn: list[str] = []
@@ -83,8 +86,9 @@ def recover(disk: Disk) -> Recovered | None:
         if head is None:
             torn.append(data_name(present.pop()))
     if head is None:
-        for name in torn:
-            disk.remove(name)
+        if writes:
+            for name in torn:
+                disk.remove(name)
         return None
     secret, newest, start = head
     missing = sorted({*newest.older} - {*present})
@@ -99,7 +103,7 @@ def recover(disk: Disk) -> Recovered | None:
         before = _take_sealed(disk, found, segment, before)
     _check_follows(newest, before)
     found.cut, found.number = newest.cut, newest.first
-    found.files[newest.segment] = disk.open(data_name(newest.segment), writable=True)
+    found.files[newest.segment] = disk.open(data_name(newest.segment), writable=writes)
     found.end = _take_commits(found, newest.segment, start, is_newest=True)
     found.index.load(found.directories)
     found.directories.clear()

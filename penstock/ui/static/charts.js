@@ -30,7 +30,7 @@ export class Chart extends Component {
       width: Math.max(this.place.current.clientWidth, 120), height: 170,
       legend: { live: true }, cursor: { y: false, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
-      axes: [{ ...axis, space: 80, values: (_, marks) => marks.map(clock) }, { ...axis, size: 62, values: (_, marks) => marks.map(unit) }],
+      axes: [{ ...axis, space: 80, values: (plot, marks) => marks.map(plot.data[0].length > 1 ? clock : () => "") }, { ...axis, size: 62, values: (_, marks) => marks.map(unit) }],
       series: [{ label: "at", value: (plot, at) => clock(at ?? plot.data[0].at(-1)) },
         ...series.map(([, label, colour]) => ({ label, stroke: css(colour), width: 1.6, spanGaps: false,
           points: { show: false }, value: (plot, value, of, index) => {

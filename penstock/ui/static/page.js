@@ -124,7 +124,7 @@ function Query({ query, points, count, may, down }) {
     </div>
     <h3>Figures</h3><${Pairs} pairs=${query.head} query=${query.key} />
     <h3>Tasks</h3><${Table} caption="Tasks" empty="No task has reported yet." rows=${query.tasks.map((one) => ({ ...one, mark: one.runs ? "" : "stopped" }))} columns=${[
-      ["task", (one) => html`<${Level} level=${one.level}><span class="mono">${one.name}</span><//>${!one.runs && html` <small>does not run</small>`}${one.error && html` <small>${one.error}</small>`}`],
+      ["task", (one) => html`<${Level} level=${one.level}><span class="mono">${one.name}</span><//>${one.note && html` <small>${one.note}</small>`}${one.error && html` <small>${one.error}</small>`}`],
       ["worker", (one) => html`<${Figure} of=${one.worker} query=${query.key} />`, "mono"],
       ...figures(TASK, key).map(([name, cell, kind]) => [name, cell, name === "busy" ? "num heated" : kind])]} />
     <h3>Workers <small><${Figure} of=${query.wanted} query=${query.key} /> wanted</small></h3>

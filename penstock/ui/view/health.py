@@ -14,12 +14,16 @@ from penstock.ui.view.facts import Facts, named, number, shown, sub, text, texts
 from penstock.ui.view.figures import span_text
 from penstock.ui.view.graph import HOT_SHARE
 from penstock.ui.view.history import Counters
-from penstock.ui.view.queries import name_of, progress_of, task_counter
+from penstock.ui.view.queries import (
+    LONG_STEP_MS,
+    name_of,
+    progress_of,
+    step_ms,
+    task_counter,
+)
 
 #: Rows that wait for so long are a problem.
 LATE_SECONDS: Final = 5.0
-#: A step in which nothing else happens is long from here on.
-STEP_MS: Final = 1_000
 #: A task that takes so many times its share of the rows has a key that is in most of them.
 SKEW: Final = 2.5
 #: Below so many rows a second, shares say nothing.
@@ -85,10 +89,11 @@ def _plural(count: int, word: str) -> str:
 
 
 def _away(away: Facts) -> Trouble:
+    for_ms = number(away, "for_ms") or 0
+    since = f", for {span_text(for_ms)} now" if for_ms >= 1000 else ""
     return Trouble(
         "down",
-        f"The log does not answer, for {span_text(number(away, 'for_ms') or 0)} now: "
-        f"{text(away, 'why') or 'no reason is known'}.",
+        f"The log does not answer{since}: {text(away, 'why') or 'no reason is known'}.",
         "Start its server (`penstock log serve`, or any program that connects to its directory), "
         "or look why it hangs. The page goes on by itself; the figures below are from before.",
     )
@@ -187,7 +192,11 @@ def _of_running(name: str, said: str, progress: Facts, counters: Counters) -> It
             else "Free cores in Spark, or start the query with fewer workers.",
             name,
         )
-    stopped = [task for task, one in named(progress, "tasks") if one.get("is_running") is not True]
+    stopped = [
+        task
+        for task, one in named(progress, "tasks")
+        if one.get("is_running") is not True and step_ms(progress, one) is None
+    ]
     if stopped and "rescaling" not in progress:
         which = f"task {shown(stopped[0])}" if len(stopped) == 1 else f"{len(stopped)} tasks"
         yield Trouble(
@@ -243,7 +252,7 @@ def _slow_stages(
             if isinstance(task, str)
         }
         stage = text(node, "name") or "a stage"
-        slow = _longest_step(tasks)
+        slow = _longest_step(progress, tasks)
         busiest = max(tasks, key=lambda task: number(tasks[task], "busy_share") or 0, default=None)
         if busiest is None:
             continue
@@ -290,10 +299,10 @@ def _does(node: Facts) -> str:
     return "; ".join((own or steps)[:2]) or "its steps are in the plan"
 
 
-def _longest_step(tasks: dict[str, Facts]) -> tuple[str, float] | None:
-    told = [(task, number(one, "step_ms") or 0) for task, one in tasks.items()]
+def _longest_step(progress: Facts, tasks: dict[str, Facts]) -> tuple[str, float] | None:
+    told = [(task, step_ms(progress, one) or 0) for task, one in tasks.items()]
     task, ms = max(told, key=lambda one: one[1], default=("", 0))
-    return (task, ms) if ms >= STEP_MS else None
+    return (task, ms) if ms >= LONG_STEP_MS else None
 
 
 def _skewed(

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from penstock.ui.view import figures as f
 from penstock.ui.view.facts import Facts, named, number, shown, sub, text, things
+from penstock.ui.view.figures import moment_ms
 from penstock.ui.view.graph import heat, show_graph
 from penstock.ui.view.history import Counters
 
@@ -18,6 +19,10 @@ LEVELS: Final = {
     "failed": "bad",
 }
 _SOURCE: Final = "penstock stream "
+#: Reports of a task that is in no long step are younger.
+SILENT_MS: Final = 3_000.0
+#: A step in which nothing else happens is long from here on.
+LONG_STEP_MS: Final = 1_000.0
 _BEGAN: Final[dict[object, str]] = {True: "at a copy", False: "from the log"}
 
 
@@ -47,6 +52,19 @@ def worst_lag(progress: Facts) -> tuple[int | None, Facts]:
         if found[0] is None or (number(lag, "seconds") or 0) > (number(found[1], "seconds") or 0):
             found = (index, lag)
     return found
+
+
+def step_ms(progress: Facts, task: Facts) -> float | None:
+    """How long a task's step lasts by now: as it says; or as it has said nothing newer, which it
+    cannot while a step lasts, though its worker lives."""
+    told = number(task, "step_ms")
+    if told is not None:
+        return told
+    at_ms, said_ms = moment_ms(progress.get("timestamp")), number(task, "reported_at_ms")
+    lives = task.get("worker") in sub(progress, "members")
+    if at_ms is None or said_ms is None or not lives or at_ms - said_ms < SILENT_MS:
+        return None
+    return at_ms - said_ms
 
 
 def show_line(query: Facts, now_ms: float) -> dict[str, Any]:
@@ -89,7 +107,7 @@ def show_query(query: Facts, counters: Counters, now_ms: float) -> dict[str, Any
         "graph": show_graph(progress, now_ms),
         "sources": [_source(index, one) for index, one in enumerate(things(progress, "sources"))],
         "tasks": [
-            _task(name_of(query), task, one, counters, now_ms)
+            _task(name_of(query), task, one, step_ms(progress, one), counters, now_ms)
             for task, one in named(progress, "tasks")
         ],
         "workers": _workers(progress),
@@ -168,20 +186,28 @@ def task_counter(query: str, task: str) -> str:
     return f"task/{query}/{task}"
 
 
-def _task(query: str, name: str, task: Facts, counters: Counters, now_ms: float) -> dict[str, Any]:
+def _task(
+    query: str, name: str, task: Facts, step: float | None, counters: Counters, now_ms: float
+) -> dict[str, Any]:
     base = f"progress.tasks.{name}"
 
     def at(field: str) -> str:
         return f"{base}.{field}"
 
-    runs = task.get("is_running") is True
+    is_long = step is not None and step >= LONG_STEP_MS
+    runs = task.get("is_running") is True or is_long
     busy = number(task, "busy_share")
     return {
         "key": name,
         "name": shown(name),
         "worker": f.words(task.get("worker"), at("worker")),
         "runs": runs,
-        "level": "good" if runs else "bad",
+        "level": "warn" if is_long else "good" if runs else "bad",
+        "note": f"in one step for {f.span_text(step or 0)}"
+        if is_long
+        else "does not run"
+        if not runs
+        else None,
         "heat": heat(busy) if runs else "",
         "error": text(task, "checkpoint_error"),
         "figures": {

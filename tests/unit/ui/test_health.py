@@ -69,6 +69,14 @@ def test_a_step_that_lasts_is_a_slow_function_and_its_step_is_named() -> None:
     assert "python slow(price)" in found["problems"][0]["do"]
 
 
+def test_a_task_that_says_nothing_while_its_worker_lives_is_in_a_long_step() -> None:
+    silent = a_task(is_running=False, reported_at_ms=NOW_MS - 9_300, busy_share=None)
+    found = health(some_facts(a_query(a_progress({"hot.1/0/0": silent}))))
+    assert "one step of task hot.1/0/0 has lasted 9.0 s" in found["title"]
+    gone = a_progress({"hot.1/0/0": {**silent, "worker": "0-dead"}})
+    assert "does not run now" in health(some_facts(a_query(gone)))["title"]
+
+
 def test_a_stage_that_works_all_the_time_while_rows_wait_is_the_bottleneck() -> None:
     progress = a_progress({"hot.1/0/0": a_task(busy_share=0.97)}, sources=LATE)
     found = health(some_facts(a_query(progress)))
