@@ -78,6 +78,8 @@ def requests(producer_id: int, epoch: int, offset: int) -> Iterator[KafkaRequest
     yield KafkaRequest("add offsets", 25, owner | {"group": "shop"}, "log")
     yield KafkaRequest("commit", 26, owner | {"commit": True}, "log")
     yield KafkaRequest("abort", 26, owner | {"commit": False}, "log")
+    configs = {"kind": 2, "name": "bids", "keys": None}
+    yield KafkaRequest("configs", 32, {"resources": [configs]}, "either")
     yield KafkaRequest("commit offsets in a transaction", 28, owner | shop | at, "read")
     yield KafkaRequest("describe the cluster", 60, {"endpoint": 1}, "nothing")
 

@@ -29,8 +29,12 @@ cluster.py       the replicated log beside one machine's: a slow node, tails, ma
 cluster_load.py  its clients and readers, and what nodes count
 deliver.py       delivery to many targets: its parts
 deliver_hosts.py   targets in other processes: from dispatch to receipt
+deliver_kafka.py   beside transactions of Kafka's
+deliver_others.py  a delivery beside a target that is dead, or comes back
 deliver_load.py    targets that note when batches come, and who sends them
+fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
+gateway_kafka.py  Kafka's protocol beside a broker of Kafka's
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

@@ -1,4 +1,5 @@
-"""`penstock bench gateway`: what a request over HTTP costs, and what its JSON does.
+"""`penstock bench gateway`: what a request over HTTP costs, and what its JSON does; and Kafka's
+protocol (gateway_kafka.py).
 
 A log server, a gateway and this program, each a process; clients are sockets on one loop here, each
 with one request on its way, prepared before the clock starts. Every append is durable when it is
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from penstock.stream.ddl import parse_ddl
 from penstock.stream.json_columns import array_to_batches, lines_to_batches, number_lines
 from penstock.stream.json_lines import row_from_json
 from penstock.stream.rows import to_batches
+from penstock_bench.gateway_kafka import KafkaSizes, measure_kafka
 from penstock_bench.measure import busy_load, scratch, summary
 from penstock_bench.report import Check, Report, Say
 
@@ -47,10 +49,11 @@ class GatewayBenchSizes:
     connections: int = 16
     seconds: float = 4.0
     rounds: int = 60
+    kafka: KafkaSizes = field(default_factory=KafkaSizes)
 
 
 FULL: Final = GatewayBenchSizes()
-QUICK: Final = GatewayBenchSizes((1, 100), (1000,), 4, 0.3, 5)
+QUICK: Final = GatewayBenchSizes((1, 100), (1000,), 4, 0.3, 5, KafkaSizes(1, 0.5))
 
 
 def run_bench(*, directory: Path | None, plan: GatewayBenchSizes, say: Say) -> Report:
@@ -60,7 +63,7 @@ def run_bench(*, directory: Path | None, plan: GatewayBenchSizes, say: Say) -> R
     with scratch("penstock-bench-", directory) as root, penstock.connect(root / "log") as log:
         log.create_stream("bids", _DDL)
         token = read_token(root / "log" / "token")
-        with _gateway(root / "log") as port:
+        with _gateway(root / "log") as (port, kafka_port):
             for rows in plan.json_rows:
                 body = _json_body(rows)
                 _measure(plan, report, say, port, token, "json", rows, body, keyed=False)
@@ -69,6 +72,12 @@ def run_bench(*, directory: Path | None, plan: GatewayBenchSizes, say: Say) -> R
                 _measure(plan, report, say, port, token, "arrow", rows, body, keyed=False)
             body = _json_body(_RATIO_ROWS)
             _measure(plan, report, say, port, token, "json", _RATIO_ROWS, body, keyed=True)
+            ways = {
+                "bootstrap.servers": f"127.0.0.1:{kafka_port}",
+                "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+                "sasl.username": "bench", "sasl.password": token,
+            }  # fmt: skip
+            measure_kafka(plan.kafka, report, say, root=root, ways=ways)
     return report
 
 
@@ -142,16 +151,22 @@ def _measure_decoder(plan: GatewayBenchSizes, report: Report, say: Say) -> None:
 
 
 @contextmanager
-def _gateway(log: Path) -> Iterator[int]:
+def _gateway(log: Path) -> Iterator[tuple[int, int]]:
+    """The ports of HTTP and of Kafka's protocol."""
     command = [sys.executable, "-m", "penstock.cli.main", "gateway", "--dir", str(log)]
-    command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
+    command += ["--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0"]
+    command += ["--json", "--log-level", "error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            line = process.stdout.readline()
-            if not line:
-                raise Unavailable("the gateway did not start")
-            yield int(json.loads(line)["url"].rpartition(":")[2])
+            told: dict[str, str] = {}
+            while not {"url", "kafka"} <= told.keys():
+                line = process.stdout.readline()
+                if not line:
+                    raise Unavailable("the gateway did not start")
+                told |= json.loads(line)
+            http, kafka = (int(told[name].rpartition(":")[2]) for name in ("url", "kafka"))
+            yield http, kafka
         finally:
             process.terminate()
 

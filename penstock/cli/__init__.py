@@ -28,9 +28,12 @@ stream_append.py stream append
 stream_read.py   stream read, tail
 stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
+query_asks.py    what anybody may ask of a query
 query.py         query list, status, stop, remove
 positions.py     positions in a stream, as options
+serving_options.py  options of what serves a log to others
 gateway.py       gateway: a log over HTTP
+ui.py            ui: the page of a log
 deliver.py       deliver: run a delivery in the foreground
 delivery_view.py a running delivery as one line
 metrics_port.py  GET /metrics of a process that is no server

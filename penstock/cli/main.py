@@ -38,6 +38,7 @@ COMMANDS = {
     "stream": "Streams of typed rows: create, append, read, follow.",
     "target": "Targets of deliveries, in processes of their own.",
     "token": "Tokens that allow less than everything: make, narrow, show, revoke.",
+    "ui": "Serve a page that shows everything that runs on a log, live.",
 }
 #: target.py says which log a command is for.
 _MODULES = {"target": "target_host"}
@@ -164,6 +165,7 @@ def cli() -> None:
       penstock gateway --dir /var/lib/penstock
       penstock plan explain pipeline.py:hot_items
       penstock token make --allow append:bids --out till.token
+      penstock ui --open
     """
 
 

@@ -25,10 +25,13 @@ from penstock.errors import BadFormat, Damaged, PenstockError, Trimmed
 from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
-from penstock.protocol.markers import Marker
+from penstock.log.records import Kind
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
+from penstock.runtime.checkpoint_counts import CheckpointCounts
 from penstock.runtime.commit import Commit
+from penstock.runtime.host import Host
 from penstock.runtime.task_core import TaskCore
 from penstock.runtime.trail import BEGINNING, Trail
 from penstock.state.api import Change
@@ -58,6 +61,12 @@ class Owner(Protocol):
 
     @property
     def core(self) -> TaskCore: ...
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def checkpoint_counts(self) -> CheckpointCounts: ...
 
     @property
     def last_marker(self) -> Marker | None: ...
@@ -125,15 +134,19 @@ class Checkpointer:
 
     async def write(self, commit: Commit, lsn: Lsn) -> Reference | None:
         """Make the state at a marker durable; the next marker then names it."""
-        owner = self._owner
+        owner, counts = self._owner, self._owner.checkpoint_counts
+        began = owner.host.monotonic()
         try:
             reference = await self._make(commit, lsn)
         except Exception as error:
             # The changes are in the log: the task goes on, and tries again after the next interval.
             logger.warning("task=%s checkpoint not written cause=%r", owner.task, error)
+            counts.failed(error)
             owner.core.checkpoints.missed()
             return None
-        owner.core.checkpointed(dict(reference), int(reference["bytes"]))
+        size, ms = int(reference["bytes"]), (owner.host.monotonic() - began) * 1000
+        counts.wrote(owner.host.now_ms(), size, ms)
+        owner.core.checkpointed(dict(reference), size)
         self._trail.forget(lsn)
         self._on_named()
         # What a durable marker names must stay, whatever was written since: we may be a zombie.
@@ -149,11 +162,11 @@ class Checkpointer:
         if commit.frozen is not None:
             return await self._write_frozen(commit, commit.frozen, lsn)
         named = self._owner.core.checkpoints.named
-        lost: Damaged | None = None
+        lost: PenstockError | None = None
         for base in named or (None,):
             try:
                 return await self._put(base, lsn)
-            except Damaged as error:
+            except (Damaged, Trimmed) as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self._owner.task, error)
                 lost = error
         self._owner.core.checkpoints.lost()
@@ -209,9 +222,13 @@ class Checkpointer:
         tags = (owner.task.marker_tag, owner.task.change_tag)
         start = (await owner.log.bounds()).trim_point if base_lsn is None else Lsn(base_lsn + 1)
         payloads, size = list[bytes](), 0
+        is_first = base_lsn is None
         async with owner.log.tail(tags, start=start, end=Lsn(lsn + 1)) as reader:
             async for batch in reader:
                 for entry in batch.entries:
+                    if is_first and entry.kind is Kind.MARKER:
+                        _check_first(decode_marker(entry.payload))
+                        is_first = False
                     counted = [change.payload for change in fold.step(entry)]
                     payloads += counted
                     size += sum(map(len, counted))
@@ -219,6 +236,14 @@ class Checkpointer:
                     yield payloads
                     payloads, size = [], 0
         yield payloads
+
+
+def _check_first(marker: Marker) -> None:
+    """What is made of changes alone must have all of them."""
+    if marker.number != 0 and marker.has_state:
+        raise Trimmed(f"the changes before marker {marker.number} of {marker.task} were trimmed")
+    if marker.begins_a_task:
+        raise Trimmed(f"what {marker.task} began with was left by others")
 
 
 def _merge(

@@ -51,6 +51,9 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """The wall clock."""
 
+    def monotonic(self) -> float:
+        """Seconds that never go back, for durations; cheap, and finer than an event loop's."""
+
     def run_apart(self, main: Main, name: str) -> Apart:
         """Start a coroutine that goes on whatever our event loop is busy with."""
 
@@ -94,6 +97,9 @@ class ThisProcess:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.perf_counter()
 
     def run_apart(self, main: Main, name: str) -> Apart:
         return _Thread(main, name)

@@ -22,11 +22,13 @@ from penstock.log.records import Entry
 from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
+from penstock.runtime.checkpoint_counts import CheckpointCounts
 from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
-from penstock.runtime.histogram import RecentHistogram
+from penstock.runtime.histogram import Buckets, RecentHistogram
 from penstock.runtime.host import THIS_PROCESS, Host
+from penstock.runtime.meter import Meter
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
@@ -63,7 +65,7 @@ class Task:
         self.log = log
         self.spec = spec
         self.cohort = cohort
-        self._host = host
+        self.host = host
         self.task = task
         self.instance = instance
         self.appender = appender
@@ -80,6 +82,7 @@ class Task:
         self._is_draining = False
         self._is_halting = False
         self.last_marker: Marker | None = None
+        self.checkpoint_counts = CheckpointCounts()
         self.checkpointer = (
             None if store is None else Checkpointer(self, store, spec.fingerprint, self._due.set)
         )
@@ -94,7 +97,11 @@ class Task:
         self.is_from_standby = False
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
+        #: The same since the instance began.
+        self._visible = Buckets()
+        self._committed_at_ms: int | None = None
         self.resume_ms = 0.0
+        self.meter = Meter(host.monotonic)
 
     @classmethod
     async def open(
@@ -124,7 +131,7 @@ class Task:
             raise
 
     def _make_core(self) -> TaskCore:
-        core = TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
+        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms)
         core.run = None if self.cohort is None else self.cohort.run
         return core
 
@@ -213,6 +220,7 @@ class Task:
     async def _run_loops(self) -> None:
         self._is_running = True
         self._is_halting = False
+        self.meter.unblock()
         reading = asyncio.ensure_future(self._read())
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
@@ -246,6 +254,7 @@ class Task:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
+                self.meter.begin()
                 for entry in batch.entries:
                     counted = committed.take(entry)
                     if isinstance(counted, Marked):
@@ -257,21 +266,27 @@ class Task:
                     if core.is_cut:
                         core.work()
                         self.drain()
+                        self.meter.end()
                         await asyncio.Event().wait()
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
+                    self.meter.end()
                     continue
                 core.work()
                 if core.has_work:
                     self._due.set()
+                self.meter.end()
                 while core.is_full:
                     self._hurry.set()
                     self._committed.clear()
+                    self.meter.block()
                     await self._committed.wait()
+                    self.meter.unblock()
 
     async def _fetch(self, marked: Marked[Entry]) -> None:
         tags = self.core.tags
         for named in marked.missing:
+            self.meter.end()  # of the batch that is being taken in
             try:
                 entries = await self.log.read(tags, start=named.first_lsn, end=named.end)
             except Trimmed as error:
@@ -280,6 +295,7 @@ class Task:
                     f"to a trim: {error}; start the query with restart=True and "
                     "fail_on_data_loss=False, which begins after it"
                 ) from error
+            self.meter.begin()
             marked.supply(named, entries)
 
     async def _tick(self) -> None:
@@ -288,7 +304,9 @@ class Task:
             await asyncio.sleep(TICK_SECONDS)
             if self._is_draining:
                 continue
+            self.meter.begin()
             self.core.work()
+            self.meter.end()
             if self.core.has_work:
                 self._due.set()
             if self._now() - refreshed > REFRESH_SECONDS:
@@ -308,7 +326,9 @@ class Task:
                 await self._committer.finish()
                 return
             started = self._now()
+            self.meter.begin()
             commit = self.core.take_commit()
+            self.meter.end()
             if commit is not None:
                 self._remember_captured(commit, started)
                 self._is_appending = True
@@ -348,8 +368,11 @@ class Task:
     def visible(self, commit: Commit, lsn: Lsn) -> None:
         """Readers see what the commit holds."""
         self.durable(commit)
+        self._committed_at_ms = now_ms = self.host.now_ms()
         if commit.marker.origin_ms is not None:
-            self.visible_ms.add(max(0, self._host.now_ms() - commit.marker.origin_ms))
+            ms = max(0, now_ms - commit.marker.origin_ms)
+            self.visible_ms.add(ms)
+            self._visible.add(ms)
         if self.checkpointer is not None:
             self.checkpointer.committed(commit, lsn)
 
@@ -406,13 +429,16 @@ class Task:
         """How it stands, for the worker's next beat."""
         core, marker = self.core, self.last_marker
         state_rows, state_bytes = core.state.size()
+        is_last = self.spec.query.stages[self.task.stage].keys is None
         return {
             "instance": self.instance,
             "is_running": self._is_running,
+            "reported_at_ms": self.host.now_ms(),
             "position": core.position,
             "committed_position": None if marker is None else marker.position,
             "settled_position": self._settled_position(),
             "commits_ever": -1 if marker is None else marker.number,
+            "committed_at_ms": self._committed_at_ms,
             "watermark_ms": None if marker is None else marker.watermark_ms,
             "rows_in": 0 if marker is None else marker.rows_in,
             "rows_out": 0 if marker is None else marker.rows_out,
@@ -420,11 +446,24 @@ class Task:
             "rows_waiting": core.rows_waiting,
             "source_bytes": core.stats.source_bytes,
             "dead_letters": core.stats.dead_letters,
+            "virtual_nodes": len(self.spec.owned(self.task)),
+            "inputs": core.report_inputs(),
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
+            **self.checkpoint_counts.report(),
             "resume_ms": round(self.resume_ms, 1),
             "from_standby": self.is_from_standby,
             "commit_ms": self.commit_ms.recent(self._now()).to_json(),
             "visible_ms": self.visible_ms.recent(self._now()).to_json(),
+            **(self._tell_visible() if is_last else {}),
+            **self.meter.report(),
+        }
+
+    def _tell_visible(self) -> dict[str, Any]:
+        """Of the stage whose commits readers of the result see."""
+        visible = self._visible
+        return {
+            "visible_counts": list(visible.counts),
+            "visible_sum_ms": round(visible.sum_ms, 3),
         }

@@ -70,6 +70,7 @@ from penstock.spark.cores import check_workers
 from penstock.spark.default_names import choose_names
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
+from penstock.spark.notebook import tell_page
 from penstock.spark.queries import queries
 from penstock.spark.query import StreamingQuery
 from penstock.state.stores.open import check_store
@@ -255,7 +256,9 @@ def _launch(
     )  # fmt: skip
     coordinator.when_rescaled(jobs.resize)
     jobs.start()
-    return StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
+    query = StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
+    tell_page(query)
+    return query
 
 
 def _place(name: str, place: str | os.PathLike[str] | None) -> str | None:

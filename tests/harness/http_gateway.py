@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import multiprocessing
@@ -13,11 +14,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -80,11 +81,24 @@ class HttpClient:
         return self.ask("POST", f"/v1/streams/{stream}/rows", body, headers)
 
 
-@contextmanager
+class Stoppable(Protocol):
+    """What runs until it is told to stop."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 def gateway_thread(
     config: GatewayConfig, on_kafka: Callable[[Address], None] = lambda address: None
-) -> Iterator[Address]:
+) -> AbstractContextManager[Address]:
     """A gateway in this process; stops, and waits for it, in the end."""
+    return serving_thread(lambda announce: GatewayServer(config, announce, on_kafka))
+
+
+@contextmanager
+def serving_thread(make: Callable[[Callable[[Address], None]], Stoppable]) -> Iterator[Address]:
+    """The same for any server, which is made with what it is to tell where it listens."""
     ready: list[Address] = []
     event = threading.Event()
 
@@ -92,7 +106,7 @@ def gateway_thread(
         ready.append(address)
         event.set()
 
-    server = GatewayServer(config, announce, on_kafka)
+    server = make(announce)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def run() -> None:
@@ -102,10 +116,10 @@ def gateway_thread(
         finally:
             event.set()
 
-    thread = threading.Thread(target=lambda: uvloop.run(run()), name="gateway")
+    thread = threading.Thread(target=lambda: uvloop.run(run()), name="server")
     thread.start()
     assert event.wait(_SECONDS)
-    assert ready, "the gateway did not start"
+    assert ready, "the server did not start"
     try:
         yield ready[0]
     finally:
@@ -139,20 +153,31 @@ class ForkedGateway:
 
 
 class GatewayProcess:
-    """`penstock gateway` for a data directory; leaving `with` kills it."""
+    """`penstock gateway` for a data directory; leaving `with` kills it.
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
+    What it says on standard error is kept until it ends, or goes to the file `said`.
+    """
+
+    def __init__(self, data_dir: Path, *options: str, said: Path | None = None) -> None:
         command = [sys.executable, "-m", "penstock.cli.main", "gateway", "--dir", str(data_dir)]
         command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "warning", *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        with said.open("w") if said is not None else contextlib.nullcontext() as file:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=file or subprocess.PIPE, text=True
+            )
 
     def ready(self) -> Address:
+        return self._announced("url")
+
+    def kafka_ready(self) -> tuple[Address, Address]:
+        """For Kafka's clients, and over HTTP."""
+        return self._announced("kafka"), self._announced("url")
+
+    def _announced(self, name: str) -> Address:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
-        host, _, port = json.loads(line)["url"].rpartition("/")[2].rpartition(":")
+        host, _, port = json.loads(line)[name].rpartition("/")[2].rpartition(":")
         return Address(host, int(port), False)
 
     def kill(self) -> None:

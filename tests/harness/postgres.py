@@ -42,6 +42,8 @@ class PostgresServer:
 
     directory: Path
     port: int
+    #: Of its user penstock, over TCP.
+    password: str = field(default=_PASSWORD, init=False)
     #: Runs one of PostgreSQL's programs on it.
     control: Callable[..., None] = field(repr=False)
 
@@ -72,8 +74,8 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Skips the test if there is no PostgreSQL; in CI it fails."""
+def postgres_server(*settings: str) -> Iterator[PostgresServer]:
+    """Skips the test if there is no PostgreSQL; in CI it fails. `settings`: NAME=VALUE."""
     programs = _programs()
     directory = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
     user = _owner(directory)
@@ -92,7 +94,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
     try:
         run("initdb", "-U", "penstock", "-E", "UTF8", "--locale=C", "--no-sync")
-        options = " ".join(f"-c {setting}" for setting in _SETTINGS)
+        options = " ".join(f"-c {setting}" for setting in (*_SETTINGS, *settings))
         options += f" -p {port} -h 127.0.0.1 -k {directory}"
         (data / "pg_hba.conf").write_text(
             "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"

@@ -20,11 +20,11 @@ import penstock
 from penstock.cli import query as query_commands
 from penstock.cli import query_facts
 from penstock.cli.main import cli
-from penstock.cli.query_facts import State, judge_state
 from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, control_tag, pulse_tag, query_key, run_key
+from penstock.protocol.pulses import State, judge_state
 from penstock.runtime.control import (
     Beat,
     Move,
@@ -98,7 +98,7 @@ def progress(number: int = 0, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
     made = make_progress(
         spec, reports, id="an-id", run_id="a-run", number=number, now_ms=query_facts.now_ms(),
-        tail=9, lags={"in": Lag(250, 1.5)}, workers=2, rates=Rates(),
+        tail=9, lags={("in", 0): Lag(250, 1.5)}, workers=2, rates=Rates(),
     )  # fmt: skip
     return {**made, **more}
 

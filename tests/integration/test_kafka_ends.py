@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
 from harness.kafka_wire import wire
@@ -72,6 +73,18 @@ def read_all(ways: dict[str, Any], topic: str, lanes: int, count: int) -> Consum
     consume(consumer, count)
     consumer.commit(asynchronous=False)
     return consumer
+
+
+def test_the_newest_record_is_found_by_its_time(
+    ways: dict[str, Any], name: str, module_log: penstock.Log
+) -> None:
+    module_log.create_stream(name, "value STRING", lanes=2)
+    sent = produce(Producer(ways), name, [b"a", b"b", b"c"], partition=1)
+    asked = {TopicPartition(name, lane): OffsetSpec.max_timestamp() for lane in range(2)}
+    admin = AdminClient(ways)
+    found = admin.list_offsets(asked)
+    offsets = {each.partition: future.result(SECONDS).offset for each, future in found.items()}
+    assert offsets == {0: -1, 1: sent[-1].offset()}
 
 
 def find_lags(consumer: Consumer, topic: str, lanes: int) -> list[int]:

@@ -5,7 +5,6 @@ transactions: nothing is lost, doubled or put in another order, and transactions
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -17,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from embedded_server import kill_server
 from harness.http_gateway import ForkedGateway
 from harness.kafka_clients import SECONDS, settings
+from harness.ports import free_ports
 from harness.soak import fresh_seeds
 from harness.waiting import wait_until
 
@@ -26,15 +26,6 @@ from penstock.log.serving.directory import Address
 
 PRODUCERS = 2
 LANES = 2
-
-
-def free_ports(count: int) -> list[int]:
-    """Gateways come back where they were, as under a supervisor."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Writer(threading.Thread):

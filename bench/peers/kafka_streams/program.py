@@ -10,7 +10,6 @@ they changed. Law: both JVMs end with this process, however it ends: they watch 
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -21,11 +20,11 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from broker import Broker, end_process, java_command, write_settings  # noqa: E402
 from confluent_kafka import Consumer, TopicPartition  # noqa: E402
-from java_classes import compiled  # noqa: E402
 from reader import Reader  # noqa: E402
 from rows import hand_over  # noqa: E402
-from settings import BROKER, JAVA, STREAMS, VARIANTS, Settings, Variant  # noqa: E402
+from settings import STREAMS, VARIANTS, Variant  # noqa: E402
 from talk import Command, Figures, Refusal, serve  # noqa: E402
 
 #: The columns of each, as the application writes them, before `lat_ts`.
@@ -39,7 +38,6 @@ _MODE: Final = "append"
 #: No new row for so long after all events were committed: all are there.
 _QUIET_SECONDS: Final = 1.5
 _LOOK_SECONDS: Final = 0.1
-_BROKER_SECONDS: Final = 120.0
 #: Together less than what the harness gives a program to end.
 _END_SECONDS: Final = 4.0
 
@@ -51,7 +49,7 @@ class KafkaStreams:
         self._variant: str | None = None
         self._setup = Variant()
         self._bootstrap = ""
-        self._broker: subprocess.Popen[str] | None = None
+        self._broker: Broker | None = None
         self._streams: subprocess.Popen[str] | None = None
         self._feeder: subprocess.Popen[str] | None = None
         self._reader: Reader | None = None
@@ -87,7 +85,8 @@ class KafkaStreams:
             "peer.events": self._events,
             "peer.result": result,
         }
-        self._tell(f"start {_write(self._directory / 'streams.properties', {**settings, **ours})}")
+        path = write_settings(self._directory / "streams.properties", {**settings, **ours})
+        self._tell(f"start {path}")
         self._reader = Reader(self._bootstrap, result, self._directory / "rows")
         return {"mode": _MODE, "settings": {**settings, "broker": self._setup.broker}}
 
@@ -98,40 +97,15 @@ class KafkaStreams:
                 raise Refusal(f"this process runs {self._variant}: one variant each")
             return
         self._setup = VARIANTS[command["variant"]]
-        jars = Path(sys.prefix) / "jars" / "*"
-        java = ["java", *JAVA, *self._setup.java, "-cp", f"{compiled(HERE / 'java', jars)}:{jars}"]
-        broker, controller = _free_ports(2)
-        self._bootstrap = f"127.0.0.1:{broker}"
-        settings = {
-            **BROKER,
-            **self._setup.broker,
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "log.dirs": str(self._directory / "broker"),
-        }
-        path = _write(self._directory / "broker.properties", settings)
-        self._broker = subprocess.Popen(
-            [*java, "peer.Broker", str(path)], stdin=subprocess.PIPE, text=True
-        )
-        self._wait_for_broker(broker)
+        self._broker = Broker(self._directory, self._setup.broker, self._setup.java)
+        self._bootstrap = self._broker.bootstrap
         self._streams = subprocess.Popen(
-            [*java, "peer.Program"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*java_command(self._setup.java), "peer.Program"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._variant = command["variant"]
-
-    def _wait_for_broker(self, port: int) -> None:
-        assert self._broker is not None
-        deadline = time.monotonic() + _BROKER_SECONDS
-        while time.monotonic() < deadline:
-            if self._broker.poll() is not None:
-                raise RuntimeError("the broker died; what it said is above")
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            except OSError:
-                time.sleep(_LOOK_SECONDS)
-            else:
-                return
-        raise RuntimeError(f"the broker did not listen within {_BROKER_SECONDS:g} s")
 
     def _tell(self, command: str) -> None:
         """Have the application do it."""
@@ -193,7 +167,8 @@ class KafkaStreams:
         """Raise if something that a result needs has died."""
         assert self._reader is not None
         self._reader.check()
-        for name, process in (("broker", self._broker), ("application", self._streams)):
+        broker = None if self._broker is None else self._broker.process
+        for name, process in (("broker", broker), ("application", self._streams)):
             if process is None or process.poll() is not None:
                 raise RuntimeError(f"the {name} died; what it said is above")
 
@@ -212,29 +187,10 @@ class KafkaStreams:
         """End what was started: the application first, which says goodbye to the broker."""
         if self._feeder is not None and self._feeder.poll() is None:
             self._feeder.kill()
-        for process in (self._streams, self._broker):
-            if process is None:
-                continue
-            assert process.stdin is not None
-            try:
-                process.stdin.close()
-                process.wait(_END_SECONDS)
-            except (OSError, subprocess.TimeoutExpired):
-                process.kill()
-
-
-def _write(path: Path, settings: Settings) -> Path:
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return path
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+        if self._streams is not None:
+            end_process(self._streams, _END_SECONDS)
+        if self._broker is not None:
+            end_process(self._broker.process, _END_SECONDS)
 
 
 if __name__ == "__main__":

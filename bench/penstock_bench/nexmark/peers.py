@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from penstock.errors import BadConfig, DeadlineExceeded, NotFound, Refused, Unavailable
+from penstock_bench.fetch import copy_jars, run_command
 from penstock_bench.nexmark.processes import descendants
 
 #: Who brings the events: a stream of the log that the peer reads, or the peer itself on `feed`.
@@ -181,45 +182,18 @@ def install(spec: PeerSpec, say: Callable[[str], None]) -> None:
     if spec.requirements is not None:
         _install_packages(spec, say)
     if spec.pom is not None:
-        _install_jars(spec, say)
+        copy_jars(spec.pom, spec.jars, say, owner=spec.name)
     _stamp(spec).touch()
 
 
 def _install_packages(spec: PeerSpec, say: Callable[[str], None]) -> None:
     if not spec.python.exists():
         say(f"making {spec.environment}")
-        _run(spec, [sys.executable, "-m", "venv", str(spec.environment)], say)
+        venv = [sys.executable, "-m", "venv", str(spec.environment)]
+        run_command(venv, say, owner=spec.name)
     pip = [str(spec.python), "-m", "pip", "install", "--disable-pip-version-check"]
-    _run(spec, [*pip, "--progress-bar", "off", "-r", str(spec.requirements)], say)
-
-
-def _install_jars(spec: PeerSpec, say: Callable[[str], None]) -> None:
-    # Jars of an older version beside the newer ones would be found first, or not: none stays.
-    shutil.rmtree(spec.jars, ignore_errors=True)
-    spec.jars.mkdir(parents=True)
-    maven = ["mvn", "--batch-mode", "--no-transfer-progress", "--file", str(spec.pom)]
-    copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    _run(spec, [*maven, *copy, f"-DoutputDirectory={spec.jars}"], say)
-
-
-def _run(spec: PeerSpec, command: list[str], say: Callable[[str], None]) -> None:
-    last: deque[str] = deque(maxlen=_LAST_LINES)
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    try:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                last.append(line.rstrip())
-                say(line.rstrip())
-        code = process.wait()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    if code:
-        raise Unavailable(f"{spec.name} was not installed: {' / '.join(last)}")
+    packages = [*pip, "--progress-bar", "off", "-r", str(spec.requirements)]
+    run_command(packages, say, owner=spec.name)
 
 
 # ---- running

@@ -15,6 +15,7 @@ fetching.py     partitions followed for a client
 groups.py       consumer groups, and how far they are
 group.py        one group, purely
 transactions.py records and offsets that take effect together
+configs.py      what is told of configs
 names.py        metadata keys of it all
 errors.py       Kafka's codes
 shared.py       what connections share

@@ -217,7 +217,10 @@ def parse_plain(auth: bytes) -> str:
 
 
 def failure(api: Api, asked: dict[str, Any], code: Code) -> dict[str, Any]:
-    """An answer that says `code` wherever it has room for one."""
+    """An answer that says `code` wherever it has room for one.
+
+    Of each thing that was asked for: a client that finds nothing of it gives up for good.
+    """
     told: dict[str, Any] = {"error": code, "producer_id": -1, "epoch": -1}
     topics = asked.get("topics")
     if topics and "partitions" in topics[0] and isinstance(topics[0]["partitions"], list):
@@ -233,6 +236,11 @@ def failure(api: Api, asked: dict[str, Any], code: Code) -> dict[str, Any]:
         ]
     elif topics:
         told["topics"] = [{"name": topic["name"] or "", "error": code} for topic in topics]
+    told["coordinators"] = [{"key": key, "error": code} for key in asked.get("keys", ())]
+    told["resources"] = [
+        {"kind": each["kind"], "name": each["name"], "error": code}
+        for each in asked.get("resources", ())
+    ]
     return told
 
 

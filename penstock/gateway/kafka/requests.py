@@ -15,6 +15,15 @@ from typing import Any
 
 from penstock.errors import BadRequest, NotFound, PenstockError
 from penstock.gateway.config import INLINE_BYTES_MAX
+from penstock.gateway.kafka.configs import (
+    COLUMNS_CONFIG,
+    GATEWAY,
+    TOPIC,
+    check_gateway,
+    gateway_configs,
+    shown,
+    topic_configs,
+)
 from penstock.gateway.kafka.errors import Code, KafkaRefused, code_of
 from penstock.gateway.kafka.fetching import Followed, Following, find_end
 from penstock.gateway.kafka.groups import Groups, offset_sets
@@ -36,8 +45,6 @@ NODE = 0
 _LATEST, _EARLIEST, _NEWEST_TIME = -1, -2, -3
 #: "not asked for", among authorized operations.
 _NO_OPS = -(2**31)
-#: How a topic's columns are said when it is made.
-COLUMNS_CONFIG = "penstock.columns"
 FETCH_WAIT_MS_MAX = 30_000
 FETCH_BYTES_MAX = 8 * 1024 * 1024
 
@@ -71,6 +78,7 @@ class Requests:
             25: self._add_offsets,
             26: self._end,
             28: self._commit_in_transaction,
+            32: self._describe_configs,
             60: self._describe_cluster,
         }
 
@@ -111,6 +119,26 @@ class Requests:
             "brokers": [self._broker()],
             "ops": _NO_OPS,
         }
+
+    async def _describe_configs(self, session: Session, asked: Message, version: int) -> Message:
+        answers = []
+        for each in asked["resources"]:
+            told: Message = {"kind": each["kind"], "name": each["name"]}
+            try:
+                told["configs"] = await self._configs(session, each)
+            except PenstockError as error:
+                told |= {"error": code_of(error), "message": str(error)[:500]}
+            answers.append(told)
+        return {"resources": answers}
+
+    async def _configs(self, session: Session, asked: Message) -> list[Message]:
+        if asked["kind"] == TOPIC:
+            stream = await session.stream(asked["name"], fresh=False)
+            return shown(topic_configs(stream), asked["keys"])
+        if asked["kind"] == GATEWAY:
+            check_gateway(asked["name"], NODE)
+            return shown(gateway_configs(), asked["keys"])
+        raise BadRequest(f"nothing of kind {asked['kind']} has configs: topics and brokers have")
 
     async def _create_topics(self, session: Session, asked: Message, version: int) -> Message:
         made = []
@@ -201,7 +229,7 @@ class Requests:
             if txn is None:
                 raise BadRequest("records of a transaction without its id")
             # Where they will be is known once they are.
-            session.beside(Transactions).add(txn, stream, part["index"], records, batches)
+            await session.beside(Transactions).add(txn, stream, part["index"], records, batches)
             return Produced(-1, records.count)
         producing = session.beside(Producing)
         return await producing.append(stream, part["index"], records, batches)
@@ -234,6 +262,8 @@ class Requests:
         if time_ms in (_LATEST, _NEWEST_TIME):
             # Behind the last that is here, not the log's tail: who has read it has no lag.
             end = await find_end(log, stream, part["index"])
+            if time_ms == _NEWEST_TIME:  # the last itself
+                return -1 if end is None else end - 1
             if end is not None:
                 return end
         elif time_ms != _EARLIEST:
@@ -372,7 +402,7 @@ class Requests:
             code = Code.NONE
             try:
                 sets = await offset_sets(session, asked["group"], topic)
-                session.beside(Transactions).add_offsets(asked, sets)
+                await session.beside(Transactions).add_offsets(asked, sets)
             except PenstockError as error:
                 code = code_of(error)
             told = [{"index": part["index"], "error": code} for part in topic["partitions"]]

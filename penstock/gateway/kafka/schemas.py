@@ -283,6 +283,27 @@ APIS: Final[dict[int, Api]] = {
             (_THROTTLE, F("topics", _ERRORS)),
         ),
         Api(
+            32, "DescribeConfigs", 1, 4, 4,
+            (
+                F("resources", Many((
+                    F("kind", "i8"), F("name", "str"), _null("keys", Many("str")),
+                ))),
+                F("synonyms", "bool"), F("documentation", "bool", 3),
+            ),
+            (
+                _THROTTLE,
+                F("resources", Many((
+                    _ERROR, _null("message"), F("kind", "i8"), F("name", "str"),
+                    F("configs", Many((
+                        F("name", "str"), _null("value"), F("read_only", "bool"),
+                        F("source", "i8"), F("sensitive", "bool"),
+                        F("synonyms", Many((F("name", "str"), _null("value"), F("source", "i8")))),
+                        F("kind", "i8", 3), _null("documentation", since=3),
+                    ))),
+                ))),
+            ),
+        ),
+        Api(
             36, "SaslAuthenticate", 0, 2, 2,
             (F("auth", "bytes"),),
             (_ERROR, _null("message"), F("auth", "bytes"), F("lifetime_ms", "i64", 1)),

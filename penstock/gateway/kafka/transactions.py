@@ -4,10 +4,14 @@ append.
 What a transaction brings is held here until its end; then all of it is one group of the log, which
 is there as a whole or not at all, with the offsets set in the same step. So there is no second
 phase, and a transaction is as large as a group at most. The log keeps who owns a transactional id
-and whether a transaction of it has begun: a gateway that has lost one, and a producer that another
-has fenced, find that out by the guard.
+and whether something of a transaction is held: a gateway that has lost one, and a producer that
+another has fenced, find that out by the guard.
 
     empty → begun → committed | aborted → begun → …      each with its number, under one epoch
+
+A transaction is announced (`begin`), and begun in the log with the first thing that it brings. So
+whose transaction has begun there knows that it has one, and ends it: a client that was not answered
+when it announced one gives it up without a word.
 
 Law: a commit that is answered without an error is durable, whole and once, whichever gateways it
 was asked of; after a newer producer of the id was opened, an older one commits nothing.
@@ -74,8 +78,9 @@ def decode_owner(data: bytes) -> Owner:
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction that has begun here."""
+    """A transaction that was announced here."""
 
+    #: As it is in the log.
     owner: Owner
     budget: Budget
     entries: list[NewEntry] = field(default_factory=list)
@@ -95,6 +100,8 @@ class _Known:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     seconds: float = SECONDS_MAX
     open: _Open | None = None
+    #: What we wrote last. It may be out of date: only what a guard is to confirm may rest on it.
+    owner: Owner | None = None
     #: Of the producer's epoch: whether all of it came here, and the sequence numbers of each
     #: partition that did, the first and the last.
     epoch: tuple[int, int] = (-1, -1)
@@ -130,30 +137,32 @@ class Transactions:
             else:
                 owner = Owner(last.producer_id, last.epoch + 1, last.number, set_ms=_now_ms())
             expected = None if value is None else value.data
+            known.owner = None
             await self._log.compare_and_set(key, expected=expected, value=owner.encode())
+            known.owner = owner
             return owner.producer_id, owner.epoch
 
     async def begin(self, asked: dict[str, Any], budget: Budget) -> None:
-        """Before what a transaction brings; again and again does no harm."""
+        """Announce a transaction, before what it brings; again and again does no harm."""
         known, key = self._find(asked["txn"]), self._key(asked["txn"])
         async with known.lock:
             if self._is_open(known, asked):
                 return
-            owner = await self._owner(key, asked)
+            owner = known.owner
+            if owner is None or owner.state == "begun" or not _is_of(owner, asked):
+                owner = await self._owner(key, asked)
             if owner.state == "begun":
                 raise _lost()
-            begun = replace(owner, number=owner.number + 1, state="begun", set_ms=_now_ms())
             known.drop()
-            await self._log.compare_and_set(key, expected=owner.encode(), value=begun.encode())
-            opened = known.open = _Open(begun, budget)
+            opened = known.open = _Open(owner, budget)
             loop = asyncio.get_running_loop()
             opened.timer = loop.call_later(known.seconds, self._expire, known, opened)
-            if known.epoch != (begun.producer_id, begun.epoch):
-                known.epoch = begun.producer_id, begun.epoch
+            if known.epoch != (owner.producer_id, owner.epoch):
+                known.epoch = owner.producer_id, owner.epoch
                 known.is_whole = owner.state == "empty"
                 known.taken.clear()
 
-    def add(
+    async def add(
         self,
         txn: str,
         stream: Registration,
@@ -163,7 +172,7 @@ class Transactions:
     ) -> None:
         """Hold what was produced. A batch that was sent before changes nothing."""
         known = self._find(txn)
-        opened = self._opened(known, records.producer_id, records.epoch)
+        opened = await self._begun(txn, records.producer_id, records.epoch)
         place = stream.name, partition
         sequence = records.sequence
         last = last_of(sequence, records.count)
@@ -191,9 +200,9 @@ class Transactions:
         far = (last - first) % SEQUENCES > SEQUENCES // 4
         known.taken[place] = (last - SEQUENCES // 4) % SEQUENCES if far else first, last
 
-    def add_offsets(self, asked: dict[str, Any], sets: list[SetKey]) -> None:
+    async def add_offsets(self, asked: dict[str, Any], sets: list[SetKey]) -> None:
         """How far a group is once the transaction is committed."""
-        opened = self._opened(self._find(asked["txn"]), asked["producer_id"], asked["epoch"])
+        opened = await self._begun(asked["txn"], asked["producer_id"], asked["epoch"])
         if len(opened.offsets) + len(sets) > OFFSETS_MAX:
             raise TooLarge(f"a transaction has offsets of {OFFSETS_MAX} partitions at most")
         opened.offsets |= {change.key: change for change in sets}
@@ -203,27 +212,31 @@ class Transactions:
         known, key = self._find(asked["txn"]), self._key(asked["txn"])
         state = "committed" if asked["commit"] else "aborted"
         async with known.lock:
-            owner = await self._owner(key, asked)
-            if owner.state != "begun":
-                if owner.state != state:
-                    raise KafkaRefused(Code.INVALID_TXN_STATE, f"the last was {owner.state}")
-                known.drop()
+            owner, opened = known.owner, known.open
+            is_here = opened is not None and opened.owner == owner and _is_of(opened.owner, asked)
+            if owner is None or not is_here or owner.state != "begun":
+                owner = await self._owner(key, asked)
+                is_here = opened is not None and opened.owner == owner
+            if not is_here and owner.state != "begun" and state in (owner.state, "aborted"):
+                known.drop()  # it is so, or nothing is there to be given up
                 return
-            opened = known.open
-            is_here = opened is not None and opened.owner == owner
             if asked["commit"] and not is_here:
                 raise _lost()
-            ended = replace(owner, state=state, set_ms=_now_ms())
+            number = owner.number + (owner.state != "begun")
+            ended = replace(owner, number=number, state=state, set_ms=_now_ms())
             sets = [SetKey(key, ended.encode())]
             entries: list[NewEntry] = []
             if opened is not None and asked["commit"]:
                 entries, sets = opened.entries, [*sets, *opened.offsets.values()]
+            known.owner = None
             try:
                 await self._log.append(entries, guards=[Guard(key, owner.encode())], sets=sets)
             except GuardFailed:
                 # By a newer producer; or by this commit itself, whose answer was lost.
                 if (await self._owner(key, asked)).state != state:
                     raise _fenced(asked["epoch"], None) from None
+            else:
+                known.owner = ended
             known.drop()
 
     async def forget_older(self, time_ms: int) -> None:
@@ -260,11 +273,30 @@ class Transactions:
         return owner
 
     def _is_open(self, known: _Known, asked: dict[str, Any]) -> bool:
-        opened = known.open
-        return opened is not None and (opened.owner.producer_id, opened.owner.epoch) == (
-            asked["producer_id"],
-            asked["epoch"],
-        )
+        return known.open is not None and _is_of(known.open.owner, asked)
+
+    async def _begun(self, txn: str, producer_id: int, epoch: int) -> _Open:
+        """Where to hold what comes; the log knows of it before. Raises KafkaRefused."""
+        known, key = self._find(txn), self._key(txn)
+        opened = self._opened(known, producer_id, epoch)
+        if opened.owner.state == "begun":
+            return opened
+        async with known.lock:
+            opened = self._opened(known, producer_id, epoch)
+            if opened.owner.state != "begun":
+                owner = opened.owner
+                begun = replace(owner, number=owner.number + 1, state="begun", set_ms=_now_ms())
+                known.owner = None
+                try:
+                    await self._log.compare_and_set(
+                        key, expected=owner.encode(), value=begun.encode()
+                    )
+                except GuardFailed:
+                    # Fenced; or begun elsewhere, or by a request whose answer was lost.
+                    await self._owner(key, {"producer_id": producer_id, "epoch": epoch})
+                    raise _lost() from None
+                opened.owner = known.owner = begun
+            return opened
 
     def _opened(self, known: _Known, producer_id: int, epoch: int) -> _Open:
         if known.open is None:
@@ -282,6 +314,11 @@ class Transactions:
             opened.timer = again(_AGAIN_SECONDS, Transactions._expire, known, opened)
         else:
             known.drop()
+
+
+def _is_of(owner: Owner, asked: dict[str, Any]) -> bool:
+    """Whether it is who asks."""
+    return (owner.producer_id, owner.epoch) == (asked["producer_id"], asked["epoch"])
 
 
 def _is_within(first: int, last: int, taken_first: int, taken_last: int) -> bool:

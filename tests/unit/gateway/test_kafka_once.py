@@ -27,6 +27,7 @@ from penstock.log.records import Appended, Guard, NewEntry, SetKey, Value
 from penstock.stream.registration import Registration
 
 SCHEMA = pa.schema([pa.field("value", pa.binary())])
+LOST = Code.TRANSACTION_ABORTABLE
 STREAM = Registration("s", SCHEMA, created_ms=0)
 
 
@@ -150,23 +151,23 @@ def test_a_batch_of_a_transaction_that_was_refused_is_no_repetition() -> None:
         asked, producer = await begun(where, budget)
         budget.take(1 << 20)
         with pytest.raises(Overloaded):
-            where.add("t", STREAM, 0, records(0, producer), rows())
+            await where.add("t", STREAM, 0, records(0, producer), rows())
         budget.give(1 << 20)
         # It was under way behind the first, which comes again.
         with pytest.raises(KafkaRefused) as caught:
-            where.add("t", STREAM, 0, records(1, producer), rows())
+            await where.add("t", STREAM, 0, records(1, producer), rows())
         assert caught.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         for sequence in (0, 1, 0, 1):
-            where.add("t", STREAM, 0, records(sequence, producer), rows())
+            await where.add("t", STREAM, 0, records(sequence, producer), rows())
         await where.end(asked)
         assert shelf.rows == 2
         # A gateway that does not know how far the producer was.
         elsewhere = transactions(shelf)
         await elsewhere.begin(asked, budget)
-        elsewhere.add("t", STREAM, 0, records(3, producer), rows())
-        elsewhere.add("t", STREAM, 0, records(3, producer), rows())
+        await elsewhere.add("t", STREAM, 0, records(3, producer), rows())
+        await elsewhere.add("t", STREAM, 0, records(3, producer), rows())
         with pytest.raises(KafkaRefused):
-            elsewhere.add("t", STREAM, 0, records(2, producer), rows())
+            await elsewhere.add("t", STREAM, 0, records(2, producer), rows())
 
     asyncio.run(run())
 
@@ -178,7 +179,7 @@ def test_a_fenced_producer_takes_nothing_from_the_newer_one() -> None:
     async def run() -> None:
         _, old = await begun(where)
         asked, producer = await begun(where)
-        where.add("t", STREAM, 0, records(0, producer), rows())
+        await where.add("t", STREAM, 0, records(0, producer), rows())
         with pytest.raises(KafkaRefused) as caught:
             await begun(where, producer_id=old[0], epoch=old[1])
         assert caught.value.code is Code.INVALID_PRODUCER_EPOCH
@@ -186,6 +187,70 @@ def test_a_fenced_producer_takes_nothing_from_the_newer_one() -> None:
 
     asyncio.run(run())
     assert shelf.rows == 1
+
+
+def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
+    """Java's clients end a transaction that they have announced, and none that they have not: one
+    that had begun unknown to its client would stand in the way of all that come after."""
+    shelf = Shelf()
+
+    async def refused(doing: Any) -> Code:
+        with pytest.raises(KafkaRefused) as caught:
+            await doing
+        return caught.value.code
+
+    async def run() -> None:
+        budget = Budget(1 << 20)
+        asked, producer = await begun(transactions(shelf))
+        # It was not told, and asks again elsewhere, where it goes on and commits.
+        where = transactions(shelf)
+        await where.begin(asked, budget)
+        await where.add("t", STREAM, 0, records(0, producer), rows())
+        await where.end(asked)
+        assert shelf.rows == 1
+        # What it announced there is not known here, nor what another gateway held of it.
+        await where.begin(asked, budget)
+        for held in (0, 1):
+            elsewhere = transactions(shelf)
+            batch = records(1 + held, producer)
+            assert await refused(elsewhere.add("t", STREAM, 0, batch, rows())) is LOST
+            if held:
+                for _ in range(2):
+                    assert await refused(elsewhere.begin(asked, budget)) is LOST
+                    assert await refused(elsewhere.end(asked)) is LOST
+            for _ in range(2):
+                await elsewhere.end(asked | {"commit": False})
+            await where.begin(asked, budget)
+            await where.add("t", STREAM, 0, batch, rows())
+        await where.end(asked | {"commit": False})
+        # What this gateway wrote last is not what the log has.
+        await where.begin(asked, budget)
+        await where.end(asked)
+        elsewhere = transactions(shelf)
+        await elsewhere.begin(asked, budget)
+        await elsewhere.add("t", STREAM, 0, records(3, producer), rows())
+        assert await refused(where.end(asked)) is LOST
+        await where.begin(asked, budget)
+        late = where.add("t", STREAM, 0, records(4, producer), rows())
+        assert await refused(late) is LOST
+        assert await refused(where.end(asked)) is LOST
+        await elsewhere.end(asked)
+        assert shelf.rows == 2
+        await where.end(asked)
+        # It took too long here, and was given up elsewhere.
+        await where.begin(asked, budget)
+        await where.add("t", STREAM, 0, records(3, producer), rows())
+        where._known["t"].drop()
+        assert await refused(where.begin(asked, budget)) is LOST
+        await elsewhere.end(asked | {"commit": False})
+        # Nothing came of it in the end.
+        await where.begin(asked, budget)
+        for _ in range(2):
+            await where.end(asked)
+        assert budget.left == 1 << 20
+
+    asyncio.run(run())
+    assert shelf.rows == 2
 
 
 def test_a_commit_that_came_first_after_all_is_answered_as_one() -> None:
@@ -202,7 +267,7 @@ def test_a_commit_that_came_first_after_all_is_answered_as_one() -> None:
 
     async def run() -> None:
         asked, producer = await begun(where)
-        where.add("t", STREAM, 0, records(0, producer), rows())
+        await where.add("t", STREAM, 0, records(0, producer), rows())
         await where.end(asked)
         await where.end(asked)
 
@@ -227,7 +292,7 @@ def test_a_transaction_that_is_over_while_its_commit_is_tried_is_let_go_of(
 
     async def run() -> None:
         asked, producer = await begun(where, budget)
-        where.add("t", STREAM, 0, records(0, producer), rows())
+        await where.add("t", STREAM, 0, records(0, producer), rows())
         opened = where._known["t"].open
         assert opened is not None and budget.left < 1 << 20
         asyncio.get_running_loop().call_later(0.02, where._expire, where._known["t"], opened)
