@@ -25,7 +25,8 @@ from penstock.errors import BadFormat, Damaged, PenstockError, Trimmed
 from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
-from penstock.protocol.markers import Marker
+from penstock.log.records import Kind
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime.checkpoint_counts import CheckpointCounts
@@ -161,11 +162,11 @@ class Checkpointer:
         if commit.frozen is not None:
             return await self._write_frozen(commit, commit.frozen, lsn)
         named = self._owner.core.checkpoints.named
-        lost: Damaged | None = None
+        lost: PenstockError | None = None
         for base in named or (None,):
             try:
                 return await self._put(base, lsn)
-            except Damaged as error:
+            except (Damaged, Trimmed) as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self._owner.task, error)
                 lost = error
         self._owner.core.checkpoints.lost()
@@ -221,9 +222,13 @@ class Checkpointer:
         tags = (owner.task.marker_tag, owner.task.change_tag)
         start = (await owner.log.bounds()).trim_point if base_lsn is None else Lsn(base_lsn + 1)
         payloads, size = list[bytes](), 0
+        is_first = base_lsn is None
         async with owner.log.tail(tags, start=start, end=Lsn(lsn + 1)) as reader:
             async for batch in reader:
                 for entry in batch.entries:
+                    if is_first and entry.kind is Kind.MARKER:
+                        _check_first(decode_marker(entry.payload))
+                        is_first = False
                     counted = [change.payload for change in fold.step(entry)]
                     payloads += counted
                     size += sum(map(len, counted))
@@ -231,6 +236,14 @@ class Checkpointer:
                     yield payloads
                     payloads, size = [], 0
         yield payloads
+
+
+def _check_first(marker: Marker) -> None:
+    """What is made of changes alone must have all of them."""
+    if marker.number != 0 and marker.has_state:
+        raise Trimmed(f"the changes before marker {marker.number} of {marker.task} were trimmed")
+    if marker.begins_a_task:
+        raise Trimmed(f"what {marker.task} began with was left by others")
 
 
 def _merge(
