@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 # Programs that tests run beside them; outside of CI they are skipped where these cannot be had.
-BESIDE := postgresql kcat redis chromium
+BESIDE := postgresql kcat redis chromium promtool
 
 .PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java lock sbom $(BESIDE)
 .DEFAULT_GOAL := help
@@ -74,6 +74,10 @@ kcat:
 redis:
 	@bin/ensure --optional redis-server redis-server
 
+# Checks alert rules and plays series to them; long runs let its Prometheus scrape everything.
+promtool:
+	@bin/ensure --optional promtool prometheus
+
 chromium:
 	@bin/ensure --optional chromium chromium
 
@@ -136,6 +140,7 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
 	$(BIN)/penstock bench result
+	$(BIN)/penstock bench reports
 	$(BIN)/penstock bench checkpoints
 	$(BIN)/penstock bench scale
 	$(BIN)/penstock bench handover

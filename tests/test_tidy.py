@@ -88,6 +88,7 @@ PURE = (
     "runtime/outputs.py",
     "runtime/progress.py",
     "runtime/registry.py",
+    "runtime/report_size.py",
     "runtime/row_merge.py",
     "runtime/spec.py",
     "runtime/static_tables.py",

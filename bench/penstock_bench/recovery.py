@@ -48,7 +48,6 @@ from penstock.runtime.task import Task
 from penstock.spark.frontend import plan as plan_frame
 from penstock.spark.start import start
 from penstock.state.changelog import decode_changes
-from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 from penstock.stream.batches import encode_batch
 from penstock.stream.lanes import Lanes
 from penstock.stream.session import Log, connect
@@ -330,10 +329,7 @@ async def _weigh(log: AsyncLog, spec: QuerySpec, figures: RecoveryFigures) -> No
         assert marker is not None, f"{task} has committed nothing"
         figures.commits += marker.number + 1
         newest = marker.checkpoints[0] if marker.checkpoints else None
-        if newest is not None:
-            store = CheckpointStore(str(spec.settings.checkpoints), log.log_id)
-            files = store.increments(CheckpointRef.from_json(newest))
-            figures.checkpoint_bytes += sum(line.bytes for line in files)
+        figures.checkpoint_bytes += 0 if newest is None else int(newest["bytes"])
         base = -1 if newest is None else int(newest["marker_lsn"])
         end = (await log.bounds()).tail
         async with log.tail([task.change_tag, task.marker_tag], start=0, end=end) as reader:

@@ -21,11 +21,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.errors import Damaged, PenstockError
+from penstock.errors import BadFormat, Damaged, PenstockError, Trimmed
 from penstock.ids import Lsn
 from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
-from penstock.protocol.markers import Marker
+from penstock.log.records import Kind
+from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime.checkpoint_counts import CheckpointCounts
@@ -38,7 +39,7 @@ from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 from penstock.state.fold import merge_changes
 from penstock.state.parts import Parts
-from penstock.state.stores.api import Increment, Reference, StaleCut
+from penstock.state.stores.api import Increment, Reference, StaleCut, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Checkpointer:
     """Made with the instance; told of every commit once it is visible."""
 
     def __init__(
-        self, owner: Owner, store: CheckpointStore, fingerprint: str, on_named: Callable[[], None]
+        self, owner: Owner, store: StateStore, fingerprint: str, on_named: Callable[[], None]
     ) -> None:
         """`on_named`: the core has something to say in its next marker."""
         self._owner = owner
@@ -159,18 +160,29 @@ class Checkpointer:
 
     async def _make(self, commit: Commit, lsn: Lsn) -> Reference:
         if commit.frozen is not None:
-            return (await self._owner.write_state(commit, lsn)).to_json()
+            return await self._write_frozen(commit, commit.frozen, lsn)
         named = self._owner.core.checkpoints.named
-        lost: Damaged | None = None
+        lost: PenstockError | None = None
         for base in named or (None,):
             try:
                 return await self._put(base, lsn)
-            except Damaged as error:
+            except (Damaged, Trimmed) as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self._owner.task, error)
                 lost = error
         self._owner.core.checkpoints.lost()
         assert lost is not None
         raise lost
+
+    async def _write_frozen(self, commit: Commit, frozen: Sequence[Change], lsn: Lsn) -> Reference:
+        """A state that was not made by our changes alone, or that nothing can be added to."""
+        owner = self._owner
+        if isinstance(self._store, CheckpointStore):
+            return (await owner.write_state(commit, lsn)).to_json()
+        parts = owner.core.state.parts()
+        whole = Increment(
+            str(owner.task), None, lsn, owner.instance, self._fingerprint, parts, frozen
+        )
+        return await asyncio.to_thread(self._store.put, whole, None)
 
     async def _put(self, base: Reference | None, lsn: Lsn) -> Reference:
         base_lsn = None if base is None else int(base["marker_lsn"])
@@ -178,9 +190,15 @@ class Checkpointer:
             return await self._put_from(base, base_lsn, lsn)
         except StaleCut as stale:
             # A store of rows may be ahead of what is named: every cut is a durable marker.
+            if stale.cut is None and base_lsn is not None:
+                raise BadFormat(f"the store has lost the checkpoint at {base_lsn}") from stale
             if stale.cut is None or stale.cut >= lsn or stale.cut == base_lsn:
                 raise
-            return await self._put_from(base, stale.cut, lsn)
+            try:
+                return await self._put_from(base, stale.cut, lsn)
+            except Trimmed as error:
+                # It was set back, to where the log does not begin any more.
+                raise BadFormat(f"changes after {stale.cut} are trimmed") from error
 
     async def _put_from(self, base: Reference | None, base_lsn: int | None, lsn: Lsn) -> Reference:
         owner, parts = self._owner, self._owner.core.state.parts()
@@ -204,9 +222,13 @@ class Checkpointer:
         tags = (owner.task.marker_tag, owner.task.change_tag)
         start = (await owner.log.bounds()).trim_point if base_lsn is None else Lsn(base_lsn + 1)
         payloads, size = list[bytes](), 0
+        is_first = base_lsn is None
         async with owner.log.tail(tags, start=start, end=Lsn(lsn + 1)) as reader:
             async for batch in reader:
                 for entry in batch.entries:
+                    if is_first and entry.kind is Kind.MARKER:
+                        _check_first(decode_marker(entry.payload))
+                        is_first = False
                     counted = [change.payload for change in fold.step(entry)]
                     payloads += counted
                     size += sum(map(len, counted))
@@ -214,6 +236,14 @@ class Checkpointer:
                     yield payloads
                     payloads, size = [], 0
         yield payloads
+
+
+def _check_first(marker: Marker) -> None:
+    """What is made of changes alone must have all of them."""
+    if marker.number != 0 and marker.has_state:
+        raise Trimmed(f"the changes before marker {marker.number} of {marker.task} were trimmed")
+    if marker.begins_a_task:
+        raise Trimmed(f"what {marker.task} began with was left by others")
 
 
 def _merge(

@@ -23,7 +23,7 @@ class Checkpoints:
         self._settings = settings
         self.named: tuple[dict[str, object], ...] = ()
         self.origins: tuple[Origin, ...] = ()
-        self._change_bytes = self._newest_bytes = self._due_ms = 0
+        self._change_bytes = self._due_ms = 0
         self._passed: int | None = None
         #: Whether what is named was found to be unusable.
         self._is_lost = False
@@ -32,7 +32,6 @@ class Checkpoints:
         self._due_ms = now_ms + self._settings.checkpoint_interval_ms
         if marker is not None:
             self.named, self.origins = marker.checkpoints, marker.origins
-            self._newest_bytes = sum(int(newest["bytes"]) for newest in marker.checkpoints[:1])
 
     def changed(self, size: int) -> None:
         """So many bytes of changes are in no checkpoint."""
@@ -41,10 +40,9 @@ class Checkpoints:
     def is_due(self, now_ms: int) -> bool:
         """Whether there is to be one now; if so, the next time is later."""
         settings = self._settings
-        enough = max(CHECKPOINT_BYTES_MIN, self._newest_bytes)
         if settings.checkpoints is None or not settings.protocol.logs_changes:
             return False
-        if self._change_bytes < enough:
+        if self._change_bytes < CHECKPOINT_BYTES_MIN:
             return False
         if now_ms < self._due_ms and self._change_bytes < CHECKPOINT_BYTES_MAX:
             return False
@@ -52,7 +50,7 @@ class Checkpoints:
         self._change_bytes = 0
         return True
 
-    def add(self, reference: dict[str, object], size: int) -> bool:
+    def add(self, reference: dict[str, object]) -> bool:
         """One is durable; False: it took longer to write than the one after it."""
         newest, lsn = self.newest_lsn, reference["marker_lsn"]
         assert isinstance(lsn, int)
@@ -61,7 +59,6 @@ class Checkpoints:
         self.named = (reference, *self.named[:1])
         if len(self.named) == 2:
             self.origins = ()
-        self._newest_bytes = size
         self._is_lost = False
         return True
 
@@ -79,7 +76,7 @@ class Checkpoints:
 
     def missed(self) -> None:
         """One was not made durable: after the next interval one is due anyway."""
-        self._change_bytes += max(CHECKPOINT_BYTES_MIN, self._newest_bytes)
+        self._change_bytes += CHECKPOINT_BYTES_MIN
 
     def passed(self, marker: Marker) -> None:
         """A marker of the task, which runs elsewhere.

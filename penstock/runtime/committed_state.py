@@ -27,6 +27,7 @@ from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 from penstock.state.fold import have_keys, merge_changes
 from penstock.state.manifest import IncrementFile
 from penstock.state.parts import VALUE, Part, Parts
+from penstock.state.stores.open import open_store
 from penstock.stream.json_lines import row_from_json, row_to_json
 
 
@@ -44,8 +45,13 @@ class _TaskState:
         self.problem: str | None = None
         self.parts: Parts = {}
         if self.marker is not None and query.checkpoints is not None:
-            self.store = CheckpointStore(query.checkpoints, client.log_id)
-            self._choose(self.marker, self.store)
+            store = open_store(query.checkpoints, client.log_id)
+            if isinstance(store, CheckpointStore):
+                self.store = store
+                self._choose(self.marker, store)
+            elif self.marker.checkpoints:
+                kind = self.marker.checkpoints[0].get("store")
+                self.problem = f"rows in {kind} are not shown: only changes that the log still has"
 
     def _choose(self, marker: Marker, store: CheckpointStore) -> None:
         """The newest checkpoint that can be read."""

@@ -31,7 +31,7 @@ from penstock.runtime.inheritance import Predecessor, inherited
 from penstock.runtime.task_core import TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.changelog import decode_changes
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.stores.api import StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class StateCopy(Generic[T]):
         self,
         log: AsyncLog,
         core: T,
-        store: CheckpointStore | None,
+        store: StateStore | None,
         ancestors: dict[str, Predecessor] | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
@@ -244,7 +244,7 @@ class Kept(Protocol):
 class TaskCopy:
     """The copy of a task that runs elsewhere: its own changes are all that it needs."""
 
-    def __init__(self, log: AsyncLog, core: TaskCore, store: CheckpointStore | None) -> None:
+    def __init__(self, log: AsyncLog, core: TaskCore, store: StateStore | None) -> None:
         self.core = core
         self.parts = (StateCopy(log, core, store),)
 

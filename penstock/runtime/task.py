@@ -34,6 +34,7 @@ from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Task:
         instance: int,
         *,
         appender: AsyncAppender,
-        store: CheckpointStore | None,
+        store: StateStore | None,
         cohort: Cohort | None,
         host: Host,
         standby: Standby | None = None,
@@ -86,7 +87,6 @@ class Task:
             None if store is None else Checkpointer(self, store, spec.fingerprint, self._due.set)
         )
         self._is_appending = False
-        self._is_running = False
         #: When a commit was captured, by its number, until it is visible.
         self._captured: dict[int, float] = {}
         #: Pieces of commits on their way beside the loops; one that fails ends the task.
@@ -151,7 +151,7 @@ class Task:
                     self._began = self._now()
                     self.core = self._make_core()
         finally:
-            self._is_running = False
+            self.meter.is_running = False
             if self.checkpointer is not None:
                 self.checkpointer.close()
             for work in list(self._running_beside):
@@ -217,7 +217,7 @@ class Task:
     # -- run
 
     async def _run_loops(self) -> None:
-        self._is_running = True
+        self.meter.is_running = True
         self._is_halting = False
         self.meter.unblock()
         reading = asyncio.ensure_future(self._read())
@@ -395,7 +395,7 @@ class Task:
         return future
 
     async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
-        assert self._store is not None and commit.frozen is not None
+        assert isinstance(self._store, CheckpointStore) and commit.frozen is not None
         return await asyncio.to_thread(
             self._store.write,
             str(self.task),
@@ -407,11 +407,11 @@ class Task:
         )
 
     async def read_state(self, reference: CheckpointRef) -> Sequence[Change]:
-        assert self._store is not None
+        assert isinstance(self._store, CheckpointStore)
         return await asyncio.to_thread(self._store.read, reference)
 
     async def sweep_states(self, keep_from: Lsn) -> None:
-        assert self._store is not None
+        assert isinstance(self._store, CheckpointStore)
         await asyncio.to_thread(self._store.sweep_before, str(self.task), keep_from)
 
     # -- report
@@ -431,7 +431,6 @@ class Task:
         is_last = self.spec.query.stages[self.task.stage].keys is None
         return {
             "instance": self.instance,
-            "is_running": self._is_running,
             "reported_at_ms": self.host.now_ms(),
             "position": core.position,
             "committed_position": None if marker is None else marker.position,

@@ -745,7 +745,7 @@ class TaskCore:
 
         What markers named before may be deleted once that marker is durable.
         """
-        self._next.is_due |= self.checkpoints.add(reference, size)
+        self._next.is_due |= self.checkpoints.add(reference)
 
     @property
     def checkpoint_lsn(self) -> int | None:

@@ -328,17 +328,14 @@ class Checkpoint:
         except _UNREADABLE as error:
             raise BadFormat(f"not a checkpoint: {error}") from error
 
-    def find(self, name: str, places: Hashes) -> list[Change]:
+    def find(self, name: str, part: Part, places: Hashes) -> list[Change]:
         """Of one part, the rows at these places, and what strikes rows: not much more is read."""
         try:
-            return list(self._find(name, np.unique(places)))
+            return list(self._find(name, part, np.unique(places)))
         except _UNREADABLE as error:
             raise BadFormat(f"not a checkpoint: {error}") from error
 
-    def _find(self, name: str, places: Hashes) -> Iterator[Change]:
-        part = self.parts.get(name)
-        if part is None:
-            return
+    def _find(self, name: str, part: Part, places: Hashes) -> Iterator[Change]:
         wanted: dict[str, Hashes] = {}
         for line in self._footer.filters:
             if line.name == name:

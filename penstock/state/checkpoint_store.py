@@ -82,8 +82,9 @@ class CheckpointRef:
     path: str
     marker_lsn: int
     instance: int
+    #: Of all files that a restore reads.
     bytes: int
-    #: The seal of checkpoint_format.py: it stands for every byte.
+    #: The seal of checkpoint_format.py, or of the manifest: it stands for every byte.
     crc: int
 
     def to_json(self) -> dict[str, object]:
@@ -174,7 +175,7 @@ class CheckpointStore:
         """See StateStore.put. One file of increments is written, in two copies, then a manifest.
 
         Where increments are due to be merged, the merge is written instead of the new one. A copy
-        of an older one that is lost is made again.
+        of an older one that is lost is made again, and so is one that is found to be damaged.
         """
         _check_task(increment.task)
         _check_numbers(increment.marker_lsn, increment.instance)
@@ -187,7 +188,7 @@ class CheckpointStore:
                 at,
             )
         with self._reaching(f"checkpoint of {increment.task}"):
-            self._mend(increment.task, chain)
+            self._mend(increment.task, chain, crc32c(str(increment.marker_lsn).encode()))
             sizes = [line.bytes for line in chain]
             size = sum(change.rows.nbytes for change in increment.changes)
             first = plan_merge([*sizes, size])
@@ -198,8 +199,9 @@ class CheckpointStore:
             data = encode_manifest(manifest)
             meta = CheckpointMeta(increment.task, increment.marker_lsn, increment.instance, "")
             path, _ = self._write_file(meta, "manifest", iter([data]), seal=crc32c(data))
+        read = len(data) + sum(line.bytes for line in manifest.increments)
         return CheckpointRef(
-            path, increment.marker_lsn, increment.instance, len(data), crc32c(data)
+            path, increment.marker_lsn, increment.instance, read, crc32c(data)
         ).to_json()
 
     def _write_increment(
@@ -277,28 +279,40 @@ class CheckpointStore:
         if crc is not None and counted.crc != crc:
             raise OSError(f"{path} does not hold what was written to it")
 
-    def _mend(self, task: str, chain: Sequence[IncrementFile]) -> None:
-        """Make a copy again that is lost, as long as there is another."""
-        names = {*self._folder.names(f"{self._log_id}/{task}")}
-        for line in chain:
-            for path, other in (
-                (line.path, line.path + _SECOND),
-                (line.path + _SECOND, line.path),
-            ):
-                own, from_name = path.rpartition("/")[2], other.rpartition("/")[2]
-                if own in names or from_name not in names:
-                    continue
-                self._check_whole(other, line)
-                stem = f"{self._log_id}/{task}/{line.marker_lsn:020}-{line.instance}"
-                temporary = f"{stem}.{secrets.token_hex(8)}.new"
-                self._copy(other, temporary)
-                self._folder.publish(temporary, path)
+    def _mend(self, task: str, chain: Sequence[IncrementFile], turn: int) -> None:
+        """Make copies again that are lost, or damaged, as long as there is another.
 
-    def _check_whole(self, path: str, line: IncrementFile) -> None:
-        """Raise Damaged for a copy from which no other may be made."""
+        All are looked for, and one of them is read to its end, another one in each turn: so damage
+        is found before the other copy is damaged too.
+        """
+        names = {*self._folder.names(f"{self._log_id}/{task}")}
+        copies = [(line, suffix) for line in chain for suffix in ("", _SECOND)]
+        for number, (line, suffix) in enumerate(copies):
+            if not line.path.startswith(f"{self._log_id}/"):
+                continue  # earlier versions', which are not ours to add to
+            path, other = line.path + suffix, line.path + ("" if suffix else _SECOND)
+            is_there = path.rpartition("/")[2] in names
+            if is_there and (number != turn % len(copies) or self._is_whole(path, line)):
+                continue
+            if other.rpartition("/")[2] not in names:
+                raise MissingFile(f"{path} is lost or damaged, and there is no other copy of it")
+            stem = f"{self._log_id}/{task}/{line.marker_lsn:020}-{line.instance}"
+            temporary = f"{stem}.{secrets.token_hex(8)}.new"
+            self._copy(other, temporary)
+            self._check(temporary, line)
+            self._folder.publish(temporary, path)
+
+    def _is_whole(self, path: str, line: IncrementFile) -> bool:
+        try:
+            self._check(path, line)
+        except Damaged:
+            return False
+        return True
+
+    def _check(self, path: str, line: IncrementFile) -> None:
+        """Raise Damaged unless every byte of a copy is right."""
         with self._open(path, line.bytes) as file:
-            found = open_checkpoint(file.read_at, file.size, seal=line.crc)
-            found.check()
+            open_checkpoint(file.read_at, file.size, seal=line.crc).check()
 
     # -- reading
 
@@ -328,7 +342,7 @@ class CheckpointStore:
         places = find_places(parts[part], keys)
         found: list[Change] = []
         for line in lines:
-            found += self._with(line, lambda file: file.find(part, places))
+            found += self._with(line, lambda file: file.find(part, parts[part], places))
         merged = merge_changes(found, parts, is_whole=True)
         own = parts[part].keys
         exact = [(change, pa.array(have_keys(change.rows, own, keys))) for change in merged]
@@ -349,7 +363,7 @@ class CheckpointStore:
         if not ref.is_manifest:
             lsn = ref.marker_lsn
             return (IncrementFile(ref.path, None, lsn, ref.instance, ref.bytes, ref.crc, 0),)
-        with self._open(ref.path, ref.bytes) as file:
+        with self._open(ref.path, None) as file:
             data = file.read_at(0, min(file.size, _MANIFEST_BYTES_MAX))
         if crc32c(data) != ref.crc:
             raise ChecksumMismatch(f"{ref.path} is not the manifest that was meant")
@@ -436,7 +450,7 @@ class CheckpointStore:
         return deleted
 
     @contextmanager
-    def _open(self, path: str, size: int) -> Iterator[File]:
+    def _open(self, path: str, size: int | None) -> Iterator[File]:
         with self._reaching(path):
             try:
                 file = self._folder.open(path)
@@ -444,7 +458,7 @@ class CheckpointStore:
                 self._folder.look()
                 raise MissingFile(f"checkpoint {path} is not in {self._shown}") from error
             with closing(file):
-                if file.size != size:
+                if size is not None and file.size != size:
                     raise BadFormat(f"{path} has {file.size} bytes, expected {size}")
                 yield file
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyarrow import fs
 
 from penstock.errors import BadConfig
+from penstock.limits import MIB
 from penstock.log.storage.cold import ColdFile
 from penstock.log.storage.disk import File
+
+#: Their paths are names; a folder would be an object more.
+_WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")
+_IN_MEMORY_BYTES: Final = 8 * MIB
+_UPLOADED_BYTES: Final = 4 * MIB
 
 
 class Folder(Protocol):
@@ -26,10 +33,10 @@ class Folder(Protocol):
     def make_dirs(self, path: str) -> None: ...
 
     def write(self, path: str, pieces: Iterable[bytes]) -> None:
-        """A new file with these bytes; on return they are durable, their name need not be."""
+        """A new file with these bytes, to be published or deleted."""
 
     def publish(self, old: str, new: str) -> None:
-        """Rename a file of the same directory; on return the name is durable."""
+        """Rename a file of the same directory; on return bytes and name are durable."""
 
     def open(self, path: str) -> File: ...
 
@@ -114,11 +121,16 @@ class LocalFolder:
 
 
 class _RemoteFolder:
-    """Stores that answer only once they are sure; an object appears whole or not at all."""
+    """Stores that answer only once they are sure; an object appears whole or not at all.
+
+    What is written waits on this machine, and goes to the store under its final name: stores of
+    objects have no rename, only a copy of everything.
+    """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         self._fs = filesystem
         self._root = root
+        self._waiting: dict[str, _Waiting] = {}
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
@@ -127,18 +139,24 @@ class _RemoteFolder:
         """A prefix without objects is no sign of a store that is away."""
 
     def make_dirs(self, path: str) -> None:
-        self._fs.create_dir(self._path(path), recursive=True)
+        if self._fs.type_name not in _WITHOUT_FOLDERS:
+            self._fs.create_dir(self._path(path), recursive=True)
 
     def write(self, path: str, pieces: Iterable[bytes]) -> None:
-        with self._fs.open_output_stream(self._path(path)) as output:
-            for piece in pieces:
-                output.write(piece)
+        self._waiting[path] = waiting = _Waiting()
+        for piece in pieces:
+            waiting.append([piece])
 
     def publish(self, old: str, new: str) -> None:
-        self._fs.move(self._path(old), self._path(new))
+        waiting = self._waiting[old]
+        with self._fs.open_output_stream(self._path(new)) as output:
+            for at in range(0, waiting.size, _UPLOADED_BYTES):
+                output.write(waiting.read_at(at, _UPLOADED_BYTES))
+        self.delete(old)
 
-    def open(self, path: str) -> ColdFile:
-        return ColdFile(self._fs, self._path(path))
+    def open(self, path: str) -> File:
+        waiting = self._waiting.get(path)
+        return ColdFile(self._fs, self._path(path)) if waiting is None else waiting
 
     def names(self, path: str) -> list[str]:
         selector = fs.FileSelector(self._path(path), allow_not_found=True)
@@ -146,4 +164,40 @@ class _RemoteFolder:
         return [info.base_name for info in infos if info.type == fs.FileType.File]
 
     def delete(self, path: str) -> None:
-        self._fs.delete_file(self._path(path))
+        waiting = self._waiting.pop(path, None)
+        if waiting is None:
+            self._fs.delete_file(self._path(path))
+        else:
+            waiting.discard()
+
+
+class _Waiting:
+    """A file without a name: in memory, or on the disk if it is large."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115
+        self.size = 0
+
+    def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        self._file.seek(self.size)
+        for buffer in buffers:
+            self.size += self._file.write(buffer)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._file.seek(position)
+        return self._file.read(size)
+
+    def write_at(self, position: int, data: bytes) -> None:
+        raise PermissionError("a file that waits is only appended to")
+
+    def truncate(self, size: int) -> None:
+        raise PermissionError("a file that waits is only appended to")
+
+    def sync(self) -> None:
+        """It survives nothing."""
+
+    def close(self) -> None:
+        """It is read again when it goes to the store."""
+
+    def discard(self) -> None:
+        self._file.close()

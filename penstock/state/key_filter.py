@@ -27,8 +27,13 @@ _HEAD_BYTES: Final = 8
 
 
 def make_filter(places: Hashes) -> bytes:
-    """The filter of these."""
-    different = np.unique(places)
+    """The filter of these, which are in order, or nearly so: it only gets larger if not.
+
+    Not np.unique, which keeps the interpreter to itself: 2.2 s for five million of them.
+    """
+    is_first = np.ones(len(places), bool)
+    is_first[1:] = places[1:] != places[:-1]
+    different = places[is_first]
     bits = 1 << max(6, (_BITS_PER_ROW * len(different) - 1).bit_length())
     is_set = np.zeros(bits, bool)
     for probe in _probes(different, bits):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import multiprocessing
@@ -152,20 +153,31 @@ class ForkedGateway:
 
 
 class GatewayProcess:
-    """`penstock gateway` for a data directory; leaving `with` kills it."""
+    """`penstock gateway` for a data directory; leaving `with` kills it.
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
+    What it says on standard error is kept until it ends, or goes to the file `said`.
+    """
+
+    def __init__(self, data_dir: Path, *options: str, said: Path | None = None) -> None:
         command = [sys.executable, "-m", "penstock.cli.main", "gateway", "--dir", str(data_dir)]
         command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "warning", *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        with said.open("w") if said is not None else contextlib.nullcontext() as file:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=file or subprocess.PIPE, text=True
+            )
 
     def ready(self) -> Address:
+        return self._announced("url")
+
+    def kafka_ready(self) -> tuple[Address, Address]:
+        """For Kafka's clients, and over HTTP."""
+        return self._announced("kafka"), self._announced("url")
+
+    def _announced(self, name: str) -> Address:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
-        host, _, port = json.loads(line)["url"].rpartition("/")[2].rpartition(":")
+        host, _, port = json.loads(line)[name].rpartition("/")[2].rpartition(":")
         return Address(host, int(port), False)
 
     def kill(self) -> None:

@@ -174,7 +174,7 @@ class TargetProcess:
         self._paths = paths
         self.token_file = directory / "token"
         self._said = directory / f"{name}.json"
-        self._log = directory / f"{name}.txt"
+        self.log = directory / f"{name}.txt"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
@@ -193,7 +193,7 @@ class TargetProcess:
         options += ["--token-file", str(self.token_file), "--said", str(self._said)]
         options += map(str, self._paths)
         module = "harness.remote_targets"
-        self._process = process = launch.start_module(module, options, self._log)
+        self._process = process = launch.start_module(module, options, self.log)
         wait_until(lambda: self._said.exists() or process.poll() is not None)
         assert process.poll() is None, self.output()
         self.port = json.loads(self._said.read_text())["port"]
@@ -209,6 +209,11 @@ class TargetProcess:
         return self._process.wait(60)
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def uris(self) -> list[str]:
         place = f"{self._protocol}://127.0.0.1:{self.port}"
         return [
@@ -216,7 +221,7 @@ class TargetProcess:
         ]
 
     def output(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self.log.read_text(errors="replace")
 
 
 def main() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from penstock_bench import checkpoints
+from penstock_bench.checkpoints_charts import CHARTS, write_charts
 
 
-def test_every_store_is_measured_beside_a_file_per_key() -> None:
+def test_every_store_is_measured_beside_a_file_per_key(tmp_path: Path) -> None:
     said: list[str] = []
     report = checkpoints.run_bench(checkpoints.QUICK, said.append)
 
@@ -20,6 +22,11 @@ def test_every_store_is_measured_beside_a_file_per_key() -> None:
     ]
     assert all(check.value > 0 for check in report.checks)
     stores = ["file per key", "indexed", "rocksdb", *["redis"] * bool(shutil.which("redis-server"))]
+    if "redis" in stores:  # the charts have all of them
+        written = write_charts(report.as_json(), tmp_path)
+        assert [path.stem for path in written] == list(CHARTS)
+        first = written[0].read_text()
+        assert write_charts(report.as_json(), tmp_path)[0].read_text() == first
     for store in stores:
         assert report.figures[store]["puts/s, 100 per commit"] > 0
     assert set(report.figures["index made again, ms"]) == set(checkpoints.QUICK.keys)

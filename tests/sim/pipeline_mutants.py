@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -89,7 +89,7 @@ def tell_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     put = CheckpointStore.put
 
     async def write_state(self: Task, commit: Commit, lsn: Lsn) -> CheckpointRef:
-        self.beside(_later(written(self, commit, lsn)))
+        self.beside(_later(partial(written, self, commit, lsn)))
         assert commit.frozen is not None
         return CheckpointStore("elsewhere", self.log.log_id, SimFolder()).write(
             str(self.task), marker_lsn=lsn, instance=self.instance,
@@ -114,7 +114,7 @@ def tell_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
             del self._store.put
         task = self._owner
         assert isinstance(task, Task)
-        task.beside(_later(asyncio.to_thread(put, real, told[0], base)))
+        task.beside(_later(partial(asyncio.to_thread, put, real, told[0], base)))
         return reference
 
     original = Checkpointer._put_from
@@ -122,7 +122,7 @@ def tell_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Checkpointer, "_put_from", put_from)
 
 
-async def _later(work: Awaitable[Any]) -> None:
+async def _later(work: Callable[[], Awaitable[Any]]) -> None:
     await asyncio.sleep(0.02)
     with suppress(PenstockError):
-        await work
+        await work()

@@ -77,6 +77,13 @@ _add(
     takes="About three minutes.",
 )
 _add(
+    "reports",
+    "What it costs that queries tell how they stand: meters, reports, scrapes of /metrics.",
+    quick="A few seconds",
+    disk="about 100 MB",
+    takes=f"About a minute{_ALONE}",
+)
+_add(
     "checkpoints",
     "Stores of checkpoints, as a thesis about S4 measured its own: indexed files, Redis, RocksDB.",
     quick="Ten seconds",

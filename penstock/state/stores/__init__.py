@@ -1,6 +1,7 @@
 """Where checkpoints are kept: one interface, several stores.
 
 api.py             what every store does, and the laws
+open.py            a store by its URI
 bytes_api.py       bytes by key: what a store of rows needs of a database
 rows.py            a store of checkpoints that has the rows themselves
 row_stores.py      such stores by their URI

@@ -34,23 +34,38 @@ _TASK: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\.[0-9]{1,10}/[0-9]{1,6}
 
 
 def open_row_store(uri: str, log_id: str) -> RowStore:
-    """Looks whether the store can be used at all."""
+    """Raises BadConfig for an address that is none; asks nobody."""
     assert _LOG.fullmatch(log_id), f"{log_id!r} is no log's id"
+    scheme = urlsplit(uri).scheme
+    if scheme in ("redis", "rediss"):
+        return RowStore("redis", _OfRedis(uri, log_id))
+    root = _root_of(uri) / log_id
+    if scheme == "rocksdb":
+        return RowStore(scheme, _InFolders(root, _open_rocksdb))
+    if scheme == "indexed":
+        return RowStore(scheme, _InFolders(root, _open_indexed))
+    raise BadConfig(f"{masked_uri(uri)}: no store of rows has this scheme")
+
+
+def check_row_store(uri: str) -> None:
+    """Whether it can be used now: the extra is there, the server answers, the folder is ours."""
     scheme = urlsplit(uri).scheme
     if scheme in ("redis", "rediss"):
         from penstock.state.stores.redis_engine import RedisEngine  # an extra
 
         RedisEngine(uri, "nobody").close()
-        return RowStore("redis", _OfRedis(uri, log_id))
-    root = _root_of(uri) / log_id
+        return
     if scheme == "rocksdb":
         from penstock.state.stores.rocksdb_engine import import_rocksdict  # an extra
 
         import_rocksdict()
-        return RowStore(scheme, _InFolders(root, _open_rocksdb))
-    if scheme == "indexed":
-        return RowStore(scheme, _InFolders(root, _open_indexed))
-    raise BadConfig(f"{masked_uri(uri)}: no store of rows has this scheme")
+    root = _root_of(uri)
+    try:
+        make_directory(root)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(f"{root} cannot be written to")
+    except OSError as error:
+        raise BadConfig(f"{uri}: {error}") from error
 
 
 def _root_of(uri: str) -> Path:
@@ -58,14 +73,7 @@ def _root_of(uri: str) -> Path:
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.query or parts.fragment:
         raise BadConfig(f"{uri}: expected {parts.scheme}:///path, an absolute path")
-    root = Path(path)
-    try:
-        make_directory(root)
-        if not os.access(root, os.W_OK | os.X_OK):
-            raise PermissionError(f"{root} cannot be written to")
-    except OSError as error:
-        raise BadConfig(f"{uri}: {error}") from error
-    return root
+    return Path(path)
 
 
 def _check_task(task: str) -> str:

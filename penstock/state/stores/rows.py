@@ -27,7 +27,7 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import BadFormat, BadRequest, Damaged, PenstockError, Unavailable
+from penstock.errors import BadConfig, BadFormat, BadRequest, Damaged, PenstockError, Unavailable
 from penstock.state.api import Change
 from penstock.state.equal_rows import first_equal
 from penstock.state.event_time import event_times_us
@@ -170,13 +170,20 @@ class RowStore:
             engine = self._engines.get(task)
         if engine is None:
             try:
-                engine = self._open_engine(task, writes=True, anew=anew)
+                engine = self._open(task, writes=True, anew=anew)
             except Damaged as error:
                 # Nobody can go on from it: who has all rows is to put them.
                 raise StaleCut(f"{self._scheme} of {task}: {error}", None) from error
             with self._lock:
                 self._engines[task] = engine
         return engine
+
+    def _open(self, task: str, *, writes: bool, anew: bool) -> Engine:
+        try:
+            return self._open_engine(task, writes=writes, anew=anew)
+        except BadConfig as error:
+            # It could be used when the query began, or can elsewhere: the query goes on.
+            raise Unavailable(str(error)) from None
 
     def _forget(self, task: str) -> None:
         with self._lock:
@@ -224,7 +231,7 @@ class RowStore:
         if engine is not None:
             yield engine
             return
-        engine = self._open_engine(task, writes=False, anew=False)
+        engine = self._open(task, writes=False, anew=False)
         try:
             yield engine
         finally:

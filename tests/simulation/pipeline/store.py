@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
+from typing import TypeVar
 
 from harness.disk import SimDisk
 
 from penstock.errors import Damaged
 from penstock.log.storage.disk import File
 from penstock.state.api import Change
+from penstock.state.checkpoint_format import Checkpoint
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
-from penstock.state.manifest import decode_manifest
+from penstock.state.manifest import IncrementFile, decode_manifest
+
+T = TypeVar("T")
 
 #: Of these many newest files of a task, one may be unusable.
 _NEWEST = 3
@@ -102,7 +106,7 @@ class SimFolder:
             ]
             if not newest:
                 continue  # nothing is whole yet
-            path = random.choice([*newest, *copies])
+            path = random.choice(copies if copies and random.random() < 0.5 else newest)
             if path in copies:
                 others = {path.removesuffix(".2"), f"{path.removesuffix('.2')}.2"} - {path}
             else:
@@ -127,6 +131,13 @@ class WatchedStore(CheckpointStore):
     ) -> None:
         super().__init__(uri, log_id, folder)
         self._count = count
+
+    def _use(self, path: str, line: IncrementFile, use: Callable[[Checkpoint], T]) -> T:
+        try:
+            return super()._use(path, line, use)
+        except Damaged:
+            self._count("copy unusable")
+            raise
 
     def read(self, ref: CheckpointRef, *, nodes: Collection[int] | None = None) -> list[Change]:
         try:

@@ -29,6 +29,7 @@ from penstock.runtime import (
     standby,
     task,
     task_core,
+    trail,
     worker,
 )
 from simulation.kernel.seeded import draw_kinds, draw_mean
@@ -173,6 +174,8 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (checkpoints, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
+        # Of small ones nothing is held: they are read from the log.
+        (trail, "TRAIL_BYTES_MAX", 4 * swarm.checkpoint_bytes_min),
         (task, "read_entries", partial(read_entries, bytes_max=swarm.kept_bytes)),
         # The law of what was heard knows of no bound.
         (shared_time, "AHEAD_MAX", 10**6),

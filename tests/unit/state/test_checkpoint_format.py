@@ -293,10 +293,12 @@ def test_what_is_surely_not_there_is_not_read() -> None:
 
     opened = open_checkpoint(read_at, len(data), seal=seal)
     part = opened.parts["op/t"]
-    assert opened.find("op/t", find_places(part, [pa.array([-1])])) == []  # 0.5 % would be read
+    assert (
+        opened.find("op/t", part, find_places(part, [pa.array([-1])])) == []
+    )  # 0.5 % would be read
     missed = sum(asked)
     asked.clear()
-    (found,) = opened.find("op/t", find_places(part, [pa.array([7])]))
+    (found,) = opened.find("op/t", part, find_places(part, [pa.array([7])]))
 
     assert found.rows.to_pylist() == [{"k": 7, "v": 14}]
     assert missed < len(data) // 3 and sum(asked) < len(data) // 3

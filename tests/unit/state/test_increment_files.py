@@ -254,7 +254,7 @@ def test_any_flipped_bit_is_found_and_the_other_copy_is_read() -> None:
                 pass
             else:
                 with pytest.raises(Damaged):
-                    store._check_whole(path, _line(store, reference, path))
+                    store._check(path, _line(store, reference, path))
             folder.files[path] = folder.files[f"{path}.2"] = whole
     manifest = folder.files[str(reference["path"])]
     for place in range(len(manifest)):
@@ -302,6 +302,41 @@ def test_no_copy_is_made_of_a_damaged_one() -> None:
     assert path not in folder.files
 
 
+def test_damage_is_found_before_the_other_copy_is_damaged_too() -> None:
+    """Goal: bits that flip one after the other lose nothing. Method: damage one copy of each file,
+    then let a task write checkpoints in which nothing is merged."""
+    store, folder = _store()
+    writer, random = Writer(store), Random(2)
+    writer.do([("put", [*range(2_000)]), TAKE])
+    writer.put()
+    writer.do([*_some(random), TAKE])
+    path = store.increments(CheckpointRef.from_json(writer.put()))[0].path
+    whole = folder.files[path]
+    folder.files[path] = whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.state.checkpoint_store.plan_merge", lambda sizes: len(sizes) - 1)
+        for _ in range(12):
+            writer.lsn += random.randrange(3)
+            writer.do([*_some(random), TAKE])
+            writer.put()
+
+    assert folder.files[path] == folder.files[f"{path}.2"] == whole
+
+
+def test_an_increment_without_any_copy_is_gone_on_from_by_nobody() -> None:
+    """Else what is written would be whole in name only, until somebody needs it."""
+    store, folder = _store()
+    writer = Writer(store)
+    writer.do([("put", [*range(500)]), TAKE])
+    path = store.increments(CheckpointRef.from_json(writer.put()))[0].path
+    del folder.files[path], folder.files[f"{path}.2"]
+    writer.do([("put", [1]), TAKE])
+
+    with pytest.raises(MissingFile, match="no other copy"):
+        writer.put()
+
+
 def test_a_whole_file_of_today_can_be_gone_on_from(tmp_path: Path) -> None:
     """A marker names a file with all rows; the next checkpoint adds to it, and it gets a copy."""
     writer = Writer(CheckpointStore(str(tmp_path), LOG))
@@ -318,6 +353,8 @@ def test_a_whole_file_of_today_can_be_gone_on_from(tmp_path: Path) -> None:
     second = writer.put()
 
     writer.check(second)
+    (found,) = writer.files.find(second, "op/rows", [pa.array([1])]).changes
+    assert found.rows.num_rows == 1, "in the whole file"
     writer.do([("put", [*range(6)]), TAKE])
     writer.check(writer.put())
     writer.files.sweep(TASK, writer.named)

@@ -16,6 +16,7 @@ from test_increment_files import LOG, TASK, Writer, _some
 from penstock.errors import BadConfig, Damaged, PenstockError, Unavailable
 from penstock.state.fold import merge_changes
 from penstock.state.stores.api import StaleCut
+from penstock.state.stores.open import check_store
 from penstock.state.stores.row_stores import open_row_store
 from penstock.state.stores.rows import RowStore
 
@@ -298,7 +299,7 @@ def test_one_process_writes_to_a_folder_and_others_read(tmp_path: Path) -> None:
 )
 def test_an_address_that_cannot_be_used_is_refused(uri: str, words: str) -> None:
     with pytest.raises((BadConfig, Unavailable), match=words):
-        open_row_store(uri, LOG)
+        check_store(uri, LOG)
 
 
 def test_a_root_that_is_away_is_not_known_to_have_lost_anything(tmp_path: Path) -> None:
