@@ -65,6 +65,7 @@ class Live:
         self._away_since: float | None = None
         #: Updates there were, and a future that the next one resolves.
         self._number = 0
+        self._told_ms = 0.0
         self._next: asyncio.Future[None] | None = None
         #: Why there will be no more.
         self._ended: Exception | None = None
@@ -102,7 +103,8 @@ class Live:
     def _begin(self) -> None:
         self.pages += 1
         if not self.is_running:
-            self._ended = None
+            # What was gathered when somebody last looked is not shown as if it were of now.
+            self._ended, self._number = None, 0
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _newer(self, seen: int) -> None:
@@ -114,7 +116,7 @@ class Live:
     def _text(self, query: str | None) -> bytes:
         text = self._texts.get(query)
         if text is None:
-            page = self.book.page(query, _wall_ms(), self._away)
+            page = self.book.page(query, self._told_ms, self._away)
             page["may_ask"] = query is not None and self._may_ask(query)
             text = self._texts[query] = _event("page", page)
         return text
@@ -171,6 +173,7 @@ class Live:
 
     def _tell(self) -> None:
         self._number += 1
+        self._told_ms = _wall_ms()
         self._texts.clear()
         if self._next is not None and not self._next.done():
             self._next.set_result(None)

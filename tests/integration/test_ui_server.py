@@ -27,6 +27,7 @@ from penstock.runtime.control import Rescale, Stop, decode_message
 from penstock.ui import gather, live
 from penstock.ui.assets import ASSETS, ASSETS_BYTES_MAX, POLICY, read_asset
 from penstock.ui.config import UiConfig
+from penstock.ui.view import Book
 from penstock.wire.token import make_token
 
 
@@ -242,6 +243,35 @@ def test_when_nobody_looks_nothing_is_gathered(
     monkeypatch.setattr(gather.Gatherer, "gather", refused)
     time.sleep(2 * live.UPDATE_SECONDS)
     assert calls == []
+
+
+def test_who_comes_back_is_not_shown_what_was_long_ago(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(gather, "SELDOM", 1)
+    token = make_token(token_of(log), "c1b2c3d4e5f60718", [allow_caveat(["admin"])])
+    shown = HttpClient(client.address, token)
+    with events(shown, "/v1/events") as found:
+        next(pages(found))
+    time.sleep(2 * live.UPDATE_SECONDS)
+    log.create_stream("made_meanwhile", "price long")
+    with events(shown, "/v1/events") as found:
+        first = next(pages(found))
+    assert "made_meanwhile" in [one["name"] for one in first["streams"]]
+
+
+def test_more_queries_than_are_shown_are_told_of(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MadeUpQueries(log, 3, 1).register()
+    monkeypatch.setattr(gather, "QUERIES_MAX", 2)
+    facts = client.ask("GET", "/v1/facts").json
+    assert (len(facts["queries"]), facts["queries_left_out"] > 0) == (2, True)
+    book = Book()
+    book.take(facts)
+    told = [one["what"] for one in book.page(None, facts["at_ms"])["health"]["problems"]]
+    assert any("more queries are registered than are shown" in one for one in told)
 
 
 def test_a_page_that_takes_nothing_keeps_nobody_waiting(
