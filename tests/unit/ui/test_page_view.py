@@ -88,6 +88,11 @@ def test_a_query_that_is_lost_has_no_lag_though_its_last_report_had() -> None:
     (reader,) = page["streams"][0]["readers"]
     assert reader["lag"] == [UNKNOWN, None, ""]
 
+    measured = {"hot": {"bids": {"records": 7, "seconds": 0, "isLowerBound": True}}}
+    page = page_of(some_facts(a_query(state="lost"), idle_lags=measured))
+    (reader,) = page["streams"][0]["readers"]
+    assert (reader["rows"][0], reader["lag"][1]) == ("7+", 0)
+
 
 def test_a_rate_of_a_task_is_what_it_grew_by_between_two_reports() -> None:
     book = Book()
