@@ -178,13 +178,9 @@ def test_a_name_with_markup_and_controls_is_shown_as_text_and_kept_as_it_is() ->
     json.dumps(page, allow_nan=False).encode()
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+OBJECTS = st.dictionaries(st.text(max_size=8), LEAVES, max_size=3)
+ANYTHING = LEAVES | OBJECTS | st.lists(LEAVES | OBJECTS, max_size=3)
 
 
 @st.composite
