@@ -250,13 +250,13 @@ MUTANTS = [
         (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED, 28),
         (a_task_commits_once_more_after_its_cut, COUNTED, 2),
         (all_stages_are_cut_at_once, COUNTED, 1),
-        (a_cut_of_another_run_counts, RUNS, 18),
+        (a_cut_of_another_run_counts, RUNS, 5),
         (a_run_begins_with_the_layout_of_the_registration, RUNS, 1),
         (a_predecessors_state_is_trimmed, TRIMMED, 1),
-        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 103),
+        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 66),
         (copies_for_a_successor_hold_all_virtual_nodes, COUNTED, 1),
         (a_predecessor_is_not_followed, COUNTED, 0),
-        (copies_for_another_layout_are_used, HASTY, 1),
+        (copies_for_another_layout_are_used, HASTY, 2),
         (a_successor_has_the_values_of_one_predecessor, TIMED, 3),
     )
 ]
