@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java postgresql kcat lock sbom
+# Programs that tests run beside them; outside of CI they are skipped where these cannot be had.
+BESIDE := postgresql kcat redis chromium promtool
+
+.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java lock sbom $(BESIDE)
 .DEFAULT_GOAL := help
 
 help:
@@ -62,12 +65,21 @@ sbom: $(TOOLS)/.installed
 java:
 	@bin/ensure java
 
-# Tests of delivery run beside it; outside of CI they are skipped where it cannot be had.
 postgresql:
 	@bin/ensure --optional postgresql
 
 kcat:
 	@bin/ensure --optional kcat kcat
+
+redis:
+	@bin/ensure --optional redis-server redis-server
+
+# Checks alert rules and plays series to them; long runs let its Prometheus scrape everything.
+promtool:
+	@bin/ensure --optional promtool prometheus
+
+chromium:
+	@bin/ensure --optional chromium chromium
 
 demo: $(BIN)/.installed java
 	@$(BIN)/penstock demo
@@ -100,13 +112,13 @@ $(VENV)/spark-classes.jsa: tests/harness/java.py $(BIN)/.installed | java
 
 # Hundreds of Python processes are started: what one has compiled, the next one finds.
 unexport PYTHONDONTWRITEBYTECODE
-test: $(VENV)/spark-classes.jsa lint postgresql kcat
+test: $(VENV)/spark-classes.jsa lint $(BESIDE)
 	$(PYTEST) -n $(JOBS)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.
 SOAK_SECONDS ?= 600
 soak: export SOAK_SECONDS := $(SOAK_SECONDS)
-soak: $(BIN)/.installed java
+soak: $(BIN)/.installed java $(BESIDE)
 	PENSTOCK_ANSWERS=anew $(PYTEST) -n 2 tests/oracle --timeout 0
 	PENSTOCK_SOAK=1 $(PYTEST) -n 2 tests/property --timeout 0
 	PENSTOCK_SOAK=1 $(PYTEST) -n 2 -m soak --timeout 0
@@ -128,10 +140,13 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
 	$(BIN)/penstock bench result
+	$(BIN)/penstock bench reports
+	$(BIN)/penstock bench checkpoints
 	$(BIN)/penstock bench scale
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster
 	$(BIN)/penstock bench deliver
+	$(BIN)/penstock bench ui
 	$(BIN)/penstock bench gateway
 
 # A bar that is missed is a figure, too: the rest is measured all the same.

@@ -24,6 +24,7 @@ ops/       operators over Arrow batches
 runtime/   tasks, workers and the coordinator: a query at work on the log
 delivery/  committed rows in databases, exactly once
 gateway/   the log over HTTP, for programs in any language
+ui/        the page: everything that runs on a log, live, in a browser
 connector/ format("penstock"): Spark's own engine on the log
 spark/     where PySpark meets Penstock: plans, start, the running query
 testing/   for your own tests: pipelines over lists of rows, batch Spark as the judge

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from harness.postgres import PostgresServer
+    from harness.redis import RedisServer
     from pyspark.sql import SparkSession
 
 # Processes that tests start find `harness` and `simulation`, too.
@@ -131,6 +132,15 @@ def postgres() -> Iterator[PostgresServer]:
     from harness.postgres import postgres_server  # only here: few tests need it
 
     with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """One Redis per process of tests, started by the first test that asks for it."""
+    from harness.redis import redis_server  # only here: few tests need it
+
+    with redis_server() as server:
         yield server
 
 

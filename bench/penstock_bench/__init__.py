@@ -16,8 +16,13 @@ arrivals.py      one tail of a result stream: when rows became visible
 child.py         a process of ours that is told what to do
 driver_process.py  a Spark driver in a process of its own; what sessions have in common
 result.py        what a result costs after a long history
+checkpoints.py   stores of checkpoints, beside a file per key
+checkpoints_charts.py  pictures of their figures
+checkpoints_peers.py  a file per key, and a Redis of our own
 scale.py         what more tasks on one source bring
 handover.py      how long a large state pauses when it moves or is lost
+state.py         what checkpoints cost a task with very many keys
+reports.py       what it costs that queries tell how they stand
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts
@@ -25,10 +30,13 @@ cluster.py       the replicated log beside one machine's: a slow node, tails, ma
 cluster_load.py  its clients and readers, and what nodes count
 deliver.py       delivery to many targets: its parts
 deliver_hosts.py   targets in other processes: from dispatch to receipt
+deliver_kafka.py   beside transactions of Kafka's
+deliver_others.py  a delivery beside a target that is dead, or comes back
 deliver_load.py    targets that note when batches come, and who sends them
 fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
 gateway_kafka.py  Kafka's protocol beside a broker of Kafka's
+ui.py            what open pages and scrapes cost a query
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

@@ -69,7 +69,7 @@ class ReceivingTarget:
         return None
 
 
-def _serve(protocol: str, count: int, token_file: Path, pipe: Connection) -> None:
+def _serve(protocol: str, count: int, token_file: Path, port: int, pipe: Connection) -> None:
     """A host as it ships; whatever comes through the pipe is answered with all receipts."""
     targets = [ReceivingTarget() for _ in range(count)]
     make = TargetServer if protocol == "target" else GrpcTargetServer
@@ -78,7 +78,7 @@ def _serve(protocol: str, count: int, token_file: Path, pipe: Connection) -> Non
         pipe.send((address.host, address.port))
 
     async def run() -> None:
-        server = make(HostConfig(token_file), targets, ready)
+        server = make(HostConfig(token_file, port=port), targets, ready)
         serving = asyncio.create_task(run_until_signal(server, []))
         with suppress(EOFError, OSError):
             while True:
@@ -95,11 +95,13 @@ def _serve(protocol: str, count: int, token_file: Path, pipe: Connection) -> Non
 class HostProcess:
     """A host of some shards' targets, as a process; ended by `with`."""
 
-    def __init__(self, protocol: str, shards: Sequence[int], token_file: Path) -> None:
+    def __init__(
+        self, protocol: str, shards: Sequence[int], token_file: Path, *, port: int = 0
+    ) -> None:
         self.protocol = protocol
         self.shards = shards
-        self._token_file = token_file
-        self._child = Child(f"{protocol} host", _serve, protocol, len(shards), token_file)
+        self.token_file = token_file
+        self._child = Child(f"{protocol} host", _serve, protocol, len(shards), token_file, port)
         self.address: HostAddress
 
     def __enter__(self) -> HostProcess:
@@ -109,6 +111,14 @@ class HostProcess:
 
     def __exit__(self, *_: object) -> None:
         self._child.close()
+
+    def kill(self) -> None:
+        self._child.process.kill()
+        self._child.close()
+
+    def again(self) -> HostProcess:
+        """Another process at the address of this one, which has ended."""
+        return HostProcess(self.protocol, self.shards, self.token_file, port=self.address.port)
 
     def receipts(self) -> list[Receipt]:
         """All since it was last asked."""

@@ -21,7 +21,7 @@ _PEER: Final = "kafka_streams"
 _PROGRAM: Final = "client_load.py"
 _SECONDS: Final = 180.0
 _BYTES: Final = 100
-#: What the issue asks for.
+#: How much longer a broker may at least take.
 _TRANSACTION_BAR: Final = 4.0
 _PRODUCE_BAR: Final = 1.0
 #: Between transactions: long enough for a broker to be done with the one before.

@@ -133,7 +133,7 @@ def run_bench(*, directory: Path | None, plan: RecoveryBenchSizes, say: Say) -> 
         _measure(root, plan, figures, say)
         if plan.with_cluster:
             say("a cluster of two executors: kill -9 of one")
-            with _session("local-cluster[2,1,1024]") as spark:
+            with session("local-cluster[2,1,1024]") as spark:
                 figures.executor_killed = _kill_on_cluster(spark, root, plan)
     return make_report(figures, plan)
 
@@ -146,7 +146,7 @@ def measure_resume(
     figures = RecoveryFigures()
     with (
         scratch("penstock-recovery-", directory) as root,
-        _session("local[1]") as spark,
+        session("local[1]") as spark,
         connect(root) as log,
     ):
         spec = _make_spec(log, _make_frame(spark, log), plan, root)
@@ -184,7 +184,7 @@ def resume_checks(measured: RecoveryFigures, name: str = "") -> list[Check]:
 
 
 def _measure(directory: Path, plan: RecoveryBenchSizes, figures: RecoveryFigures, say: Say) -> None:
-    with _session(f"local[{plan.workers + 1}]") as spark, connect(directory) as log:
+    with session(f"local[{plan.workers + 1}]") as spark, connect(directory) as log:
         frame = _make_frame(spark, log)
         spec = _make_spec(log, frame, plan, directory)
         say(f"building state from {plan.event_seconds} s of events")
@@ -276,15 +276,15 @@ async def _in_process(
 
 async def _build(log: AsyncLog, spec: QuerySpec, plan: RecoveryBenchSizes) -> None:
     """Feed the tasks, and drop them as a killed process would."""
-    async with _running(log, spec):
+    async with running(log, spec):
         source = await log.own_appender()
         for first_ms in range(0, plan.event_seconds * 1000, _STEP_MS):
             await source.append(_make_entries(first_ms, plan.events_per_s))
-        await _settle(log, spec)
+        await settle(log, spec)
 
 
 @contextlib.asynccontextmanager
-async def _running(log: AsyncLog, spec: QuerySpec) -> Any:
+async def running(log: AsyncLog, spec: QuerySpec) -> Any:
     """All tasks of the query, as new instances."""
     instances = await asyncio.gather(*(log.claim(task.producer) for task in spec.task_ids))
     tasks = [
@@ -303,7 +303,7 @@ async def _running(log: AsyncLog, spec: QuerySpec) -> Any:
         await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def _settle(log: AsyncLog, spec: QuerySpec) -> None:
+async def settle(log: AsyncLog, spec: QuerySpec) -> None:
     """Until every task has committed what is in the log now, stage by stage."""
     for stage, count in enumerate(spec.tasks):
         tag = flush_tag(spec.name, spec.version, stage)
@@ -311,13 +311,13 @@ async def _settle(log: AsyncLog, spec: QuerySpec) -> None:
         for index in range(count):
             task = TaskId(spec.name, spec.version, stage, index)
             while True:
-                marker = await _last_marker(log, task)
+                marker = await last_marker(log, task)
                 if marker is not None and marker.position > asked.first_lsn:
                     break
                 await asyncio.sleep(0.01)
 
 
-async def _last_marker(log: AsyncLog, task: TaskId) -> Marker | None:
+async def last_marker(log: AsyncLog, task: TaskId) -> Marker | None:
     last = await log.read_last(task.marker_tag)
     return None if last is None else decode_marker(last.payload)
 
@@ -325,7 +325,7 @@ async def _last_marker(log: AsyncLog, task: TaskId) -> Marker | None:
 async def _weigh(log: AsyncLog, spec: QuerySpec, figures: RecoveryFigures) -> None:
     """How large the change log and the checkpoints are."""
     for task in spec.task_ids:
-        marker = await _last_marker(log, task)
+        marker = await last_marker(log, task)
         assert marker is not None, f"{task} has committed nothing"
         figures.commits += marker.number + 1
         newest = marker.checkpoints[0] if marker.checkpoints else None
@@ -348,7 +348,7 @@ async def _weigh(log: AsyncLog, spec: QuerySpec, figures: RecoveryFigures) -> No
 async def _resume(log: AsyncLog, spec: QuerySpec) -> tuple[float, list[int]]:
     """Seconds until all tasks read on, and the rows of state that each has then."""
     started = time.monotonic()
-    async with _running(log, spec) as tasks:
+    async with running(log, spec) as tasks:
         while not all(task.resume_ms for task in tasks):
             await asyncio.sleep(0.001)
         seconds = time.monotonic() - started
@@ -456,7 +456,7 @@ def _kill_on_cluster(spark: Any, directory: Path, plan: RecoveryBenchSizes) -> l
 
 
 @contextlib.contextmanager
-def _session(master: str) -> Iterator[Any]:
+def session(master: str) -> Iterator[Any]:
     """The session that is there, or one of our own."""
     existing = SparkSession.getActiveSession()
     # What is killed here is killed on purpose, and may not complain.

@@ -5,6 +5,7 @@ groups.py        groups of commands that are loaded when they run
 output.py        exit codes, tables, numbers and times as text
 target.py        --dir, --connect and the rest of what says which log is meant
 log.py           the group of its commands
+state.py         state show: what queries keep
 log_serve.py     log serve
 log_status.py    log status
 log_verify.py    log verify
@@ -27,9 +28,12 @@ stream_append.py stream append
 stream_read.py   stream read, tail
 stream_lag.py    stream lag
 query_facts.py   what the log knows of its queries
+query_asks.py    what anybody may ask of a query
 query.py         query list, status, stop, remove
 positions.py     positions in a stream, as options
+serving_options.py  options of what serves a log to others
 gateway.py       gateway: a log over HTTP
+ui.py            ui: the page of a log
 deliver.py       deliver: run a delivery in the foreground
 delivery_view.py a running delivery as one line
 metrics_port.py  GET /metrics of a process that is no server
@@ -45,5 +49,6 @@ explain_task.py  markers, and whether an entry of a task counts
 demo.py          demo: see it work
 demo_run.py      a query on Spark in real time, two kills, its result checked
 demo_bids.py     its bids and its query
+demo_page.py     the page of its log
 demo_view.py     what the demo shows while it runs
 """

@@ -126,7 +126,7 @@ def now_ms() -> int:
 def list_facts(client: BlockingLog, stream: str | None = None) -> list[DeliveryFacts]:
     """All deliveries that are registered, or those of one stream, by name."""
     return [
-        _facts(client, registered, ack)
+        facts_of(client, registered, ack)
         for registered, ack in list_deliveries(client)
         if stream in (None, registered.stream)
     ]
@@ -137,16 +137,17 @@ def find_delivery(client: BlockingLog, name: str) -> DeliveryFacts:
     known = list_deliveries(client)
     for registered, ack in known:
         if registered.name == name:
-            return _facts(client, registered, ack)
+            return facts_of(client, registered, ack)
     names = [registered.name for registered, _ in known]
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:5]
     hint = f"there are {', '.join(close)}" if close else "`penstock deliver` registers one"
     raise NotFound(f"no delivery {name}: {hint}")
 
 
-def _facts(
+def facts_of(
     client: BlockingLog, registered: RegisteredDelivery, ack: Delivered | None
 ) -> DeliveryFacts:
+    """How a delivery stands, of which these are known."""
     from penstock.runtime.lag import measure_lag  # only here: it brings Arrow
 
     at, position = now_ms(), needed_from(registered, ack)

@@ -34,9 +34,11 @@ COMMANDS = {
     "log": "The shared log: serve it, look at it, check it, trim it.",
     "plan": "Look at queries before they run.",
     "query": "Queries on the log: how they stand, stop them, forget them.",
+    "state": "What queries keep: how much, where, and for one key.",
     "stream": "Streams of typed rows: create, append, read, follow.",
     "target": "Targets of deliveries, in processes of their own.",
     "token": "Tokens that allow less than everything: make, narrow, show, revoke.",
+    "ui": "Serve a page that shows everything that runs on a log, live.",
 }
 #: target.py says which log a command is for.
 _MODULES = {"target": "target_host"}
@@ -163,6 +165,7 @@ def cli() -> None:
       penstock gateway --dir /var/lib/penstock
       penstock plan explain pipeline.py:hot_items
       penstock token make --allow append:bids --out till.token
+      penstock ui --open
     """
 
 

@@ -7,8 +7,6 @@ forgotten.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +26,9 @@ from penstock.cli.output import (
     table_lines,
     time_text,
 )
+from penstock.cli.query_asks import ask, who
 from penstock.cli.query_facts import (
     QueryFacts,
-    State,
     find_move,
     find_query,
     list_queries,
@@ -42,13 +40,13 @@ from penstock.cli.query_facts import (
 )
 from penstock.cli.target import F, Target, target_options
 from penstock.errors import BadRequest, DeadlineExceeded, GuardFailed
-from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
-from penstock.log.records import Guard, Kind, NewEntry, SetKey
+from penstock.log.records import Guard, SetKey
 from penstock.plain_text import plain
 from penstock.protocol.images import image_key
-from penstock.protocol.names import control_tag, layout_key, pulse_tag, query_key, run_key
-from penstock.runtime.control import Message, Move, Rescale, Stop, encode_message
+from penstock.protocol.names import layout_key, pulse_tag, query_key, run_key
+from penstock.protocol.pulses import State
+from penstock.runtime.control import Move, Rescale, Stop
 
 
 @click.group()
@@ -200,7 +198,7 @@ def stop(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
         found = listen(client, find_query(client, name))
         was = found.state
         if was is State.RUNNING:
-            asked = _ask(client, name, Stop(_who()))
+            asked = ask(client, name, Stop(who()))
             if not wait_for_end(client, name, asked, wait_seconds):
                 raise DeadlineExceeded(
                     f"query {name} was asked to stop (LSN {asked}) and has not said "
@@ -212,16 +210,6 @@ def stop(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
         echo(f"query {name} has stopped; all that it committed stays")
     else:
         echo(f"nothing to stop: {_why_not_running(found)}")
-
-
-def _ask(client: BlockingLog, name: str, message: Message) -> Lsn:
-    """Ask the query's coordinator, wherever it runs; where the request stands."""
-    entry = NewEntry(encode_message(message), (control_tag(name),), Kind.CONTROL)
-    return client.append([entry]).first_lsn
-
-
-def _who() -> str:
-    return f"{socket.gethostname()} pid {os.getpid()}"
 
 
 def _why_not_running(found: QueryFacts) -> str:
@@ -257,7 +245,7 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
         found = listen(client, find_query(client, name))
         if found.state is not State.RUNNING:
             raise BadRequest(f"nothing to rescale: {_why_not_running(found)}")
-        asked = _ask(client, name, Rescale(workers, _who()))
+        asked = ask(client, name, Rescale(workers, who()))
         rescaled = wait_for_workers(client, name, workers, asked, wait_seconds)
         if rescaled is None:
             raise DeadlineExceeded(
@@ -296,7 +284,7 @@ def move(
         if found.state is not State.RUNNING or found.progress is None:
             raise BadRequest(f"nothing to move: {_why_not_running(found)}")
         there = find_move(found.progress, name, task, worker)
-        asked = _ask(client, name, Move(task, there, _who()))
+        asked = ask(client, name, Move(task, there, who()))
         moved = wait_for_move(client, name, task, there, asked, wait_seconds)
         if moved is None:
             raise DeadlineExceeded(
@@ -478,8 +466,8 @@ def _deliveries(found: list[DeliveryFacts]) -> list[str]:
 
 
 _TASK_HEAD = (
-    "task", "worker", "instance", "runs", "commits", "position", "rows in", "rows out",
-    "state rows", "state", "checkpoint", "resumed in", "copies",
+    "task", "worker", "instance", "runs", "busy", "back-pressured", "commits", "position",
+    "rows in", "rows out", "state rows", "state", "checkpoint", "resumed in", "copies",
 )  # fmt: skip
 
 
@@ -490,6 +478,8 @@ def _tasks(progress: dict[str, Any]) -> list[tuple[object, ...]]:
             one.get("worker"),
             one.get("instance"),
             bool(one.get("is_running")),
+            _percent(one.get("busy_share")),
+            _percent(one.get("back_pressured_share")),
             None if (last := one.get("commits_ever")) is None else last + 1,
             one.get("committed_position"),
             one.get("rows_in"),
@@ -502,6 +492,10 @@ def _tasks(progress: dict[str, Any]) -> list[tuple[object, ...]]:
         )
         for task, one in progress["tasks"].items()
     ]
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
 
 
 def _copies(standbys: dict[str, dict[str, Any]]) -> str | None:

@@ -11,35 +11,15 @@ import difflib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from penstock.cli.output import time_text
-from penstock.errors import BadFormat, BadRequest, NotFound
+from penstock.errors import BadRequest, NotFound
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Entry
 from penstock.protocol.names import QUERY_PREFIX, check_query_name, pulse_tag, query_key
-from penstock.runtime.control import Pulse, decode_message
+from penstock.protocol.pulses import PULSES_MAX, SILENCE_MS, State, judge_state, report_of
 from penstock.runtime.registry import RegisteredQuery, decode_query
-
-#: A coordinator that was silent for so long is not there, or has no log.
-SILENCE_MS: Final = 2_000
-#: Pulses looked at for a report; one in four has one.
-_PULSES_MAX: Final = 16
-
-
-class State(Enum):
-    """How a query was last heard of."""
-
-    RUNNING = "running"
-    #: It said so, after its workers had committed what they had.
-    STOPPED = "stopped"
-    #: It stopped by itself; the final report says why.
-    FAILED = "failed"
-    #: No pulse for a while, and no goodbye: its driver died, or is cut off.
-    LOST = "lost"
-    #: Registered; nobody has run it yet.
-    NEW = "new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +60,7 @@ def list_queries(client: BlockingLog) -> list[QueryFacts]:
     """All queries that are registered, by name."""
     found = client.list_metadata(QUERY_PREFIX)
     names = sorted(key.removeprefix(QUERY_PREFIX) for key in found)
-    return [_facts(client, name, found[query_key(name)].data) for name in names]
+    return [facts_of(client, name, found[query_key(name)].data) for name in names]
 
 
 def find_query(client: BlockingLog, name: str) -> QueryFacts:
@@ -92,10 +72,11 @@ def find_query(client: BlockingLog, name: str) -> QueryFacts:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)[:5]
         hint = f"there are {', '.join(close)}" if close else "penstock.start registers one"
         raise NotFound(f"no query {name}: {hint}")
-    return _facts(client, name, value.data)
+    return facts_of(client, name, value.data)
 
 
-def _facts(client: BlockingLog, name: str, data: bytes) -> QueryFacts:
+def facts_of(client: BlockingLog, name: str, data: bytes) -> QueryFacts:
+    """How a query stands that is registered as `data`. Raises BadFormat."""
     last, progress = newest_pulse(client, name)
     pulse_ms = None if last is None else last.time_ms
     state = judge_state(pulse_ms, progress, now_ms())
@@ -105,32 +86,14 @@ def _facts(client: BlockingLog, name: str, data: bytes) -> QueryFacts:
 def newest_pulse(client: BlockingLog, name: str) -> tuple[Entry | None, dict[str, Any] | None]:
     """The coordinator's last pulse, and the last progress among its last pulses."""
     last = found = client.read_last(pulse_tag(name))
-    for _ in range(_PULSES_MAX):
+    for _ in range(PULSES_MAX):
         if found is None:
             break
-        progress = progress_of(found)
+        progress = report_of(found.payload)
         if progress is not None:
             return last, progress
         found = client.read_last(pulse_tag(name), end=found.lsn)
     return last, None
-
-
-def progress_of(entry: Entry) -> dict[str, Any] | None:
-    """The report that a pulse carries, if any; None for bytes that are no message."""
-    try:
-        message = decode_message(entry.payload)
-    except BadFormat:
-        return None
-    return message.progress if isinstance(message, Pulse) else None
-
-
-def judge_state(pulse_ms: int | None, progress: dict[str, Any] | None, at_ms: int) -> State:
-    """A final report is the last pulse of its run: a pulse after it is of the next run's."""
-    if pulse_ms is None:
-        return State.NEW
-    if progress is not None and progress.get("isActive") is False:
-        return State.FAILED if progress.get("exception") else State.STOPPED
-    return State.RUNNING if at_ms - pulse_ms <= SILENCE_MS else State.LOST
 
 
 def listen(client: BlockingLog, found: QueryFacts) -> QueryFacts:
@@ -213,6 +176,6 @@ def _reports(
             except TimeoutError:
                 return
             for entry in batch.entries if batch is not None else ():
-                progress = progress_of(entry)
+                progress = report_of(entry.payload)
                 if progress is not None:
                     yield progress

@@ -1,9 +1,11 @@
 """The gateway: the log for programs that are not written in Python, over HTTP and Kafka's protocol.
 
-server.py       the process: listening, TLS, limits before a request is one, how it stops
+server.py       the process
+http_server.py  uvicorn with our listening, TLS, limits before a request is one, how it stops
 guests.py       its listeners, and who has connected and shown nothing yet
 config.py       its settings and bounds
 app.py          routes: which request does what
+endpoints.py    requests that show a token: served with its session, or refused in words
 bodies.py       a request's body: read within bounds, decoded to record batches
 replies.py      rows on their way out: NDJSON, CSV, Arrow, server-sent events
 streaming.py    answers that are sent piece by piece, to clients that may be slow

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from penstock.errors import BadRequest, Overloaded, PenstockError, Trimmed, Unauthorized
+from penstock.errors import BadRequest, Overloaded, PenstockError, Trimmed
 from penstock.gateway import replies
 from penstock.gateway.appending import Outcome, one_group, outcome_of
 from penstock.gateway.bodies import Budget, decoder_of, media_type, parse_object, read_body
@@ -32,15 +31,15 @@ from penstock.gateway.config import (
     INLINE_BYTES_MAX,
     INLINE_ROWS_MAX,
     READERS_MAX,
-    REQUESTS_MAX,
     GatewayConfig,
 )
 from penstock.gateway.description import DOCS_PAGE, OPENAPI
+from penstock.gateway.endpoints import Endpoints, application, json_response, static
 from penstock.gateway.kafka.listener import KafkaListener
 from penstock.gateway.kafka.shared import Shared
 from penstock.gateway.keys import Key, parse_key
 from penstock.gateway.metrics import GatewayMetrics
-from penstock.gateway.problems import MEDIA_TYPE, Problem, problem_of, refuse
+from penstock.gateway.problems import problem_of, refuse
 from penstock.gateway.reading import LoopTail, Piece
 from penstock.gateway.sessions import Session, Sessions
 from penstock.gateway.streaming import PieceByPiece
@@ -48,6 +47,7 @@ from penstock.ids import Lsn
 from penstock.limits import VALUE_BYTES_MAX
 from penstock.log.client.client import Resolve
 from penstock.log.serving.directory import Address
+from penstock.log.serving.openmetrics import join_texts
 from penstock.stream.ddl import COMMENT_KEY, type_to_ddl
 from penstock.stream.positions import EARLIEST, LATEST, find_position, parse_position
 from penstock.stream.producer import producer_name
@@ -56,10 +56,8 @@ from penstock.stream.registry import list_streams, make_stream
 from penstock.stream.times import time_text
 from penstock.wire import messages as m
 
-logger = logging.getLogger(__name__)
-
-#: Does the work of a request; what it returns is then sent, while the session is still held.
-Handler = Callable[[Request, Session], Awaitable[ASGIApp]]
+#: The page is whole: it loads nothing and runs nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 class Gateway:
@@ -72,7 +70,7 @@ class Gateway:
         self._budget = Budget()
         #: One: however many large bodies wait, one of them is being unfolded.
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="penstock-gateway")
-        self._requests = 0
+        self._endpoints = Endpoints(self.sessions, self.metrics)
         self._readers = 0
         self._turn = 0
         self.stopping = asyncio.Event()
@@ -80,9 +78,7 @@ class Gateway:
         self.app = self._routes()
 
     def _routes(self) -> Starlette:
-        def route(path: str, **handlers: Handler) -> Route:
-            return Route(path, _Endpoint(self, handlers), methods=list(handlers))
-
+        route = self._endpoints.route
         streams, one = "/v1/streams", "/v1/streams/{name}"
         routes = [
             route(streams, GET=self._list, POST=self._create),
@@ -92,12 +88,10 @@ class Gateway:
             route(one + "/producers/{producer:path}", GET=self._producer),
             route("/metrics", GET=self._metrics),
             Route("/healthz", self._health),
-            Route("/openapi.json", _static(json.dumps(OPENAPI).encode(), "application/json")),
-            Route("/docs", _static(DOCS_PAGE, "text/html; charset=utf-8")),
+            static("/openapi.json", json.dumps(OPENAPI).encode(), "application/json", _POLICY),
+            static("/docs", DOCS_PAGE, "text/html; charset=utf-8", _POLICY),
         ]
-        app = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_method})
-        app.router.redirect_slashes = False  # it would send clients wherever their Host says
-        return app
+        return application(routes, "See /docs for what is there.")
 
     def listen_to_kafka(self) -> KafkaListener | None:
         """What is to listen for Kafka's clients, if anything is."""
@@ -115,45 +109,6 @@ class Gateway:
     async def close(self) -> None:
         await self.sessions.close()
         self._beside.shutdown(wait=False)
-
-    # ---- every request
-
-    async def serve(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
-        self.metrics.requests += 1
-        started = False
-
-        async def sending(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        request = Request(scope, receive)
-        self._requests += 1
-        try:
-            if self._requests > REQUESTS_MAX:
-                raise Overloaded(f"{REQUESTS_MAX} requests are under way")
-            async with self.sessions.enter(bearer_token(request)) as session:
-                response = await handler(request, session)
-                await response(scope, receive, sending)
-        except ClientDisconnect:
-            pass  # nobody is there to be told
-        except Exception as error:
-            self._count(error)
-            if not started:
-                await problem_response(problem_of(error))(scope, receive, send)
-        finally:
-            self._requests -= 1
-
-    def _count(self, error: Exception) -> None:
-        status = problem_of(error).status
-        if isinstance(error, Unauthorized):
-            self.metrics.unauthorized += 1
-        elif status < 500:
-            self.metrics.refused += 1
-        else:
-            self.metrics.failed += 1
-        if status == 500:
-            logger.error("a request failed cause=%r", error, exc_info=error)
 
     async def _beside_if(self, large: bool, work: Callable[..., Any], *given: object) -> Any:
         """On a thread if it takes long, so that others are served meanwhile."""
@@ -347,7 +302,7 @@ class Gateway:
         text = self.metrics.text(
             {
                 "sessions": ("Tokens with a connection to the log.", len(self.sessions)),
-                "requests_open": ("Requests under way.", self._requests),
+                "requests_open": ("Requests under way.", self._endpoints.open),
                 "readers": ("Answers that are sent piece by piece.", self._readers),
                 "body_bytes_free": ("Bytes that bodies may still take.", self._budget.left),
             }
@@ -355,7 +310,7 @@ class Gateway:
         if self.kafka is not None:
             followed = FOLLOWED_MAX - self.kafka.room.left
             more = self.kafka.metrics.text({"followed": ("Partitions being read.", followed)})
-            text = text.removesuffix("# EOF\n") + more
+            text = join_texts(text, more)
         kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         return Response(text, media_type=kind)
 
@@ -365,29 +320,7 @@ class Gateway:
         return json_response({"status": "ok"})
 
 
-class _Endpoint:
-    """One path, as ASGI has it: the answer is sent while the session is held."""
-
-    def __init__(self, gateway: Gateway, handlers: Mapping[str, Handler]) -> None:
-        self._gateway = gateway
-        self._handlers = {**handlers, "HEAD": handlers["GET"]}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._gateway.serve(self._handlers[scope["method"]], scope, receive, send)
-
-
 # ---- what requests say
-
-
-def bearer_token(request: Request) -> str:
-    """Raises Unauthorized."""
-    shown = request.headers.getlist("authorization")
-    if len(shown) != 1:
-        raise Unauthorized("there is no Authorization" if not shown else "several Authorizations")
-    scheme, _, token = shown[0].partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthorized("Authorization is not of the form: Bearer TOKEN")
-    return token.strip()
 
 
 def _key_of(request: Request) -> Key | None:
@@ -492,37 +425,3 @@ def _appended(name: str, done: Outcome) -> dict[str, Any]:
     if done.next is not None:
         answer["next"] = str(done.next)
     return answer
-
-
-def json_response(
-    value: object, status: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-    return Response(body.encode(), status, headers, "application/json")
-
-
-def problem_response(problem: Problem) -> Response:
-    return Response(problem.body(), problem.status, dict(problem.headers), MEDIA_TYPE)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    detail = f"there is nothing at {request.url.path[:200]}"
-    return problem_response(Problem(404, "no-such-path", detail, "See /docs for what is there."))
-
-
-async def _no_method(request: Request, error: Exception) -> Response:
-    detail = f"{request.method[:20]} is not for {request.url.path[:200]}"
-    headers = dict(getattr(error, "headers", None) or {})
-    problem = Problem(405, "no-such-method", detail, "See /docs for what is there.", headers)
-    return problem_response(problem)
-
-
-def _static(body: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        return Response(body, media_type=kind, headers={"Content-Security-Policy": _POLICY})
-
-    return answer
-
-
-#: The page is whole: it loads nothing and runs nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -19,6 +19,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from penstock.errors import Overloaded, PenstockError, Unauthorized, Unavailable
@@ -31,6 +32,7 @@ from penstock.gateway.config import (
 )
 from penstock.gateway.problems import RETRY_AFTER, refuse
 from penstock.log.client.client import AsyncLog, Resolve
+from penstock.log.embedded import endpoint
 from penstock.stream.registration import Registration
 from penstock.stream.registry import find_stream
 from penstock.wire.token import TEXT_MAX
@@ -42,6 +44,18 @@ _STREAM_SECONDS = 5.0
 _SWEEP_SECONDS = 15.0
 
 T = TypeVar("T")
+
+
+def resolver(
+    target: str | None, tls_ca: Path | None, *, start: bool = True
+) -> Callable[[str], Resolve]:
+    """Where the log is, for a caller's token; not `start`: without a server, it is down."""
+    place = target if target is None or "://" in target else Path(target)
+
+    def resolve_for(token: str) -> Resolve:
+        return endpoint(place, tls_ca=tls_ca, start=start, token=token)
+
+    return resolve_for
 
 
 class Session:
@@ -81,9 +95,16 @@ class Session:
 class Sessions:
     """See the module's docstring."""
 
-    def __init__(self, resolve_for: Callable[[str], Resolve], *, timeout: float) -> None:
+    def __init__(
+        self,
+        resolve_for: Callable[[str], Resolve],
+        *,
+        timeout: float,
+        idle_seconds: float = SESSION_IDLE_SECONDS,
+    ) -> None:
         self._resolve_for = resolve_for
         self._timeout = timeout
+        self._idle_seconds = idle_seconds
         self._key = secrets.token_bytes(32)
         self._open: OrderedDict[bytes, Session] = OrderedDict()
         self._opening: dict[bytes, asyncio.Task[Session]] = {}
@@ -182,7 +203,7 @@ class Sessions:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            old = loop.time() - SESSION_IDLE_SECONDS
+            old = loop.time() - self._idle_seconds
             for mark, session in list(self._open.items()):
                 if not session.users and session.used_at < old:
                     self._drop(mark)

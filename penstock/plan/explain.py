@@ -79,6 +79,12 @@ def explain_json(query: Query, tasks: Sequence[int] | None = None) -> dict[str, 
     }
 
 
+def describe_stage(stage: Stage) -> list[str]:
+    """What a stage does to rows, a line for each step, in the order in which they pass."""
+    steps = [_describe(node) for node in stage.root.walk() if not isinstance(node, n.StageInput)]
+    return [f"{label} {text}".rstrip() for label, text in reversed(steps)]
+
+
 def _tasks(query: Query, stage: int, tasks: Sequence[int]) -> str:
     count = tasks[stage]
     if count:

@@ -1,6 +1,7 @@
 """Exactly once: what a marker says, what counts, and where a task goes on. Pure.
 
 names.py         queries, tasks, and the tags and keys under which the log knows them
+pulses.py        what a coordinator's pulses say of a query: its newest report, if it runs
 markers.py       the progress marker: content and bytes
 committed.py     the committed reader: which entries of a stream count, where, in which order
 reservations.py  the metadata that keeps staged entries from being trimmed

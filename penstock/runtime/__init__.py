@@ -10,12 +10,24 @@ outputs.py           rows to entries, by who reads them
 dead_letters.py      rows that fail, set aside
 task_core.py         one task: entries in, one commit out
 checkpoints.py       which checkpoints markers name, and when the next is due
+checkpoint_counts.py  what became of them, for reports
+committed_state.py   what a query keeps, as it was committed, for people
+checkpointer.py      writes them beside the task: increments of what changed
+trail.py             the changes since the last one, as far as they are held
 commit.py            what a task captured, and how one append commits it
 commit_protocol.py   how a commit becomes durable and visible: the seam, and markers
 control.py           what coordinator and workers say to each other
 assignment.py        which worker runs which task
 replication.py       which workers keep copies of which tasks' states
 coordinator_core.py  who is alive, who runs what, when to give up
+meter.py             where a task's time goes
+taken.py             what a task has done and taken in, for its reports
+task_report.py       what a worker reports of a task, as it is taken in
+report_size.py       a report that fits into an entry of the log
+task_rates.py        shares of time and rows a second, from two reports
+graph.py             a query as a graph of streams, stages and its sink
+edges.py             how its nodes and edges stand
+time_text.py         times as reports write them
 histogram.py         latencies that add up
 progress.py          how a query stands, as Spark would say it
 registry.py          what the log knows of a query

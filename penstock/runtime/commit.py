@@ -32,7 +32,9 @@ class Commit:
     is_asked: bool = False
     #: Whether the marker's time (watermark, idleness) is another than that of the one before.
     tells_time: bool = False
-    #: State at this marker, if a checkpoint is due.
+    #: Whether a checkpoint is due at this marker.
+    is_checkpoint: bool = False
+    #: The state at this marker, if a checkpoint must have all of it.
     frozen: tuple[Change, ...] | None = None
 
     def cut(self) -> Cut:

@@ -75,8 +75,9 @@ from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.images import ImageKeeper
 from penstock.runtime.lag import Lag, measure_lag
 from penstock.runtime.layout import cut_payload, encode_layout, layout_bytes, read_layout
-from penstock.runtime.progress import Rates, make_progress, source_position
+from penstock.runtime.progress import Rates, make_progress, settled_positions
 from penstock.runtime.registry import decode_query, encode_query
+from penstock.runtime.report_size import fitted
 from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
 from penstock.runtime.succession import (
     Last,
@@ -86,6 +87,7 @@ from penstock.runtime.succession import (
     plan_layout,
     succeed,
 )
+from penstock.runtime.time_text import time_text
 from penstock.runtime.trim import trim_consumed
 from penstock.runtime.worker import CLOSE_SECONDS, PATIENCE_SECONDS, close_within
 
@@ -287,7 +289,7 @@ class Coordinator:
         self.core.on_counted({task: _counts(one) for task, one in last.items()})
         count = 0
         while True:
-            report = await self._report() if count % PULSES_PER_REPORT == 0 else None
+            report = await self._try_report() if count % PULSES_PER_REPORT == 0 else None
             await self._announce(Pulse(report))
             await self._perform(self.core.on_pulse())
             count += 1
@@ -321,7 +323,7 @@ class Coordinator:
                     last = await self._last_markers(tasks)
                     self.core.on_committed({task: one.number for task, one in last.items()})
                     self.core.on_counted({task: _counts(one) for task, one in last.items()})
-                    await self._perform(self.core.on_claimed(claimed))
+                    await self._perform(self.core.on_claimed(claimed, self._host.now_ms()))
                 case Announce(message=message):
                     if isinstance(message, Finish):
                         self._goodbyes_from = self._heard_upto  # they may come before the ack of it
@@ -371,7 +373,7 @@ class Coordinator:
             logger.warning("query=%s workers did not say goodbye: %s", self.spec.name, waiting)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                report = await self._report()
+                report = await self._try_report() or self._report_nothing()
                 cause = None if self.error is None else str(self.error)[:EXCEPTION_MAX]
                 await self._announce(Pulse({**report, "isActive": False, "exception": cause}))
         except TimeoutError:
@@ -415,6 +417,7 @@ class Coordinator:
                 ms = (asyncio.get_running_loop().time() - began) * 1000
                 self._rescaled = {
                     "version": self.spec.layout.version,
+                    "at": time_text(self._host.now_ms()),
                     "cutMs": round(ms, 1),
                     "ready": ready,
                     "copied": copied,
@@ -501,8 +504,31 @@ class Coordinator:
 
     # -- progress
 
+    async def _try_report(self) -> dict[str, Any] | None:
+        """None: it could not be made. Law: whatever becomes of a report, the query goes on."""
+        try:
+            return fitted(await self._report())
+        except PenstockError as error:
+            # If it is for good, whoever needs the log for more than to look at it will say so.
+            logger.warning("query=%s makes no report for now: %s", self.spec.name, error)
+        except Exception:
+            logger.exception("query=%s has no report", self.spec.name)
+        return None
+
     async def _report(self) -> dict[str, Any]:
-        reports = {
+        # Of one layout, and as they are now: it may change while the log is asked.
+        spec, reports = self.spec, self._task_reports()
+        tail, now_ms = (await self._log.bounds()).tail, self._host.now_ms()
+        lags: dict[tuple[str, int], Lag] = {}
+        for stream, stage, position in settled_positions(spec, reports):
+            lags[stream, stage] = await measure_lag(self._log, stream, position, now_ms=now_ms)
+        progress = self._make_progress(spec, reports, now_ms, tail, lags, self._tell_more())
+        self._reports += 1
+        self.recent.append(progress)
+        return progress
+
+    def _task_reports(self) -> dict[TaskId, dict[str, Any]]:
+        return {
             task: {
                 **state.report,
                 "worker": state.place.worker if state.place else None,
@@ -510,20 +536,28 @@ class Coordinator:
             }
             for task, state in self.core.tasks.items()
         }
-        tail, now_ms = (await self._log.bounds()).tail, self._host.now_ms()
-        lags: dict[str, Lag] = {}
-        for stream in self.spec.query.streams:
-            position = source_position(self.spec, reports, stream)
-            if position is not None:
-                lags[stream] = await measure_lag(self._log, stream, position, now_ms=now_ms)
-        progress = make_progress(
-            self.spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
+
+    def _make_progress(
+        self,
+        spec: QuerySpec,
+        reports: Mapping[TaskId, Mapping[str, Any]],
+        now_ms: int,
+        tail: int | None,
+        lags: Mapping[tuple[str, int], Lag],
+        more: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        return make_progress(
+            spec, reports, id=self._id, run_id=self.run_id, number=self._reports,
             now_ms=now_ms, tail=tail, lags=lags,
-            workers=len(self.core.members), rates=self._rates, more=self._tell_more(),
+            workers=len(self.core.members), rates=self._rates, more=more,
         )  # fmt: skip
-        self._reports += 1
-        self.recent.append(progress)
-        return progress
+
+    def _report_nothing(self) -> dict[str, Any]:
+        """The last word of a run that could not find out how it stands: that it is over."""
+        if self.recent:
+            return fitted(self.recent[-1])
+        more = {"members": {}, "workersWanted": self.core.wanted}
+        return self._make_progress(self.spec, {}, self._host.now_ms(), None, {}, more)
 
     def _tell_more(self) -> dict[str, Any]:
         more: dict[str, Any] = {
@@ -679,6 +713,7 @@ def _tell_move(core: CoordinatorCore, moved: Moved) -> dict[str, Any]:
         "from": moved.left,
         "to": moved.to,
         "why": moved.why,
+        "at": None if moved.at_ms is None else time_text(moved.at_ms),
         "resumeMs": report.get("resume_ms") if is_here else None,
         "fromStandby": bool(report.get("from_standby")) if is_here else None,
     }

@@ -48,6 +48,7 @@ from penstock.runtime.control import (
     Yielded,
 )
 from penstock.runtime.replication import Copies, place_copies
+from penstock.runtime.task_report import read_copy_report, read_report
 
 #: Pulses of the coordinator without a beat of a worker until it counts as dead: 3 s at 4 a second.
 PULSES_MISSED_MAX = 12
@@ -79,6 +80,8 @@ class Moved:
     left: str
     to: str
     why: str
+    #: When it was announced.
+    at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +234,11 @@ class CoordinatorCore:
         ]
         return self._lose(silent) if silent else self._place()
 
-    def on_claimed(self, instances: dict[TaskId, int]) -> list[Effect]:
-        """These tasks are claimed; whoever ran them before writes no more."""
+    def on_claimed(self, instances: dict[TaskId, int], now_ms: int | None = None) -> list[Effect]:
+        """These tasks are claimed; whoever ran them before writes no more.
+
+        The time is for people, who are told when a task moved; nothing is decided by it.
+        """
         if self.is_over:
             return []
         placed = self._desired()
@@ -246,7 +252,8 @@ class CoordinatorCore:
             worker = placed.get(task)
             state.place = None if worker is None else Place(worker, instance)
             if state.left is not None and worker is not None:
-                self.moves.append(Moved(task, instance, state.left[0], worker, state.left[1]))
+                left, why = state.left
+                self.moves.append(Moved(task, instance, left, worker, why, now_ms))
                 state.left = None
             state.report = {**state.report, "is_running": False}  # until the new instance speaks
             state.placed_at = self._pulses
@@ -359,18 +366,22 @@ class CoordinatorCore:
         if member is None:
             return self._take_back(beat.worker)
         member.heard_at = self._pulses
-        for name, report in beat.tasks.items():
-            state = self.tasks.get(parse_task(name))
+        for name, told in beat.tasks.items():
+            task = parse_task(name)
+            state = self.tasks.get(task)
             if state is not None and state.place is not None and state.place.worker == beat.worker:
+                report = read_report(told)
                 state.report = {**report, **_never_less(state.report, report)}
-                self.on_committed({parse_task(name): int(report.get("commits_ever", -1))})
-        for name, report in beat.standbys.items():
-            state = self.tasks.get(parse_task(name))
-            if state is not None and beat.worker in self.copies.get(parse_task(name), ()):
-                state.standbys[beat.worker] = report
-        for name, report in beat.successors.items():
-            if self.successors.get(parse_task(name)) == beat.worker:
-                self._made_ready[parse_task(name)] = report
+                self.on_committed({task: report.get("commits_ever", -1)})
+        for name, told in beat.standbys.items():
+            task = parse_task(name)
+            state = self.tasks.get(task)
+            if state is not None and beat.worker in self.copies.get(task, ()):
+                state.standbys[beat.worker] = read_copy_report(told)
+        for name, told in beat.successors.items():
+            task = parse_task(name)
+            if self.successors.get(task) == beat.worker:
+                self._made_ready[task] = read_copy_report(told)
         return self._place() if beat.standbys else []
 
     def _take_back(self, worker: str) -> list[Effect]:

@@ -6,12 +6,19 @@ Buckets grow by a tenth: a percentile is right to 5 %, from 0.01 ms to 10 minute
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+#: Upper bounds of the few buckets that add up over a whole run, for dashboards.
+BOUNDS_MS: Final = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0,
+                    10_000.0, 60_000.0)  # fmt: skip
 
 _SMALLEST_MS: Final = 0.01
 _GROWTH: Final = math.log(1.1)
-_BUCKETS: Final = 190
+#: Places of `Histogram`.
+BUCKETS: Final = 190
 
 
 class Histogram:
@@ -22,7 +29,7 @@ class Histogram:
 
     def add(self, ms: float, count: int = 1) -> None:
         place = 0 if ms <= _SMALLEST_MS else int(math.log(ms / _SMALLEST_MS) / _GROWTH) + 1
-        place = min(place, _BUCKETS - 1)
+        place = min(place, BUCKETS - 1)
         self._counts[place] = self._counts.get(place, 0) + count
 
     def merge(self, others: Iterable[Histogram]) -> Histogram:
@@ -82,3 +89,30 @@ class RecentHistogram:
         if now - self._since > self._window_seconds:
             self._since, self._before, self._now = now, self._now, Histogram()
         return self._now.merge([self._before])
+
+
+@dataclass(slots=True)
+class Buckets:
+    """Latencies since something began, never forgotten: counts by `BOUNDS_MS`, one more above."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
+    sum_ms: float = 0.0
+
+    def add(self, ms: float) -> None:
+        self.counts[bisect_left(BOUNDS_MS, ms)] += 1
+        self.sum_ms += ms
+
+    def add_growth(self, now: Buckets, before: Buckets) -> None:
+        """By how much the one has more than the other; never less than nothing."""
+        pairs = zip(now.counts, before.counts, strict=True)
+        for place, (count, was) in enumerate(pairs):
+            self.counts[place] += max(count - was, 0)
+        self.sum_ms += max(now.sum_ms - before.sum_ms, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "boundsMs": list(BOUNDS_MS),
+            "counts": list(self.counts),
+            "sumMs": round(self.sum_ms, 3),
+            "count": sum(self.counts),
+        }

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import uvloop
 
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.stores.api import StateStore
+from penstock.state.stores.open import open_store
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -50,10 +51,13 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """The wall clock."""
 
+    def monotonic(self) -> float:
+        """Seconds that never go back, for durations; cheap, and finer than an event loop's."""
+
     def run_apart(self, main: Main, name: str) -> Apart:
         """Start a coroutine that goes on whatever our event loop is busy with."""
 
-    def open_checkpoints(self, uri: str, log_id: str) -> CheckpointStore: ...
+    def open_checkpoints(self, uri: str, log_id: str) -> StateStore: ...
 
 
 class _Thread:
@@ -94,11 +98,14 @@ class ThisProcess:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def monotonic(self) -> float:
+        return time.perf_counter()
+
     def run_apart(self, main: Main, name: str) -> Apart:
         return _Thread(main, name)
 
-    def open_checkpoints(self, uri: str, log_id: str) -> CheckpointStore:
-        return CheckpointStore(uri, log_id)
+    def open_checkpoints(self, uri: str, log_id: str) -> StateStore:
+        return open_store(uri, log_id)
 
 
 THIS_PROCESS = ThisProcess()

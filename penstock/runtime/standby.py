@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -32,7 +31,7 @@ from penstock.runtime.inheritance import Predecessor, inherited
 from penstock.runtime.task_core import TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.changelog import decode_changes
-from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class StateCopy(Generic[T]):
         self,
         log: AsyncLog,
         core: T,
-        store: CheckpointStore | None,
+        store: StateStore | None,
         ancestors: dict[str, Predecessor] | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
@@ -130,16 +129,14 @@ class StateCopy(Generic[T]):
         for json in named:
             try:
                 assert self._store is not None
-                reference = CheckpointRef.from_json(json)
-                read = partial(self._store.read, reference, nodes=self.core.wanted)
-                changes = await asyncio.to_thread(read)
+                loaded = await asyncio.to_thread(self._store.load, json, self.core.wanted)
             except (Damaged, Unavailable) as error:
                 logger.warning("task=%s checkpoint unusable cause=%s", self.core.task, error)
                 if isinstance(error, Unavailable):
                     self._unreached = error
                 continue
-            await self._apply_in_turns(changes)
-            self.reached = Lsn(reference.marker_lsn)
+            await self._apply_in_turns(loaded.changes)
+            self.reached = Lsn(loaded.cut)
             return self.reached
         return None
 
@@ -247,7 +244,7 @@ class Kept(Protocol):
 class TaskCopy:
     """The copy of a task that runs elsewhere: its own changes are all that it needs."""
 
-    def __init__(self, log: AsyncLog, core: TaskCore, store: CheckpointStore | None) -> None:
+    def __init__(self, log: AsyncLog, core: TaskCore, store: StateStore | None) -> None:
         self.core = core
         self.parts = (StateCopy(log, core, store),)
 

@@ -25,7 +25,7 @@ from penstock.runtime.inheritance import Left, Predecessor, decided
 from penstock.runtime.standby import StateCopy
 from penstock.runtime.task_core import TaskCore
 from penstock.state.api import Change
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.stores.api import StateStore
 
 
 class Bequest(Predecessor):
@@ -51,7 +51,7 @@ class SuccessorCopy:
         self,
         log: AsyncLog,
         core: TaskCore,
-        store: CheckpointStore | None,
+        store: StateStore | None,
         origins: Sequence[Origin],
     ) -> None:
         """`origins`: its predecessors, wherever they stand by now."""

@@ -22,15 +22,19 @@ from penstock.log.records import Entry
 from penstock.protocol.committed import Marked, read_entries
 from penstock.protocol.markers import Marker, decode_marker
 from penstock.protocol.names import TaskId
+from penstock.runtime.checkpoint_counts import CheckpointCounts
+from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.commit import Commit
 from penstock.runtime.commit_protocol import Cohort, Committer
-from penstock.runtime.histogram import RecentHistogram
+from penstock.runtime.histogram import Buckets, RecentHistogram
 from penstock.runtime.host import THIS_PROCESS, Host
+from penstock.runtime.meter import Meter
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ class Task:
         instance: int,
         *,
         appender: AsyncAppender,
-        store: CheckpointStore | None,
+        store: StateStore | None,
         cohort: Cohort | None,
         host: Host,
         standby: Standby | None = None,
@@ -61,7 +65,7 @@ class Task:
         self.log = log
         self.spec = spec
         self.cohort = cohort
-        self._host = host
+        self.host = host
         self.task = task
         self.instance = instance
         self.appender = appender
@@ -77,10 +81,12 @@ class Task:
         self._hurry = asyncio.Event()
         self._is_draining = False
         self._is_halting = False
-        self._writing: asyncio.Task[None] | None = None
-        self._last_marker: Marker | None = None
+        self.last_marker: Marker | None = None
+        self.checkpoint_counts = CheckpointCounts()
+        self.checkpointer = (
+            None if store is None else Checkpointer(self, store, spec.fingerprint, self._due.set)
+        )
         self._is_appending = False
-        self._is_running = False
         #: When a commit was captured, by its number, until it is visible.
         self._captured: dict[int, float] = {}
         #: Pieces of commits on their way beside the loops; one that fails ends the task.
@@ -90,7 +96,11 @@ class Task:
         self.is_from_standby = False
         self.commit_ms = RecentHistogram()
         self.visible_ms = RecentHistogram()
+        #: The same since the instance began.
+        self._visible = Buckets()
+        self._committed_at_ms: int | None = None
         self.resume_ms = 0.0
+        self.meter = Meter(host.monotonic)
 
     @classmethod
     async def open(
@@ -120,7 +130,7 @@ class Task:
             raise
 
     def _make_core(self) -> TaskCore:
-        core = TaskCore(self.spec, self.task, self.instance, self._host.now_ms)
+        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms)
         core.run = None if self.cohort is None else self.cohort.run
         return core
 
@@ -141,9 +151,9 @@ class Task:
                     self._began = self._now()
                     self.core = self._make_core()
         finally:
-            self._is_running = False
-            if self._writing is not None:
-                self._writing.cancel()
+            self.meter.is_running = False
+            if self.checkpointer is not None:
+                self.checkpointer.close()
             for work in list(self._running_beside):
                 work.cancel()
             self.log.dismiss(self.appender)
@@ -183,7 +193,9 @@ class Task:
         if self._standby is not None:
             self._standby.close()  # there is no state to take
             self._standby = None
-        self._last_marker = marker
+        self.last_marker = marker
+        if self.checkpointer is not None:
+            self.checkpointer.begin(None if last is None else last.lsn)
         self.core.begin(marker, careful_upto=careful_upto)
         self.resume_ms = (self._now() - self._began) * 1000
         logger.info(
@@ -205,8 +217,9 @@ class Task:
     # -- run
 
     async def _run_loops(self) -> None:
-        self._is_running = True
+        self.meter.is_running = True
         self._is_halting = False
+        self.meter.unblock()
         reading = asyncio.ensure_future(self._read())
         committing = asyncio.ensure_future(self._commit_again_and_again())
         ticking = asyncio.ensure_future(self._tick())
@@ -240,6 +253,7 @@ class Task:
             async for batch in reader:
                 if self._is_draining:
                     await asyncio.Event().wait()
+                self.meter.begin()
                 for entry in batch.entries:
                     counted = committed.take(entry)
                     if isinstance(counted, Marked):
@@ -251,21 +265,27 @@ class Task:
                     if core.is_cut:
                         core.work()
                         self.drain()
+                        self.meter.end()
                         await asyncio.Event().wait()
                 core.looked(batch.looked_up_to)
                 if not batch.entries:
+                    self.meter.end()
                     continue
                 core.work()
                 if core.has_work:
                     self._due.set()
+                self.meter.end()
                 while core.is_full:
                     self._hurry.set()
                     self._committed.clear()
+                    self.meter.block()
                     await self._committed.wait()
+                    self.meter.unblock()
 
     async def _fetch(self, marked: Marked[Entry]) -> None:
         tags = self.core.tags
         for named in marked.missing:
+            self.meter.end()  # of the batch that is being taken in
             try:
                 entries = await self.log.read(tags, start=named.first_lsn, end=named.end)
             except Trimmed as error:
@@ -274,6 +294,7 @@ class Task:
                     f"to a trim: {error}; start the query with restart=True and "
                     "fail_on_data_loss=False, which begins after it"
                 ) from error
+            self.meter.begin()
             marked.supply(named, entries)
 
     async def _tick(self) -> None:
@@ -282,7 +303,9 @@ class Task:
             await asyncio.sleep(TICK_SECONDS)
             if self._is_draining:
                 continue
+            self.meter.begin()
             self.core.work()
+            self.meter.end()
             if self.core.has_work:
                 self._due.set()
             if self._now() - refreshed > REFRESH_SECONDS:
@@ -302,7 +325,9 @@ class Task:
                 await self._committer.finish()
                 return
             started = self._now()
+            self.meter.begin()
             commit = self.core.take_commit()
+            self.meter.end()
             if commit is not None:
                 self._remember_captured(commit, started)
                 self._is_appending = True
@@ -334,7 +359,7 @@ class Task:
 
     def durable(self, commit: Commit) -> None:
         """The commit is in the log, and will be visible."""
-        self._last_marker = commit.marker
+        self.last_marker = commit.marker
         started = self._captured.pop(commit.marker.number, None)
         if started is not None:
             self.commit_ms.add((self._now() - started) * 1000)
@@ -342,14 +367,13 @@ class Task:
     def visible(self, commit: Commit, lsn: Lsn) -> None:
         """Readers see what the commit holds."""
         self.durable(commit)
+        self._committed_at_ms = now_ms = self.host.now_ms()
         if commit.marker.origin_ms is not None:
-            self.visible_ms.add(max(0, self._host.now_ms() - commit.marker.origin_ms))
-        if commit.frozen is None or self._store is None:
-            return
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._checkpoint(commit, lsn))
-        else:
-            self.core.checkpoint_missed()  # a store that is slow holds one state, not many
+            ms = max(0, now_ms - commit.marker.origin_ms)
+            self.visible_ms.add(ms)
+            self._visible.add(ms)
+        if self.checkpointer is not None:
+            self.checkpointer.committed(commit, lsn)
 
     def capture_all(self, position: Lsn) -> Commit | None:
         commit = self.core.take_all(position)
@@ -371,62 +395,48 @@ class Task:
         return future
 
     async def write_state(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
-        assert self._store is not None and commit.frozen is not None
+        assert isinstance(self._store, CheckpointStore) and commit.frozen is not None
         return await asyncio.to_thread(
             self._store.write,
             str(self.task),
             marker_lsn=lsn,
             instance=self.instance,
             fingerprint=self.spec.fingerprint,
+            parts=self.core.state.parts(),
             changes=commit.frozen,
         )
 
     async def read_state(self, reference: CheckpointRef) -> Sequence[Change]:
-        assert self._store is not None
+        assert isinstance(self._store, CheckpointStore)
         return await asyncio.to_thread(self._store.read, reference)
 
     async def sweep_states(self, keep_from: Lsn) -> None:
-        assert self._store is not None
-        await asyncio.to_thread(self._store.sweep, str(self.task), keep_from)
-
-    # -- checkpoints
-
-    async def _checkpoint(self, commit: Commit, lsn: Lsn) -> None:
-        """Make the state at a marker durable; the next marker then names it."""
-        try:
-            reference = await self.write_state(commit, lsn)
-            self.core.checkpointed(reference.to_json(), reference.bytes)
-            self._due.set()
-            # What a durable marker names must stay, whatever was written since: we may be a zombie.
-            named = () if self._last_marker is None else self._last_marker.checkpoints
-            if len(named) == 2:
-                await self.sweep_states(Lsn(CheckpointRef.from_json(named[-1]).marker_lsn))
-        except Exception as error:
-            # The changes are in the log: the task goes on, and tries again after the next interval.
-            logger.warning("task=%s checkpoint not written cause=%r", self.task, error)
-            self.core.checkpoint_missed()
+        assert isinstance(self._store, CheckpointStore)
+        await asyncio.to_thread(self._store.sweep_before, str(self.task), keep_from)
 
     # -- report
 
     def _settled_position(self) -> int | None:
         """Nothing below is left to do: what a marker says, or how far was looked if that is all."""
-        if self._last_marker is None:
+        if self.last_marker is None:
             return None
         is_appending = self._is_appending or bool(self._running_beside)
         is_idle = not is_appending and not self.core.has_work
-        return self.core.position if is_idle else self._last_marker.position
+        return self.core.position if is_idle else self.last_marker.position
 
     def report(self) -> dict[str, Any]:
         """How it stands, for the worker's next beat."""
-        core, marker = self.core, self._last_marker
+        core, marker = self.core, self.last_marker
         state_rows, state_bytes = core.state.size()
+        is_last = self.spec.query.stages[self.task.stage].keys is None
         return {
             "instance": self.instance,
-            "is_running": self._is_running,
+            "reported_at_ms": self.host.now_ms(),
             "position": core.position,
             "committed_position": None if marker is None else marker.position,
             "settled_position": self._settled_position(),
             "commits_ever": -1 if marker is None else marker.number,
+            "committed_at_ms": self._committed_at_ms,
             "watermark_ms": None if marker is None else marker.watermark_ms,
             "rows_in": 0 if marker is None else marker.rows_in,
             "rows_out": 0 if marker is None else marker.rows_out,
@@ -434,11 +444,24 @@ class Task:
             "rows_waiting": core.rows_waiting,
             "source_bytes": core.stats.source_bytes,
             "dead_letters": core.stats.dead_letters,
+            "virtual_nodes": len(self.spec.owned(self.task)),
+            "inputs": core.report_inputs(),
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,
+            **self.checkpoint_counts.report(),
             "resume_ms": round(self.resume_ms, 1),
             "from_standby": self.is_from_standby,
             "commit_ms": self.commit_ms.recent(self._now()).to_json(),
             "visible_ms": self.visible_ms.recent(self._now()).to_json(),
+            **(self._tell_visible() if is_last else {}),
+            **self.meter.report(),
+        }
+
+    def _tell_visible(self) -> dict[str, Any]:
+        """Of the stage whose commits readers of the result see."""
+        visible = self._visible
+        return {
+            "visible_counts": list(visible.counts),
+            "visible_sum_ms": round(visible.sum_ms, 3),
         }

@@ -16,8 +16,9 @@ commit that fails ends the instance: nothing of it is kept, the next one resumes
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,7 @@ from penstock.runtime.layout import cut_payload
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.row_merge import RowMerge, place_of
 from penstock.runtime.spec import QuerySpec
+from penstock.runtime.taken import Stats, Taken, Uncommitted
 from penstock.runtime.trials import Trial
 from penstock.state.api import Change
 from penstock.state.changelog import encode_changes
@@ -78,32 +80,6 @@ class Poisoned(Exception):
         self.cause = cause
 
 
-@dataclass(slots=True)
-class Stats:
-    """What a task has done since its instance began; the worker reports it."""
-
-    rows_in: int = 0
-    rows_out: int = 0
-    rows_late: int = 0
-    dead_letters: int = 0
-    commits: int = 0
-    #: Bytes of source entries that were read, whoever they were for.
-    source_bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Since the last commit was captured."""
-
-    position: Lsn
-    rows_in: int = 0
-    origin_ms: int | None = None
-    dead: list[DeadLetter] = field(default_factory=list)
-    is_due: bool = False
-    #: Somebody waits for a marker.
-    is_asked: bool = False
-
-
 class TaskCore:
     """One instance of one task."""
 
@@ -128,6 +104,7 @@ class TaskCore:
         self._inputs = outer_inputs(self._stages)
         self.state = MemoryState(spec.owned(task))
         self.stats = Stats()
+        self.taken = Taken(self._inputs)
         #: What rows that are set aside are told to come from.
         self._working_on: tuple[str, Lsn] = ("", Lsn(0))
         on_bad = self._bury_row if self._buries else None
@@ -161,13 +138,13 @@ class TaskCore:
         self._heard: dict[str, Heard] = {}
         self._number = self._rows_in = self._rows_out = 0
         self._told: Told | None = None
-        self._checkpoints = Checkpoints(spec.settings)
+        self.checkpoints = Checkpoints(spec.settings)
         self._has_state = False
         self._last_row_ms: dict[int, int] = {}
         #: When the operators were last told the time, and what.
         self._advanced: tuple[int, Times] = (0, ({}, frozenset(), {}))
         self._careful_upto: Lsn | None = None
-        self._next = _Progress(Lsn(0))
+        self._next = Uncommitted(Lsn(0))
         self._read_from = self._begun_at = Lsn(0)
         #: Whether rows that wait were not all read again yet.
         self._is_rereading = False
@@ -244,16 +221,16 @@ class TaskCore:
     def begin(self, marker: Marker | None, *, careful_upto: Lsn | None = None) -> None:
         """Go on after the task's last marker, whose state was applied; None: for the first time."""
         now = self._now_ms()
-        self._checkpoints.begin(marker, now)
+        self.checkpoints.begin(marker, now)
         self._last_row_ms = {place: now for place, _ in enumerate(self._inputs)}
         self._careful_upto = careful_upto
         self.state.forget_log()  # what was restored is no change of ours
         if marker is None:
             starts = [source.start for source in self.spec.sources.values()]
-            self._next = _Progress(Lsn(min(starts, default=0)), is_due=True)
+            self._next = Uncommitted(Lsn(min(starts, default=0)), is_due=True)
             self._outputs.add(self._pipeline.start())
         else:
-            self._next = _Progress(marker.position)
+            self._next = Uncommitted(marker.position)
             self._committed_position = marker.position
             self._heard = dict(marker.heard)
             self._number = marker.number + 1
@@ -304,6 +281,7 @@ class TaskCore:
             marker = counted.marker
             if marker.task in self.upstream:
                 self._hear(marker, entry.lsn)
+                self.taken.heard(marker.task, marker.rows_out)
                 self._keep_oldest(marker.origin_ms)
             elif marker.task in self._peers:
                 self._hear_peer(marker, entry.lsn)
@@ -366,8 +344,10 @@ class TaskCore:
                 self.stats.source_bytes += len(entry.payload)
                 self._take_source(entry, at, place, leaf, order)
             elif place in self._merges:
+                self.taken.came(place, at.time_ms)
                 self._next.rows_in += self._hold(entry, first, place)
             else:
+                self.taken.came(place, at.time_ms)
                 self._take_keyed(entry, at.lsn, place, leaf)
 
     def _places_of(self, entry: Entry) -> list[int]:
@@ -408,6 +388,7 @@ class TaskCore:
         if at.lsn < source.start or not self.spec.takes(self.task, leaf.stream, entry.lsn):
             return
         self._keep_oldest(entry.time_ms)
+        self.taken.came(place, at.time_ms)
         try:
             rows = self._sources.read(entry, leaf, source.schema, at)
         except BadFormat as error:
@@ -465,10 +446,12 @@ class TaskCore:
                 self._next.rows_in += rows
             self._next.is_due = True
             self.stats.rows_in += rows
+            self.taken.took(arrival.place, rows)
             self._last_row_ms[arrival.place] = self._now_ms()
         if self._careful_upto is not None and self._is_beyond(self._careful_upto):
             self._careful_upto = None
         self._advance()
+        self.taken.settle(self._now_ms)
         self._is_whole = True
         if not self.has_work:
             self._next.origin_ms = None  # nothing came of it: what comes later is younger
@@ -692,7 +675,7 @@ class TaskCore:
 
     def _capture(self, position: Lsn) -> Commit:
         told = self._tell()
-        done, self._next = self._next, _Progress(self._next.position)
+        done, self._next = self._next, Uncommitted(self._next.position)
         rows_out = self._outputs.rows
         tags = self._outputs.marker_tags(done.dead)
         data = self._outputs.take(done.dead)
@@ -718,21 +701,23 @@ class TaskCore:
             is_idle=told[1],
             sources=told[2],
             heard=dict(self._heard),
-            checkpoints=self._checkpoints.named,
+            checkpoints=self.checkpoints.named,
             has_state=self._has_state,
             rows_in=self._rows_in,
             rows_out=self._rows_out,
             origin_ms=done.origin_ms,
             reread_from=min(held, default=None),
             cut=self._cut if self.is_cut else None,
-            origins=self._checkpoints.origins,
+            origins=self.checkpoints.origins,
         )
         self._number += 1
         self._is_last_captured = self.is_cut
         is_news = told != self._told
         self._told = told
         self._committed_position = position
-        self._checkpoints.changed(sum(len(entry.payload) for entry in changes))
+        self.checkpoints.changed(sum(len(entry.payload) for entry in changes))
+        is_due = self.checkpoints.is_due(self._now_ms())
+        needs_whole = is_due and self.checkpoints.needs_whole
         return Commit(
             data=tuple(data),
             changes=tuple(changes),
@@ -740,13 +725,18 @@ class TaskCore:
             tags=(self.task.marker_tag, *tags),
             is_asked=done.is_asked,
             tells_time=is_news,
-            frozen=self.state.freeze() if self._checkpoints.is_due(self._now_ms()) else None,
+            is_checkpoint=is_due,
+            frozen=self.state.freeze() if needs_whole else None,
         )
 
     def _encode(self, changes: Sequence[Change]) -> list[NewEntry]:
         tags = (self.task.change_tag,)
         payloads = encode_changes(changes, PAYLOAD_BYTES_MAX) if changes else []
         return [NewEntry(payload, tags, Kind.CHANGE) for payload in payloads]
+
+    def report_inputs(self) -> dict[str, dict[str, Any]]:
+        """What was taken in, by input."""
+        return self.taken.report(self._tasks_of)
 
     # -- checkpoints
 
@@ -755,16 +745,12 @@ class TaskCore:
 
         What markers named before may be deleted once that marker is durable.
         """
-        self._next.is_due |= self._checkpoints.add(reference, size)
-
-    def checkpoint_missed(self) -> None:
-        """A frozen state was not made durable."""
-        self._checkpoints.missed()
+        self._next.is_due |= self.checkpoints.add(reference)
 
     @property
     def checkpoint_lsn(self) -> int | None:
         """The marker of the newest checkpoint."""
-        return self._checkpoints.newest_lsn
+        return self.checkpoints.newest_lsn
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -783,11 +769,11 @@ class TaskCore:
     def restored(self, changes: Sequence[Change], size: int) -> None:
         """Apply committed changes, or a checkpoint, on the way to the last marker."""
         self.state.apply(changes)
-        self._checkpoints.changed(size)
+        self.checkpoints.changed(size)
 
     def passed(self, marker: Marker) -> None:
         """A marker on that way, of a task that is still running elsewhere."""
-        self._checkpoints.passed(marker)
+        self.checkpoints.passed(marker)
 
 
 def _tell_nobody(row: Delta, error: Exception) -> None:

@@ -14,7 +14,7 @@ import gc
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -45,6 +45,7 @@ from penstock.runtime.control import (
 )
 from penstock.runtime.host import THIS_PROCESS, Apart, Host
 from penstock.runtime.layout import Layout, decode_layout
+from penstock.runtime.meter import Meter
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.standby import Kept, Standby, TaskCopy
 from penstock.runtime.succession import plan_origin, predecessors
@@ -180,10 +181,16 @@ class _Assigned:
         if self.task is not None:
             self.task.drain()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> tuple[dict[str, Any], Meter | None]:
+        """How its task stands, and what can be asked of that later, from another thread."""
+        bare = {"instance": self.instance, "is_running": False}
         if self.task is None:
-            return {"instance": self.instance, "is_running": False}
-        return self.task.report()
+            return bare, None
+        try:
+            return self.task.report(), self.task.meter
+        except Exception as error:  # whatever becomes of a report, the task goes on
+            logger.warning("task=%s cannot say how it stands cause=%r", self.id, error)
+            return bare, self.task.meter
 
 
 class Worker:
@@ -222,7 +229,9 @@ class Worker:
         self._successors: dict[TaskId, Standby] = {}
         #: Tasks whose standbys were made so: beside those that were before them, and no others.
         self._was_next: set[TaskId] = set()
-        self._reports: dict[str, dict[str, Any]] = {}
+        #: By task, what it reported, and the meter of one that runs. Never changed, but replaced:
+        #: beats are sent from a thread of their own.
+        self._reports: dict[str, tuple[dict[str, Any], Meter | None]] = {}
         self._standby_reports: dict[str, dict[str, Any]] = {}
         self._successor_reports: dict[str, dict[str, Any]] = {}
         self._leaving = threading.Event()
@@ -393,6 +402,7 @@ class Worker:
             assigned.task = task = await Task.open(
                 self._log, self._spec, assigned.id, instance, cohort, self._host, assigned.standby
             )
+            self._reports = self._gather_reports()  # its first step may be a long one
             if assigned.is_draining:
                 task.drain()
             await task.run()
@@ -416,7 +426,8 @@ class Worker:
             await asyncio.wait(running, timeout=DRAIN_SECONDS)
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
-                await self._say(Beat(self._id, self._report()))  # what the last commits have done
+                reports = _told(self._gather_reports())  # what the last commits have done
+                await self._say(Beat(self._id, reports))
                 await self._say(Goodbye(self._id))
         except (TimeoutError, PenstockError):
             pass  # the coordinator finds out by itself
@@ -437,7 +448,7 @@ class Worker:
             if self._log.connection is None or now - seen > 1.0:
                 self._pulsed = now  # the log was away, or we were: nobody could be heard
             seen = now
-            self._reports = self._report()
+            self._reports = self._gather_reports()
             self._standby_reports = _reports_of(self._standbys)
             self._successor_reports = _reports_of(self._successors)
             for assigned in self._tasks.values():
@@ -454,7 +465,7 @@ class Worker:
                 )
                 return
 
-    def _report(self) -> dict[str, dict[str, Any]]:
+    def _gather_reports(self) -> dict[str, tuple[dict[str, Any], Meter | None]]:
         return {str(task): assigned.report() for task, assigned in self._tasks.items()}
 
     async def _beat(self) -> None:
@@ -473,7 +484,7 @@ class Worker:
             reported = -REPORT_SECONDS
             while not self._leaving.is_set():
                 is_due = loop.time() - reported >= REPORT_SECONDS
-                reports = self._reports if is_due else {}
+                reports = _told(self._reports) if is_due else {}
                 reported = loop.time() if reports else reported
                 copies = (self._standby_reports, self._successor_reports)
                 beat = encode_message(Beat(self._id, reports, *copies))
@@ -491,6 +502,14 @@ class Worker:
 def _close_all(kept: dict[TaskId, Standby]) -> None:
     while kept:
         kept.popitem()[1].close()
+
+
+def _told(reports: Mapping[str, tuple[dict[str, Any], Meter | None]]) -> dict[str, dict[str, Any]]:
+    """With where the time has gone by now: a task that is long at one step could not say it."""
+    return {
+        name: report if meter is None else {**report, **meter.report()}
+        for name, (report, meter) in reports.items()
+    }
 
 
 def _reports_of(kept: dict[TaskId, Standby]) -> dict[str, dict[str, Any]]:

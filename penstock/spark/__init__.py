@@ -12,6 +12,7 @@ cores.py      what queries hold of Spark's cores, and what is left
 jobs.py       workers as Spark jobs, kept running
 daemon.py     Spark's daemon of workers, with what they need loaded before
 query.py      a running query, under StreamingQuery's names
+notebook.py   a query where people type: its card in a notebook, the link to its page
 queries.py    penstock.queries: those that run, and who listens to them
 progress.py   a query's report, under StreamingQueryProgress's names
 """

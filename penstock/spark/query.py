@@ -11,6 +11,7 @@ import atexit
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final
@@ -27,10 +28,13 @@ from penstock.runtime.results import result_deltas
 from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.spark.cores import check_workers
 from penstock.spark.jobs import WorkerJobs
+from penstock.spark.notebook import show_card
 from penstock.spark.progress import QueryProgress
 from penstock.spark.queries import Narrator, Queries
 from penstock.stream.session import Log
 from penstock.stream.stream import Stream
+from penstock.ui.card import query_card
+from penstock.ui.place import page_of_query
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +92,11 @@ class StreamingQuery:
     def stream(self) -> Stream:
         """The stream that takes the result."""
         return self._log.stream(self._spec.to)
+
+    @property
+    def ui(self) -> str | None:
+        """Where the page of its log (`penstock ui`) shows it; None if none is served."""
+        return page_of_query(self._log.target, self.name)
 
     @property
     def runId(self) -> str:
@@ -227,6 +236,18 @@ class StreamingQuery:
         error = self.exception()
         if error is not None:
             raise error
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a small card, as of now."""
+        progress = self.lastProgress
+        error = self.exception()
+        state = "running" if self.isActive else "stopped" if error is None else "failed"
+        known = {"name": self.name, "to": self._spec.to, "state": state, "progress": progress}
+        return query_card(known, time.time_ns() / 1e6, self.status["message"], self.ui)
+
+    def _ipython_display_(self) -> None:
+        """The same, kept up to date while the notebook and the query run."""
+        show_card(self)
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "stopped"

@@ -70,9 +70,10 @@ from penstock.spark.cores import check_workers
 from penstock.spark.default_names import choose_names
 from penstock.spark.frontend import plan
 from penstock.spark.jobs import WorkerJobs, ship_launch
+from penstock.spark.notebook import tell_page
 from penstock.spark.queries import queries
 from penstock.spark.query import StreamingQuery
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.stores.open import check_store
 from penstock.stream.lanes import Lanes
 from penstock.stream.metadata import METADATA
 from penstock.stream.positions import Position
@@ -134,8 +135,8 @@ def start(
         commit_interval: Least seconds between two commits of a task; 0: as soon as the log can.
         idle_after: After so many seconds without rows a source holds back no watermark any more.
         dead_letter: A stream for rows that make the query fail. Without it they stop the query.
-        checkpoints: Where state is saved from time to time: a path or a URI of `pyarrow.fs` that
-            all workers reach; by default beside the log, if that is a directory. "" saves none.
+        checkpoints: Where state is saved: a path, or a URI such as "s3://…" or "redis://…", that
+            all workers reach; by default beside the log, if that is a directory. "": nowhere.
         checkpoint_interval: Least number of seconds between two checkpoints of a task.
         replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
             once, however large the state is, and tasks can be moved (`StreamingQuery.move`).
@@ -233,7 +234,7 @@ def _check_store(place: str | None, log_id: str) -> str | None:
         )
     place = place if "://" in place else os.path.abspath(place)
     try:
-        CheckpointStore(place, log_id)
+        check_store(place, log_id)
     except (PenstockError, OSError, ValueError) as error:
         raise BadRequest(f"checkpoints={place!r} cannot be used: {error}") from error
     return place
@@ -255,7 +256,9 @@ def _launch(
     )  # fmt: skip
     coordinator.when_rescaled(jobs.resize)
     jobs.start()
-    return StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
+    query = StreamingQuery(log, spec, coordinator, jobs, id, queries(spark))
+    tell_page(query)
+    return query
 
 
 def _place(name: str, place: str | os.PathLike[str] | None) -> str | None:

@@ -12,6 +12,13 @@ memory_row_set.py     many rows per key
 run.py                a run of such rows, found by the hash of their keys
 kept_rows.py          the rows themselves: one matrix of words, or Arrow batches
 changelog.py          changes as payloads of change entries
-checkpoint_format.py  the bytes of a checkpoint file, found again by virtual node
-checkpoint_store.py   checkpoint files on any file system: write, read, sweep
+checkpoint_format.py  the bytes of increments and whole checkpoints, found again by node and key
+checkpoint_store.py   checkpoints as files: written, read, swept
+folders.py            folders on any file system, for files that are written once
+manifest.py           which increments make the state at a marker
+fold.py               the merge of changes
+compaction.py         when increments are merged, and how
+key_filter.py         which keys are surely not in a file
+parts.py              what a part says of itself: kind, keys, what places it, event time
+stores/               the interface of all stores of checkpoints
 """

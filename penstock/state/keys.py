@@ -48,7 +48,7 @@ def hash_columns(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """One hash per row."""
     hashes = np.zeros(rows, _U)
     for column in columns:  # arrays wrap around without a warning
-        hashes = _mix(hashes * _BASE + _hash(column))
+        hashes = mix(hashes * _BASE + _hash(column))
     return hashes
 
 
@@ -57,7 +57,8 @@ def virtual_nodes(hashes: Hashes, count: int = VIRTUAL_NODES) -> npt.NDArray[np.
     return (hashes % _U(count)).astype(np.int64)
 
 
-def _mix(z: Hashes) -> Hashes:
+def mix(z: Hashes) -> Hashes:
+    """splitmix64's finalizer."""
     z = (z + _GOLDEN).astype(_U, copy=False)
     z = (z ^ (z >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> _U(27))) * _U(0x94D049BB133111EB)
@@ -77,7 +78,7 @@ def _hash(column: pa.Array) -> Hashes:
     elif pt.is_decimal(kind):
         hashes = _hash_decimals(column)
     else:
-        hashes = _mix(canonical_ints(column).view(_U))
+        hashes = mix(canonical_ints(column).view(_U))
     if column.null_count:
         missing = column.is_null().to_numpy(zero_copy_only=False)
         hashes = np.where(missing, _NULL, hashes)
@@ -140,7 +141,7 @@ def _hash_runs(values: Hashes, offsets: npt.NDArray[np.int64]) -> Hashes:
         terms = (values + _U(1)) * powers[places]
         sums = np.concatenate([np.zeros(1, _U), np.cumsum(terms, dtype=_U)])
         totals = sums[offsets[1:]] - sums[offsets[:-1]]
-        return _mix(totals + lengths.astype(_U) * _GOLDEN)
+        return mix(totals + lengths.astype(_U) * _GOLDEN)
 
 
 def _powers(count: int) -> Hashes:
@@ -158,8 +159,8 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int64]:
 def _hash_decimals(column: pa.Array) -> Hashes:
     words = decimal_words(column)
     with np.errstate(over="ignore"):
-        low = _mix(words[:, 0].view(_U))
-        return _mix(low * _BASE + _mix(words[:, 1].view(_U)))
+        low = mix(words[:, 0].view(_U))
+        return mix(low * _BASE + mix(words[:, 1].view(_U)))
 
 
 def decimal_words(column: pa.Array) -> npt.NDArray[np.int64]:

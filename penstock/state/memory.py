@@ -19,17 +19,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.state.api import Change, Changes, RowSet, Table, Value
-from penstock.state.checkpoint_format import NODE_OF_TASK, mark_partition
+from penstock.state.checkpoint_format import NODE_OF_TASK
 from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nodes, words_column
 from penstock.state.memory_row_set import MemoryRowSet
 from penstock.state.memory_table import MemoryTable
+from penstock.state.parts import VALUE, Part
 
 #: Stands for the task itself in a dictionary of snapshots.
 OF_TASK = NODE_OF_TASK
 _VALUE_SCHEMA = pa.schema([("value", pa.int64())])
 
 
-Part = TypeVar("Part", MemoryTable, MemoryRowSet, "_Value")
+Kept = TypeVar("Kept", MemoryTable, MemoryRowSet, "_Value")
 
 
 class MemoryState:
@@ -79,7 +80,7 @@ class MemoryState:
         made = MemoryRowSet(rows, tuple(keys), event_time, placed)
         return self._add(name, made)
 
-    def _add(self, name: str, part: Part) -> Part:
+    def _add(self, name: str, part: Kept) -> Kept:
         full = self._prefix + name
         assert full not in self._parts, f"{full} exists"
         self._parts[full] = part
@@ -142,13 +143,14 @@ class MemoryState:
         """Everything, as it is now: nothing that happens later shows in it.
 
         Cheaper than a snapshot, because it is neither split nor tidied up; checkpoint_format.py
-        does that, in another thread, and finds in each change which of its columns place the rows.
+        does that, in another thread, and is told by `parts` which columns place the rows.
         """
-        return tuple(
-            change if isinstance(part, _Value) else mark_partition(change, part.partition)
-            for name, part in self._parts.items()
-            for change in part.freeze(name)
-        )
+        parts = self._parts.items()
+        return tuple(change for name, part in parts for change in part.freeze(name))
+
+    def parts(self) -> dict[str, Part]:
+        """What the parts say of themselves; there are all of them once operators were built."""
+        return {name: part.describe() for name, part in self._parts.items()}
 
     def apply(self, changes: Sequence[Change], nodes: frozenset[int] | None = None) -> None:
         """Apply changes that another instance made, in order.
@@ -222,6 +224,9 @@ class _Value:
     def set(self, value: int) -> None:
         self._value = value
         self._changed = True
+
+    def describe(self) -> Part:
+        return Part(VALUE, _VALUE_SCHEMA, (), ())
 
     def export(self, name: str) -> list[Change]:
         if self._value is None:

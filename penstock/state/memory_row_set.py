@@ -25,6 +25,7 @@ from penstock.state.equal_rows import add_up, equal_at, hash_keys, strike_out
 from penstock.state.event_time import NEVER_US, event_times_us
 from penstock.state.kept_rows import ArrowHits, Hits, gather, keep_rows
 from penstock.state.keys import WORDS, Hashes, words_column
+from penstock.state.parts import ROW_SET, Part
 from penstock.state.run import Rows, Run, merge
 
 Ints = npt.NDArray[np.int64]
@@ -305,6 +306,9 @@ class MemoryRowSet:
         return add_up(pa.concat_batches(parts), np.concatenate(weights))
 
     # -- snapshots and changes
+
+    def describe(self) -> Part:
+        return Part(ROW_SET, self._schema, self._keys, self.partition, self._event_time)
 
     def export(self, name: str) -> list[Change]:
         rows, weights = self.rows()

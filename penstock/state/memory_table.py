@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from penstock.state.api import Change, Slots
 from penstock.state.key_index import make_index
 from penstock.state.keys import WORDS, words_column
+from penstock.state.parts import TABLE, Part
 
 _CAPACITY_MIN = 1024
 #: Rows that are applied at once. Measured: a million in pieces of this take 0.4 s, at once 0.8 s,
@@ -95,6 +96,9 @@ class MemoryTable:
         return rows, rows * 8 * (2 + len(self._keys)) + self._capacity * 8 * len(self._types)
 
     # -- snapshots and changes
+
+    def describe(self) -> Part:
+        return Part(TABLE, self._schema, tuple(range(len(self._keys))), self.partition)
 
     def export(self, name: str) -> list[Change]:
         """All rows, as one change that puts them."""

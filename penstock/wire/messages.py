@@ -241,7 +241,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class GetMetrics:
-    """Instead of a `Hello`, so that no log is opened. The frame's body proves the token."""
+    """After a `Hello`; or instead of one, so that no log is opened: then the body is the proof."""
 
     KIND: ClassVar = 27
 

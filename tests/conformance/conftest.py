@@ -11,6 +11,7 @@ import pytest
 from log_implementations import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
+    from key_engines import Engines
     from target_databases import Database
 
 _SCHEMAS = itertools.count()
@@ -44,3 +45,16 @@ def _database(request: pytest.FixtureRequest, place: Path) -> Database:
             server = request.getfixturevalue("postgres")
             return target_databases.Postgres(server, f"test_{next(_SCHEMAS)}")
     return target_databases.Memory()
+
+
+@pytest.fixture(params=["indexed", "redis", "rocksdb"])
+def engines(request: pytest.FixtureRequest, tmp_path: Path) -> Engines:
+    import key_engines
+
+    match request.param:
+        case "redis":
+            return key_engines.Redis(request.getfixturevalue("redis"))
+        case "rocksdb":
+            pytest.importorskip("rocksdict")
+            return key_engines.Rocksdb(tmp_path)
+    return key_engines.IndexedFiles(tmp_path)

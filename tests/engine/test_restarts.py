@@ -237,13 +237,16 @@ def run_until_checkpoints(
 def test_a_restart_uses_the_checkpoint_and_survives_damaged_ones(
     spark: Any, own_log: penstock.Log
 ) -> None:
-    """First whole, then the newest damaged, then both: the state comes from what is left."""
+    """First whole, then one copy of each increment damaged, then the newest manifest, then both:
+    the state comes from what is left."""
     source = own_log.create_stream("numbers", "n long")
     frame = wide_counts(source.df(spark))
     task = TaskId("wide", 1, 1, 0)
     marker = run_until_checkpoints(own_log, frame, source, task, 2)
     files = [Path(own_log.target, "checkpoints", str(one["path"])) for one in marker.checkpoints]
-    assert [file.stat().st_size > 1_000_000 for file in files] == [True, True]
+    assert [int(one["bytes"]) > 1_000_000 for one in marker.checkpoints] == [True, True]
+    copies = [path for file in files for path in file.parent.glob("*.inc")]
+    assert copies
 
     def restart() -> None:
         with running(frame, to="wide", workers=1, checkpoint_interval=3600) as query:
@@ -255,6 +258,9 @@ def test_a_restart_uses_the_checkpoint_and_survives_damaged_ones(
         assert query.result().num_rows == 20_000
         assert changes.column("_weight").to_numpy().sum() == 20_000
 
+    restart()
+    for path in set(copies):
+        flip_bit(path)
     restart()
     for file in files:
         flip_bit(file)

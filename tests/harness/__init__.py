@@ -24,9 +24,14 @@ history.py         what clients did and saw, and the check against the final log
 served_log.py      a log server in the event loop of a test
 server_process.py  a log server to be killed, paused and starved
 postgres.py        PostgreSQL, the real one
+redis.py           Redis, the real one
+s3.py              an object store, as S3 serves them
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets
+scraped.py         one of everything that has metrics, at work
 soak.py            how long `make soak` goes on, and its seeds
 tcp_proxy.py       a network that delays, stalls, cuts and swallows
+ui_page.py         a page of `penstock ui` in a real browser
+made_up_queries.py  queries that nobody runs, and reports of them
 warm_parent.py     a process that has imported the servers, and forks them
 warm_starts.py     servers as processes that start at once
 mutation.py        bytes and messages that are nearly right

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -81,11 +81,24 @@ class HttpClient:
         return self.ask("POST", f"/v1/streams/{stream}/rows", body, headers)
 
 
-@contextmanager
+class Stoppable(Protocol):
+    """What runs until it is told to stop."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 def gateway_thread(
     config: GatewayConfig, on_kafka: Callable[[Address], None] = lambda address: None
-) -> Iterator[Address]:
+) -> AbstractContextManager[Address]:
     """A gateway in this process; stops, and waits for it, in the end."""
+    return serving_thread(lambda announce: GatewayServer(config, announce, on_kafka))
+
+
+@contextmanager
+def serving_thread(make: Callable[[Callable[[Address], None]], Stoppable]) -> Iterator[Address]:
+    """The same for any server, which is made with what it is to tell where it listens."""
     ready: list[Address] = []
     event = threading.Event()
 
@@ -93,7 +106,7 @@ def gateway_thread(
         ready.append(address)
         event.set()
 
-    server = GatewayServer(config, announce, on_kafka)
+    server = make(announce)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def run() -> None:
@@ -103,10 +116,10 @@ def gateway_thread(
         finally:
             event.set()
 
-    thread = threading.Thread(target=lambda: uvloop.run(run()), name="gateway")
+    thread = threading.Thread(target=lambda: uvloop.run(run()), name="server")
     thread.start()
     assert event.wait(_SECONDS)
-    assert ready, "the gateway did not start"
+    assert ready, "the server did not start"
     try:
         yield ready[0]
     finally:

@@ -20,11 +20,11 @@ import penstock
 from penstock.cli import query as query_commands
 from penstock.cli import query_facts
 from penstock.cli.main import cli
-from penstock.cli.query_facts import State, judge_state
 from penstock.ids import Lsn
 from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, control_tag, pulse_tag, query_key, run_key
+from penstock.protocol.pulses import State, judge_state
 from penstock.runtime.control import (
     Beat,
     Move,
@@ -98,7 +98,7 @@ def progress(number: int = 0, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
     made = make_progress(
         spec, reports, id="an-id", run_id="a-run", number=number, now_ms=query_facts.now_ms(),
-        tail=9, lags={"in": Lag(250, 1.5)}, workers=2, rates=Rates(),
+        tail=9, lags={("in", 0): Lag(250, 1.5)}, workers=2, rates=Rates(),
     )  # fmt: skip
     return {**made, **more}
 
@@ -175,7 +175,7 @@ def test_status_shows_rates_lag_state_and_every_task(log: penstock.Log) -> None:
     assert "state size   15 rows, 6.0 kB" in shown
     for task in ("q.1/0/0", "q.1/1/0", "q.1/1/1"):
         (line,) = [line for line in shown.splitlines() if line.startswith(task)]
-        assert line.split()[:6] == [task, "1-abc", "3", "yes", "42", "2"]
+        assert line.split()[:8] == [task, "1-abc", "3", "yes", "-", "-", "42", "2"]
     assert found["progress"]["runId"] == "a-run"
     assert (found["to"], found["tasks"], found["version"]) == ("out", [1, 2], 1)
 

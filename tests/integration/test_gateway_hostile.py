@@ -16,7 +16,7 @@ from harness.http_gateway import HttpClient, gateway_thread
 from harness.soak import SOAK_SECONDS
 
 import penstock
-from penstock.gateway import app, bodies, server, sessions
+from penstock.gateway import app, bodies, endpoints, http_server, sessions
 from penstock.gateway.config import GatewayConfig
 from penstock.log.serving.directory import Address
 
@@ -111,7 +111,7 @@ def test_a_head_that_never_ends_is_cut_off(
     large = exchange(address, b"GET / HTTP/1.1\r\nX: " + b"a" * 600_000, seconds=1)
     assert large == b"" or large.startswith(b"HTTP/1.1 4")
 
-    monkeypatch.setattr(server, "HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS_MAX", 0.2)
     with closing(socket.create_connection((address.host, address.port), 10)) as connection:
         began = time.monotonic()
         connection.sendall(b"GET /healthz HTT")
@@ -184,7 +184,7 @@ def test_what_is_too_much_is_told_to_come_again(
             patch.setattr(app, "READERS_MAX", 1)
             read = client.ask("GET", "/v1/streams/s/rows")
         with monkeypatch.context() as patch:
-            patch.setattr(app, "REQUESTS_MAX", 1)
+            patch.setattr(endpoints, "REQUESTS_MAX", 1)
             busy = client.ask("GET", "/v1/streams")
     assert (crowded.status, read.status, busy.status) == (429, 503, 503)
     assert all(each.headers["retry-after"] == "1" for each in (crowded, read, busy))
@@ -194,7 +194,7 @@ def test_what_is_too_much_is_told_to_come_again(
 def test_idle_connections_keep_nobody_out(
     address: Address, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 3)
     idle = [socket.create_connection((address.host, address.port), 10) for _ in range(12)]
     try:
         assert HttpClient(address, token).ask("GET", "/v1/streams").status == 200

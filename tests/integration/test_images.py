@@ -60,7 +60,7 @@ class Bench:
         await until(self._is_committed)
 
     def _is_committed(self) -> bool:
-        marker = self.tasks[-1]._last_marker
+        marker = self.tasks[-1].last_marker
         return marker is not None and marker.rows_in >= self.expected.total()
 
     async def keeper(self, run: str = "1") -> ImageKeeper:
@@ -202,7 +202,7 @@ async def trim_history(directory: Path) -> None:
         async with bench(directory, settings) as b:
             keeper = await b.keeper()
             await keeper._begin()
-            while len(b.tasks[-1].core._checkpoints.named) < 2:
+            while len(b.tasks[-1].core.checkpoints.named) < 2:
                 await b.feed(0, 100)
             assert await trim_consumed(b.client) == 0
             image = await b.renew(keeper)

@@ -93,7 +93,7 @@ async def test_a_task_that_fails_resumes_after_its_whole_commit(
 
     async with at_work(directory, spec) as (client, tasks, running):
         last = tasks[-1]
-        await until(lambda: last._last_marker is not None)
+        await until(lambda: last.last_marker is not None)
         appender = last.appender
         append, sent = appender.append_nowait, []
         send, name = PairedConnection.send, last.task.producer.encode()
@@ -128,7 +128,7 @@ async def test_a_task_that_fails_resumes_after_its_whole_commit(
         await until(lambda: len(sent) > 1)
         await asyncio.to_thread(source.append, keys(5_000, 5_001))
         await until(lambda: not failures)
-        await until(lambda: last._last_marker and last._last_marker.rows_in == 5_001)
+        await until(lambda: last.last_marker and last.last_marker.rows_in == 5_001)
         assert not [one for one in running if one.done()]
         found = await client.read([last.task.marker_tag])
         markers = [decode_marker(entry.payload) for entry in found]
@@ -145,7 +145,10 @@ async def test_a_task_that_fails_resumes_after_its_whole_commit(
 def register(log: Log, spec: QuerySpec) -> None:
     """As `start` does: only what registered queries have consumed is ever trimmed."""
     counts = list(spec.tasks)
-    query = RegisteredQuery("q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1)
+    query = RegisteredQuery(
+        "q", "id", 1, "plan", "update", "out", {"in": 0}, counts, 1,
+        checkpoints=spec.settings.checkpoints,
+    )  # fmt: skip
     log.client.compare_and_set(query_key("q"), expected=None, value=encode_query(query))
 
 
@@ -158,7 +161,7 @@ async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
     other = log.create_stream("other", "x long")
 
     async with at_work(directory, spec) as (client, tasks, _):
-        await until(lambda: all(task._last_marker is not None for task in tasks))
+        await until(lambda: all(task.last_marker is not None for task in tasks))
         marked = (await client.bounds()).tail
 
         async def are_first_markers_gone() -> bool:
@@ -168,7 +171,7 @@ async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
 
         await until(are_first_markers_gone)
         await asyncio.to_thread(source.append, keys(0, 3))
-        await until(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+        await until(lambda: tasks[-1].last_marker and tasks[-1].last_marker.rows_in == 3)
     async with at_work(directory, spec) as (_, again, running):
         await until(lambda: all(one._is_running for one in again) or running[-1].done())
         assert not [one.exception() for one in running if one.done()]
@@ -181,7 +184,7 @@ async def test_a_result_is_the_querys_own_rows(directory: Path) -> None:
     log, source, spec = make(directory, Settings())
     async with at_work(directory, spec) as (_, tasks, _):
         await asyncio.to_thread(source.append, keys(0, 3))
-        await until(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+        await until(lambda: tasks[-1].last_marker and tasks[-1].last_marker.rows_in == 3)
     rows = log.stream("out").read()
 
     log.stream("out").append(rows)
@@ -202,7 +205,7 @@ async def test_a_task_whose_successor_has_trimmed_does_not_resume_with_nothing(
     log, source, spec = make(directory, Settings())
     async with at_work(directory, spec) as (_, tasks, _):
         await asyncio.to_thread(source.append, keys(0, 3))
-        await until(lambda: tasks[-1]._last_marker and tasks[-1]._last_marker.rows_in == 3)
+        await until(lambda: tasks[-1].last_marker and tasks[-1].last_marker.rows_in == 3)
     async with await AsyncLog.connect(endpoint(directory), timeout=30) as client:
         bounds = client.bounds
 
@@ -284,7 +287,7 @@ async def _feed_and_look(source: Stream, task: Task, seen: set[str]) -> bool:
 
 
 def _named(task: Task) -> list[str]:
-    marker = task._last_marker
+    marker = task.last_marker
     return [] if marker is None else [str(found["path"]) for found in marker.checkpoints]
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
+from plan_functions import STEPS
 
 from penstock.plan.nodes import Mode
 
@@ -154,8 +155,13 @@ _TEMPLATES: dict[str, list[str]] = {
         """from_json(concat(chr(123), '"a":', i, ',"b":"', s, '"', chr(125)), 'a int').a""",
         "from_csv(concat_ws(',', s, i), 'a string, b int').b",
         "try_variant_get(try_parse_json({text}), '$', 'int')",
+        "py_next({int})",
+        "py_next_pickled(i)",
+        "pd_twice({int})",
     ],
     "text": [
+        "py_tag({text})",
+        "ar_upper({text})",
         "to_char(m, '$999,999,990.99S')",
         "to_char({int}, '9,999,999,999MI')",
         "k",
@@ -210,6 +216,7 @@ _TEMPLATES: dict[str, list[str]] = {
         "{text} < {text}",
         "exists(xs, e -> e > i)",
         "i BETWEEN 2 AND 9",
+        "py_is_odd({int})",
     ],
     "double": [
         "d",
@@ -293,13 +300,16 @@ _AGGREGATES = [
     "percentile_approx(i, 0.4)",
     "percentile_approx(m, array(0.1, 0.9))",
     "bitmap_count(bitmap_construct_agg(pmod(i, 99)))",
+    "array_sort(collect_list({sortable}), (a, b) -> IF(a < b, 1, IF(a > b, -1, 0)))",
 ]
+#: Spark calls these only apart from others.
+_PYTHON_AGGREGATES = ["pd_count({any})", "pd_largest({sortable})", "pd_largest(i)"]
 _KEYS = ["k", "g", "b", "s", "day", "i % 3", "length(s)", "upper(k)", "m", "d"]
 
 
 @st.composite
-def aggregate_calls(draw: st.DrawFn) -> str:
-    text = draw(st.sampled_from(_AGGREGATES))
+def aggregate_calls(draw: st.DrawFn, among: Sequence[str] = _AGGREGATES) -> str:
+    text = draw(st.sampled_from(among))
     filled = {
         "{any}": expressions(),
         "{sum}": st.sampled_from(_SUMMABLE),
@@ -327,6 +337,8 @@ class Case:
     mode: Mode = "update"
     ansi: bool = True
     watermarks: tuple[tuple[str, str, str], ...] = field(default=())
+    #: Of plan_functions.STEPS, what is done with the frame of the query.
+    step: str | None = None
 
     def build(self, spark: Any) -> Callable[[Mapping[str, Any]], Any]:
         """The DataFrame of the query over frames t and u."""
@@ -336,7 +348,8 @@ class Case:
             for name, column, delay in self.watermarks:
                 if name in marked:
                     marked[name] = marked[name].withWatermark(column, delay)
-            return spark.sql(self.sql, **marked)
+            frame = spark.sql(self.sql, **marked)
+            return frame if self.step is None else STEPS[self.step](frame)
 
         return build
 
@@ -354,8 +367,8 @@ def _keys(draw: st.DrawFn, most: int = 3) -> list[str]:
     return draw(st.lists(st.sampled_from(_KEYS), min_size=1, max_size=most, unique=True))
 
 
-def _calls(draw: st.DrawFn, most: int = 4) -> str:
-    calls = draw(st.lists(aggregate_calls(), min_size=1, max_size=most))
+def _calls(draw: st.DrawFn, most: int = 4, among: Sequence[str] = _AGGREGATES) -> str:
+    calls = draw(st.lists(aggregate_calls(among), min_size=1, max_size=most))
     return ", ".join(f"{call} AS a{position}" for position, call in enumerate(calls))
 
 
@@ -401,6 +414,47 @@ def _aggregate(draw: st.DrawFn) -> str:
 def _total(draw: st.DrawFn) -> str:
     calls = _calls(draw)
     return f"SELECT {calls} FROM {{t}}{_where(draw)}"
+
+
+@st.composite
+def _python_aggregate(draw: st.DrawFn) -> str:
+    calls = _calls(draw, 3, _PYTHON_AGGREGATES)
+    if draw(st.booleans()):
+        return f"SELECT {calls} FROM {{t}}{_where(draw)}"
+    keys = _keys(draw)
+    shown = ", ".join(f"{key} AS k{position}" for position, key in enumerate(keys))
+    return f"SELECT {shown}, {calls} FROM {{t}}{_where(draw)} GROUP BY {', '.join(keys)}"
+
+
+@st.composite
+def _table_function(draw: st.DrawFn) -> str:
+    query = f"SELECT k, i, letter, place FROM {{t}}, LATERAL pieces({draw(_ARGUMENTS)})"
+    if draw(st.booleans()):
+        return f"{query}{_where(draw)}"
+    return f"SELECT letter, count(*) AS c, sum(i) AS s FROM ({query}) GROUP BY letter"
+
+
+_ARGUMENTS = st.sampled_from(["s, i", "k, g", "upper(s), i + 1", "py_tag(k), 3"])
+
+
+@st.composite
+def _stepped(draw: st.DrawFn) -> str:
+    source = draw(
+        st.sampled_from(
+            [
+                "{t}",
+                "(SELECT k, g, max(i) AS i, min(s) AS s FROM {t} GROUP BY k, g)",
+                "(SELECT a.k, z.g, a.i, z.name AS s FROM {t} a JOIN {u} z ON a.k = z.k)",
+            ]
+        )
+    )
+    return f"SELECT k, g, i, s FROM {source}{_where_short(draw)}"
+
+
+def _where_short(draw: st.DrawFn) -> str:
+    return draw(
+        st.sampled_from(["", " WHERE i > 3", " WHERE k IS NOT NULL", " WHERE py_is_odd(g)"])
+    )
 
 
 @st.composite
@@ -615,6 +669,37 @@ def _time_join(draw: st.DrawFn) -> str:
     )
 
 
+@st.composite
+def _timed_join_groups(draw: st.DrawFn) -> str:
+    """Groups by a time, of rows that a join hands on, however late."""
+    kind = draw(st.sampled_from(["JOIN", "LEFT JOIN", "LEFT SEMI JOIN"]))
+    on = draw(st.sampled_from(["a.k = z.k", "a.g = z.g"]))
+    shown = "a.k, a.i, a.ts" if "SEMI" in kind else "a.k, a.i, a.ts, z.w, z.ts2"
+    if kind == "LEFT JOIN" or draw(st.booleans()):
+        low, high = draw(st.sampled_from([(0, 5), (-2, 8)]))
+        on += f" AND z.ts2 BETWEEN a.ts - INTERVAL {low} SECONDS AND a.ts + INTERVAL {high} SECONDS"
+    # Groups without a time, as an outer join hands them on, never close.
+    times = ["ts", "ts2"] if kind == "JOIN" else ["ts"]
+    key = draw(
+        st.sampled_from(
+            [key.replace("ts", time) for key in [*_RISING, _TEN_SECONDS] for time in times]
+        )
+    )
+    return (
+        f"SELECT {key} AS h, k, count(*) AS c, sum(i) AS s FROM (SELECT {shown} FROM"
+        f" (SELECT * FROM {{t}} WHERE ts IS NOT NULL) a {kind} {{u}} z ON {on}) GROUP BY {key}, k"
+    )
+
+
+def _step(draw: st.DrawFn, sql: str) -> str:
+    # Functions over rows as they come are refused where some are taken back later.
+    # Spark's check of self-joins takes the sides of a cogroup for one, where one is a join.
+    refused = ("map",) if "GROUP BY" in sql else ("cogroup",) if "JOIN" in sql else ()
+    return draw(st.sampled_from(sorted(name for name in STEPS if not name.startswith(refused))))
+
+
+_TEN_SECONDS = "window(ts, '10 seconds')"
+
 _SHAPES = {
     "stateless": _stateless(),
     "explode": _explode(),
@@ -632,6 +717,10 @@ _SHAPES = {
     "dated": _dated(),
     "sessions": _sessions(),
     "time join": _time_join(),
+    "groups over joins": _timed_join_groups(),
+    "python aggregate": _python_aggregate(),
+    "table function": _table_function(),
+    "stepped": _stepped(),
 }
 #: Shapes whose rows are final once the watermark has passed them.
 _TIMED = {"windowed", "dated", "sessions", "time join"}
@@ -644,9 +733,12 @@ def cases(draw: st.DrawFn) -> Case:
     sql = draw(_SHAPES[shape])
     mode: Mode = "update"
     watermarks: tuple[tuple[str, str, str], ...] = ()
-    if shape in _TIMED and draw(st.booleans()):
-        mode = "append"
-        watermarks = (("t", "ts", "1 hour"), ("u", "ts2", "1 hour"))
+    if shape in (*_TIMED, "groups over joins") and draw(st.booleans()):
+        # Rows of t come in order, those of u nearly. So none is late, and much is closed.
+        delay = draw(st.sampled_from(["1 hour", "3 seconds"]))
+        watermarks = (("t", "ts", delay), ("u", "ts2", delay))
+        is_unbounded = shape == "groups over joins" and "BETWEEN" not in sql  # refused
+        mode = "update" if is_unbounded or draw(st.booleans()) else "append"
     return Case(
         sql=sql,
         seed=draw(st.integers(0, 10**6)),
@@ -655,4 +747,5 @@ def cases(draw: st.DrawFn) -> Case:
         mode=mode,
         ansi=draw(st.sampled_from([True, True, False])),
         watermarks=watermarks,
+        step=_step(draw, sql) if shape == "stepped" else None,
     )

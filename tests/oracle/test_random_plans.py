@@ -10,12 +10,17 @@ import pytest
 from harness.oracle import ask_spark
 from harness.soak import fresh_seeds
 from hypothesis import given, seed, settings
+from plan_functions import register
 from plan_strategies import Case, cases
 
 from penstock.plan.explain import explain
 from penstock.spark.frontend import plan
 from penstock.testing.oracle import Failed, assert_equal, run_ours, streaming_frames
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:It is preferred to specify type hints"),
+    pytest.mark.filterwarnings("ignore:In Python 3.6"),
+]
 #: The bar; a few examples more are drawn, because some come out alike.
 PLANS_MIN = 120
 EXAMPLES = 150
@@ -45,6 +50,7 @@ def check(spark: Any, case: Case, seen: set[str]) -> None:
 
 @pytest.mark.timeout(900)  # three minutes on two cores if Spark must be asked
 def test_random_plans_equal_batch_spark(spark: Any) -> None:
+    register(spark)
     plans: set[str] = set()
 
     @settings(max_examples=int(os.environ.get("PENSTOCK_RANDOM_PLANS", EXAMPLES)))
@@ -59,6 +65,8 @@ def test_random_plans_equal_batch_spark(spark: Any) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_fresh_random_plans_equal_batch_spark(spark: Any) -> None:
+    register(spark)
+
     @settings(max_examples=SOAK_EXAMPLES, derandomize=False, database=None)
     @given(cases())
     def run(case: Case) -> None:

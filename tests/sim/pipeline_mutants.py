@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,14 +17,17 @@ from simulation.pipeline.store import SimFolder
 from simulation.pipeline.swarm import draw_swarm
 from simulation.pipeline.world import PipelineWorld
 
+from penstock.errors import PenstockError
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.protocol.names import TaskId
+from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.commit import Commit
 from penstock.runtime.control import Assign, Message
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.task import Task
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import Increment
 from penstock.wire import messages as m
 
 SEEDS_MAX = 300
@@ -79,19 +84,45 @@ def claim_after_announcing(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """A task tells of a state that it is still writing."""
-    original = Task.write_state
+    """A task tells of a checkpoint that it is still writing."""
+    written = Task.write_state
+    put = CheckpointStore.put
 
     async def write_state(self: Task, commit: Commit, lsn: Lsn) -> CheckpointRef:
-        async def write() -> None:
-            await asyncio.sleep(0.02)
-            await original(self, commit, lsn)
-
+        self.beside(_later(partial(written, self, commit, lsn)))
         assert commit.frozen is not None
-        self.beside(write())
         return CheckpointStore("elsewhere", self.log.log_id, SimFolder()).write(
             str(self.task), marker_lsn=lsn, instance=self.instance,
-            fingerprint=self.spec.fingerprint, changes=commit.frozen,
+            fingerprint=self.spec.fingerprint, parts=self.core.state.parts(),
+            changes=commit.frozen,
         )  # fmt: skip
 
+    async def put_from(self: Checkpointer, base: Any, base_lsn: int | None, lsn: Lsn) -> Any:
+        told: list[Increment] = []
+        real = self._store
+        elsewhere = SimFolder()
+        elsewhere.files = dict(real._folder.files)  # type: ignore[attr-defined]
+
+        def tell(store: CheckpointStore, increment: Increment, base: Any) -> Any:
+            told.append(increment)
+            return put(CheckpointStore("elsewhere", real._log_id, elsewhere), increment, base)
+
+        self._store.put = partial(tell, real)  # type: ignore[method-assign]
+        try:
+            reference = await original(self, base, base_lsn, lsn)
+        finally:
+            del self._store.put
+        task = self._owner
+        assert isinstance(task, Task)
+        task.beside(_later(partial(asyncio.to_thread, put, real, told[0], base)))
+        return reference
+
+    original = Checkpointer._put_from
     patch.setattr(Task, "write_state", write_state)
+    patch.setattr(Checkpointer, "_put_from", put_from)
+
+
+async def _later(work: Callable[[], Awaitable[Any]]) -> None:
+    await asyncio.sleep(0.02)
+    with suppress(PenstockError):
+        await work()

@@ -380,7 +380,7 @@ def parts_are_swept_before_the_new_one_is_told(patch: Patch) -> None:
     ) -> CheckpointRef:
         reference = write(self, task, marker_lsn=marker_lsn, instance=instance, **options)
         if (task, instance) in written:
-            self.sweep(task, written[task, instance])
+            self.sweep_before(task, written[task, instance])
         written[task, instance] = marker_lsn
         return reference
 

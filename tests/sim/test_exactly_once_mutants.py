@@ -24,7 +24,7 @@ from pipeline_mutants import (
 )
 from simulation.pipeline.swarm import Fault
 
-from penstock.errors import Unavailable
+from penstock.errors import Damaged, Unavailable
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.appender_core import AppenderCore
@@ -36,6 +36,7 @@ from penstock.protocol.markers import Marker, Range
 from penstock.protocol.names import TaskId
 from penstock.protocol.resume import ChangeFold
 from penstock.runtime import trim
+from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.commit import Commit, Cut
 from penstock.runtime.commit_protocol import MarkerCommitter, range_of
 from penstock.runtime.coordinator import Coordinator
@@ -43,7 +44,9 @@ from penstock.runtime.coordinator_core import CoordinatorCore, Effect
 from penstock.runtime.standby import StateCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
+from penstock.runtime.trail import Trail
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import Reference
 from penstock.stream import earliest
 from penstock.stream.earliest import Earliest
 
@@ -307,13 +310,12 @@ def changes_before_the_checkpoint_are_replayed(patch: pytest.MonkeyPatch) -> Non
 
 
 def checkpoint_is_newer_than_its_marker(patch: pytest.MonkeyPatch) -> None:
-    original = Task._checkpoint
+    original = Trail.between
 
-    async def checkpoint(self: Task, commit: Commit, lsn: Lsn) -> None:
-        await asyncio.sleep(0.003)
-        await original(self, replace(commit, frozen=self.core.state.freeze()), lsn)
+    def between(self: Trail, after_lsn: int, upto_lsn: int) -> list[bytes] | None:
+        return original(self, after_lsn, 10**9)
 
-    patch.setattr(Task, "_checkpoint", checkpoint)
+    patch.setattr(Trail, "between", between)
 
 
 def checkpoint_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -321,10 +323,9 @@ def checkpoint_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_deletes_the_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    original = CheckpointStore.sweep
-
-    def sweep(self: CheckpointStore, task: str, keep_from_lsn: int) -> list[str]:
-        return original(self, task, keep_from_lsn + 10**6)
+    def sweep(self: CheckpointStore, task: str, keep: Sequence[Reference]) -> list[str]:
+        newest = CheckpointRef.from_json(keep[0])
+        return self.sweep_before(task, newest.marker_lsn, [newest])
 
     patch.setattr(CheckpointStore, "sweep", sweep)
 
@@ -332,33 +333,33 @@ def sweep_deletes_the_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
 def sweep_keeps_what_the_next_marker_will_name(patch: pytest.MonkeyPatch) -> None:
     """And not what the last one names: the engine did so until seed 2021 of an older simulator."""
 
-    async def checkpoint(self: Task, commit: Commit, lsn: Lsn) -> None:
+    async def write(self: Checkpointer, commit: Commit, lsn: Lsn) -> None:
         try:
-            reference = await self.write_state(commit, lsn)
-        except Unavailable:
+            reference = await self._make(commit, lsn)
+        except (Unavailable, Damaged):
             return
-        self.core.checkpointed(reference.to_json(), reference.bytes)
-        self._due.set()
-        named = self.core._checkpoints.named
+        self._owner.core.checkpointed(dict(reference), int(reference["bytes"]))
+        self._on_named()
+        named = self._owner.core.checkpoints.named
         if len(named) == 2:
-            await self.sweep_states(Lsn(CheckpointRef.from_json(named[-1]).marker_lsn))
+            await asyncio.to_thread(self._store.sweep, str(self._owner.task), named)
 
-    patch.setattr(Task, "_checkpoint", checkpoint)
+    patch.setattr(Checkpointer, "write", write)
 
 
 def a_slow_checkpoint_comes_before_a_newer_one(patch: pytest.MonkeyPatch) -> None:
     """A state is written while another still is, and whoever is done last is taken for newest."""
-    original = Task.visible
+    original = Checkpointer.committed
 
-    def visible(self: Task, commit: Commit, lsn: Lsn) -> None:
+    def committed(self: Checkpointer, commit: Commit, lsn: Lsn) -> None:
         self._writing = None
         original(self, commit, lsn)
 
     def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
-        self._checkpoints.named = (reference, *self._checkpoints.named[:1])
+        self.checkpoints.named = (reference, *self.checkpoints.named[:1])
         self._next.is_due = True
 
-    patch.setattr(Task, "visible", visible)
+    patch.setattr(Checkpointer, "committed", committed)
     patch.setattr(TaskCore, "checkpointed", checkpointed)
 
 
@@ -435,10 +436,10 @@ MUTANTS = [
         (uncommitted_changes_are_applied, DYING, 19),
         (changes_that_were_flushed_early_are_dropped, FLUSHING, 1),
         (changes_before_the_checkpoint_are_replayed, REPLAYING, 1),
-        (checkpoint_is_newer_than_its_marker, CHECKPOINTING, 2),
+        (checkpoint_is_newer_than_its_marker, CHECKPOINTING, 33),
         (checkpoint_is_named_before_it_is_durable, CHECKPOINTING, 8),
         (sweep_deletes_the_older_checkpoint, CHECKPOINTING, 1),
-        (sweep_keeps_what_the_next_marker_will_name, CHECKPOINTING, 2),
+        (sweep_keeps_what_the_next_marker_will_name, CHECKPOINTING, 0),
         (a_slow_checkpoint_comes_before_a_newer_one, OVERLAPPING, 2),
         (trimming_trusts_the_newest_checkpoint, {**CHECKPOINTING, "trims": True}, 0),
         (earliest_is_the_trim_point, FLUSHING, 4),

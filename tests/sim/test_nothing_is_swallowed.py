@@ -30,6 +30,7 @@ from penstock.log.core.tails import Tails
 from penstock.log.pairing import PairedConnection
 from penstock.log.proxy.claims import Claims
 from penstock.log.storage.log_storage import LogStorage
+from penstock.runtime.checkpointer import Checkpointer
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.task import Task
@@ -80,8 +81,8 @@ MISTAKES: list[tuple[Callable[[int], Any], int, Any, str, int]] = [
     (World, 5, AsyncLog, "_check_identity", 9),
     (World, 5, PairedConnection, "connection_made", 9),
     (World, 5, LogStorage, "finish_sealed", 2),
-    (PipelineWorld, 4, Task, "write_state", 2),
-    (PipelineWorld, 4, Task, "sweep_states", 1),
+    (PipelineWorld, 4, Checkpointer, "write", 2),
+    (PipelineWorld, 4, Checkpointer, "_make", 1),
     (PipelineWorld, 1, Task, "_fetch", 1),
     (PipelineWorld, 1, Coordinator, "_hear", 9),
     (PipelineWorld, 1, Worker, "_report", 9),

@@ -137,6 +137,9 @@ class TargetServer:
     def after_turn(self) -> None:
         """Nothing is left for later."""
 
+    async def full_metrics_text(self) -> str:
+        return self.metrics_text()
+
     def metrics_text(self) -> str:
         return self.metrics.text(
             {

@@ -23,7 +23,13 @@ from penstock.errors import Unavailable
 from penstock.ids import Lsn
 from penstock.log.api import Bounds, ReadBatch
 from penstock.log.client.appender import AsyncAppender
-from penstock.log.client.client import TIMEOUT_SECONDS, AsyncLog, Resolve, changes_of
+from penstock.log.client.client import (
+    TIMEOUT_SECONDS,
+    AsyncLog,
+    Endpoint,
+    Resolve,
+    changes_of,
+)
 from penstock.log.client.reader import AsyncReader
 from penstock.log.records import (
     IMMEDIATE,
@@ -81,18 +87,12 @@ class Asked(Generic[T]):
         return cast(T, result)
 
 
-class LoopThread:
-    """An event loop on a daemon thread."""
+class RunningLoop:
+    """An event loop that runs on another thread than its callers'."""
 
-    def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self._running: set[asyncio.Task[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
 
     def ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Asked[T]:
         asked: Asked[T] = Asked()
@@ -108,15 +108,28 @@ class LoopThread:
         task.add_done_callback(self._running.discard)
         task.add_done_callback(asked.give)
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+class LoopThread(RunningLoop):
+    """An event loop on a daemon thread of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(uvloop.new_event_loop())
+        self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
     async def _end(self) -> None:
         left = list(self._running)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         self.loop.stop()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def stop(self) -> None:
         """Ends what is left, too: requests of callers that were interrupted while they waited."""
@@ -133,10 +146,23 @@ class BlockingLog:
         self._timeout = timeout
         self._locks: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
-        self._thread: LoopThread | None = None
+        self._thread: RunningLoop | None = None
         self._log: AsyncLog | None = None
         self._closed = False
         self._open()
+
+    @classmethod
+    def lend(cls, log: AsyncLog, loop: asyncio.AbstractEventLoop) -> BlockingLog:
+        """An open log for code that waits, on other threads than its loop's; it stays open."""
+
+        async def resolve() -> Endpoint:
+            raise Unavailable("this log was lent by the process that forked: open it again here")
+
+        lent = cls.__new__(cls)
+        lent._resolve, lent._timeout, lent._locks = resolve, log.timeout, {}
+        lent._pid, lent._closed = os.getpid(), False
+        lent._thread, lent._log = RunningLoop(loop), log
+        return lent
 
     @property
     def _lock(self) -> threading.Lock:
@@ -151,11 +177,11 @@ class BlockingLog:
                 # First use, or first use after a fork: the parent's thread does not exist here.
                 self._pid = os.getpid()
                 self._log = None  # if we cannot connect now, the next call tries again
-                self._thread = LoopThread()
+                self._thread = thread = LoopThread()
                 try:
-                    self._log = self._thread.ask(self._connect).wait()
+                    self._log = thread.ask(self._connect).wait()
                 except BaseException:
-                    self._thread.stop()
+                    thread.stop()
                     raise
             return self._log
 
@@ -193,8 +219,9 @@ class BlockingLog:
             closed, self._closed = self._closed, True
         if closed or self._log is None or self._thread is None or self._pid != os.getpid():
             return
-        self._thread.ask(self._log.close).wait()
-        self._thread.stop()
+        if isinstance(self._thread, LoopThread):
+            self._thread.ask(self._log.close).wait()
+            self._thread.stop()
 
     def __enter__(self) -> BlockingLog:
         return self

@@ -151,6 +151,11 @@ class AsyncLog:
         """Why no request can succeed any more; None while one may."""
         return self._fatal
 
+    @property
+    def last_error(self) -> str:
+        """Why the last attempt to connect failed, or the last connection ended."""
+        return str(self._last_error)
+
     # ---- connection
 
     def _start(self) -> None:
@@ -560,6 +565,11 @@ class AsyncLog:
         """The server's status as JSON text."""
         found, _ = await self.call(m.GetStatus(), m.Status)
         return found.json
+
+    async def metrics(self) -> str:
+        """The server's metrics as OpenMetrics text."""
+        found, _ = await self.call(m.GetMetrics(), m.MetricsText)
+        return found.text
 
 
 def changes_of(key: str, batch: ReadBatch) -> Iterator[Value | None]:

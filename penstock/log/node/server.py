@@ -413,6 +413,9 @@ class NodeServer:
             }
         )
 
+    async def full_metrics_text(self) -> str:
+        return self.metrics_text()
+
     def metrics_text(self) -> str:
         store = self.owner.store
         return self.metrics.text(

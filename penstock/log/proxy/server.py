@@ -42,7 +42,7 @@ from penstock.log.serving.directory import read_root_token, read_token
 from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.openmetrics import Gauges
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
-from penstock.log.serving.served_log import ServedLog, wall_ms
+from penstock.log.serving.served_log import SequencedLog, ServedLog, wall_ms
 from penstock.log.serving.task_set import TaskSet
 from penstock.log.serving.tls_files import tls_files
 from penstock.wire import messages as m
@@ -236,6 +236,10 @@ class ProxyServer:
 
     def open_logs(self) -> list[ServedLog]:
         return [] if self._work is None else self._work.logs.open_logs()
+
+    def sequenced_logs(self) -> list[tuple[str | None, SequencedLog]]:
+        owned = {} if self._work is None else self._work.logs.owned
+        return [(name, log) for name, log in sorted(owned.items())]
 
     # ---- for people and tools
 

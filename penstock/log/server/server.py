@@ -37,7 +37,7 @@ from penstock.log.serving.group_commit import Apart
 from penstock.log.serving.listener import Listening
 from penstock.log.serving.log_service import LogService, Opened
 from penstock.log.serving.process import memory_peak_bytes, run_until_signal
-from penstock.log.serving.served_log import ServedLog, wall_ms
+from penstock.log.serving.served_log import SequencedLog, ServedLog, wall_ms
 from penstock.log.serving.tls_files import tls_files
 from penstock.log.storage.disk import Disk, RealDisk
 from penstock.log.storage.log_storage import LogStorage
@@ -224,6 +224,9 @@ class LogServer:
 
     def open_logs(self) -> list[ServedLog]:
         return [self.owner]
+
+    def sequenced_logs(self) -> list[tuple[str | None, SequencedLog]]:
+        return [(None, self.owner)]
 
     # ---- for people and tools
 

@@ -18,4 +18,6 @@ log_service.py   logs behind a listener: what clients may, their sessions, turns
 log_requests.py  the requests of one client
 served_log.py    a log as clients use it: reads, sequenced appends
 log_metrics.py   the counters of a log server or proxy
+query_reports.py the newest report of each query of a log
+query_metrics.py those, as metrics
 """

@@ -100,6 +100,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.halts: set[str] = set()
         self.peer = "?"
         self._http: bytearray | None = None
+        #: Looks for what a `GET /metrics` is answered with.
+        self._answering: asyncio.Task[None] | None = None
         #: Both know each other: let go of when the connection ends, so that both are freed then.
         self._requests: Requests | None = listener.host.meet(self)
 
@@ -129,6 +131,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self.transport = None
+        if self._answering is not None:
+            self._answering.cancel()
         self._listener.dismiss(self)
         requests, self._requests = self._requests, None
         if requests is not None:
@@ -288,6 +292,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._http += self._reader.peek(size)
         self._reader.skip()
+        if self._answering is not None:
+            return True
         if b"\r\n\r\n" in self._http or len(self._http) > PREAUTH_FRAME_BYTES_MAX:
             self._answer_http(bytes(self._http))
         return True
@@ -307,7 +313,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif lines[0].split(b" ")[1] != b"/metrics":
             status, text = "404 Not Found", "only /metrics is here\n"
         else:
-            status, text = "200 OK", self._listener.host.metrics_text()
+            self._answering = asyncio.ensure_future(self._answer_metrics())
+            self._answering.add_done_callback(self._answered)
+            return
+        self._send_http(status, text)
+
+    async def _answer_metrics(self) -> None:
+        self._send_http("200 OK", await self._listener.host.full_metrics_text())
+
+    def _answered(self, answering: asyncio.Task[None]) -> None:
+        error = None if answering.cancelled() else answering.exception()
+        if error is not None:  # it looked only: nothing in memory is other than before
+            logger.error("metrics cannot be told cause=%r", error, exc_info=error)
+            self._send_http("500 Internal Server Error", "see the server's log\n")
+
+    def _send_http(self, status: str, text: str) -> None:
         body = text.encode()
         head = (
             f"HTTP/1.1 {status}\r\ncontent-type: application/openmetrics-text; version=1.0.0; "

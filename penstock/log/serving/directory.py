@@ -44,6 +44,16 @@ class Address:
     tls: bool = False
 
 
+def url_of(found: Address) -> str:
+    """Of an HTTP server that listens there."""
+    return f"{'https' if found.tls else 'http'}://{host_and_port(found)}"
+
+
+def host_and_port(found: Address) -> str:
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"{host}:{found.port}"
+
+
 class DirectoryLock:
     """An exclusive hold on a data directory."""
 

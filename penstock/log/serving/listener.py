@@ -53,7 +53,10 @@ class ListenerHost(Protocol):
         """The turn's answers went out: what nobody waits for can be done now."""
 
     def metrics_text(self) -> str:
-        """What `GET /metrics` answers."""
+        """Its counters, and what is to be seen now."""
+
+    async def full_metrics_text(self) -> str:
+        """What `GET /metrics` answers: the same, and more that must be looked for."""
 
 
 class Door(Protocol):

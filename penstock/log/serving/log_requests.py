@@ -277,6 +277,8 @@ class LogRequests:
                 self._send(request, m.Pong())
             case m.GetStatus():
                 self._soon(request, lambda: self._status(request))
+            case m.GetMetrics():
+                self._metrics(request)
             case _:
                 raise BadRequest(f"{type(message).__name__} is not for a server")
 

@@ -11,9 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from penstock.plain_text import plain
+
 #: Upper bounds in seconds; from one fsync of a fast disk to a stalled one.
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0)
 
+
+#: What a name may end with, before `_total`, to say what its values are.
+UNITS = ("seconds", "bytes", "ratio")
 
 #: Name → (help, value), read off a process when it is asked.
 Gauges = dict[str, tuple[str, float]]
@@ -40,19 +45,62 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram that somebody else counted: by upper bounds in seconds, and one count more."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    def lines(self, name: str, label: str) -> list[str]:
+        lines, seen = [], 0
+        comma = "," if label else ""
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            seen += count
+            lines.append(f'{name}_bucket{{{label}{comma}le="{bound}"}} {seen}')
+        braces = f"{{{label}}}" if label else ""
+        return [*lines, f"{name}_sum{braces} {self.total:.6f}", f"{name}_count{braces} {seen}"]
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """A metric with a value for each of a few things."""
 
-    #: "gauge", "counter" or "stateset".
+    #: "gauge", "counter", "stateset" or "histogram".
     kind: str
     help: str
-    #: By label, such as `shard="0"`.
-    values: Mapping[str, float]
+    #: By label, such as `shard="0"`; a metric of one thing has an empty one.
+    values: Mapping[str, float | Buckets]
 
     def lines(self, name: str) -> list[str]:
         sample = f"{name}_total" if self.kind == "counter" else name
-        values = [f"{sample}{{{label}}} {value:.15g}" for label, value in self.values.items()]
-        return [f"# TYPE {name} {self.kind}", f"# HELP {name} {self.help}", *values]
+        unit = name.rsplit("_", 1)[-1]
+        lines = [f"# TYPE {name} {self.kind}"]
+        lines += [f"# UNIT {name} {unit}"] if unit in UNITS else []
+        lines.append(f"# HELP {name} {self.help}")
+        for label, value in self.values.items():
+            if isinstance(value, Buckets):
+                lines += value.lines(name, label)
+            else:
+                braces = f"{{{label}}}" if label else ""
+                lines.append(f"{sample}{braces} {value:.15g}")
+        return lines
+
+
+def escape_label(text: str) -> str:
+    """A label's value, on one line, whatever it holds."""
+    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def families_text(families: Mapping[str, Family]) -> str:
+    """OpenMetrics text of these alone."""
+    lines = [line for name, family in families.items() for line in family.lines(f"penstock_{name}")]
+    return "\n".join((*lines, "# EOF", ""))
+
+
+def join_texts(one: str, other: str) -> str:
+    """Two texts of OpenMetrics as one; they share no name."""
+    return one.removesuffix("# EOF\n") + other
 
 
 def counter(help: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import stat
 import struct
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from harness.server_process import ServerProcess
 from harness.warm_starts import cold_starts
+from openmetrics_rules import check_openmetrics
 from raw_client import NONCE, RawClient, log_digest, read_metrics, wait_quiet
 
 from penstock.config import ServerConfig
@@ -363,38 +363,4 @@ def test_metrics_are_valid_openmetrics_text(server: ServerProcess) -> None:
         head, _, body = client.http(request.encode()).partition(b"\r\n\r\n")
     assert b"content-type: application/openmetrics-text; version=1.0.0; charset=utf-8" in head
     assert f"content-length: {len(body)}".encode() in head
-    assert body.endswith(b"\n# EOF\n") and body.count(b"# EOF") == 1
-
-    kinds: dict[str, str] = {}
-    samples: dict[str, list[tuple[str, str, float]]] = {}
-    family = ""
-    for line in body.decode().splitlines()[:-1]:
-        described = re.fullmatch(r"# (TYPE|HELP|UNIT) ([a-z_]+) (.+)", line)
-        if described is not None:
-            if described[1] == "TYPE":
-                family = described[2]
-                assert family not in kinds, "a family is described twice"
-                kinds[family] = described[3]
-            assert described[2] == family, "families are mixed"
-            if described[1] == "UNIT":
-                assert family.endswith("_" + described[3])
-            continue
-        sample = re.fullmatch(r'([a-z_]+)(\{le="[^"]+"\})? (\S+)', line)
-        assert sample is not None, line
-        assert sample[1].startswith(family), line
-        value = float(sample[3])
-        samples.setdefault(family, []).append((sample[1], sample[2] or "", value))
-
-    assert len(kinds) >= 15 and all(name.startswith("penstock_") for name in kinds)
-    for name, kind in kinds.items():
-        values = samples[name]
-        suffixes = {sample.removeprefix(name) for sample, _, _ in values}
-        if kind == "counter":
-            assert suffixes == {"_total"} and values[0][2] >= 0
-        elif kind == "gauge":
-            assert suffixes == {""}
-        else:
-            assert kind == "histogram" and suffixes == {"_bucket", "_sum", "_count"}
-            buckets = [value for sample, _, value in values if sample.endswith("_bucket")]
-            assert buckets == sorted(buckets)
-            assert ('{le="+Inf"}', values[-1][2]) in [(le, value) for _, le, value in values]
+    assert len(check_openmetrics(body.decode())) >= 15

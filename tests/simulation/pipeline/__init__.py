@@ -13,6 +13,7 @@ laws.py              exactly once as functions over the log
 lineage.py           which layouts there were, and the law of handover
 newcomer.py          a trim that knows nothing of commits, and who reads what is left
 bench.py             instances by hand, for short schedules
+report_law.py        what reports of a query must be, and strange ones of workers
 state_law.py         state after a recovery is the fold of the committed input
 transaction_laws.py  what transactions promise
 aligned_laws.py      what aligned checkpoints promise

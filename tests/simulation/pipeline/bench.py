@@ -29,6 +29,7 @@ from penstock.runtime.task_core import TaskCore
 from penstock.runtime.trim_rule import needed_from
 from penstock.state.changelog import decode_changes
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.stores.api import Reference
 from penstock.stream.batches import encode_batch
 from penstock.stream.registration import stream_tag
 from penstock.wire import messages as m
@@ -313,19 +314,18 @@ class Instance:
         done = self.bench.order(self.body(commit.cut().group(self.flush(commit))))
         lsn = Lsn(done.first_lsn + done.count - 1)
         self.shell.durable(commit)
-        if commit.frozen is not None:
-            self.checkpoint(commit, lsn)
+        if commit.is_checkpoint:
+            self._checkpoint(commit, lsn)
         return lsn
 
     def checkpoint(self, commit: Commit, lsn: Lsn) -> CheckpointRef:
-        """Write what the commit froze; the next marker names it."""
-        shell, written = self.shell, list[CheckpointRef]()
-        write = Task.write_state
+        """Write what the commit makes due; the next marker names it."""
+        written = self._checkpoint(commit, lsn)
+        assert written is not None, "the checkpoint was not written"
+        return CheckpointRef.from_json(written)
 
-        async def write_state(commit: Commit, lsn: Lsn) -> CheckpointRef:
-            written.append(await write(shell, commit, lsn))
-            return written[-1]
-
-        shell.write_state = write_state  # type: ignore[method-assign]
-        self.bench.run(shell._checkpoint(commit, lsn))
-        return written[0]
+    def _checkpoint(self, commit: Commit, lsn: Lsn) -> Reference | None:
+        checkpointer = self.shell.checkpointer
+        assert checkpointer is not None
+        checkpointer.begin(lsn)  # tests append without telling it: it is to read the log
+        return self.bench.run(checkpointer.write(commit, lsn))

@@ -54,6 +54,9 @@ class SimHost:
     def now_ms(self) -> int:
         return self._clock.wall_ms()
 
+    def monotonic(self) -> float:
+        return self._world.scheduler.now
+
     def run_apart(self, main: Main, name: str) -> Apart:
         return _Beside(asyncio.ensure_future(main()))
 

@@ -463,22 +463,27 @@ def check_data(evidence: Evidence) -> None:
 
 
 def check_checkpoints(evidence: Evidence, task: TaskId) -> None:
-    """A checkpoint is named after it is durable, and kept for as long as it is named (R37)."""
+    """A checkpoint is named after it is durable, and kept for as long as it is named (R37).
+
+    With all files that it needs (R38).
+    """
     folder = evidence.world.folder
     for placed in evidence.markers[str(task)]:
         lsns = [int(one["marker_lsn"]) for one in placed.marker.checkpoints]
         if lsns != sorted(lsns, reverse=True):
             raise Violation("R35", f"{task} at {placed.lsn} names checkpoints of {lsns}")
         for found in placed.marker.checkpoints:
-            published = folder.published.get(found["path"])
-            if published is None or published > placed.lsn:
-                raise Violation("R37", f"{task} at {placed.lsn} names {found['path']} too early")
+            for path in folder.files_of(str(found["path"])) or [found["path"]]:
+                published = folder.published.get(path)
+                if published is None or published > placed.lsn:
+                    raise Violation("R37", f"{task} at {placed.lsn} names {path} too early")
     for path, tail in folder.swept.items():
         if f"/{task}/" in path:
             before = [one for one in evidence.markers[str(task)] if one.lsn < tail]
             after = [one for one in evidence.markers[str(task)] if one.lsn >= tail]
             for placed in (*before[-1:], *after):
-                if any(found["path"] == path for found in placed.marker.checkpoints):
+                named = [folder.files_of(str(one["path"])) for one in placed.marker.checkpoints]
+                if any(path in files for files in named):
                     raise Violation("R38", f"{path} was deleted, the marker {placed.lsn} names it")
 
 

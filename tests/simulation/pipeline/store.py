@@ -1,20 +1,26 @@
 """Where checkpoints are kept in the simulation: files in memory that get damaged and lost.
 
-Owns what is damaged and lost. Law: at most one of a task's newest checkpoints is unusable at a
-time, which is what two of them named by a marker are promised to survive.
+Owns what is damaged and lost. Law: of a task's newest checkpoints at most one has lost its
+manifest, or its only file; and of increments, which have two copies, one of each at most. That is
+what a checkpoint is promised to survive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
+from typing import TypeVar
 
 from harness.disk import SimDisk
 
 from penstock.errors import Damaged
 from penstock.log.storage.disk import File
 from penstock.state.api import Change
+from penstock.state.checkpoint_format import Checkpoint
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.manifest import IncrementFile, decode_manifest
+
+T = TypeVar("T")
 
 #: Of these many newest files of a task, one may be unusable.
 _NEWEST = 3
@@ -39,6 +45,8 @@ class SimFolder:
         #: By task: the paths of its checkpoints, oldest first.
         self._order: dict[str, list[str]] = {}
         self._broken: set[str] = set()
+        #: By manifest: the files of increments that it names.
+        self._needs: dict[str, list[str]] = {}
 
     def look(self) -> None:
         pass
@@ -55,8 +63,16 @@ class SimFolder:
     def publish(self, old: str, new: str) -> None:
         self.files[new] = self.files.pop(old)
         self.published.setdefault(new, self._tail())
+        self._broken.discard(new)  # a copy that was lost is made again
         task = "/".join(new.split("/")[1:-1])  # between the log and the file's name
         self._order.setdefault(task, []).append(new)
+        if new.endswith(".manifest"):
+            increments = decode_manifest(self.files[new]).increments
+            self._needs[new] = [line.path for line in increments]
+
+    def files_of(self, path: str) -> list[str]:
+        """All files of a checkpoint, by what a marker names; one copy of each."""
+        return [path, *self._needs.get(path, ())]
 
     def open(self, path: str) -> File:
         if path not in self.files:
@@ -79,9 +95,23 @@ class SimFolder:
         `named`: by task, the paths that its last marker names.
         """
         for task in random.sample(sorted(self._order), len(self._order)):
-            newest = [*self._order[task][-_NEWEST:], *named.get(task, ())]
-            path = random.choice(newest)
-            if path in self.files and self._broken.isdisjoint(newest):
+            tops = [one for one in self._order[task] if one.endswith((".manifest", ".ckpt"))]
+            newest = [*tops[-_NEWEST:], *named.get(task, ())]
+            copies = [
+                copy
+                for top in newest
+                for line in self._needs.get(top, ())
+                if line.endswith(".inc")
+                for copy in (line, f"{line}.2")
+            ]
+            if not newest:
+                continue  # nothing is whole yet
+            path = random.choice(copies if copies and random.random() < 0.5 else newest)
+            if path in copies:
+                others = {path.removesuffix(".2"), f"{path.removesuffix('.2')}.2"} - {path}
+            else:
+                others = {*newest, *(f"{one}.2" for one in newest)}
+            if path in self.files and self._broken.isdisjoint(others | {path}):
                 self._broken.add(path)
                 if random.random() < 0.5:
                     del self.files[path]
@@ -101,6 +131,13 @@ class WatchedStore(CheckpointStore):
     ) -> None:
         super().__init__(uri, log_id, folder)
         self._count = count
+
+    def _use(self, path: str, line: IncrementFile, use: Callable[[Checkpoint], T]) -> T:
+        try:
+            return super()._use(path, line, use)
+        except Damaged:
+            self._count("copy unusable")
+            raise
 
     def read(self, ref: CheckpointRef, *, nodes: Collection[int] | None = None) -> list[Change]:
         try:

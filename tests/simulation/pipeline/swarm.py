@@ -29,6 +29,7 @@ from penstock.runtime import (
     standby,
     task,
     task_core,
+    trail,
     worker,
 )
 from simulation.kernel.seeded import draw_kinds, draw_mean
@@ -49,6 +50,7 @@ class Fault(StrEnum):
     CHECKPOINT = "checkpoint damage"  # a checkpoint is damaged, or lost
     STORE = "store error"  # a checkpoint cannot be written
     RESCALE = "rescale"  # somebody wants another number of workers; drawn by no seed
+    REPORT = "strange report"  # a worker reports nonsense, or of tasks that are gone; the same
     MOVE = "move"  # somebody wants a task to run elsewhere; only where there are standbys
 
 
@@ -98,6 +100,7 @@ class Swarm:
     keyed: bool = False
     #: Workers that keep a copy of a task's state.
     replicas: int = 0
+    pulses_per_report: int = 4
 
 
 def draw_swarm(random: Random, protocol: ProtocolName = "marker") -> Swarm:
@@ -156,7 +159,8 @@ def _draw(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
-    drawn: list[Fault] = [kind for kind in Fault if kind is not Fault.RESCALE]  # worlds ask for it
+    asked_for = (Fault.RESCALE, Fault.REPORT)  # by worlds
+    drawn: list[Fault] = [kind for kind in Fault if kind not in asked_for]
     kinds = draw_kinds(random, drawn, none=0.06, each=0.5)
     mean_ms = {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds if kind in STRIKES}
     odds = {kind: random.choice((0.01, 0.05, 0.2)) for kind in kinds if kind not in STRIKES}
@@ -170,6 +174,8 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (task_core, "ROWS_AT_ONCE", swarm.rows_at_once),
         (task_core, "PENDING_BYTES_MAX", swarm.pending_bytes_max),
         (checkpoints, "CHECKPOINT_BYTES_MIN", swarm.checkpoint_bytes_min),
+        # Of small ones nothing is held: they are read from the log.
+        (trail, "TRAIL_BYTES_MAX", 4 * swarm.checkpoint_bytes_min),
         (task, "read_entries", partial(read_entries, bytes_max=swarm.kept_bytes)),
         # The law of what was heard knows of no bound.
         (shared_time, "AHEAD_MAX", 10**6),
@@ -186,6 +192,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
         (worker, "REPORT_SECONDS", 4 * pulse),
         (coordinator, "PULSE_SECONDS", pulse),
         (coordinator, "PULSES_PER_TRIM", 3),
+        (coordinator, "PULSES_PER_REPORT", swarm.pulses_per_report),
         (coordinator, "GATHER_SECONDS", 10 * pulse),
         (coordinator, "PREPARE_SECONDS", 20 * pulse),
         (coordinator_core, "PULSES_MISSED_MAX", swarm.pulses_missed_max),

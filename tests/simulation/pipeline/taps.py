@@ -24,13 +24,17 @@ from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.standby import Standby, StateCopy
 from penstock.runtime.task import Task
 from penstock.runtime.task_core import TaskCore
+from simulation.checkers.evidence import Violation
+from simulation.kernel import Scheduler
 from simulation.kernel.shipped import Tap, tapped, told
+from simulation.pipeline.report_law import check_report
 from simulation.pipeline.story import PipelineStory, Recovery, contents_of
 
 
 class Tapped(Protocol):
     """A world, or a bench."""
 
+    scheduler: Scheduler
     story: PipelineStory
 
     def count(self, what: str) -> None: ...
@@ -61,6 +65,7 @@ def taps(world: Tapped) -> AbstractContextManager[None]:
         (Task, "run", listener.run),
         (Task, "_fetch", listener.fetch),
         (Coordinator, "_claim", listener.claim),
+        (Coordinator, "_report", listener.report),
         (CoordinatorCore, "on_message", told(lambda _, core, *values: core.check())),
         (CoordinatorCore, "_on_yielded", told(lambda _, core, __: world.count("task yielded"))),
         (CoordinatorCore, "on_pulse", told(lambda _, core: core.check())),
@@ -158,6 +163,21 @@ class _Taps:
             return instances
 
         return claimed
+
+    def report(self, report: Any) -> Any:
+        async def reported(run: Coordinator) -> dict[str, Any]:
+            before = run.recent[-1] if run.recent else None
+            layouts = [run.spec.layout]
+            told: dict[str, Any] = await report(run)
+            layouts.append(run.spec.layout)
+            try:
+                check_report(told, before, layouts)
+            except Violation as violation:  # the shell would only log it
+                self._world.scheduler.fail_here(violation, "a report breaks a law")
+            self._world.count("report made")
+            return told
+
+        return reported
 
     def hold(self, hold: Any) -> Any:
         def held(alignment: Alignment, *values: Any) -> None:

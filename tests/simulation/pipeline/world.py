@@ -24,7 +24,8 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry, Kind, NewEntry
 from penstock.protocol.committed import Marked, is_named, read_entries
 from penstock.protocol.markers import decode_marker
-from penstock.protocol.names import coordinator_producer, query_key
+from penstock.protocol.names import control_tag, coordinator_producer, query_key
+from penstock.runtime.control import Beat, encode_message
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.runtime.spec import Settings
 from penstock.stream.batches import encode_batch
@@ -44,6 +45,7 @@ from simulation.pipeline.lineage import count_layouts
 from simulation.pipeline.log import SimLog
 from simulation.pipeline.newcomer import trim_and_read
 from simulation.pipeline.queries import KEYS_OF, Inputs, make_entries, make_spec
+from simulation.pipeline.report_law import strange_reports
 from simulation.pipeline.spark import SimDriver
 from simulation.pipeline.store import SimFolder
 from simulation.pipeline.story import PipelineStory
@@ -399,11 +401,26 @@ class PipelineWorld(SeededWorld[Fault]):
             case Fault.RESCALE if driver.is_running and driver.is_started:
                 count = random.randint(1 + self.swarm.replicas, 4)
                 driver.process.spawn(driver.rescale(count))
+            case Fault.REPORT if driver.is_running and driver.is_started:
+                members = sorted(driver.coordinator.core.members)
+                if not members:
+                    return False
+                self.start_process("stranger").spawn(self._report_nonsense(random.choice(members)))
             case Fault.CHECKPOINT:
                 return self.folder.damage(random, self._named()) is not None
             case _:
                 return False
         return True
+
+    async def _report_nonsense(self, worker: str) -> None:
+        """As if the worker had said it: in the log, a beat is a beat."""
+        spec, random = self.spec, self.random
+        tasks = [str(task) for task in self.drivers[-1].coordinator.core.tasks]
+        told = [strange_reports(random, spec.name, spec.version, tasks) for _ in range(3)]
+        log = await self.connect("stranger")
+        beat = encode_message(Beat(worker, *told))
+        await log.append([NewEntry(beat, (control_tag(spec.name),), Kind.CONTROL)])
+        await log.close()
 
     def _replace(self, driver: SimDriver) -> None:
         if self.drivers[-1] is driver:

@@ -44,7 +44,7 @@ def report(
         }
         found = make_progress(
             spec, reports, id="i", run_id="r", number=second, now_ms=NOW_MS + 1_000 * second,
-            tail=90, lags={} if lag is None else {"in": lag}, workers=2, rates=rates,
+            tail=90, lags={} if lag is None else {("in", 0): lag}, workers=2, rates=rates,
         )  # fmt: skip
     return found
 

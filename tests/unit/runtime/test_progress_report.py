@@ -117,7 +117,7 @@ def test_a_source_is_as_far_as_its_slowest_reader() -> None:
 
 
 def test_lag_is_shown_where_it_was_measured() -> None:
-    lags = {"in": Lag(12, 0.12345, is_lower_bound=True)}
+    lags = {("in", 0): Lag(12, 0.12345, is_lower_bound=True)}
     found = progress({SOURCE: report(0, 0, settled_position=8)}, lags=lags)
     [source] = found["sources"]
     assert source["endOffset"] == 8

@@ -12,7 +12,6 @@ from penstock.log.records import Kind
 from penstock.runtime import checkpoints
 from penstock.runtime.spec import Settings
 from penstock.runtime.task_core import Commit, TaskCore
-from penstock.state.api import Change
 
 KEPT = Settings(checkpoints="file:///nowhere", checkpoint_interval_ms=1_000)
 
@@ -103,48 +102,34 @@ class Kept:
         return commit
 
 
-def rows_of(changes: tuple[Change, ...]) -> int:
-    return sum(change.rows.num_rows for change in changes)
-
-
 def test_a_checkpoint_is_due_when_time_has_passed_and_enough_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = Kept(monkeypatch)
-    assert kept.commit().frozen is None, "too early"
+    assert not kept.commit().is_checkpoint, "too early"
     kept.wired.now_ms += 1_000
-    frozen = kept.commit().frozen
-    assert frozen is not None and rows_of(frozen) > 0
-    assert kept.commit().frozen is None, "too early again"
+    due = kept.commit()
+    assert due.is_checkpoint and due.frozen is None, "what changed is enough"
+    assert not kept.commit().is_checkpoint, "too early again"
     kept.wired.now_ms += 1_000
     size = change_bytes(kept.commit())
     assert size > 1
     monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MIN", 2 * size + 1)
     kept.wired.now_ms += 1_000
-    assert kept.commit().frozen is None, "too few changes"
-    assert kept.commit().frozen is None
-    assert kept.commit().frozen is not None
+    assert not kept.commit().is_checkpoint, "too few changes"
+    assert not kept.commit().is_checkpoint
+    assert kept.commit().is_checkpoint
 
 
-def test_a_large_checkpoint_is_worth_as_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_changes_make_a_checkpoint_due_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take a restart long; and only what changed is written."""
     kept = Kept(monkeypatch)
     size = change_bytes(kept.commit())
-    kept.core.checkpointed(reference(5, size * 3 + 1), size * 3 + 1)
-    kept.wired.now_ms += 1_000
-    assert kept.commit().frozen is None
-    assert kept.commit().frozen is None
-    assert kept.commit().frozen is not None
-
-
-def test_a_large_checkpoint_is_worth_as_many_changes_after_a_restart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept = Kept(monkeypatch)
-    kept.core.checkpointed(reference(5, 10**6), 10**6)
-    kept.commit()
-    kept.wired.start(kept.task)
-    kept.wired.now_ms += 1_000
-    assert kept.commit().frozen is None
+    kept.core.checkpointed(reference(5, 10**9), 10**9)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MAX", 2 * size + 1)
+    assert not kept.commit().is_checkpoint
+    assert kept.commit().is_checkpoint
+    assert not kept.commit().is_checkpoint, "too early again"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +140,7 @@ def test_no_checkpoint_is_due_where_none_is_wanted(
 ) -> None:
     kept = Kept(monkeypatch, settings)
     kept.wired.now_ms += 10_000
-    assert kept.commit().frozen is None
+    assert not kept.commit().is_checkpoint
 
 
 def test_markers_name_the_two_newest_checkpoints_newest_first(
@@ -195,9 +180,7 @@ def test_a_checkpoint_and_the_changes_after_it_are_the_state(
 ) -> None:
     kept = Kept(monkeypatch)
     kept.commit()
-    kept.wired.now_ms += 1_000
-    frozen = kept.commit().frozen
-    assert frozen is not None
+    frozen = kept.core.state.freeze()
     kept.commit()
     wired = kept.wired
     core = TaskCore(wired.spec, kept.task, 99, lambda: wired.now_ms)
@@ -206,4 +189,4 @@ def test_a_checkpoint_and_the_changes_after_it_are_the_state(
     core.begin(wired.markers(kept.task)[-1])
     wired.cores[kept.task] = core
     kept.commit()
-    assert plain(wired.result()) == [(1, 4)]
+    assert plain(wired.result()) == [(1, 3)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import struct
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
-from state_actions import ACTIONS, contents, do, make_store
+from state_actions import ACTIONS, TAKE, contents, do, make_store
 
 from penstock.errors import BadFormat, ChecksumMismatch, Damaged
 from penstock.state import checkpoint_format
@@ -21,13 +24,14 @@ from penstock.state.checkpoint_format import (
     CheckpointMeta,
     ReadAt,
     encode_checkpoint,
-    mark_partition,
+    open_checkpoint,
     read_checkpoint,
-    read_meta,
     seal_of,
 )
+from penstock.state.fold import find_places, merge_changes
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
 from penstock.state.memory import MemoryState
+from penstock.state.parts import ROW_SET, TABLE, VALUE, Part, Parts
 
 _META = CheckpointMeta(task="q.1/0/2", marker_lsn=77, instance=3, fingerprint="abc")
 
@@ -40,14 +44,27 @@ def _read(data: bytes, **options: Any) -> list[Change]:
     return read_checkpoint(_reader(data), len(data), **options)[1]
 
 
-def _encode(changes: Any, meta: CheckpointMeta = _META) -> tuple[bytes, int]:
-    pieces = list(encode_checkpoint(meta, changes))
+def _encode(
+    changes: Any, meta: CheckpointMeta = _META, parts: Parts | None = None
+) -> tuple[bytes, int]:
+    told = _parts(changes) if parts is None else parts
+    pieces = list(encode_checkpoint(meta, told, changes))
     return b"".join(pieces), seal_of(pieces[-1])
 
 
 def _numbers(count: int) -> Change:
     rows = pa.record_batch({"k": np.arange(count), "v": np.arange(count) * 2})
-    return mark_partition(Change("op/t", "put", rows), [0])
+    return Change("op/t", "put", rows)
+
+
+def _parts(changes: Any) -> dict[str, Part]:
+    """Of changes: every table is placed by its first column, as are row sets."""
+    kinds = {"set": VALUE, "put": TABLE, "delete": TABLE, "add": ROW_SET, "evict": ROW_SET}
+    parts = {}
+    for change in changes:
+        key = () if change.kind == "set" else (0,)
+        parts[change.name] = Part(kinds[change.kind], change.rows.schema, key, key)
+    return parts
 
 
 @settings(max_examples=80)
@@ -57,7 +74,7 @@ def test_what_was_read_does_what_was_frozen(actions: list[Any]) -> None:
     for number, action in enumerate(actions):
         do(store, action, number)
 
-    data, seal = _encode(store.state.freeze())
+    data, seal = _encode(store.state.freeze(), parts=store.state.parts())
 
     copy, halves = make_store(), make_store()
     copy.state.apply(_read(data, seal=seal))
@@ -70,7 +87,7 @@ def test_what_was_read_does_what_was_frozen(actions: list[Any]) -> None:
 def test_the_file_says_what_it_is_a_checkpoint_of() -> None:
     data, _ = _encode([_numbers(10)])
 
-    meta = read_meta(_reader(data), len(data))
+    meta = open_checkpoint(_reader(data), len(data)).meta
 
     assert (meta.task, meta.marker_lsn, meta.instance) == ("q.1/0/2", 77, 3)
     assert (meta.fingerprint, meta.rows, meta.virtual_nodes) == ("abc", 10, VIRTUAL_NODES)
@@ -96,7 +113,7 @@ def test_a_virtual_node_is_read_without_most_of_the_file(monkeypatch: pytest.Mon
 
     _, (rows, own) = read_checkpoint(read_at, len(data), seal=seal, nodes={5})
 
-    assert rows.rows.column("k").to_pylist() == np.flatnonzero(homes == 5).tolist()
+    assert sorted(rows.rows.column("k").to_pylist()) == np.flatnonzero(homes == 5).tolist()
     assert (own.name, own.rows.to_pylist()) == ("op/v", [{"value": 5}])
     sections = fetched[3:]  # after trailer, footer and header
     assert sum(sections) < len(data) / 15
@@ -148,7 +165,7 @@ def test_every_bit_flip_is_damage() -> None:
         damaged = bytearray(data)
         damaged[place] ^= 1 << rng.randrange(8)
         with pytest.raises((ChecksumMismatch, BadFormat)):
-            _read(bytes(damaged))
+            open_checkpoint(_reader(bytes(damaged)), len(data)).check()
 
 
 def test_a_whole_file_that_is_another_one_is_refused() -> None:
@@ -195,3 +212,93 @@ def test_ranges_that_cannot_be_are_not_cut_out() -> None:
         forged = data[:footer_at] + text + fields + struct.pack("<I", crc32c(fields)) + data[-8:]
         with pytest.raises(BadFormat, match="out of order"):
             _read(forged, nodes={1})
+
+
+#: A file of version 1, compressed: a table, a row set with a row to be taken away, a value.
+_VERSION_1 = (
+    "eNqtVd1OE0EU3lLAiqj4EyTEGDIxXh3tzu5Ou20kcbaWYAgGEgkBJGRtl1IpW7JdKIb03jfw1sfQC+99BF/Bp9Az"
+    "u9NlO7amiX5Je86ZnXPO983M7mxU1mhG07Q6/i5J6HaOSZkctcNnNK/nDQLkxA2OveCg1fFJmepAmn4ndP2ahxGQ"
+    "w6bf8ILToOmHmHaI04N2t0PKhgnkvBmEZ27rwG/XPRwqWL0lxC/EF+x1X4sxq81r09qUlkNvVgxkJ7UFNC8ycoI2"
+    "g/GsNokzZjB6i7+5VL7ApDYanxX7t/EJpa42JL4r7TWl93VpbySsY9yUNittX9YtaeekzSXrMYg70k5Ley/FVWBK"
+    "2tvSPlbq5xTe84quRaV+v+5DaZcUngsKP6LwfqKsS38dHkkr9v/7GPtva8P3vyW5ZFMcplJ+RtGt8p5QdGlKvKCc"
+    "B3Xfskqe2jsj89zaYN5ESn8fH8dYh9yIdXgutWUUvqOQG8Izjf55viRHnlvHF/7dh1C8tpQa0B+qBTVSZtQ2WLFo"
+    "MiCd2pF34uKkPZIXKDQ4YpPHWOO8y50GX+G8wSvRI+44nK8Lp8L5q2jgyvLYdapJ/PoNFrXRqVbiwah0lScQrnMm"
+    "vIsNnNoV3kr/yZboi/1XBY+Il5PkyXrdYfUCyW89yu/G/CJsRf/L+JX7j3I3k3j9/aDcClfo7YiZ5u52y3dXRVqD"
+    "v4yK1OTUseWvxPIbI+U7UbA5INfi/yi3mqzhWLvzh3yR6hg72xd0N2IxWn6M5WWyj4fUq4XNti9O6SXx3RO8uEj7"
+    "NB+irOOmX8fo9EwE8WEmZbzi3FCee/kOMOFHh9/SGWUlmzE8/fJe2zOBAaVALaAMDB3w7jN1MAtgFsG0wTLBKoKF"
+    "TgmYDswAhhlMMAvdIBQVdKBggKhTgCLYUAK8aEVJA6gpC9MC0CJQG2hpP7ll9R6kNQVXmtx6PaWJxpoKhpVoMgqW"
+    "1GQw2zRMnRZSmrChqVA0krbmYNfzq64dL72SRtzVtu2kK2X9lTQNWiqxYkm/avqUDnRM+tHefm9O3iefpF368ZN9"
+    "e/B1UXzGNipr1d+CJ4G5"
+)
+
+
+def test_files_of_version_1_are_read() -> None:
+    data = zlib.decompress(base64.b64decode(_VERSION_1))
+
+    found = open_checkpoint(_reader(data), len(data))
+
+    table, rows, value = found.read()
+    assert (found.meta.task, found.meta.marker_lsn, found.meta.rows) == ("hot.1/0/2", 10, 23)
+    assert found.meta.base_lsn is None and found.parts == {}
+    assert sorted(table.rows.to_pylist(), key=lambda row: row["k"]) == [
+        {"k": k, "n": 2 * k} for k in range(20)
+    ]
+    assert sorted(rows.rows.to_pylist(), key=str) == [
+        {"k": "a", "weight": 1},
+        {"k": "c", "weight": -1},
+        {"k": None, "weight": 2},
+    ]
+    assert (value.kind, value.rows.to_pylist()) == ("set", [{"value": 7}])
+    halves = [found.read(range(first, VIRTUAL_NODES, 2)) for first in (0, 1)]
+    assert sum(c.rows.num_rows for half in halves for c in half if c.kind == "put") == 20
+
+
+@settings(max_examples=80)
+@given(before=ACTIONS, after=ACTIONS)
+def test_an_increment_read_by_halves_does_what_was_done(
+    before: list[Any], after: list[Any]
+) -> None:
+    """With deletions and evictions, to a state that was there before."""
+    store, copy = make_store(), make_store()
+    for number, action in enumerate([*before, TAKE]):
+        do(store, action, number)
+    copy.state.apply(store.state.take_log())
+    for number, action in enumerate([*after, TAKE]):
+        do(store, action, 100 + number)
+    parts = store.state.parts()
+    merged = merge_changes(store.state.take_log(), parts)
+
+    data, seal = _encode(merged, replace(_META, base_lsn=5), parts)
+
+    opened = open_checkpoint(_reader(data), len(data), seal=seal)
+    assert opened.parts == parts
+    assert opened.meta.base_lsn == 5
+    whole = make_store()
+    whole.state.apply(copy.state.freeze())
+    whole.state.apply(opened.read())
+    assert contents(whole) == contents(store)
+    for first in (0, 1):
+        copy.state.apply(opened.read(range(first, VIRTUAL_NODES, 2)))
+    assert contents(copy) == contents(store)
+
+
+def test_what_is_surely_not_there_is_not_read() -> None:
+    """Goal: to look for a few keys reads little. Method: count the bytes that are asked for."""
+    data, seal = _encode([_numbers(400_000)])
+    asked: list[int] = []
+
+    def read_at(start: int, count: int) -> bytes:
+        asked.append(count)
+        return data[start : start + count]
+
+    opened = open_checkpoint(read_at, len(data), seal=seal)
+    part = opened.parts["op/t"]
+    assert (
+        opened.find("op/t", part, find_places(part, [pa.array([-1])])) == []
+    )  # 0.5 % would be read
+    missed = sum(asked)
+    asked.clear()
+    (found,) = opened.find("op/t", part, find_places(part, [pa.array([7])]))
+
+    assert found.rows.to_pylist() == [{"k": 7, "v": 14}]
+    assert missed < len(data) // 3 and sum(asked) < len(data) // 3

@@ -24,8 +24,8 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.state.api import Change
-from penstock.state.checkpoint_format import mark_partition
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.parts import TABLE, VALUE, Part
 
 LOG = "0123456789abcdef" * 2
 OTHER_LOG = "f" * 32
@@ -35,14 +35,22 @@ TASK = "hot-items.1/0/2"
 def _changes(count: int = 100) -> list[Change]:
     rows = pa.record_batch({"k": np.arange(count)})
     value = Change("op/v", "set", pa.record_batch({"value": [count]}))
-    return [mark_partition(Change("op/t", "put", rows), [0]), value]
+    return [Change("op/t", "put", rows), value]
+
+
+_PARTS = {
+    "op/t": Part(TABLE, pa.schema([("k", pa.int64())]), (0,), (0,)),
+    "op/v": Part(VALUE, pa.schema([("value", pa.int64())]), (), ()),
+}
 
 
 def _write(
     store: CheckpointStore, lsn: int = 10, count: int = 100, task: str = TASK, instance: int = 1
 ) -> CheckpointRef:
     changes = _changes(count)
-    return store.write(task, marker_lsn=lsn, instance=instance, fingerprint="f", changes=changes)
+    return store.write(
+        task, marker_lsn=lsn, instance=instance, fingerprint="f", parts=_PARTS, changes=changes
+    )
 
 
 def _keys(changes: list[Change]) -> list[int]:
@@ -85,7 +93,7 @@ def test_a_second_write_of_the_same_is_the_same_file(store: CheckpointStore) -> 
 
     assert _write(store) == ref
     assert _keys(store.read(ref)) == list(range(100))
-    assert store.sweep(TASK, 11) == [ref.path]
+    assert store.sweep_before(TASK, 11) == [ref.path]
 
 
 def test_instances_do_not_overwrite_each_other(store: CheckpointStore) -> None:
@@ -99,13 +107,13 @@ def test_sweeping_deletes_what_lies_before_and_nothing_else(store: CheckpointSto
     refs = [_write(store, lsn) for lsn in (10, 20, 30)]
     other = _write(store, 10, task="hot-items.1/0/3")
 
-    assert store.sweep(TASK, 20) == [refs[0].path]
-    assert store.sweep(TASK, 20) == []
+    assert store.sweep_before(TASK, 20) == [refs[0].path]
+    assert store.sweep_before(TASK, 20) == []
     with pytest.raises(MissingFile, match="is not in"):
         store.read(refs[0])
     for ref in (*refs[1:], other):
         store.read(ref)
-    assert store.sweep("nobody.1/0/0", 20) == []
+    assert store.sweep_before("nobody.1/0/0", 20) == []
 
 
 def test_two_logs_with_one_root_leave_each_others_files(tmp_path: Path) -> None:
@@ -114,7 +122,7 @@ def test_two_logs_with_one_root_leave_each_others_files(tmp_path: Path) -> None:
     kept = _write(young, 10, count=7)
     refs = [_write(old, lsn) for lsn in (1000, 2000)]
 
-    assert old.sweep(TASK, 2000) == [refs[0].path]
+    assert old.sweep_before(TASK, 2000) == [refs[0].path]
 
     assert _keys(young.read(kept)) == list(range(7))
     assert (kept.task, refs[1].task) == (TASK, TASK)
@@ -145,7 +153,7 @@ def test_files_of_earlier_versions_are_read_and_never_swept(tmp_path: Path) -> N
 
     assert _keys(store.read(ref)) == list(range(100))
     assert ref.task == TASK
-    assert store.sweep(TASK, 100) == []
+    assert store.sweep_before(TASK, 100) == []
     assert _files(tmp_path) == [path]
 
 
@@ -167,7 +175,7 @@ def test_sweeping_leaves_what_is_not_ours(tmp_path: Path) -> None:
     mine.write_bytes(b"x")
     newer.write_bytes(b"x")
 
-    deleted = store.sweep(TASK, 30)
+    deleted = store.sweep_before(TASK, 30)
 
     assert deleted == sorted([f"{LOG}/{TASK}/{mine.name}", ref.path])
     assert {*strange, newer.name} < set(os.listdir(folder))
@@ -187,7 +195,7 @@ def test_names_that_are_no_tasks_are_refused(tmp_path: Path, task: str) -> None:
     with pytest.raises(BadRequest, match="is no task"):
         _write(store, task=task)
     with pytest.raises(BadRequest, match="is no task"):
-        store.sweep(task, 10)
+        store.sweep_before(task, 10)
     assert _files(tmp_path) == []
 
 
@@ -325,7 +333,7 @@ def test_a_crash_at_any_step_leaves_garbage_at_most(
                 store.read(ref)
         assert _keys(store.read(kept)) == list(range(100))
         newer = _write(store, 30)
-        assert store.sweep(TASK, 30)[0] == kept.path
+        assert store.sweep_before(TASK, 30)[0] == kept.path
         assert _files(root) == [newer.path]
     # Content is durable before its name is given, and the name before anybody is told.
     assert done[-3:] == ["rename", "open", "fsync"]

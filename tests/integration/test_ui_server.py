@@ -1,0 +1,355 @@
+"""The page's server as programs meet it: who gets what, what it costs, how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.http_gateway import HttpClient
+from harness.made_up_queries import MadeUpQueries
+from harness.ui_page import ui_thread
+from harness.waiting import wait_until
+
+import penstock
+from penstock.errors import BadConfig
+from penstock.log.core.rights import allow_caveat
+from penstock.log.serving.directory import Address
+from penstock.protocol.names import control_tag
+from penstock.runtime.control import Rescale, Stop, decode_message
+from penstock.ui import gather, live
+from penstock.ui.assets import ASSETS, ASSETS_BYTES_MAX, POLICY, read_asset
+from penstock.ui.config import UiConfig
+from penstock.wire.token import make_token
+
+
+@pytest.fixture(scope="module")
+def log(module_log: penstock.Log) -> penstock.Log:
+    return module_log
+
+
+@pytest.fixture(scope="module")
+def address(log: penstock.Log) -> Iterator[Address]:
+    with ui_thread(UiConfig(target=log.target, port=0)) as listening:
+        yield listening
+
+
+@pytest.fixture
+def client(log: penstock.Log, address: Address) -> HttpClient:
+    return HttpClient(address, token_of(log))
+
+
+def token_of(log: penstock.Log) -> str:
+    return Path(log.target, "token").read_text().strip()
+
+
+@contextmanager
+def events(client: HttpClient, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
+    """Server-sent events of a path, as they come."""
+    connection = client.connection()
+    connection.request("GET", path, headers={"Authorization": f"Bearer {client.token}"})
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+
+    def read() -> Iterator[tuple[str, Any]]:
+        name = "message"
+        for raw in answer:
+            line = raw.decode().rstrip("\n")
+            if line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                yield name, json.loads(line[6:])
+
+    try:
+        yield read()
+    finally:
+        connection.close()
+
+
+def pages(found: Iterator[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (data for name, data in found if name == "page")
+
+
+# ---- the page itself
+
+
+def test_all_that_is_served_is_small_and_loads_nothing_from_elsewhere() -> None:
+    sizes = {path: len(read_asset(name)) for path, (name, _) in ASSETS.items()}
+    assert sum(sizes.values()) <= ASSETS_BYTES_MAX, sizes
+    own = [name for name, _ in ASSETS.values() if "vendor" not in name]
+    for name in own:
+        text = read_asset(name).decode()
+        elsewhere = set(re.findall(r"""(?:https?:)?//[a-z][^\s"'`)]*""", text))
+        assert elsewhere <= {"http://www.w3.org/2000/svg"}, (name, elsewhere)
+        assert "innerHTML" not in text and "dangerouslySet" not in text
+
+
+def test_every_file_is_served_and_may_do_nothing_but_what_the_page_needs(
+    address: Address,
+) -> None:
+    for path, (name, kind) in ASSETS.items():
+        answer = HttpClient(address).ask("GET", path)
+        assert (answer.status, answer.body) == (200, read_asset(name))
+        assert answer.headers["content-type"] == kind
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in POLICY
+    assert "default-src 'none'" in POLICY
+
+
+def test_the_notice_names_every_file_of_others() -> None:
+    from importlib.resources import files
+
+    vendor = files("penstock.ui").joinpath("static", "vendor")
+    notice = vendor.joinpath("NOTICE").read_text()
+    for path in vendor.iterdir():
+        assert path.name == "NOTICE" or re.search(rf"^{path.name} ", notice, re.MULTILINE)
+
+
+# ---- who gets what
+
+ROUTES = (
+    ("GET", "/v1/events"), ("GET", "/v1/facts"), ("GET", "/v1/explain/0"),
+    ("GET", "/v1/streams/bids/tail"), ("GET", "/v1/queries/hot/plan"),
+    ("POST", "/v1/queries/hot/stop"), ("POST", "/v1/queries/hot/rescale"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("token", [None, "", "0" * 64, "wrong"])
+def test_no_token_and_a_wrong_one_get_nothing(address: Address, token: str | None) -> None:
+    for method, path in ROUTES:
+        answer = HttpClient(address, token).ask(method, path)
+        assert answer.status == 401, (method, path, answer.body)
+        assert set(answer.json) == {"type", "title", "status", "detail", "remedy"}
+
+
+def test_a_cookie_shows_no_token(log: penstock.Log, address: Address) -> None:
+    """So that no other site can let a browser ask in somebody's name."""
+    told = {"Cookie": f"token={token_of(log)}", "Origin": "http://elsewhere.example"}
+    assert HttpClient(address).ask("POST", "/v1/queries/hot/stop", headers=told).status == 401
+
+
+def narrowed(log: penstock.Log, *rights: str) -> str:
+    return make_token(token_of(log), "a1b2c3d4e5f60718", [allow_caveat(rights)])
+
+
+def test_a_narrowed_token_sees_what_it_may_and_is_told_of_the_rest(
+    log: penstock.Log, address: Address
+) -> None:
+    log.create_stream("open_stream", "price long")
+    log.create_stream("closed_stream", "price long")
+    queries = MadeUpQueries(log, 2, 1)
+    queries.register()
+    queries.report(1)
+    shown = HttpClient(address, narrowed(log, "read:open_*", "run:made_up_000"))
+
+    facts = shown.ask("GET", "/v1/facts").json
+
+    assert [one["name"] for one in facts["streams"]] == ["open_stream"]
+    assert [one["name"] for one in facts["queries"]] == ["made_up_000"]
+    assert facts["log"]["status"] is None
+    assert "it may not look at the server" in facts["log"]["why"]
+    assert shown.ask("GET", "/v1/streams/closed_stream/tail").status in (403, 404)
+    with events(shown, "/v1/events?query=made_up_000") as found:
+        page = next(pages(found))
+    assert page["may_ask"] is True
+    assert page["log"]["head"][0] == ["tail", ["n/a", None, ""]]
+    looking = HttpClient(address, narrowed(log, "read:open_*", "metrics"))
+    assert looking.ask("POST", "/v1/queries/made_up_000/stop").status in (403, 404)
+
+
+def test_what_is_asked_for_stands_in_the_log(log: penstock.Log, client: HttpClient) -> None:
+    queries = MadeUpQueries(log, 1, 1)
+    queries.register()
+    queries.report(2)
+    (name,) = queries.names
+    asked = client.ask("POST", f"/v1/queries/{name}/rescale", json.dumps({"workers": 3}))
+    assert asked.status == 202
+    assert client.ask("POST", f"/v1/queries/{name}/stop").status == 202
+    said = [decode_message(one.payload) for one in log.client.read([control_tag(name)])]
+    assert [type(one) for one in said] == [Rescale, Stop]
+    assert isinstance(said[0], Rescale)
+    assert said[0].workers == 3
+    for body in ('{"workers": 0}', '{"workers": true}', "{}", '{"workers": "3"}', "[]"):
+        assert client.ask("POST", f"/v1/queries/{name}/rescale", body).status in (400, 422), body
+    assert client.ask("POST", f"/v1/queries/{name}/drop").status == 404
+    assert client.ask("GET", f"/v1/queries/{name}/stop").status == 405
+
+
+def test_an_entry_is_explained_as_the_command_does(log: penstock.Log, client: HttpClient) -> None:
+    stream = log.create_stream("explained", "price long")
+    stream.append({"price": 7})
+    lsn = log.bounds().tail - 1
+    found = client.ask("GET", f"/v1/explain/{lsn}").json
+    assert (found["lsn"], found["stream"], found["first_rows"]) == (
+        lsn,
+        "explained",
+        [{"price": 7}],
+    )
+    assert client.ask("GET", f"/v1/explain/{lsn + 1000}").status == 404
+    assert client.ask("GET", "/v1/explain/-1").status == 400
+
+
+# ---- updates
+
+
+def test_facts_are_gathered_once_however_many_pages_look(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[float] = []
+    original = gather.Gatherer.gather
+
+    def counting(self: gather.Gatherer) -> dict[str, Any]:
+        gathered.append(time.monotonic())
+        return original(self)
+
+    monkeypatch.setattr(gather.Gatherer, "gather", counting)
+    token = narrowed(log, "admin")  # nobody else looks with it
+    alone = HttpClient(client.address, token)
+    with (
+        events(alone, "/v1/events") as one,
+        events(alone, "/v1/events") as two,
+        events(alone, "/v1/events") as three,
+    ):
+        looking = (one, two, three)
+        seen = [[next(pages(each))["number"] for _ in range(3)] for each in looking]
+    # Three pages took three updates each; had each page its own, there were nine.
+    newest = max(max(each) for each in seen)
+    assert len(gathered) <= newest + 1
+
+
+def test_when_nobody_looks_nothing_is_gathered(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LINGER_SECONDS", 0.0)
+    token = make_token(token_of(log), "b1b2c3d4e5f60718", [allow_caveat(["admin"])])
+    with events(HttpClient(client.address, token), "/v1/events") as found:
+        next(pages(found))
+    calls: list[int] = []
+
+    def refused(self: gather.Gatherer) -> dict[str, Any]:
+        calls.append(1)
+        return {}
+
+    time.sleep(2 * live.UPDATE_SECONDS)
+    monkeypatch.setattr(gather.Gatherer, "gather", refused)
+    time.sleep(2 * live.UPDATE_SECONDS)
+    assert calls == []
+
+
+def test_a_page_that_takes_nothing_keeps_nobody_waiting(
+    log: penstock.Log, client: HttpClient
+) -> None:
+    connection = client.connection()
+    connection.request("GET", "/v1/events", headers={"Authorization": f"Bearer {client.token}"})
+    assert isinstance(connection.getresponse(), http.client.HTTPResponse)  # and reads no further
+    with events(client, "/v1/events") as found:
+        numbers = [page["number"] for page, _ in zip(pages(found), range(3), strict=False)]
+    assert numbers == sorted(set(numbers))
+    connection.close()
+
+
+def test_a_live_tail_is_filtered_and_says_what_it_leaves_out(
+    log: penstock.Log, client: HttpClient
+) -> None:
+    stream = log.create_stream("tailed", "price long, item string")
+    with events(client, "/v1/streams/tailed/tail?filter=NEEDLE") as found:
+        next(found)
+        rows = [{"price": n, "item": "needle" if n % 100 == 0 else "hay"} for n in range(1000)]
+        stream.append(rows)
+        came = 0
+        shown: list[dict[str, Any]] = []
+        while came < 1000:
+            _, told = next(found)
+            came += told["came"]
+            shown += told["rows"]
+    assert [json.loads(one["row"])["price"] for one in shown] == list(range(0, 1000, 100))
+
+    with events(client, "/v1/streams/tailed/tail") as found:
+        next(found)
+        stream.append(rows)
+        told = next(data for _, data in found if data["came"])
+    assert (len(told["rows"]), told["left_out"]) == (40, told["came"] - 40)
+
+
+def test_fifty_queries_and_five_hundred_tasks_are_kept_up_with(
+    log: penstock.Log, client: HttpClient, record_property: Any
+) -> None:
+    """A report of each a second: every one of them is on the page before the next is due."""
+    queries = MadeUpQueries(log, 50, 10)
+    queries.register()
+    queries.report(0)
+    late: list[float] = []
+    name = queries.names[7]
+    with events(client, f"/v1/events?query={name}") as found:
+        following = pages(found)
+        for number in range(1, 6):
+            queries.report(number)
+            appended = time.monotonic()
+            wanted = dict.fromkeys(queries.names, number)
+            while {
+                one["key"]: one["figures"]["lag rows"][1]
+                for one in next(following)["queries"]
+                if one["key"] in wanted
+            } != wanted:
+                assert time.monotonic() < appended + 45, "the page does not follow"
+            late.append(time.monotonic() - appended)
+        page = next(following)
+    assert len(page["query"]["tasks"]) == 10
+    record_property("seconds_until_shown", [round(one, 2) for one in late])
+    # An update begins each second; what is late at every try has fallen behind.
+    assert min(late) < 2.0, late
+
+
+# ---- how it ends, what it refuses
+
+
+def test_pages_end_when_the_server_stops(own_log: penstock.Log) -> None:
+    ended = threading.Event()
+    began = threading.Event()
+
+    def look(client: HttpClient) -> None:
+        with events(client, "/v1/events") as found:
+            for _ in found:
+                began.set()
+        ended.set()
+
+    with ui_thread(UiConfig(target=own_log.target, port=0)) as listening:
+        thread = threading.Thread(target=look, args=(HttpClient(listening, token_of(own_log)),))
+        thread.start()
+        assert began.wait(45)
+    thread.join(45)
+    assert ended.is_set()
+
+
+def test_a_log_that_is_down_is_not_started(own_log: penstock.Log) -> None:
+    from embedded_server import stop_server
+
+    from penstock.log.serving.directory import is_locked
+
+    token, directory = token_of(own_log), Path(own_log.target)
+    own_log.close()
+    stop_server(directory)
+    config = UiConfig(target=own_log.target, port=0, timeout_seconds=0.3)
+    with ui_thread(config) as listening:
+        answer = HttpClient(listening, token).ask("GET", "/v1/facts")
+        assert answer.status == 503
+        assert not is_locked(directory)
+        with penstock.connect(directory) as opened:
+            opened.create_stream("there_again", "price long")
+            wait_until(
+                lambda: HttpClient(listening, token).ask("GET", "/v1/facts").status == 200,
+                "the page does not come back",
+            )
+
+
+def test_beyond_this_machine_only_with_tls() -> None:
+    with pytest.raises(BadConfig, match=r"0\.0\.0\.0"):
+        UiConfig(host="0.0.0.0").validate()
