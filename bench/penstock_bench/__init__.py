@@ -23,6 +23,7 @@ checkpoints_peers.py  a file per key, and a Redis of our own
 scale.py         what more tasks on one source bring
 handover.py      how long a large state pauses when it moves or is lost
 state.py         what checkpoints cost a task with very many keys
+reports.py       what it costs that queries tell how they stand
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts
@@ -36,6 +37,7 @@ deliver_load.py    targets that note when batches come, and who sends them
 fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
 gateway_kafka.py  Kafka's protocol beside a broker of Kafka's
+ui.py            what open pages and scrapes cost a query
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -35,19 +35,25 @@ def _wall_ms() -> float:
 
 
 class Live:
-    """The updates of one token. `may_ask`: whether it may stop and rescale a query."""
+    """The updates of one token.
+
+    `may_ask`: whether it may stop and rescale a query. `ended`: called when nobody looks any more.
+    """
 
     def __init__(
         self,
         log: AsyncLog,
         gather: Gather,
         threads: Executor,
-        may_ask: Callable[[str], bool] = lambda query: False,
+        *,
+        may_ask: Callable[[str], bool],
+        ended: Callable[[], Awaitable[None]],
     ) -> None:
         self._log = log
         self._gather = gather
         self._threads = threads
         self._may_ask = may_ask
+        self._close_beside = ended
         self.book = Book()
         self.pages = 0
         self._alone_since = 0.0
@@ -131,6 +137,7 @@ class Live:
             self._ended = error
         finally:
             self._tell()
+            await self._close_beside()
 
     async def _update(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ import { Figure, Level, Pairs, Section, Table, figures, narrow } from "/parts.js
 import { Graph } from "/graph.js";
 import { Chart, Points, many, ms, seconds } from "/charts.js";
 import { Explain, Streams } from "/streams.js";
-import { ask, follow, signIn, signOut, signedIn } from "/feed.js";
+import { ask, follow, redeem, signIn, signOut, signedIn } from "/feed.js";
 
 const chosenInAddress = () => new URLSearchParams(location.hash.slice(1)).get("query");
 
@@ -241,4 +241,13 @@ function App() {
       <${Explain} /></main>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+async function begin() {
+  const ticket = new URLSearchParams(location.hash.slice(1)).get("ticket");
+  if (ticket) {
+    history.replaceState(null, "", "#");
+    try { await redeem(ticket); } catch { /* the page asks for the token */ }
+  }
+  render(html`<${App} />`, document.getElementById("app"));
+}
+
+begin();
