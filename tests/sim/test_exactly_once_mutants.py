@@ -338,7 +338,7 @@ def sweep_keeps_what_the_next_marker_will_name(patch: pytest.MonkeyPatch) -> Non
             reference = await self._make(commit, lsn)
         except (Unavailable, Damaged):
             return
-        self._owner.core.checkpointed(dict(reference), int(reference["bytes"]))
+        self._owner.core.checkpointed(dict(reference))
         self._on_named()
         named = self._owner.core.checkpoints.named
         if len(named) == 2:
@@ -355,7 +355,7 @@ def a_slow_checkpoint_comes_before_a_newer_one(patch: pytest.MonkeyPatch) -> Non
         self._writing = None
         original(self, commit, lsn)
 
-    def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
+    def checkpointed(self: TaskCore, reference: dict[str, object]) -> None:
         self.checkpoints.named = (reference, *self.checkpoints.named[:1])
         self._next.is_due = True
 
