@@ -62,6 +62,7 @@ CHECKPOINTING: dict[str, Any] = {
     "checkpoint_interval_ms": 30,
     "checkpoint_bytes_min": 1,
     "checkpoint_us_max": 20_000,
+    "trail_bytes": 32 << 20,
 }
 REPLAYING: dict[str, Any] = {**CHECKPOINTING, "shape": "join", "trims": False}
 #: Checkpoints take longer to write than the next one takes to come.
