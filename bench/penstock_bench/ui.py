@@ -2,10 +2,10 @@
 
 One query runs all the time, over one stream, at a fixed rate. Phases without anybody who looks, and
 with three open pages and a scrape of the log server's metrics each second, come in turn, each first
-in every other round and after the same rest, so that a machine that drifts favours neither. The page's server is `penstock ui`, a process of its own;
-whoever looks is another one, which reads as a browser does and draws nothing: drawing is done
-elsewhere. Latency is from the creation of an event until a reader of the result has its row, as in
-`penstock bench realtime`.
+in every other round and after the same rest, so that a machine that drifts favours neither. The
+page's server is `penstock ui`, a process of its own; whoever looks is another one, which reads as a
+browser does and draws nothing: drawing is done elsewhere. Latency is from the creation of an event
+until a reader of the result has its row, as in `penstock bench realtime`.
 """
 
 from __future__ import annotations
