@@ -102,12 +102,13 @@ def run_bench(plan: StateBenchSizes, say: Say, directory: Path | None = None) ->
         with session("local[1]") as spark:
             spec = make_spec(spark, log, plan, root)
         uvloop.run(_measure(root, spec, plan, found, say))
-    _judge(report, found, plan, say)
+    judge(report, found, plan, say)
     report.figures = asdict(found)
     return report
 
 
-def _judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) -> None:
+def judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) -> None:
+    """The verdict."""
     usual, longest = found.usual_ms, found.still_ms
     median = statistics.median(found.turn_bytes)
     whole = 2 * found.whole_bytes  # a whole state would be written in two copies too
