@@ -27,9 +27,13 @@ LIVE_SECONDS: Final = 3600.0
 def show_card(query: StreamingQuery) -> None:
     """Called by IPython to display a query."""
     # It is there, since it has called us; nobody else needs it.
+    from IPython import get_ipython
     from IPython.display import HTML, display
 
     bundle = {"text/html": query._repr_html_(), "text/plain": repr(query)}
+    if not hasattr(get_ipython(), "kernel"):
+        display(bundle, raw=True)  # a terminal, in which nothing can be replaced
+        return
     handle: Any = display(bundle, raw=True, display_id=True)
     if handle is None or not query.isActive:
         return

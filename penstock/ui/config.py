@@ -16,6 +16,10 @@ PATIENCE_SECONDS: Final = 0.9
 #: Streams, deliveries, whose lag has to be measured, and clusters, whose nodes are asked, every so
 #: many updates.
 SELDOM: Final = 3
+#: How far queries are behind that do not run is measured so seldom, and for so many of them: up to
+#: a mebibyte of each source is read for it.
+IDLE_LAGS_EVERY: Final = 10
+IDLE_LAGS_MAX: Final = 20
 #: Queries that are shown, the first by name: whoever may run queries may register any number.
 QUERIES_MAX: Final = 500
 #: How long updates go on after the last page has gone: a page that is loaded again finds them.

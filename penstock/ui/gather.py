@@ -23,9 +23,13 @@ from penstock.protocol.names import (
     QUERY_PREFIX,
     delivered_key,
 )
+from penstock.protocol.pulses import State
+from penstock.runtime.lag import measure_lag
 from penstock.stream.registration import KEY_PREFIX, decode_definition
 from penstock.stream.times import time_text
-from penstock.ui.config import QUERIES_MAX, SELDOM
+from penstock.ui.config import IDLE_LAGS_EVERY, IDLE_LAGS_MAX, QUERIES_MAX, SELDOM
+from penstock.ui.view.facts import number, things
+from penstock.ui.view.queries import stream_of
 
 Facts = dict[str, Any]
 #: Asks a cluster, whose address is in the log's; None: it is one server's.
@@ -41,6 +45,7 @@ class Gatherer:
         self._ask_cluster = ask_cluster
         self._rounds = 0
         self._streams: list[Facts] = []
+        self._idle_lags: Facts = {}
         self._deliveries: list[Facts] = []
         self._cluster: Facts | None = None
 
@@ -51,12 +56,15 @@ class Gatherer:
             self._streams = self._find_streams()
             self._deliveries = self._find_deliveries()
             self._cluster = None if self._ask_cluster is None else self._ask_cluster()
+        if self._rounds % IDLE_LAGS_EVERY == 0:
+            self._idle_lags = self._measure_idle_lags(queries)
         self._rounds += 1
         return {
             "at_ms": time.time_ns() // 1_000_000,
             "log": {"target": self._target, **self._log()},
             "queries": queries,
             "queries_left_out": left_out,
+            "idle_lags": self._idle_lags,
             "streams": self._streams,
             "deliveries": self._deliveries,
             "cluster": self._cluster,
@@ -90,6 +98,31 @@ class Gatherer:
             raise
         except PenstockError as error:
             return {"name": name, "state": None, "why": str(error)}
+
+    def _measure_idle_lags(self, queries: list[Facts]) -> Facts:
+        """By query and stream: of queries whose own report, being old, does not say it."""
+        idle = [one for one in queries if one["state"] not in (None, State.RUNNING.value)]
+        return {
+            one["name"]: {stream: self._idle_lag(one, stream) for stream in one["starts"]}
+            for one in idle[:IDLE_LAGS_MAX]
+        }
+
+    def _idle_lag(self, query: Facts, stream: str) -> Facts | None:
+        position = query["starts"][stream]
+        for source in things(query["progress"], "sources"):
+            told = number(source, "endOffset")
+            if stream_of(source) == stream and told is not None:
+                position = max(int(told), 0)
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            lag = self._client.run(lambda log: measure_lag(log, stream, position, now_ms=now_ms))
+        except (Forbidden, BadRequest, NotFound):
+            return None
+        return {
+            "records": lag.records,
+            "seconds": round(lag.seconds, 3),
+            "isLowerBound": lag.is_lower_bound,
+        }
 
     def _find_streams(self) -> list[Facts]:
         found = self._client.list_metadata(KEY_PREFIX)

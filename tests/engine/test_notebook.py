@@ -16,37 +16,43 @@ from penstock.ui.config import UiConfig
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
-def test_a_card_is_shown_and_kept_up_to_date_until_the_query_ends(
-    spark: Any, log: penstock.Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def a_shell(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """IPython, with what it displays in a list."""
     from IPython.core.displaypub import CapturingDisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
 
-    shown = CapturingDisplayPublisher()
-    shell = InteractiveShell()
-    monkeypatch.setattr(shell, "display_pub", shown)
+    shell: Any = InteractiveShell()
+    monkeypatch.setattr(shell, "display_pub", CapturingDisplayPublisher())
     monkeypatch.setattr(InteractiveShell, "initialized", classmethod(lambda cls: True))
     monkeypatch.setattr(InteractiveShell, "instance", classmethod(lambda cls: shell))
+    return shell
 
+
+def test_a_card_is_shown_and_kept_up_to_date_until_the_query_ends(
+    spark: Any, log: penstock.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = a_shell(monkeypatch)
     source = log.create_stream("card_in", BIDS)
     append_bids(source, 0, 100)
     frame = source.df(spark).where("price > 50")
     with running(frame, to="card_out", mode="append", workers=1, log=log) as query:
-        formatted, _ = shell.display_formatter.format(query)
+        terminal.display_formatter.format(query)
+        notebook = a_shell(monkeypatch)
+        notebook.kernel = "where a card can be replaced"
+        formatted, _ = notebook.display_formatter.format(query)
         assert formatted == {}, "it shows itself"
-        first = shown.outputs[0]["data"]
-        assert "card_out" in first["text/html"]
-        assert first["text/plain"] == "<StreamingQuery card_out active>"
+        outputs = notebook.display_pub.outputs
+        assert "card_out" in outputs[0]["data"]["text/html"]
+        assert outputs[0]["data"]["text/plain"] == "<StreamingQuery card_out active>"
         query.processAllAvailable()
         append_bids(source, 100, 500)
         wait_until(
-            lambda: re.search(r"[1-9][0-9.,]* rows/s", shown.outputs[-1]["data"]["text/html"]),
+            lambda: re.search(r"[1-9][0-9.,]* rows/s", outputs[-1]["data"]["text/html"]),
             "the card does not move",
         )
         query.stop()
-        wait_until(
-            lambda: "stopped" in shown.outputs[-1]["data"]["text/html"], "its end is not shown"
-        )
+        wait_until(lambda: "stopped" in outputs[-1]["data"]["text/html"], "its end is not shown")
+        assert len(terminal.display_pub.outputs) == 1, "a terminal is told once"
 
 
 def test_a_query_knows_its_page(spark: Any, log: penstock.Log) -> None:

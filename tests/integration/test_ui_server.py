@@ -21,9 +21,10 @@ from harness.waiting import wait_until
 import penstock
 from penstock.errors import BadConfig
 from penstock.log.core.rights import allow_caveat
+from penstock.log.records import Kind, NewEntry
 from penstock.log.serving.directory import Address
-from penstock.protocol.names import control_tag
-from penstock.runtime.control import Rescale, Stop, decode_message
+from penstock.protocol.names import control_tag, pulse_tag
+from penstock.runtime.control import Pulse, Rescale, Stop, decode_message, encode_message
 from penstock.ui import gather, live
 from penstock.ui.assets import ASSETS, ASSETS_BYTES_MAX, POLICY, read_asset
 from penstock.ui.config import UiConfig
@@ -260,6 +261,35 @@ def test_who_comes_back_is_not_shown_what_was_long_ago(
     with events(shown, "/v1/events") as found:
         first = next(pages(found))
     assert "made_meanwhile" in [one["name"] for one in first["streams"]]
+
+
+def test_how_far_a_query_is_behind_that_does_not_run_is_measured(
+    own_log: penstock.Log,
+) -> None:
+    queries = MadeUpQueries(own_log, 1, 1)
+    queries.register()
+    own_log.stream("made_up_in").append([{"price": n} for n in range(5)])
+    with ui_thread(UiConfig(target=own_log.target, port=0)) as listening:
+        facts = HttpClient(listening, token_of(own_log)).ask("GET", "/v1/facts").json
+        (lag,) = facts["idle_lags"][queries.names[0]].values()
+        assert (lag["records"], lag["isLowerBound"]) == (5, False)
+
+        # Whoever may run a query may report anything of it.
+        for bad in ([{"description": 5, "endOffset": "x"}], {"a": 1}, [{}], "sources", None):
+            own_log.client.append(
+                [
+                    NewEntry(
+                        encode_message(Pulse({"isActive": False, "sources": bad})),
+                        (pulse_tag(queries.names[0]),),
+                        Kind.CONTROL,
+                    )
+                ]
+            )
+            shown = HttpClient(listening, token_of(own_log))
+            facts = shown.ask("GET", "/v1/facts").json
+            assert facts["queries"][0]["state"] == "stopped"
+            with events(shown, f"/v1/events?query={queries.names[0]}") as found:
+                assert next(pages(found))["query"]["state"] == "stopped"
 
 
 def test_more_queries_than_are_shown_are_told_of(

@@ -104,8 +104,9 @@ def moment_ms(moment: object) -> float | None:
 
 
 def lag_rows(lag: Facts, where: str) -> Figure:
-    return count(number(lag, "records"), f"{where}.records", more=lag.get("isLowerBound") is True)
+    more = lag.get("isLowerBound") is True
+    return count(number(lag, "records"), where and f"{where}.records", more=more)
 
 
 def lag_seconds(lag: Facts, where: str) -> Figure:
-    return seconds(number(lag, "seconds"), f"{where}.seconds")
+    return seconds(number(lag, "seconds"), where and f"{where}.seconds")

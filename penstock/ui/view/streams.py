@@ -39,7 +39,11 @@ def _readers(facts: Facts) -> dict[str, list[dict[str, Any]]]:
         for stream in sub(query, "starts"):
             index, source = told.get(stream, (None, {}))
             where = "" if index is None else f"progress.sources.{index}.lag"
-            found.setdefault(stream, []).append(_reader("query", query, sub(source, "lag"), where))
+            lag = sub(source, "lag")
+            if query.get("state") != "running":
+                # Its last report is not how far it is behind now.
+                lag, where = sub(facts, "idle_lags", name_of(query), stream), ""
+            found.setdefault(stream, []).append(_reader("query", query, lag, where))
     for delivery in things(facts, "deliveries"):
         lag = sub(delivery, "lag")
         lag = {**lag, "isLowerBound": lag.get("is_lower_bound")}
@@ -59,9 +63,8 @@ def _reader(kind: str, reader: Facts, lag: Facts, where: str) -> dict[str, Any]:
         "name": shown(name_of(reader)),
         "state": state,
         "level": "warn" if is_late and level == "good" else level,
-        # Of a reader that does not run, the last report is not how far it is behind now.
-        "rows": f.lag_rows(lag, where) if state == "running" or not where else f.unknown(),
-        "lag": f.lag_seconds(lag, where) if state == "running" or not where else f.unknown(),
+        "rows": f.lag_rows(lag, where),
+        "lag": f.lag_seconds(lag, where),
     }
 
 

@@ -88,6 +88,11 @@ def test_a_query_that_is_lost_has_no_lag_though_its_last_report_had() -> None:
     (reader,) = page["streams"][0]["readers"]
     assert reader["lag"] == [UNKNOWN, None, ""]
 
+    measured = {"hot": {"bids": {"records": 7, "seconds": 0, "isLowerBound": True}}}
+    page = page_of(some_facts(a_query(state="lost"), idle_lags=measured))
+    (reader,) = page["streams"][0]["readers"]
+    assert (reader["rows"][0], reader["lag"][1]) == ("7+", 0)
+
 
 def test_a_rate_of_a_task_is_what_it_grew_by_between_two_reports() -> None:
     book = Book()
@@ -173,13 +178,9 @@ def test_a_name_with_markup_and_controls_is_shown_as_text_and_kept_as_it_is() ->
     json.dumps(page, allow_nan=False).encode()
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+OBJECTS = st.dictionaries(st.text(max_size=8), LEAVES, max_size=3)
+ANYTHING = LEAVES | OBJECTS | st.lists(LEAVES | OBJECTS, max_size=3)
 
 
 @st.composite

@@ -11,11 +11,15 @@ import test_graph
 import test_health
 import test_page_view
 
-from penstock.ui.view import facts, figures, graph, health, history, queries
+from penstock.ui.view import facts, figures, graph, health, history, queries, streams
 
 
 def _zero(where: str = "") -> list[Any]:
     return ["0", 0, where]
+
+
+def _always_late(told: object, *names: str) -> Any:
+    return {"seconds": 1} if names[0] == "idle_lags" else facts.sub(told, *names)
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = {
@@ -46,7 +50,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None
         test_page_view.test_a_chart_is_bounded_and_who_missed_points_is_told_all_that_is_left,
     ),
     "lags of the lost": (
-        lambda patch: patch.setattr("penstock.ui.view.streams.f.unknown", _zero),
+        lambda patch: patch.setattr(streams, "sub", _always_late),
         test_page_view.test_a_query_that_is_lost_has_no_lag_though_its_last_report_had,
     ),
     "any order": (
