@@ -140,11 +140,13 @@ bench: $(BIN)/.installed java
 	$(BIN)/penstock bench recovery
 	$(BIN)/penstock bench connector
 	$(BIN)/penstock bench result
+	$(BIN)/penstock bench reports
 	$(BIN)/penstock bench checkpoints
 	$(BIN)/penstock bench scale
 	$(BIN)/penstock bench handover
 	$(BIN)/penstock bench cluster
 	$(BIN)/penstock bench deliver
+	$(BIN)/penstock bench ui
 	$(BIN)/penstock bench gateway
 
 # A bar that is missed is a figure, too: the rest is measured all the same.

@@ -88,6 +88,7 @@ PURE = (
     "runtime/outputs.py",
     "runtime/progress.py",
     "runtime/registry.py",
+    "runtime/report_size.py",
     "runtime/row_merge.py",
     "runtime/spec.py",
     "runtime/static_tables.py",
@@ -135,6 +136,7 @@ PURE = (
     "gateway/problems.py",
     "gateway/replies.py",
     "ui/card.py",
+    "ui/tickets.py",
     "ui/view/",
 )
 IMPURE_MODULES = {
@@ -194,6 +196,7 @@ LAYERS = (
     # What the command line says of the log, and the page as well.
     (
         *(f"cli.{name}" for name in ("output", "query_asks", "query_facts", "delivery_facts")),
+        *(f"cli.cluster_{name}" for name in ("facts", "target")),
         *(f"cli.explain_{name}" for name in ("delivery", "entry", "task")),
     ),
     ("ui",),
@@ -237,6 +240,7 @@ HOMES = {
         "delivery/remote/frames_server.py",
         "delivery/remote/grpc_server.py",
         "gateway/server.py",
+        "ui/beside.py",
         "ui/server.py",
     ),
     "starlette": ("gateway/", "ui/"),

@@ -17,10 +17,13 @@ child.py         a process of ours that is told what to do
 driver_process.py  a Spark driver in a process of its own; what sessions have in common
 result.py        what a result costs after a long history
 checkpoints.py   stores of checkpoints, beside a file per key
+checkpoints_charts.py  pictures of their figures
+checkpoints_recovery.py  how soon a query goes on without its store
 checkpoints_peers.py  a file per key, and a Redis of our own
 scale.py         what more tasks on one source bring
 handover.py      how long a large state pauses when it moves or is lost
 state.py         what checkpoints cost a task with very many keys
+reports.py       what it costs that queries tell how they stand
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar
 connector_queries.py  its queries, and what of their progress counts
@@ -34,6 +37,7 @@ deliver_load.py    targets that note when batches come, and who sends them
 fetch.py         programs of others, by Maven
 gateway.py       requests over HTTP, and the decoder of their JSON
 gateway_kafka.py  Kafka's protocol beside a broker of Kafka's
+ui.py            what open pages and scrapes cost a query
 protocols/       commit protocols to measure beside markers
 nexmark/         the NEXMark benchmark: harness, oracle, peers, report
 cli/             the commands `penstock bench` and `penstock nexmark`

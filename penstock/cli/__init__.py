@@ -49,5 +49,6 @@ explain_task.py  markers, and whether an entry of a task counts
 demo.py          demo: see it work
 demo_run.py      a query on Spark in real time, two kills, its result checked
 demo_bids.py     its bids and its query
+demo_page.py     the page of its log
 demo_view.py     what the demo shows while it runs
 """

@@ -17,8 +17,9 @@ from penstock.cli.output import EXIT_UNEXPECTED, json_option, show_json
     show_default=True,
     help="How long bids come in, from the first result on.",
 )
+@click.option("--ui", "shows_page", is_flag=True, help="Open the page in a browser, until Ctrl-C.")
 @json_option
-def demo(seconds: float, as_json: bool) -> None:
+def demo(seconds: float, shows_page: bool, as_json: bool) -> None:
     """Watch a query on Spark in real time, through two kills (needs Java).
 
     Bids of an auction site come in at 10,000 events a second; a windowed DataFrame runs on two
@@ -30,13 +31,17 @@ def demo(seconds: float, as_json: bool) -> None:
     Examples:
       penstock demo
       penstock demo --seconds 60
+      penstock demo --ui
       penstock demo --json | jq .ok
     """
     # Only here: Spark's side of Penstock takes a while to import, and other commands need none.
+    from penstock.cli.demo_page import show_page
     from penstock.cli.demo_run import run_demo
     from penstock.cli.demo_view import View
 
-    outcome = run_demo(seconds, View(quiet=as_json))
+    if shows_page and as_json:
+        raise click.UsageError("--ui goes on until Ctrl-C: give it without --json")
+    outcome = run_demo(seconds, View(quiet=as_json), show_page if shows_page else None)
     if as_json:
         show_json({"ok": outcome.ok, **asdict(outcome)})
     if not outcome.ok:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,8 @@ WORKERS: Final = 2
 #: How long Spark and the workers may take until the first window is there.
 START_SECONDS: Final = 90.0
 REFRESH_SECONDS: Final = 0.2
+#: Gives what waits for the end of looking.
+ShowPage = Callable[[Path, View], contextlib.AbstractContextManager[Callable[[], None]]]
 #: Of the log file, shown when the demo itself fails.
 _LINES_SHOWN: Final = 30
 
@@ -65,21 +67,31 @@ class Outcome:
         return self.rows > 0 and self.missing == 0 and self.extra == 0
 
 
-def run_demo(seconds: float, view: View) -> Outcome:
-    """Play it, and say how it ended."""
+def run_demo(seconds: float, view: View, show_page: ShowPage | None = None) -> Outcome:
+    """Play it, and say how it ended. `show_page`: shows it beside, until somebody has seen it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
         data_dir = Path(directory, "log")
         with _logging_to(Path(directory, "spark.log")) as quiet_spark:
             try:
                 view.title("1. A log, a stream, and Spark")
-                with connect(data_dir) as log, quiet_spark as spark:
+                with (
+                    connect(data_dir) as log,
+                    _nothing() if show_page is None else show_page(data_dir, view) as wait,
+                    quiet_spark as spark,
+                ):
                     outcome = _play(log, spark, seconds, view)
+                    outcome.seconds = round(time.monotonic() - began, 1)
+                    view.verdict(_verdict(outcome), ok=outcome.ok)
+                    wait()
             finally:
                 _stop_server(data_dir)
-    outcome.seconds = round(time.monotonic() - began, 1)
-    view.verdict(_verdict(outcome), ok=outcome.ok)
     return outcome
+
+
+@contextlib.contextmanager
+def _nothing() -> Iterator[Callable[[], None]]:
+    yield lambda: None
 
 
 def _verdict(outcome: Outcome) -> str:

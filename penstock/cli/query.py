@@ -466,8 +466,8 @@ def _deliveries(found: list[DeliveryFacts]) -> list[str]:
 
 
 _TASK_HEAD = (
-    "task", "worker", "instance", "runs", "commits", "position", "rows in", "rows out",
-    "state rows", "state", "checkpoint", "resumed in", "copies",
+    "task", "worker", "instance", "runs", "busy", "back-pressured", "commits", "position",
+    "rows in", "rows out", "state rows", "state", "checkpoint", "resumed in", "copies",
 )  # fmt: skip
 
 
@@ -478,6 +478,8 @@ def _tasks(progress: dict[str, Any]) -> list[tuple[object, ...]]:
             one.get("worker"),
             one.get("instance"),
             bool(one.get("is_running")),
+            _percent(one.get("busy_share")),
+            _percent(one.get("back_pressured_share")),
             None if (last := one.get("commits_ever")) is None else last + 1,
             one.get("committed_position"),
             one.get("rows_in"),
@@ -490,6 +492,10 @@ def _tasks(progress: dict[str, Any]) -> list[tuple[object, ...]]:
         )
         for task, one in progress["tasks"].items()
     ]
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
 
 
 def _copies(standbys: dict[str, dict[str, Any]]) -> str | None:

@@ -21,6 +21,7 @@ def ui(serving: Serving, opens: bool, as_json: bool) -> None:
     Until SIGTERM or Ctrl-C. Prints the page's address on standard output, then logs to standard
     error. It has no token of its own: the page asks for one, once, and the log decides what is
     shown and what may be asked for. A log that is down is shown as down, and is not started.
+    Nodes of a cluster are asked if PENSTOCK_NODE_TOKEN_FILE names their token.
 
     \b
     Examples:

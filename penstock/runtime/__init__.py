@@ -23,6 +23,7 @@ coordinator_core.py  who is alive, who runs what, when to give up
 meter.py             where a task's time goes
 taken.py             what a task has done and taken in, for its reports
 task_report.py       what a worker reports of a task, as it is taken in
+report_size.py       a report that fits into an entry of the log
 task_rates.py        shares of time and rows a second, from two reports
 graph.py             a query as a graph of streams, stages and its sink
 edges.py             how its nodes and edges stand

@@ -77,6 +77,7 @@ from penstock.runtime.lag import Lag, measure_lag
 from penstock.runtime.layout import cut_payload, encode_layout, layout_bytes, read_layout
 from penstock.runtime.progress import Rates, make_progress, settled_positions
 from penstock.runtime.registry import decode_query, encode_query
+from penstock.runtime.report_size import fitted
 from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
 from penstock.runtime.succession import (
     Last,
@@ -506,7 +507,7 @@ class Coordinator:
     async def _try_report(self) -> dict[str, Any] | None:
         """None: it could not be made. Law: whatever becomes of a report, the query goes on."""
         try:
-            return await self._report()
+            return fitted(await self._report())
         except PenstockError as error:
             # If it is for good, whoever needs the log for more than to look at it will say so.
             logger.warning("query=%s makes no report for now: %s", self.spec.name, error)
@@ -554,7 +555,7 @@ class Coordinator:
     def _report_nothing(self) -> dict[str, Any]:
         """The last word of a run that could not find out how it stands: that it is over."""
         if self.recent:
-            return self.recent[-1]
+            return fitted(self.recent[-1])
         more = {"members": {}, "workersWanted": self.core.wanted}
         return self._make_progress(self.spec, {}, self._host.now_ms(), None, {}, more)
 

@@ -27,6 +27,9 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        #: Whether the task takes anything in at all; it is told with the rest, so that a first step
+        #: that lasts is known for one.
+        self.is_running = False
         self._rests_in = WAITING
         self._at: _At = (clock(), WAITING, 0.0, 0.0, 0.0)
 
@@ -48,11 +51,12 @@ class Meter:
         now = self._clock()
         self._at = (now, state, *_spent(self._at, now))
 
-    def report(self) -> dict[str, float | None]:
+    def report(self) -> dict[str, bool | float | None]:
         """Milliseconds in each state; and how long the step under way lasts by now, if one is."""
         at, now = self._at, self._clock()
         waiting, busy, blocked = _spent(at, now)
         return {
+            "is_running": self.is_running,
             "busy_ms": round(busy * 1000, 3),
             "waiting_ms": round(waiting * 1000, 3),
             "blocked_ms": round(blocked * 1000, 3),

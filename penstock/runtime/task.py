@@ -87,7 +87,6 @@ class Task:
             None if store is None else Checkpointer(self, store, spec.fingerprint, self._due.set)
         )
         self._is_appending = False
-        self._is_running = False
         #: When a commit was captured, by its number, until it is visible.
         self._captured: dict[int, float] = {}
         #: Pieces of commits on their way beside the loops; one that fails ends the task.
@@ -152,9 +151,11 @@ class Task:
                     self._began = self._now()
                     self.core = self._make_core()
         finally:
-            self._is_running = False
+            self.meter.is_running = False
             if self.checkpointer is not None:
                 self.checkpointer.close()
+            if self._store is not None:
+                self._store.close()  # the next instance, here or elsewhere, opens its own
             for work in list(self._running_beside):
                 work.cancel()
             self.log.dismiss(self.appender)
@@ -218,7 +219,7 @@ class Task:
     # -- run
 
     async def _run_loops(self) -> None:
-        self._is_running = True
+        self.meter.is_running = True
         self._is_halting = False
         self.meter.unblock()
         reading = asyncio.ensure_future(self._read())
@@ -432,7 +433,6 @@ class Task:
         is_last = self.spec.query.stages[self.task.stage].keys is None
         return {
             "instance": self.instance,
-            "is_running": self._is_running,
             "reported_at_ms": self.host.now_ms(),
             "position": core.position,
             "committed_position": None if marker is None else marker.position,

@@ -183,9 +183,14 @@ class _Assigned:
 
     def report(self) -> tuple[dict[str, Any], Meter | None]:
         """How its task stands, and what can be asked of that later, from another thread."""
+        bare = {"instance": self.instance, "is_running": False}
         if self.task is None:
-            return {"instance": self.instance, "is_running": False}, None
-        return self.task.report(), self.task.meter
+            return bare, None
+        try:
+            return self.task.report(), self.task.meter
+        except Exception as error:  # whatever becomes of a report, the task goes on
+            logger.warning("task=%s cannot say how it stands cause=%r", self.id, error)
+            return bare, self.task.meter
 
 
 class Worker:

@@ -135,8 +135,8 @@ def start(
         commit_interval: Least seconds between two commits of a task; 0: as soon as the log can.
         idle_after: After so many seconds without rows a source holds back no watermark any more.
         dead_letter: A stream for rows that make the query fail. Without it they stop the query.
-        checkpoints: Where state is saved from time to time: a path or a URI of `pyarrow.fs` that
-            all workers reach; by default beside the log, if that is a directory. "" saves none.
+        checkpoints: Where state is saved: a path, or a URI such as "s3://…" or "redis://…", that
+            all workers reach; by default beside the log, if that is a directory. "": nowhere.
         checkpoint_interval: Least number of seconds between two checkpoints of a task.
         replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
             once, however large the state is, and tasks can be moved (`StreamingQuery.move`).

@@ -6,8 +6,11 @@ app.py       routes: which request does what
 assets.py    the files of the page itself, and what they may do in a browser
 live.py      one update a second, shared by all pages of a token
 gather.py    the facts of an update, read from the log
+clusters.py  what the cluster of a log says of itself
 tailing.py   a stream's rows as they come: filtered, and never more than a person reads
 asking.py    what a page may ask for: stop, rescale
+tickets.py   one page that signs in without being asked, for programs that open it
+beside.py    the page beside another program, on a thread
 place.py     where the page of a directory is served
 card.py      a query as a small card, for notebooks
 view/        what is shown, made of facts

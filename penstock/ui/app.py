@@ -20,9 +20,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from penstock.errors import BadRequest, NotFound, Overloaded
+from penstock.errors import BadRequest, NotFound, Overloaded, Unauthorized
 from penstock.gateway.bodies import Budget, parse_object, read_body
-from penstock.gateway.endpoints import Endpoints, application, bearer_token, json_response
+from penstock.gateway.endpoints import (
+    Endpoints,
+    application,
+    bearer_token,
+    json_response,
+    problem_response,
+)
+from penstock.gateway.problems import problem_of
 from penstock.gateway.reading import LoopTail
 from penstock.gateway.replies import EVENTS
 from penstock.gateway.sessions import Session, Sessions
@@ -34,6 +41,7 @@ from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log
 from penstock.ui.asking import ask_query, may_ask, request_of
 from penstock.ui.assets import asset_routes
+from penstock.ui.clusters import ClusterLooker, is_cluster
 from penstock.ui.config import (
     FILTER_CHARS_MAX,
     LIVES_MAX,
@@ -45,8 +53,15 @@ from penstock.ui.config import (
 from penstock.ui.gather import Gatherer
 from penstock.ui.live import Live
 from penstock.ui.tailing import tail_events
+from penstock.ui.tickets import Ticket
 
 T = TypeVar("T")
+
+
+async def _nothing() -> None:
+    """There is nothing to close."""
+
+
 _BODY_BYTES_MAX = 4096
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -65,8 +80,16 @@ class UiCounts:
 class Ui:
     """The application; `server.py` runs it."""
 
-    def __init__(self, config: UiConfig, resolve_for: Callable[[str], Resolve]) -> None:
+    def __init__(
+        self,
+        config: UiConfig,
+        resolve_for: Callable[[str], Resolve],
+        ticket: Ticket | None = None,
+    ) -> None:
         self._config = config
+        self._ticket = ticket
+        if ticket is not None:
+            ticket.since = asyncio.get_running_loop().time()
         self.counts = UiCounts()
         self.sessions = Sessions(
             resolve_for, timeout=config.timeout_seconds, idle_seconds=SESSION_IDLE_SECONDS
@@ -91,6 +114,7 @@ class Ui:
                 route("/v1/streams/{name}/tail", GET=self._tail),
                 route("/v1/queries/{name}/plan", GET=self._plan),
                 route("/v1/queries/{name}/{what}", POST=self._ask),
+                Route("/v1/ticket", self._redeem, methods=["POST"]),
                 Route("/healthz", self._health),
             ],
             "The page is at /.",
@@ -116,12 +140,31 @@ class Ui:
             if len([one for one in self._lives.values() if one.is_running]) >= LIVES_MAX:
                 raise Overloaded(f"{LIVES_MAX} tokens look at the page")
             token = bearer_token(request)
-            gatherer = Gatherer(self._lend(session), self._target())
+            looker = self._cluster(session, token)
+            gatherer = self._gatherer(session, looker)
             live = Live(
-                session.log, gatherer.gather, self._threads, lambda query: may_ask(token, query)
+                session.log,
+                gatherer.gather,
+                self._threads,
+                may_ask=lambda query: may_ask(token, query),
+                ended=_nothing if looker is None else looker.close,
             )
             self._lives[session] = live
         return live
+
+    def _cluster(self, session: Session, token: str) -> ClusterLooker | None:
+        config = self._config
+        if config.target is None or not is_cluster(config.target):
+            return None
+        return ClusterLooker(
+            session.log, config.target, token, config.tls_ca, config.timeout_seconds
+        )
+
+    def _gatherer(self, session: Session, looker: ClusterLooker | None) -> Gatherer:
+        client = self._lend(session)
+        if looker is None:
+            return Gatherer(client, self._target())
+        return Gatherer(client, self._target(), lambda: client.run(lambda _: looker.facts()))
 
     def _lend(self, session: Session) -> BlockingLog:
         return BlockingLog.lend(session.log, asyncio.get_running_loop())
@@ -160,9 +203,14 @@ class Ui:
 
     async def _facts(self, request: Request, session: Session) -> Response:
         """All that the page is made of, as of now."""
-        gatherer = Gatherer(self._lend(session), self._target())
+        looker = self._cluster(session, bearer_token(request))
+        gatherer = self._gatherer(session, looker)
         loop = asyncio.get_running_loop()
-        facts = await loop.run_in_executor(self._asking, gatherer.gather)
+        try:
+            facts = await loop.run_in_executor(self._asking, gatherer.gather)
+        finally:
+            if looker is not None:
+                await looker.close()
         return json_response(facts, headers=_NO_STORE)
 
     async def _plan(self, request: Request, session: Session) -> Response:
@@ -212,6 +260,16 @@ class Ui:
             message = request_of(what, parse_object(body) if body else {})
         done = await self._beside(session, lambda client: ask_query(client, name, message))
         return json_response(done, 202, _NO_STORE)
+
+    async def _redeem(self, request: Request) -> Response:
+        async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
+            code = body.decode(errors="replace")
+        now = asyncio.get_running_loop().time()
+        token = None if self._ticket is None else self._ticket.redeem(code, now)
+        if token is None:
+            error = Unauthorized("this ticket is wrong, was used, or came too late")
+            return problem_response(problem_of(error))
+        return json_response({"token": token}, headers=_NO_STORE)
 
     async def _health(self, request: Request) -> Response:
         if self.stopping.is_set():

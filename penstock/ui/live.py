@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -35,28 +35,37 @@ def _wall_ms() -> float:
 
 
 class Live:
-    """The updates of one token. `may_ask`: whether it may stop and rescale a query."""
+    """The updates of one token.
+
+    `may_ask`: whether it may stop and rescale a query. `ended`: called when nobody looks any more.
+    """
 
     def __init__(
         self,
         log: AsyncLog,
         gather: Gather,
         threads: Executor,
-        may_ask: Callable[[str], bool] = lambda query: False,
+        *,
+        may_ask: Callable[[str], bool],
+        ended: Callable[[], Awaitable[None]],
     ) -> None:
         self._log = log
         self._gather = gather
         self._threads = threads
         self._may_ask = may_ask
+        self._close_beside = ended
         self.book = Book()
         self.pages = 0
         self._alone_since = 0.0
         self._task: asyncio.Task[None] | None = None
         self._gathering: asyncio.Future[dict[str, Any]] | None = None
+        #: A log with so much that facts take longer than an update is asked for half of the time.
+        self._began = self._rests_until = 0.0
         self._away: dict[str, Any] | None = None
         self._away_since: float | None = None
         #: Updates there were, and a future that the next one resolves.
         self._number = 0
+        self._told_ms = 0.0
         self._next: asyncio.Future[None] | None = None
         #: Why there will be no more.
         self._ended: Exception | None = None
@@ -94,7 +103,8 @@ class Live:
     def _begin(self) -> None:
         self.pages += 1
         if not self.is_running:
-            self._ended = None
+            # What was gathered when somebody last looked is not shown as if it were of now.
+            self._ended, self._number = None, 0
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _newer(self, seen: int) -> None:
@@ -106,7 +116,7 @@ class Live:
     def _text(self, query: str | None) -> bytes:
         text = self._texts.get(query)
         if text is None:
-            page = self.book.page(query, _wall_ms(), self._away)
+            page = self.book.page(query, self._told_ms, self._away)
             page["may_ask"] = query is not None and self._may_ask(query)
             text = self._texts[query] = _event("page", page)
         return text
@@ -131,16 +141,21 @@ class Live:
             self._ended = error
         finally:
             self._tell()
+            await self._close_beside()
 
     async def _update(self) -> None:
         loop = asyncio.get_running_loop()
         gathering = self._gathering
         if gathering is None:
+            if loop.time() < self._rests_until:
+                return
+            self._began = loop.time()
             gathering = self._gathering = loop.run_in_executor(self._threads, self._gather)
         await asyncio.wait([gathering], timeout=PATIENCE_SECONDS)
         reason: str | None = None
         if gathering.done():
             self._gathering = None
+            self._rests_until = 2 * loop.time() - self._began - UPDATE_SECONDS
             try:
                 self.book.take(gathering.result())
             except Retryable as error:
@@ -158,6 +173,7 @@ class Live:
 
     def _tell(self) -> None:
         self._number += 1
+        self._told_ms = _wall_ms()
         self._texts.clear()
         if self._next is not None and not self._next.done():
             self._next.set_result(None)

@@ -21,16 +21,21 @@ from penstock.log.serving.process import run_until_signal
 from penstock.ui.app import Ui
 from penstock.ui.config import UiConfig
 from penstock.ui.place import Place
+from penstock.ui.tickets import Ticket
 
 
 class UiServer:
     """What runs in the process."""
 
     def __init__(
-        self, config: UiConfig, on_ready: Callable[[Address], None] = lambda address: None
+        self,
+        config: UiConfig,
+        on_ready: Callable[[Address], None] = lambda address: None,
+        ticket: Ticket | None = None,
     ) -> None:
         config.validate()
         self._config = config
+        self._ticket = ticket
         self._on_ready = on_ready
         self._ui: Ui | None = None
         self._server: HttpServer | None = None
@@ -44,7 +49,8 @@ class UiServer:
     async def run(self) -> None:
         config = self._config
         # A server of a directory is never started from here: what is down is shown as down.
-        ui = self._ui = Ui(config, resolver(config.target, config.tls_ca, start=False))
+        resolve_for = resolver(config.target, config.tls_ca, start=False)
+        ui = self._ui = Ui(config, resolve_for, self._ticket)
         door = Door(config.host, config.port, config.tls_cert, config.tls_key)
         server = self._server = HttpServer(ui.app, door, self._started)
         ui.sessions.start()

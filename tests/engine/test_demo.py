@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from embedded_server import kill_server, stop_server
+from harness.ui_page import browser
 from harness.waiting import wait_until
 
 import penstock
@@ -39,6 +41,45 @@ def test_the_demo_survives_two_kills_and_equals_batch_spark(tmp_path: Path) -> N
     assert found["rows"] > found["windows"] >= 5
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("penstock-")] == []
+
+
+def test_the_demo_opens_its_page_and_keeps_it_open(tmp_path: Path) -> None:
+    """A browser is a program that is told an address: here one that writes it down."""
+    told = tmp_path / "told"
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > {told}.new && mv {told}.new {told}\n')
+    script.chmod(0o755)
+    command = [sys.executable, "-m", "penstock.cli.main", "demo", "--seconds", "5", "--ui"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "BROWSER": str(script)}
+    demo = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        wait_until(lambda: told.exists() or demo.poll() is not None, "no page was opened")
+        address = told.read_text().strip()
+        with browser(tmp_path) as context:
+            page = context.new_page()
+            page.goto(address)
+            page.wait_for_selector("text=bids_per_auction", timeout=120_000)
+            page.wait_for_selector(".node.sink >> text=result", timeout=120_000)
+            assert "ticket" not in page.url
+            # The ticket is used up: who finds it in a history gets nothing.
+            other = context.new_page()
+            other.goto(address)
+            other.wait_for_selector("#token")
+            page.wait_for_selector("#queries tr >> text=stopped", timeout=240_000)
+            assert demo.stdout is not None
+            said: list[str] = []
+            while not said or "the page stays until Ctrl-C" not in said[-1]:
+                said.append(demo.stdout.readline())
+                assert said[-1], "".join(said)
+            page.wait_for_selector("#health.good")
+        assert demo.poll() is None, "it did not wait"
+    finally:
+        demo.send_signal(signal.SIGINT)
+        rest, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 0, rest
+    assert any("each equal to batch Spark's" in line for line in said)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ and say strange things, with the right checksum; others are damaged in their byt
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import socket
@@ -302,7 +303,9 @@ def proxy(directory: Path) -> Iterator[Listener]:
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def test_status_shows_rates_lag_state_and_every_task(log: penstock.Log) -> None:
     assert "state size   15 rows, 6.0 kB" in shown
     for task in ("q.1/0/0", "q.1/1/0", "q.1/1/1"):
         (line,) = [line for line in shown.splitlines() if line.startswith(task)]
-        assert line.split()[:6] == [task, "1-abc", "3", "yes", "42", "2"]
+        assert line.split()[:8] == [task, "1-abc", "3", "yes", "-", "-", "42", "2"]
     assert found["progress"]["runId"] == "a-run"
     assert (found["to"], found["tasks"], found["version"]) == ("out", [1, 2], 1)
 

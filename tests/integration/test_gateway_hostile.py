@@ -12,8 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fuzzed_listeners import HTTP_WORDS, http_samples
 from harness.http_gateway import HttpClient, gateway_thread
-from harness.soak import SOAK_SECONDS
+from harness.mutation import mutate
 
 import penstock
 from penstock.gateway import app, bodies, endpoints, http_server, sessions
@@ -239,44 +240,12 @@ def test_headers_that_make_no_sense_append_nothing(
     assert stream.read().num_rows == 0
 
 
-def mutate(draw: random.Random, whole: bytes) -> bytes:
-    data = bytearray(whole)
-    for _ in range(draw.randint(1, 6)):
-        at = draw.randrange(len(data) + 1)
-        kind = draw.randrange(5)
-        if kind == 0 and at < len(data):
-            data[at] = draw.randrange(256)
-        elif kind == 1:
-            data[at:at] = bytes(draw.randrange(256) for _ in range(draw.randint(1, 9)))
-        elif kind == 2:
-            del data[at : at + draw.randint(1, 20)]
-        elif kind == 3:
-            data[at:at] = draw.choice([b"\r\n", b"\r\n\r\n", b"\x00", b"{", b"[", b'"', b":", b"%"])
-        else:
-            part = bytes(data[at : at + draw.randint(1, 40)])
-            data[at:at] = part
-    return bytes(data)
-
-
 def fuzz(address: Address, token: str, seed: int, count: int) -> None:
     draw = random.Random(seed)
-    body = '[{"n": 1, "s": "x"}, {"n": 2}]'
-    seeds = [
-        f"POST /v1/streams/s/rows HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
-        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nIdempotency-Key: f:0\r\n"
-        f"Connection: close\r\n\r\n{body}".encode()
-        for kind in ("application/json", "application/x-ndjson")
-    ]
-    seeds += [
-        f"GET /v1/streams/s/rows?from=earliest&to=latest&limit=3&format=csv HTTP/1.1\r\nHost: x\r\n"
-        f"Authorization: Bearer {token}\r\nConnection: close\r\n\r\n".encode(),
-        f"POST /v1/streams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
-        "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-        '1c\r\n{"name":"s","ddl":"n long"} \r\n0\r\n\r\n'.encode(),
-    ]
+    seeds = http_samples(token)
     answered = 0
     for _ in range(count):
-        sent = mutate(draw, draw.choice(seeds))
+        sent = mutate(draw, draw.choice(seeds), HTTP_WORDS)
         answer = exchange(address, sent, seconds=0.03)
         answered += bool(answer)
         assert b" 500 " not in answer.split(b"\r\n")[0], (sent, answer)
@@ -292,13 +261,6 @@ def test_mutated_requests_break_nothing(
 
     assert HttpClient(address, token).ask("GET", "/v1/streams").status == 200
     assert not [record for record in caplog.records if record.exc_info]
-
-
-@pytest.mark.soak
-def test_many_mutated_requests_break_nothing(address: Address, token: str) -> None:
-    deadline = time.monotonic() + SOAK_SECONDS
-    while time.monotonic() < deadline:
-        fuzz(address, token, seed=random.SystemRandom().randrange(2**32), count=1000)
 
 
 def test_what_is_open_to_everybody_says_nothing(address: Address, module_log: penstock.Log) -> None:

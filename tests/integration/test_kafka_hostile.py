@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from harness.http_gateway import gateway_thread
 from harness.kafka_clients import SECONDS, consume, produce, settings
 from harness.kafka_wire import Wire, request, wire
-from harness.soak import fresh_seeds
+from harness.mutation import mutate
 
 import penstock
 from penstock.gateway.config import GatewayConfig
@@ -27,9 +27,8 @@ from penstock.log.core.rights import allow_caveat
 from penstock.log.serving.directory import Address
 from penstock.wire.token import ID_LETTERS, make_token
 
-#: Frames of the slice, and of a soak.
+#: A slice: test_mutated_frames.py has the rest.
 FRAMES = 6_000
-SOAK_FRAMES = 50_000
 
 
 @pytest.fixture(scope="module")
@@ -142,24 +141,6 @@ def samples(name: str) -> list[bytes]:
     return found
 
 
-def mutate(draw: random.Random, frame: bytes) -> bytes:
-    out = bytearray(frame)
-    for _ in range(draw.randint(1, 4)):
-        at = draw.randrange(len(out))
-        kind = draw.randrange(4)
-        if kind == 0:
-            out[at] = draw.randrange(256)
-        elif kind == 1:
-            out[at : at + 4] = draw.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0"))
-        elif kind == 2:
-            del out[at : at + draw.randint(1, 8)]
-        else:
-            out[at:at] = draw.randbytes(draw.randint(1, 8))
-        if len(out) < 8:
-            return frame
-    return bytes(out)
-
-
 def fuzz(address: Address, token: str, name: str, seed: int, count: int) -> None:
     draw = random.Random(seed)
     frames = samples(name)
@@ -170,6 +151,8 @@ def fuzz(address: Address, token: str, name: str, seed: int, count: int) -> None
             if draw.random() < 0.9:
                 client.log_in(token)
         frame = mutate(draw, draw.choice(frames))
+        if len(frame) < 8:
+            continue
         key, version = struct.unpack_from(">hh", frame)
         if key == 11 or key == 1:
             continue  # they wait for others, or for rows, as they are asked to
@@ -194,16 +177,4 @@ def test_mutated_frames_do_no_harm(
     module_log.create_stream(name, "value BINARY", lanes=1)
     with caplog.at_level(logging.ERROR):
         fuzz(address, token, name, 21, FRAMES)
-    assert not caplog.records
-
-
-@pytest.mark.soak
-def test_many_mutated_frames_do_no_harm(
-    address: Address, token: str, name: str, module_log: penstock.Log,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    module_log.create_stream(name, "value BINARY", lanes=1)
-    with caplog.at_level(logging.ERROR):
-        for seed in fresh_seeds():
-            fuzz(address, token, name, seed, SOAK_FRAMES)
     assert not caplog.records

@@ -20,7 +20,7 @@ MILLION = int(os.environ.get("FUZZ_FRAMES", "1000000"))
 #: After the first tenth, when caches are full and code is loaded.
 GROWTH_BYTES_MAX = 48 << 20
 #: Of a log whose data grows: what it keeps of each frame that was taken (producers, keys, tags).
-BYTES_PER_FRAME_MAX = 64
+BYTES_PER_FRAME_MAX = 32
 
 
 def run(listener: Listener, seed: int, frames: int) -> str:

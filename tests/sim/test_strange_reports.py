@@ -22,7 +22,9 @@ from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.histogram import Buckets
 from penstock.runtime.lag import measure_lag
 from penstock.runtime.progress import settled_positions
+from penstock.runtime.taken import Taken
 from penstock.runtime.task_rates import TaskRate
+from penstock.runtime.worker import _Assigned
 
 STRANGE: dict[str, Any] = {
     "workers": 2,
@@ -37,7 +39,7 @@ STRANGE: dict[str, Any] = {
 COPIED: dict[str, Any] = {**STRANGE, "replicas": 1, "shape": "window"}
 
 
-@pytest.mark.parametrize(("swarm", "seed"), [(STRANGE, 1), (STRANGE, 2), (COPIED, 3)])
+@pytest.mark.parametrize(("swarm", "seed"), [(STRANGE, 2), (COPIED, 3)])
 def test_a_query_goes_on_whatever_its_workers_report(swarm: dict[str, Any], seed: int) -> None:
     found = world(seed, swarm)
     found.run()
@@ -71,12 +73,43 @@ def test_a_query_that_cannot_be_measured_goes_on(monkeypatch: pytest.MonkeyPatch
     assert found.counts["report made"] > 0
 
 
+def telling_fails(patch: pytest.MonkeyPatch) -> None:
+    """As if a task could not count what it took in."""
+    asked = iter(range(10**9))
+    original = Taken.report
+
+    def report(self: Taken, *values: Any) -> Any:
+        if next(asked) % 3 == 0:
+            raise Unavailable("not for telling")
+        return original(self, *values)
+
+    patch.setattr(Taken, "report", report)
+
+
+def test_a_query_whose_tasks_cannot_tell_how_they_stand_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    telling_fails(monkeypatch)
+    world(1, STRANGE).run()
+
+
 # ---- mistakes
 
 
 def a_report_that_fails_ends_the_query(patch: pytest.MonkeyPatch) -> None:
     measuring_fails(patch)
     patch.setattr(Coordinator, "_try_report", Coordinator._report)
+
+
+def a_task_that_cannot_tell_ends_its_worker(patch: pytest.MonkeyPatch) -> None:
+    telling_fails(patch)
+
+    def report(self: Any) -> Any:
+        if self.task is None:
+            return {"instance": self.instance, "is_running": False}, None
+        return self.task.report(), self.task.meter
+
+    patch.setattr(_Assigned, "report", report)
 
 
 def counts_are_taken_in_whatever_they_are(patch: pytest.MonkeyPatch) -> None:
@@ -135,10 +168,11 @@ MUTANTS = [
     Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
     for apply, swarm, seed in (
         (a_report_that_fails_ends_the_query, STRANGE, 1),
-        (counts_are_taken_in_whatever_they_are, STRANGE, 1),
+        (a_task_that_cannot_tell_ends_its_worker, STRANGE, 1),
+        (counts_are_taken_in_whatever_they_are, STRANGE, 0),
         (a_report_mixes_two_layouts, STRANGE, 1),
         (what_nobody_told_is_zero, STRANGE, 1),
-        (time_goes_back_and_is_counted, STRANGE, 1),
+        (time_goes_back_and_is_counted, STRANGE, 0),
         (latencies_are_counted_back_when_a_task_begins_again, STRANGE, 1),
     )
 ]

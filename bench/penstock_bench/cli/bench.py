@@ -77,11 +77,18 @@ _add(
     takes="About three minutes.",
 )
 _add(
+    "reports",
+    "What it costs that queries tell how they stand: meters, reports, scrapes of /metrics.",
+    quick="A few seconds",
+    disk="about 100 MB",
+    takes=f"About a minute{_ALONE}",
+)
+_add(
     "checkpoints",
-    "Stores of checkpoints, as a thesis about S4 measured its own: indexed files, Redis, RocksDB.",
-    quick="Ten seconds",
+    "Stores of checkpoints, as a thesis about S4 measured its own (needs Java).",
+    quick="Half a minute",
     disk="about 2 GB",
-    takes=f"About four minutes{_ALONE}",
+    takes=f"About six minutes{_ALONE}",
 )
 _add(
     "scale",
@@ -129,6 +136,13 @@ _add(
     "start",
     "How long people wait: for commands, and for the quick start's first result (needs Java).",
     quick="A few seconds",
+    takes=f"About two minutes{_ALONE}",
+)
+_add(
+    "ui",
+    "What three open pages and a scrape each second cost a query (needs Java).",
+    quick="Half a minute",
+    disk="about 1 GB",
     takes=f"About two minutes{_ALONE}",
 )
 _add(

@@ -32,6 +32,8 @@ from penstock.log.replication.read_order import (
 )
 
 CACHE_BYTES = 128 * MIB
+#: What a block in the cache costs beside its bytes: a million commits are a million small blocks.
+_BLOCK_MEMORY_BYTES = 512
 #: A first request, and how far it grows while a reader goes on where the last one ended.
 READ_BYTES_MIN = 64 * KIB
 READ_BYTES_MAX = DELIVERY_BYTES
@@ -58,6 +60,10 @@ class Fetched(NamedTuple):
 
 
 _Place = tuple[SegmentKey, int]
+
+
+def _cost(block: Block) -> int:
+    return block.header.block_bytes + _BLOCK_MEMORY_BYTES
 
 
 class BlockSource:
@@ -99,11 +105,11 @@ class BlockSource:
         """Put a block that was written or read here into the cache."""
         place = (key, int(block.header.block))
         if place not in self._cache:
-            self._cache_bytes += block.header.block_bytes
+            self._cache_bytes += _cost(block)
         self._cache[place] = block
         while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
             _, dropped = self._cache.popitem(last=False)
-            self._cache_bytes -= dropped.header.block_bytes
+            self._cache_bytes -= _cost(dropped)
 
     # ---- reads
 

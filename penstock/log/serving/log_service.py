@@ -8,6 +8,7 @@ it holds, before anything is done; what a token allows is core/rights.py's busin
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
@@ -21,7 +22,7 @@ from penstock.log.serving.listener import Listener
 from penstock.log.serving.log_metrics import LogMetrics
 from penstock.log.serving.log_requests import LogRequests
 from penstock.log.serving.openmetrics import families_text, join_texts
-from penstock.log.serving.query_metrics import query_metrics
+from penstock.log.serving.query_metrics import QueryMetrics
 from penstock.log.serving.query_reports import find_all_reports
 from penstock.log.serving.served_log import SequencedLog, ServedLog, Surroundings, wall_ms
 from penstock.log.storage.log_storage import FILE_CACHE_COUNT
@@ -97,9 +98,11 @@ class LogService:
     async def full_metrics_text(self) -> str:
         """With how the queries of the logs stand that are ordered here."""
         found = await find_all_reports(self.host.sequenced_logs())
-        families = query_metrics(
-            found.reports, self.wall_ms(), unreadable=found.unreadable, left_out=found.left_out
-        )
+        made, now_ms = QueryMetrics(), self.wall_ms()
+        for report in found.reports:
+            made.add_report(report, now_ms)
+            await asyncio.sleep(0)  # clients do not wait for all queries to be told
+        families = made.families(unreadable=found.unreadable, left_out=found.left_out)
         return join_texts(self.host.metrics_text(), families_text(families))
 
     # ---- what clients may

@@ -112,30 +112,36 @@ def query_metrics(
     reports: Sequence[QueryReport], now_ms: int, *, unreadable: int = 0, left_out: int = 0
 ) -> dict[str, Family]:
     """By name, without the prefix `penstock_`; what nobody told is left out."""
-    made = _Samples()
-    made.add("query_unreadable", (), unreadable)
-    left_out += max(len(reports) - QUERIES_MAX, 0)
-    tasks_left = TASKS_MAX
-    for report in reports[:QUERIES_MAX]:
-        made.log = report.log
-        progress = report.progress if isinstance(report.progress, Mapping) else {}
-        _add_query(made, report, progress, now_ms)
-        tasks = list(_maps(_map(progress, "tasks")))
-        for name, task in tasks[:tasks_left]:
-            _add_task(made, (report.name, name), task, now_ms)
-        left_out += max(len(tasks) - tasks_left, 0)
-        tasks_left = max(tasks_left - len(tasks), 0)
-    made.log = None
-    made.add("query_left_out", (), left_out)
-    return made.families()
+    made = QueryMetrics()
+    for report in reports:
+        made.add_report(report, now_ms)
+    return made.families(unreadable=unreadable, left_out=left_out)
 
 
 @dataclass(slots=True)
-class _Samples:
-    """By metric and labels."""
+class QueryMetrics:
+    """Of many queries, added one after the other: whoever serves others may do so in between."""
 
     log: str | None = None
     values: dict[str, dict[str, float | Buckets]] = field(default_factory=dict)
+    queries: int = 0
+    tasks: int = 0
+    left_out: int = 0
+
+    def add_report(self, report: QueryReport, now_ms: int) -> None:
+        if self.queries == QUERIES_MAX:
+            self.left_out += 1
+            return
+        self.queries += 1
+        self.log = report.log
+        progress = report.progress if isinstance(report.progress, Mapping) else {}
+        _add_query(self, report, progress, now_ms)
+        for name, task in _maps(_map(progress, "tasks")):
+            if self.tasks == TASKS_MAX:
+                self.left_out += 1
+                continue
+            self.tasks += 1
+            _add_task(self, (report.name, name), task, now_ms)
 
     def add(self, name: str, labels: tuple[str, ...], value: float | Buckets | None) -> None:
         if value is None:
@@ -151,7 +157,11 @@ class _Samples:
             labels = f'query="{escape_label(query)}"{log},penstock_query_state="{one}"'
             self.values.setdefault("query_state", {})[labels] = float(one == state)
 
-    def families(self) -> dict[str, Family]:
+    def families(self, *, unreadable: int, left_out: int) -> dict[str, Family]:
+        """All that was added; and how many queries were not, here or before."""
+        self.log = None
+        self.add("query_unreadable", (), unreadable)
+        self.add("query_left_out", (), left_out + self.left_out)
         return {
             name: Family(metric.kind, metric.help, self.values[name])
             for name, metric in METRICS.items()
@@ -160,7 +170,7 @@ class _Samples:
 
 
 def _add_query(
-    made: _Samples, report: QueryReport, progress: Mapping[str, Any], now_ms: int
+    made: QueryMetrics, report: QueryReport, progress: Mapping[str, Any], now_ms: int
 ) -> None:
     query = (report.name,)
     made.add_state(report.name, report.state)
@@ -198,14 +208,14 @@ def _add_query(
             made.add("query_edge_rows_per_second", labels, _number(edge, "rowsPerSecond"))
 
 
-def _add_lag(made: _Samples, name: str, labels: tuple[str, ...], of: Mapping[str, Any]) -> None:
+def _add_lag(made: QueryMetrics, name: str, labels: tuple[str, ...], of: Mapping[str, Any]) -> None:
     lag = _map(of, "lag")
     made.add(f"{name}_lag_rows", labels, _number(lag, "records"))
     made.add(f"{name}_lag_seconds", labels, _number(lag, "seconds"))
 
 
 def _add_task(
-    made: _Samples, labels: tuple[str, str], task: Mapping[str, Any], now_ms: int
+    made: QueryMetrics, labels: tuple[str, str], task: Mapping[str, Any], now_ms: int
 ) -> None:
     running = task.get("is_running")
     made.add("task_running", labels, float(running) if isinstance(running, bool) else None)

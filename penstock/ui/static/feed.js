@@ -79,3 +79,10 @@ export function follow(path, take, told) {
   })();
   return () => stop.abort();
 }
+
+// A program that opened the page may have put a ticket into its address: good once.
+export async function redeem(ticket) {
+  const answer = await fetch("/v1/ticket", { method: "POST", body: ticket, cache: "no-store", credentials: "omit" });
+  if (!answer.ok) throw await problemOf(answer);
+  token = (await answer.json()).token;
+}

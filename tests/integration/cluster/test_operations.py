@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from harness.files import flip_bit, token_file
+from harness.http_gateway import HttpClient
 from harness.server_process import free_port
+from harness.ui_page import ui_thread
 from harness.waiting import TRIES, wait_until
 
 import penstock
@@ -27,11 +29,15 @@ from penstock.cli.cluster_up import end_text, living_processes
 from penstock.cli.cluster_verify import ReplicaFinding, still_owed
 from penstock.cli.main import cli
 from penstock.ids import BlockId, Epoch, Lsn, NodeId, SegmentId
+from penstock.log.core.rights import allow_caveat
 from penstock.log.meta.open import open_metadata
 from penstock.log.node.config import NodeConfig
 from penstock.log.proxy.config import ProxyConfig
 from penstock.log.proxy.open_log import Replication
 from penstock.log.replication.manifest import Ensemble, LogManifest, Segment
+from penstock.ui.config import UiConfig
+from penstock.ui.view import Book
+from penstock.wire.token import make_token
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
@@ -254,6 +260,31 @@ def test_status_shows_nodes_proxies_and_logs(four: tuple[Path, Up]) -> None:
     assert lines[0] == f"cluster  {up.said['url']}"
     assert any(line.startswith("NODE ") for line in lines)
     assert any(line.startswith("main ") for line in lines)
+
+
+def test_the_page_of_a_log_shows_the_cluster_that_keeps_it(
+    four: tuple[Path, Up], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, up = four
+    monkeypatch.setenv("PENSTOCK_NODE_TOKEN_FILE", str(home / "node-token"))
+    if (home / "metadata-auth").exists():
+        monkeypatch.setenv("PENSTOCK_METADATA_AUTH_FILE", str(home / "metadata-auth"))
+    token = (home / "token").read_text().strip()
+    with ui_thread(UiConfig(target=up.said["url"], port=0)) as address:
+        facts = HttpClient(address, token).ask("GET", "/v1/facts").json
+        narrowed = make_token(token, "a1b2c3d4e5f60718", [allow_caveat(["read:*"])])
+        less = HttpClient(address, narrowed).ask("GET", "/v1/facts").json
+    book = Book()
+    book.take(facts)
+    cluster = book.page(None, facts["at_ms"])["cluster"]
+
+    assert cluster["why"] is None
+    assert [node["state"] for node in cluster["nodes"]] == ["up"] * 4
+    assert sum(node["figures"]["segments"][1] for node in cluster["nodes"]) == 6
+    (log,) = cluster["logs"]
+    assert log["owner"] in {proxy["address"] for proxy in cluster["proxies"]}
+    assert log["missing nodes"] == "none"
+    assert set(less["cluster"]) == {"why"}, "who may not look at the server is told nothing"
 
 
 def test_status_without_tokens_shows_the_metadata_and_says_who_was_not_asked(
