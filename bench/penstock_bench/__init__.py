@@ -18,6 +18,7 @@ driver_process.py  a Spark driver in a process of its own; what sessions have in
 result.py        what a result costs after a long history
 checkpoints.py   stores of checkpoints, beside a file per key
 checkpoints_charts.py  pictures of their figures
+checkpoints_recovery.py  how soon a query goes on without its store
 checkpoints_peers.py  a file per key, and a Redis of our own
 scale.py         what more tasks on one source bring
 handover.py      how long a large state pauses when it moves or is lost

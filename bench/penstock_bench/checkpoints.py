@@ -24,6 +24,7 @@ from penstock.state.stores.indexed import IndexedEngine
 from penstock.state.stores.redis_engine import RedisEngine
 from penstock.state.stores.rocksdb_engine import RocksdbEngine
 from penstock_bench.checkpoints_peers import FilePerKey, own_redis
+from penstock_bench.checkpoints_recovery import measure_recovery
 from penstock_bench.measure import RawDisk, busy_load, scratch, summary
 from penstock_bench.report import Check, Report, Say
 
@@ -59,11 +60,13 @@ class CheckpointBenchSizes:
     #: More files than this take too long to be made.
     files: int = 100_000
     openings: int = 7
+    #: Of the query that is resumed.
+    recovered: int = 200_000
 
 
 FULL: Final = CheckpointBenchSizes()
 QUICK: Final = CheckpointBenchSizes(
-    rounds=2, single=3, hundreds=2, keys=(200, 2_000), files=200, openings=2
+    rounds=2, single=3, hundreds=2, keys=(200, 2_000), files=200, openings=2, recovered=2_000
 )
 
 
@@ -78,6 +81,7 @@ def run_bench(plan: CheckpointBenchSizes, say: Say, directory: Path | None = Non
             _measure_reads(plan, place / "reads", redis, report, say)
         _measure_sizes(plan, place / "sizes", report, say)
         _measure_openings(plan, place / "openings", report, say)
+        measure_recovery(plan.recovered, place / "recovery", report, say)
     return report
 
 

@@ -34,7 +34,7 @@ from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
 from penstock.runtime.checkpointer import Checkpointer
-from penstock.runtime.host import ThisProcess
+from penstock.runtime.host import Host, ThisProcess
 from penstock.runtime.outputs import result_schema
 from penstock.runtime.spec import QuerySpec, Settings, Source, count_tasks, join_stages
 from penstock.runtime.task import Task
@@ -100,14 +100,15 @@ def run_bench(plan: StateBenchSizes, say: Say, directory: Path | None = None) ->
     found = StateFigures()
     with scratch("penstock-state-", directory) as root, connect(root / "log") as log:
         with session("local[1]") as spark:
-            spec = _make_spec(spark, log, plan, root)
+            spec = make_spec(spark, log, plan, root)
         uvloop.run(_measure(root, spec, plan, found, say))
-    _judge(report, found, plan, say)
+    judge(report, found, plan, say)
     report.figures = asdict(found)
     return report
 
 
-def _judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) -> None:
+def judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) -> None:
+    """The verdict."""
     usual, longest = found.usual_ms, found.still_ms
     median = statistics.median(found.turn_bytes)
     whole = 2 * found.whole_bytes  # a whole state would be written in two copies too
@@ -135,7 +136,7 @@ def _judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say)
     say(f"resumed in {found.resume_ms:.0f} ms, {found.files} files")
 
 
-def _make_spec(spark: Any, log: Log, plan: StateBenchSizes, directory: Path) -> QuerySpec:
+def make_spec(spark: Any, log: Log, plan: StateBenchSizes, directory: Path) -> QuerySpec:
     stream = log.create_stream(_STREAM, "k long")
     query = plan_frame(stream.df(spark).groupBy("k").count(), mode="update").query
     schema = result_schema(query.schema, changing=query.stages[-1].changing)
@@ -213,7 +214,7 @@ class _Watch:
 
 
 @contextlib.asynccontextmanager
-async def _running(log: AsyncLog, spec: QuerySpec, host: _Host) -> AsyncIterator[Task]:
+async def running(log: AsyncLog, spec: QuerySpec, host: Host) -> AsyncIterator[Task]:
     """The last stage's task; with it those before, if they do not run in it."""
     loops: list[asyncio.Future[None]] = []
     tasks: list[Task] = []
@@ -234,13 +235,13 @@ async def _measure(
 ) -> None:
     rng, host = np.random.default_rng(1), _Host()
     async with await AsyncLog.connect(directory_endpoint(directory / "log")) as log:
-        async with _running(log, spec, host) as task:
+        async with running(log, spec, host) as task:
             say(f"filling in {plan.keys:,} keys")
             began = time.monotonic()
-            await _append(log, rng.permutation(plan.keys), _FILL_ROWS)
+            await append(log, rng.permutation(plan.keys), _FILL_ROWS)
             await settle(log, spec)
             found.fill_seconds = round(time.monotonic() - began, 1)
-            await _caught_up(log, task)
+            await caught_up(log, task)
             found.state_rows = task.report()["state_rows"]
             found.whole_bytes = sum(line.bytes for line in _files(task, host))
             assert task.checkpointer is not None
@@ -251,9 +252,9 @@ async def _measure(
             for _ in range(plan.turns):
                 keys = rng.choice(plan.keys, found.turn_keys, replace=False)
                 written = host.folder.bytes
-                await _append(log, keys, _CHANGE_ROWS)
+                await append(log, keys, _CHANGE_ROWS)
                 await settle(log, spec)
-                await _caught_up(log, task)
+                await caught_up(log, task)
                 found.turn_bytes.append(host.folder.bytes - written)
             found.still_ms = watch.longest_ms(is_writing=True)
             found.usual_ms = watch.longest_ms(is_writing=False)
@@ -262,14 +263,14 @@ async def _measure(
             found.files = len(_files(task, host))
             found.restore_bytes = sum(line.bytes for line in _files(task, host))
         say("resuming")
-        async with _running(log, spec, host) as task:
+        async with running(log, spec, host) as task:
             while not task.resume_ms:
                 await asyncio.sleep(0.001)
             found.resume_ms = round(task.resume_ms, 1)
             found.resumed_rows = task.report()["state_rows"]
 
 
-async def _caught_up(log: AsyncLog, task: Task) -> None:
+async def caught_up(log: AsyncLog, task: Task) -> None:
     """Until a checkpoint has all that is committed now, and nothing is being written."""
     assert task.checkpointer is not None
     last = await log.read_last(task.task.marker_tag)
@@ -279,7 +280,7 @@ async def _caught_up(log: AsyncLog, task: Task) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("no checkpoint was written")
         # The next commit takes the checkpoint that is due.
-        await _append(log, np.zeros(1, np.int64), 1)
+        await append(log, np.zeros(1, np.int64), 1)
         await asyncio.sleep(0.05)
 
 
@@ -287,7 +288,7 @@ def _files(task: Task, host: _Host) -> Any:
     return host.store.increments(CheckpointRef.from_json(task.core.checkpoints.named[0]))
 
 
-async def _append(log: AsyncLog, keys: Any, rows: int) -> None:
+async def append(log: AsyncLog, keys: Any, rows: int) -> None:
     source = await log.own_appender()
     for first in range(0, len(keys), rows):
         piece = pa.record_batch({"k": keys[first : first + rows]})

@@ -131,6 +131,7 @@ def static(path: str, body: bytes, kind: str, policy: str) -> Route:
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",  # after an upgrade, no file of before goes with one of now
     }
 
     async def answer(request: Request) -> Response:

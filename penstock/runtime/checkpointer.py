@@ -146,7 +146,7 @@ class Checkpointer:
             return None
         size, ms = int(reference["bytes"]), (owner.host.monotonic() - began) * 1000
         counts.wrote(owner.host.now_ms(), size, ms)
-        owner.core.checkpointed(dict(reference), size)
+        owner.core.checkpointed(dict(reference))
         self._trail.forget(lsn)
         self._on_named()
         # What a durable marker names must stay, whatever was written since: we may be a zombie.

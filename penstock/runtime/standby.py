@@ -126,7 +126,10 @@ class StateCopy(Generic[T]):
         None: whatever became of them, the log is asked for all changes.
         """
         named = () if marker is None or self._store is None else marker.checkpoints
+        away: set[object] = set()
         for json in named:
+            if "store" in json and json["store"] in away:
+                continue  # a store of rows has one state: to ask again is to wait again
             try:
                 assert self._store is not None
                 loaded = await asyncio.to_thread(self._store.load, json, self.core.wanted)
@@ -134,6 +137,7 @@ class StateCopy(Generic[T]):
                 logger.warning("task=%s checkpoint unusable cause=%s", self.core.task, error)
                 if isinstance(error, Unavailable):
                     self._unreached = error
+                    away.add(json.get("store"))
                 continue
             await self._apply_in_turns(loaded.changes)
             self.reached = Lsn(loaded.cut)

@@ -154,6 +154,8 @@ class Task:
             self.meter.is_running = False
             if self.checkpointer is not None:
                 self.checkpointer.close()
+            if self._store is not None:
+                self._store.close()  # the next instance, here or elsewhere, opens its own
             for work in list(self._running_beside):
                 work.cancel()
             self.log.dismiss(self.appender)

@@ -740,7 +740,7 @@ class TaskCore:
 
     # -- checkpoints
 
-    def checkpointed(self, reference: dict[str, object], size: int) -> None:
+    def checkpointed(self, reference: dict[str, object]) -> None:
         """A checkpoint is durable; the next marker names it, and the one before it.
 
         What markers named before may be deleted once that marker is durable.

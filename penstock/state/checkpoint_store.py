@@ -148,6 +148,9 @@ class CheckpointStore:
         self._log_id = log_id
         self._folder = folder or open_folder(uri_or_path)
 
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
     # -- writing
 
     def write(

@@ -13,9 +13,11 @@ from penstock.errors import BadConfig
 UPDATE_SECONDS: Final = 1.0
 #: How long facts may take before the page says that the log does not answer.
 PATIENCE_SECONDS: Final = 0.9
-#: Deliveries, whose lag has to be measured, and clusters, whose nodes are asked, every so many
-#: updates.
+#: Streams, deliveries, whose lag has to be measured, and clusters, whose nodes are asked, every so
+#: many updates.
 SELDOM: Final = 3
+#: Queries that are shown, the first by name: whoever may run queries may register any number.
+QUERIES_MAX: Final = 500
 #: How long updates go on after the last page has gone: a page that is loaded again finds them.
 LINGER_SECONDS: Final = 10.0
 #: How long an unused connection to the log stays: while it does, an embedded server stays, too.

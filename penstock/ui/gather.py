@@ -25,7 +25,7 @@ from penstock.protocol.names import (
 )
 from penstock.stream.registration import KEY_PREFIX, decode_definition
 from penstock.stream.times import time_text
-from penstock.ui.config import SELDOM
+from penstock.ui.config import QUERIES_MAX, SELDOM
 
 Facts = dict[str, Any]
 #: Asks a cluster, whose address is in the log's; None: it is one server's.
@@ -40,14 +40,15 @@ class Gatherer:
         self._target = target
         self._ask_cluster = ask_cluster
         self._rounds = 0
+        self._streams: list[Facts] = []
         self._deliveries: list[Facts] = []
         self._cluster: Facts | None = None
 
     def gather(self) -> Facts:
         """Raises Retryable, or Unauthorized."""
-        queries = self._queries()
-        streams = self._streams()
+        queries, left_out = self._queries()
         if self._rounds % SELDOM == 0:
+            self._streams = self._find_streams()
             self._deliveries = self._find_deliveries()
             self._cluster = None if self._ask_cluster is None else self._ask_cluster()
         self._rounds += 1
@@ -55,7 +56,8 @@ class Gatherer:
             "at_ms": time.time_ns() // 1_000_000,
             "log": {"target": self._target, **self._log()},
             "queries": queries,
-            "streams": streams,
+            "queries_left_out": left_out,
+            "streams": self._streams,
             "deliveries": self._deliveries,
             "cluster": self._cluster,
         }
@@ -69,13 +71,14 @@ class Gatherer:
             found["why"] = str(error)
         return found
 
-    def _queries(self) -> list[Facts]:
-        found = self._client.list_metadata(QUERY_PREFIX)
+    def _queries(self) -> tuple[list[Facts], int]:
+        """And how many there are besides."""
+        found = sorted(self._client.list_metadata(QUERY_PREFIX).items())
         told = [
             self._query(key.removeprefix(QUERY_PREFIX), value.data)
-            for key, value in sorted(found.items())
+            for key, value in found[:QUERIES_MAX]
         ]
-        return [one for one in told if one is not None]
+        return [one for one in told if one is not None], max(len(found) - QUERIES_MAX, 0)
 
     def _query(self, name: str, data: bytes) -> Facts | None:
         """None for one that the token may know of, but not look at."""
@@ -88,7 +91,7 @@ class Gatherer:
         except PenstockError as error:
             return {"name": name, "state": None, "why": str(error)}
 
-    def _streams(self) -> list[Facts]:
+    def _find_streams(self) -> list[Facts]:
         found = self._client.list_metadata(KEY_PREFIX)
         return [
             _stream(key.removeprefix(KEY_PREFIX), value.data)

@@ -59,10 +59,13 @@ class Live:
         self._alone_since = 0.0
         self._task: asyncio.Task[None] | None = None
         self._gathering: asyncio.Future[dict[str, Any]] | None = None
+        #: A log with so much that facts take longer than an update is asked for half of the time.
+        self._began = self._rests_until = 0.0
         self._away: dict[str, Any] | None = None
         self._away_since: float | None = None
         #: Updates there were, and a future that the next one resolves.
         self._number = 0
+        self._told_ms = 0.0
         self._next: asyncio.Future[None] | None = None
         #: Why there will be no more.
         self._ended: Exception | None = None
@@ -100,7 +103,8 @@ class Live:
     def _begin(self) -> None:
         self.pages += 1
         if not self.is_running:
-            self._ended = None
+            # What was gathered when somebody last looked is not shown as if it were of now.
+            self._ended, self._number = None, 0
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _newer(self, seen: int) -> None:
@@ -112,7 +116,7 @@ class Live:
     def _text(self, query: str | None) -> bytes:
         text = self._texts.get(query)
         if text is None:
-            page = self.book.page(query, _wall_ms(), self._away)
+            page = self.book.page(query, self._told_ms, self._away)
             page["may_ask"] = query is not None and self._may_ask(query)
             text = self._texts[query] = _event("page", page)
         return text
@@ -143,11 +147,15 @@ class Live:
         loop = asyncio.get_running_loop()
         gathering = self._gathering
         if gathering is None:
+            if loop.time() < self._rests_until:
+                return
+            self._began = loop.time()
             gathering = self._gathering = loop.run_in_executor(self._threads, self._gather)
         await asyncio.wait([gathering], timeout=PATIENCE_SECONDS)
         reason: str | None = None
         if gathering.done():
             self._gathering = None
+            self._rests_until = 2 * loop.time() - self._began - UPDATE_SECONDS
             try:
                 self.book.take(gathering.result())
             except Retryable as error:
@@ -165,6 +173,7 @@ class Live:
 
     def _tell(self) -> None:
         self._number += 1
+        self._told_ms = _wall_ms()
         self._texts.clear()
         if self._next is not None and not self._next.done():
             self._next.set_result(None)

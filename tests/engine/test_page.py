@@ -103,7 +103,7 @@ def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_re
         page.wait_for_selector(".node.stage .busy data[value]:not([value=''])")
         page.wait_for_timeout(5000)  # for the charts of the pictures, nothing else
         keep_picture(page, tmp_path, "page-light")
-        page.set_viewport_size({"width": 1360, "height": 780})
+        page.set_viewport_size({"width": 1360, "height": 930})
         keep_picture(page, tmp_path, "page", whole=False)  # docs/figures/page.png
 
         progress = query.lastProgress

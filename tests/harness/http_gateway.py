@@ -153,13 +153,15 @@ class ForkedGateway:
 
 
 class GatewayProcess:
-    """`penstock gateway` for a data directory; leaving `with` kills it.
+    """`penstock gateway`, or another server, for a data directory; leaving `with` kills it.
 
     What it says on standard error is kept until it ends, or goes to the file `said`.
     """
 
-    def __init__(self, data_dir: Path, *options: str, said: Path | None = None) -> None:
-        command = [sys.executable, "-m", "penstock.cli.main", "gateway", "--dir", str(data_dir)]
+    def __init__(
+        self, data_dir: Path, *options: str, said: Path | None = None, server: str = "gateway"
+    ) -> None:
+        command = [sys.executable, "-m", "penstock.cli.main", server, "--dir", str(data_dir)]
         command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "warning", *options]
         with said.open("w") if said is not None else contextlib.nullcontext() as file:
             self.process = subprocess.Popen(

@@ -13,7 +13,7 @@ from harness.s3 import S3Server, s3_server
 from harness.waiting import until
 from test_task_shell import at_work, keys, make, register
 
-from penstock.errors import Unavailable
+from penstock.errors import BadRequest, Unavailable
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import endpoint
 from penstock.runtime import checkpoints
@@ -193,3 +193,37 @@ async def test_queries_of_two_logs_in_one_store_keep_their_own(
                 await resume(client, spec)
     finally:
         stop_server(other)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("redis://127.0.0.1:1/0", "127.0.0.1:1"),
+        ("redis://:secret-word@127.0.0.1:1/0", "a secret is not part of the place"),
+        ("rocksdb://host/path", "expected rocksdb:///path"),
+        ("indexed:///proc/nowhere", "/proc/nowhere"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_refused_before_anything_runs(
+    place: str, words: str
+) -> None:
+    from penstock.spark.start import _check_store
+
+    with pytest.raises(BadRequest, match=words) as caught:
+        _check_store(place, "0" * 32)
+    assert "secret-word" not in str(caught.value)
+
+
+def test_a_redis_that_loses_checkpoints_is_refused_before_anything_runs(
+    redis: RedisServer,
+) -> None:
+    from penstock.spark.start import _check_store
+
+    with redis.client() as client:
+        client.config_set("appendfsync", "everysec")
+        try:
+            with pytest.raises(BadRequest, match=r"cannot be used: .*appendfsync is 'everysec'"):
+                _check_store(redis.url, "0" * 32)
+        finally:
+            client.config_set("appendfsync", "always")
+    assert _check_store(redis.url, "0" * 32) == redis.url

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.http_gateway import HttpClient
+from harness.http_gateway import GatewayProcess, HttpClient
 from harness.made_up_queries import MadeUpQueries
 from harness.ui_page import ui_thread
 from harness.waiting import wait_until
@@ -27,6 +27,8 @@ from penstock.runtime.control import Rescale, Stop, decode_message
 from penstock.ui import gather, live
 from penstock.ui.assets import ASSETS, ASSETS_BYTES_MAX, POLICY, read_asset
 from penstock.ui.config import UiConfig
+from penstock.ui.place import find_page
+from penstock.ui.view import Book
 from penstock.wire.token import make_token
 
 
@@ -244,6 +246,35 @@ def test_when_nobody_looks_nothing_is_gathered(
     assert calls == []
 
 
+def test_who_comes_back_is_not_shown_what_was_long_ago(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(gather, "SELDOM", 1)
+    token = make_token(token_of(log), "c1b2c3d4e5f60718", [allow_caveat(["admin"])])
+    shown = HttpClient(client.address, token)
+    with events(shown, "/v1/events") as found:
+        next(pages(found))
+    time.sleep(2 * live.UPDATE_SECONDS)
+    log.create_stream("made_meanwhile", "price long")
+    with events(shown, "/v1/events") as found:
+        first = next(pages(found))
+    assert "made_meanwhile" in [one["name"] for one in first["streams"]]
+
+
+def test_more_queries_than_are_shown_are_told_of(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MadeUpQueries(log, 3, 1).register()
+    monkeypatch.setattr(gather, "QUERIES_MAX", 2)
+    facts = client.ask("GET", "/v1/facts").json
+    assert (len(facts["queries"]), facts["queries_left_out"] > 0) == (2, True)
+    book = Book()
+    book.take(facts)
+    told = [one["what"] for one in book.page(None, facts["at_ms"])["health"]["problems"]]
+    assert any("more queries are registered than are shown" in one for one in told)
+
+
 def test_a_page_that_takes_nothing_keeps_nobody_waiting(
     log: penstock.Log, client: HttpClient
 ) -> None:
@@ -327,6 +358,21 @@ def test_pages_end_when_the_server_stops(own_log: penstock.Log) -> None:
         assert began.wait(45)
     thread.join(45)
     assert ended.is_set()
+
+
+def test_the_command_serves_until_it_is_told_to_stop(own_log: penstock.Log) -> None:
+    place = Path(own_log.target)
+    with GatewayProcess(place, server="ui") as process:
+        address = process.ready()
+        client = HttpClient(address, token_of(own_log))
+        assert client.ask("GET", "/healthz").json == {"status": "ok"}
+        assert find_page(own_log.target) == f"http://127.0.0.1:{address.port}"
+        with events(client, "/v1/events") as found:
+            next(pages(found))
+            code, said = process.stop()
+            assert list(pages(found)) is not None  # it ends
+        assert (code, said) == (0, "")
+    assert find_page(own_log.target) is None
 
 
 def test_a_log_that_is_down_is_not_started(own_log: penstock.Log) -> None:

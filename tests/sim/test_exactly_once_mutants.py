@@ -62,6 +62,7 @@ CHECKPOINTING: dict[str, Any] = {
     "checkpoint_interval_ms": 30,
     "checkpoint_bytes_min": 1,
     "checkpoint_us_max": 20_000,
+    "trail_bytes": 32 << 20,
 }
 REPLAYING: dict[str, Any] = {**CHECKPOINTING, "shape": "join", "trims": False}
 #: Checkpoints take longer to write than the next one takes to come.
@@ -338,7 +339,7 @@ def sweep_keeps_what_the_next_marker_will_name(patch: pytest.MonkeyPatch) -> Non
             reference = await self._make(commit, lsn)
         except (Unavailable, Damaged):
             return
-        self._owner.core.checkpointed(dict(reference), int(reference["bytes"]))
+        self._owner.core.checkpointed(dict(reference))
         self._on_named()
         named = self._owner.core.checkpoints.named
         if len(named) == 2:
@@ -355,7 +356,7 @@ def a_slow_checkpoint_comes_before_a_newer_one(patch: pytest.MonkeyPatch) -> Non
         self._writing = None
         original(self, commit, lsn)
 
-    def checkpointed(self: TaskCore, reference: dict[str, object], size: int) -> None:
+    def checkpointed(self: TaskCore, reference: dict[str, object]) -> None:
         self.checkpoints.named = (reference, *self.checkpoints.named[:1])
         self._next.is_due = True
 

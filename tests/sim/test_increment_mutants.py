@@ -34,6 +34,7 @@ CHAINS: dict[str, Any] = {
     "checkpoint_bytes_min": 1,
     "checkpoint_us_max": 500,
     "trims": True,
+    "trail_bytes": 32 << 20,
 }
 DAMAGED: dict[str, Any] = {**CHAINS, "mean_ms": {Fault.KILL: 120, Fault.CHECKPOINT: 40}}
 SLOW: dict[str, Any] = {**CHAINS, "checkpoint_us_max": 40_000}

@@ -39,7 +39,7 @@ STRANGE: dict[str, Any] = {
 COPIED: dict[str, Any] = {**STRANGE, "replicas": 1, "shape": "window"}
 
 
-@pytest.mark.parametrize(("swarm", "seed"), [(STRANGE, 1), (STRANGE, 2), (COPIED, 3)])
+@pytest.mark.parametrize(("swarm", "seed"), [(STRANGE, 2), (COPIED, 3)])
 def test_a_query_goes_on_whatever_its_workers_report(swarm: dict[str, Any], seed: int) -> None:
     found = world(seed, swarm)
     found.run()
@@ -169,10 +169,10 @@ MUTANTS = [
     for apply, swarm, seed in (
         (a_report_that_fails_ends_the_query, STRANGE, 1),
         (a_task_that_cannot_tell_ends_its_worker, STRANGE, 1),
-        (counts_are_taken_in_whatever_they_are, STRANGE, 1),
+        (counts_are_taken_in_whatever_they_are, STRANGE, 0),
         (a_report_mixes_two_layouts, STRANGE, 1),
         (what_nobody_told_is_zero, STRANGE, 1),
-        (time_goes_back_and_is_counted, STRANGE, 1),
+        (time_goes_back_and_is_counted, STRANGE, 0),
         (latencies_are_counted_back_when_a_task_begins_again, STRANGE, 1),
     )
 ]

@@ -85,10 +85,10 @@ _add(
 )
 _add(
     "checkpoints",
-    "Stores of checkpoints, as a thesis about S4 measured its own: indexed files, Redis, RocksDB.",
-    quick="Ten seconds",
+    "Stores of checkpoints, as a thesis about S4 measured its own (needs Java).",
+    quick="Half a minute",
     disk="about 2 GB",
-    takes=f"About four minutes{_ALONE}",
+    takes=f"About six minutes{_ALONE}",
 )
 _add(
     "scale",

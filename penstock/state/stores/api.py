@@ -109,3 +109,6 @@ class StateStore(Protocol):
         Returns the names of what was deleted, sorted. If it cannot be told what is needed, nothing
         is deleted.
         """
+
+    def close(self) -> None:
+        """Let go of what is open, once what is under way is done; later calls are refused."""

@@ -90,6 +90,16 @@ class EntryIndex:
         self.settle()
         return np.flatnonzero(self._counts[: self._rows])
 
+    def starting(self, prefix: bytes) -> Rows:
+        """Rows that count, without deletions, whose keys begin so; at most four bytes."""
+        rows = self.live()
+        if prefix:
+            number = int.from_bytes(prefix.ljust(4, b"\0"), "big")
+            shift = np.uint32(32 - 8 * len(prefix))
+            starts = self._entries["prefix"][rows] >> shift
+            rows = rows[starts == np.uint32(number) >> shift]
+        return rows[self._entries["value"][rows] != DELETED]
+
     def entries(self, rows: Rows) -> Entries:
         """Theirs."""
         return self._entries[rows]

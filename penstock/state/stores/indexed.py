@@ -165,17 +165,9 @@ class IndexedEngine:
         return found
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        index = self._state.index
-        rows = index.live()
-        entries = index.entries(rows)
-        start = prefix[:4]
-        shift = np.uint32(32 - 8 * len(start))
-        wanted = entries["value"] != DELETED
-        if start:
-            number = int.from_bytes(start.ljust(4, b"\0"), "big")
-            wanted &= entries["prefix"] >> shift == np.uint32(number) >> shift
+        rows = self._state.index.starting(prefix[:4])
         with self._reaching():
-            for key, value in self._read(rows[wanted]):
+            for key, value in self._read(rows):
                 if key.startswith(prefix):
                     assert value is not None
                     yield key, value

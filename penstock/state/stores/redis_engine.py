@@ -29,6 +29,8 @@ from penstock.limits import MIB
 from penstock.state.stores.bytes_api import NOTHING, check_commit, check_cut
 
 _START_BYTES: Final = 3
+#: A server that does not answer for so long is away: a task that resumes takes the log instead.
+TIMEOUT_SECONDS: Final = 5.0
 #: One command of a transaction: a few, and about so many bytes.
 _FIELDS: Final = 4096
 _COMMAND_BYTES: Final = 1 * MIB
@@ -44,7 +46,7 @@ _WANTED: Final = {
 class RedisEngine:
     """An Engine; see bytes_api.py."""
 
-    def __init__(self, url: str, name: str, *, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, name: str, *, timeout: float = TIMEOUT_SECONDS) -> None:
         """Raises BadConfig for a server that does not keep everything, Unavailable without one."""
         self._url = url
         self._shown = masked_uri(url)

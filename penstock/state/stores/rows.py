@@ -41,6 +41,7 @@ from penstock.state.stores.row_bytes import decode_rows, encode_rows
 _ABOUT: Final = b"\xff\xff\xffabout"
 _VALUE_NODE: Final = 255
 _KEY: Final = struct.Struct(">HBQ")
+_NUMBER: Final = struct.Struct(">H")
 _VALUE_KEY: Final = struct.Struct(">HB")
 _VALUE: Final = struct.Struct("<q")
 _BORN: Final = struct.Struct("<Q")
@@ -127,10 +128,17 @@ class RowStore:
         self._open_engine = open_engine
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
+        #: Calls under way; the last of them closes what is open, if that was asked for.
+        self._busy = 0
+        self._is_closed = False
 
     # -- writing
 
     def put(self, increment: Increment, base: Reference | None) -> Reference:
+        with self._at_work():
+            return self._put(increment)
+
+    def _put(self, increment: Increment) -> Reference:
         task, anew = increment.task, increment.base_lsn is None
         engine = self._writable(task, anew=anew)
         try:
@@ -193,9 +201,31 @@ class RowStore:
                 engine.close()
 
     def close(self) -> None:
-        """Idempotent."""
-        for task in list(self._engines):
-            self._forget(task)
+        with self._lock:
+            self._is_closed = True
+        self._close_idle()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable(f"{self._scheme} is closed: its task has ended")
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            if self._busy or not self._is_closed:
+                return
+            engines, self._engines = list(self._engines.values()), {}
+        for engine in engines:
+            with suppress(PenstockError):
+                engine.close()
 
     # -- reading
 
@@ -213,7 +243,7 @@ class RowStore:
 
     def _read(self, reference: Reference, read: Callable[[Engine, _About], list[Change]]) -> Loaded:
         task, wanted = _check_reference(reference, self._scheme)
-        with self._readable(task) as engine:
+        with self._at_work(), self._readable(task) as engine:
             for _ in range(_TRIES):
                 cut = engine.cut()
                 if cut < wanted:
@@ -367,7 +397,6 @@ def _schema(part: Part) -> pa.Schema:
 
 def _load(engine: Engine, about: _About, nodes: Collection[int] | None) -> list[Change]:
     changes = []
-    wanted = range(VIRTUAL_NODES) if nodes is None else sorted(nodes)
     for name, part in about.parts.items():
         number = about.numbers[name]
         if part.kind not in (TABLE, ROW_SET):
@@ -377,8 +406,11 @@ def _load(engine: Engine, about: _About, nodes: Collection[int] | None) -> list[
                 changes.append(Change(name, "set", rows))
             continue
         kind = "put" if part.kind == TABLE else "add"
-        for node in wanted:
-            values = [value for _, value in engine.scan(_VALUE_KEY.pack(number, node))]
+        prefixes = [_NUMBER.pack(number)]
+        if nodes is not None:
+            prefixes = [_VALUE_KEY.pack(number, node) for node in sorted(nodes)]
+        for prefix in prefixes:
+            values = [value for _, value in engine.scan(prefix)]
             rows = _rows_of(about, name, values)
             if rows.num_rows:
                 changes.append(Change(name, kind, rows))

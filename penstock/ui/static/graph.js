@@ -11,7 +11,7 @@ function places(graph, down) {
   for (const node of graph.nodes) tallest[node.rank] = Math.max(tallest[node.rank] || 0, node.row + 1);
   const most = Math.max(...Object.values(tallest));
   const step = { along: (down ? BOX.height : BOX.width) + (down ? 84 : GAP.along),
-                 across: (down ? BOX.width : BOX.height) + GAP.across };
+                 across: (down ? BOX.width + 70 : BOX.height) + GAP.across };
   const at = {};
   for (const node of graph.nodes) {
     const along = node.rank * step.along;
@@ -19,7 +19,7 @@ function places(graph, down) {
     at[node.id] = down ? { x: across, y: along } : { x: along, y: across };
   }
   const length = (graph.ranks - 1) * step.along + (down ? BOX.height : BOX.width);
-  const breadth = most * step.across - GAP.across;
+  const breadth = most * step.across - GAP.across; // with room for the last labels
   return { at, width: down ? breadth : length, height: down ? length : breadth };
 }
 
@@ -34,7 +34,7 @@ function Edge({ edge, at, down, query }) {
   const box = down ? { x: x + 6, y: y - 27 } : { x: x - 68, y: y - 62 };
   return html`<g class="edge ${edge.is_late ? "late" : ""}">
     <path d=${path} marker-end="url(#arrow)" />
-    <foreignObject x=${box.x} y=${box.y} width="136" height="58">
+    <foreignObject x=${box.x} y=${box.y} width=${down ? 180 : 136} height="58">
       <div class="label ${down ? "down" : "over"}">
         <b><${Figure} of=${edge.rate} query=${query} /></b>
         ${edge.lag && html`<span>lag <${Figure} of=${edge.lag} query=${query} />, <${Figure} of=${edge.rows} query=${query} /> rows</span>`}

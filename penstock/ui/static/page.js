@@ -36,6 +36,11 @@ function Health({ health, away, choose }) {
   </section>`;
 }
 
+// What was asked for is below a long list.
+function bringIntoView(part) {
+  if (part && part.getBoundingClientRect().top > window.innerHeight * 0.8) part.scrollIntoView({ block: "start" });
+}
+
 const SORTS = { name: (one) => one.name, state: (one) => one.state };
 
 function Queries({ queries, chosen, choose }) {
@@ -55,7 +60,7 @@ function Queries({ queries, chosen, choose }) {
       <thead><tr><th scope="col">${sorting("name")}</th><th scope="col">${sorting("state")}</th>
         ${names.map((name) => html`<th key=${name} scope="col" class="num">${sorting(name)}</th>`)}</tr></thead>
       <tbody>${rows.slice(0, 200).map((one) => html`<tr key=${one.key} data-query=${one.key} class=${one.key === chosen ? "chosen" : ""}
-          onClick=${() => choose(one.key)}>
+          onClick=${() => { choose(one.key); bringIntoView(document.getElementById("query")); }}>
         <th scope="row"><button class="link" type="button" aria-current=${one.key === chosen ? "true" : undefined}>${one.name}</button></th>
         <td><${Level} level=${one.level}>${one.state}<//></td>
         ${names.map((name) => html`<td key=${name} class="num ${name === "busiest task" ? `heat ${one.heat}` : ""}">
@@ -90,7 +95,7 @@ function Actions({ query, may }) {
       : html`<p>Run query <b>${query.name}</b> with so many workers? Each needs a core of Spark's.</p>
         <label>workers <input name="workers" type="number" min="1" max="1000" required value=${query.wanted[1] ?? 1} /></label>`}
       <div class="bar"><button type="submit" class=${asking === "stop" ? "danger" : ""}>${asking}</button>
-        <button type="button" onClick=${() => box.current.close()}>leave it</button></div></form></dialog></div>`;
+        <button type="button" autofocus onClick=${() => box.current.close()}>leave it</button></div></form></dialog></div>`;
 }
 
 function Plan({ query }) {

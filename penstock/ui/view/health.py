@@ -103,6 +103,13 @@ def _away(away: Facts) -> Trouble:
 
 
 def _of_log(facts: Facts) -> Iterator[Trouble]:
+    left_out = number(facts, "queries_left_out")
+    if left_out:
+        yield Trouble(
+            "warn",
+            f"{left_out:,.0f} more queries are registered than are shown.",
+            "`penstock query list` has all; `penstock query remove` forgets those of no use.",
+        )
     stalled = text(sub(facts, "log", "status"), "stalled")
     if stalled:
         yield Trouble("down", f"Appends wait: {stalled}", "See the nodes of the cluster below.")

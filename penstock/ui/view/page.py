@@ -14,8 +14,14 @@ from penstock.ui.view.facts import Facts, finite, named, number, sub, things
 from penstock.ui.view.health import show_health
 from penstock.ui.view.history import SERIES_MAX, Counters, Series
 from penstock.ui.view.log import BYTES, ENTRIES, show_cluster, show_log
-from penstock.ui.view.queries import name_of, progress_of, show_line, show_query, task_counter
-from penstock.ui.view.queries import worst_lag as worst_lag
+from penstock.ui.view.queries import (
+    name_of,
+    progress_of,
+    show_line,
+    show_query,
+    task_counter,
+    worst_lag,
+)
 from penstock.ui.view.streams import show_deliveries, show_streams
 
 #: The log's own series; no query is called so.
@@ -36,6 +42,8 @@ class Book:
         self._reports: dict[str, Any] = {}
         #: Facts that were taken.
         self.count = 0
+        #: What all see, and of what it was made.
+        self._shared: tuple[object, dict[str, Any]] | None = None
 
     def take(self, facts: Facts) -> None:
         """Newer facts."""
@@ -102,28 +110,28 @@ class Book:
 
     def page(self, query: str | None, now_ms: float, away: Facts | None = None) -> dict[str, Any]:
         """What is shown to who looks at a query, or at none."""
-        facts, counters = self._facts, self._counters
-        queries = things(facts, "queries")
+        made_of = (self.count, now_ms, away)
+        if self._shared is None or self._shared[0] != made_of:
+            self._shared = (made_of, self._overview(now_ms, away))
+        queries = things(self._facts, "queries")
         chosen = next((one for one in queries if name_of(one) == query), None)
+        shown = None if chosen is None else show_query(chosen, self._counters, now_ms)
+        return {**self._shared[1], "query": shown}
+
+    def _overview(self, now_ms: float, away: Facts | None) -> dict[str, Any]:
+        """What all see, whatever they look at."""
+        facts = self._facts
         return {
             "at_ms": round(now_ms),
             "number": self.count,
             "away": None if away is None else dict(away),
-            "health": show_health(facts, away, counters),
-            "queries": [show_line(one, now_ms) for one in queries],
-            "query": None if chosen is None else show_query(chosen, counters, now_ms),
+            "health": show_health(facts, away, self._counters),
+            "queries": [show_line(one, now_ms) for one in things(facts, "queries")],
             "streams": show_streams(facts),
             "deliveries": show_deliveries(facts, now_ms),
-            "log": show_log(facts, counters, self._fsync),
+            "log": show_log(facts, self._counters, self._fsync),
             "cluster": show_cluster(facts),
         }
-
-    def plan(self, query: str) -> str | None:
-        """What `explain` says of it; None: there is no such query."""
-        for one in things(self._facts, "queries"):
-            if name_of(one) == query and isinstance(one.get("plan"), str):
-                return str(one["plan"])
-        return None
 
     def series(self, name: str) -> Series | None:
         return self._series.get(name)

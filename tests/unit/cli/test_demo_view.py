@@ -105,7 +105,7 @@ def test_a_single_row_that_differs_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, missing: int, code: int
 ) -> None:
     outcome = Outcome(rows=5, missing=missing)
-    monkeypatch.setattr(demo_run, "run_demo", lambda seconds, view: outcome)
+    monkeypatch.setattr(demo_run, "run_demo", lambda seconds, view, show_page: outcome)
     found = CliRunner().invoke(cli, ["demo", "--json"])
     assert found.exit_code == code
     assert json.loads(found.stdout)["ok"] is (code == 0)

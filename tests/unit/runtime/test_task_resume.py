@@ -125,7 +125,7 @@ def test_many_changes_make_a_checkpoint_due_at_any_time(monkeypatch: pytest.Monk
     """They would take a restart long; and only what changed is written."""
     kept = Kept(monkeypatch)
     size = change_bytes(kept.commit())
-    kept.core.checkpointed(reference(5, 10**9), 10**9)
+    kept.core.checkpointed(reference(5, 10**9))
     monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MAX", 2 * size + 1)
     assert not kept.commit().is_checkpoint
     assert kept.commit().is_checkpoint
@@ -149,7 +149,7 @@ def test_markers_name_the_two_newest_checkpoints_newest_first(
     kept = Kept(monkeypatch)
     assert kept.core.checkpoint_lsn is None
     for lsn in (5, 6, 7):
-        kept.core.checkpointed(reference(lsn), 10)
+        kept.core.checkpointed(reference(lsn))
         assert kept.core.has_work, "the next marker names it"
         kept.commit()
     assert kept.wired.markers(kept.task)[-1].checkpoints == (reference(7), reference(6))
@@ -158,7 +158,7 @@ def test_markers_name_the_two_newest_checkpoints_newest_first(
 
 def test_checkpoints_are_named_by_the_next_instance_too(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(monkeypatch)
-    kept.core.checkpointed(reference(5), 10)
+    kept.core.checkpointed(reference(5))
     kept.commit()
     kept.wired.start(kept.task)
     assert kept.core.checkpoint_lsn == 5
@@ -169,9 +169,9 @@ def test_a_checkpoint_that_took_longer_than_the_next_is_not_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = Kept(monkeypatch)
-    kept.core.checkpointed(reference(5), 10)
-    kept.core.checkpointed(reference(9), 10)
-    kept.core.checkpointed(reference(7), 10)
+    kept.core.checkpointed(reference(5))
+    kept.core.checkpointed(reference(9))
+    kept.core.checkpointed(reference(7))
     assert kept.commit().marker.checkpoints == (reference(9), reference(5))
 
 

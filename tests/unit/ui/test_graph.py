@@ -36,6 +36,11 @@ def test_no_two_nodes_stand_in_one_place_and_edges_lead_on(edges: list[tuple[str
         assert forward == edges
 
 
+def test_edges_that_make_a_circle_are_left_out() -> None:
+    """No query has one; whoever may append may say so all the same."""
+    assert place(["a", "b"], [("a", "b"), ("b", "a")]) == {"a": (0, 0), "b": (1, 0)}
+
+
 def test_the_colour_is_the_busiest_tasks() -> None:
     assert [heat(one) for one in (None, 0.0, 0.6, 0.95)] == ["unknown", "calm", "busy", "hot"]
 
