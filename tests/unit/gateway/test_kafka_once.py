@@ -243,6 +243,16 @@ def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
         where._known["t"].drop()
         assert await refused(where.begin(asked, budget)) is LOST
         await elsewhere.end(asked | {"commit": False})
+        # The last that was committed elsewhere is another than the one that is asked for here.
+        await where.begin(asked, budget)
+        await where.add("t", STREAM, 0, records(4, producer), rows())
+        await elsewhere.end(asked | {"commit": False})
+        await elsewhere.begin(asked, budget)
+        await elsewhere.add("t", STREAM, 0, records(4, producer), rows())
+        await elsewhere.end(asked)
+        assert shelf.rows == 3
+        assert await refused(where.end(asked)) is Code.INVALID_PRODUCER_EPOCH
+        where._known["t"].drop()
         # Nothing came of it in the end.
         await where.begin(asked, budget)
         for _ in range(2):
@@ -250,7 +260,7 @@ def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
         assert budget.left == 1 << 20
 
     asyncio.run(run())
-    assert shelf.rows == 2
+    assert shelf.rows == 3
 
 
 def test_a_commit_that_came_first_after_all_is_answered_as_one() -> None:
