@@ -1,8 +1,8 @@
 """`penstock bench ui`: what looking costs a query.
 
 One query runs all the time, over one stream, at a fixed rate. Phases without anybody who looks, and
-with three open pages and a scrape of the log server's metrics each second, come in turn, so that a
-machine that drifts favours neither. The page's server is `penstock ui`, a process of its own;
+with three open pages and a scrape of the log server's metrics each second, come in turn, each first
+in every other round and after the same rest, so that a machine that drifts favours neither. The page's server is `penstock ui`, a process of its own;
 whoever looks is another one, which reads as a browser does and draws nothing: drawing is done
 elsewhere. Latency is from the creation of an event until a reader of the result has its row, as in
 `penstock bench realtime`.
@@ -95,7 +95,7 @@ def run_bench(plan: UiBenchSizes, say: Say, directory: Path | None = None) -> Re
         measured = Bench(plan, load, arrivals, looking)
         measured.run(0, plan.warm_seconds)
         for number in range(plan.rounds):
-            measured.round()
+            measured.round(number)
             say(f"round {number + 1} of {plan.rounds}: {_words(measured.phases)}")
         driver.ask(Session.stop)
     return _judge(report, measured.phases, say)
@@ -113,20 +113,29 @@ class Bench:
     #: Rows that the result must have by now.
     expected: int = 0
 
-    def round(self) -> None:
-        """Alone, then looked at."""
-        self.phases.alone += self.run(1, self.plan.seconds)
+    def round(self, number: int) -> None:
+        """Alone and looked at, the other one first in every other round, each after the same rest.
+
+        What follows a rest is slower, and for a while after somebody looked the page's server goes
+        on as if somebody did.
+        """
+        for looks in (False, True) if number % 2 == 0 else (True, False):
+            time.sleep(LINGER_SECONDS + 1)
+            if looks:
+                self.phases.looked_at += self._looked_at()
+            else:
+                self.phases.alone += self.run(1, self.plan.seconds)
+
+    def _looked_at(self) -> list[float]:
         self.looking.send("begin")
         self.looking.answer(_ANSWER_SECONDS)
-        self.phases.looked_at += self.run(1, self.plan.seconds)
+        values = self.run(1, self.plan.seconds)
         self.looking.send("end")
         updates, scrapes, seconds = self.looking.answer(_ANSWER_SECONDS)
         self.phases.updates += updates
         self.phases.scrapes += scrapes
         self.phases.looked_seconds += seconds
-        time.sleep(
-            LINGER_SECONDS + 1
-        )  # until then, the page's server goes on as if somebody looked
+        return values
 
     def run(self, lead: int, seconds: int) -> list[float]:
         """Latencies of the rows of so many seconds of load, after a lead."""

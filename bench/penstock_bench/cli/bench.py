@@ -141,9 +141,9 @@ _add(
 _add(
     "ui",
     "What three open pages and a scrape each second cost a query (needs Java).",
-    quick="Half a minute",
+    quick="A minute",
     disk="about 1 GB",
-    takes=f"About two minutes{_ALONE}",
+    takes=f"About four minutes{_ALONE}",
 )
 _add(
     "gateway",
