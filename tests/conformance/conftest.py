@@ -55,6 +55,5 @@ def engines(request: pytest.FixtureRequest, tmp_path: Path) -> Engines:
         case "redis":
             return key_engines.Redis(request.getfixturevalue("redis"))
         case "rocksdb":
-            pytest.importorskip("rocksdict")
             return key_engines.Rocksdb(tmp_path)
     return key_engines.IndexedFiles(tmp_path)

@@ -45,9 +45,8 @@ async def test_all_that_a_task_reports_is_taken_in_and_is_so(
         first, last = tasks[0].report(), tasks[-1].report()
         assert first["inputs"]["source:in"]["rows"] == 1_000
         assert first["inputs"]["source:in"]["delay_ms"] is not None
-        assert last["checkpoint_bytes"] == sum(
-            path.stat().st_size for path in newest(root, str(tasks[-1].task))
-        )
+        assert last["checkpoint_bytes"] > 0 and last["checkpoint_ms"] > 0
+        assert abs(last["checkpoint_at_ms"] - time.time() * 1000) < 60_000
         assert last["checkpoint_failures"] == 0 and last["checkpoint_error"] is None
         assert "visible_counts" not in first, "its commits are not the result's"
         assert sum(last["visible_counts"]) > 0
@@ -59,11 +58,6 @@ async def test_all_that_a_task_reports_is_taken_in_and_is_so(
             return stage_lag(GraphFacts(spec, reports, {}, {}, {}, 0, None), 0, 1)
 
         await until(lambda: lag() is not None and lag().records == 0)
-
-
-def newest(root: Path, task: str) -> list[Path]:
-    found = [path for path in root.rglob("*") if path.is_file() and task in str(path)]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns)[-1:]
 
 
 def is_full(*_: Any, **__: Any) -> Any:

@@ -233,7 +233,8 @@ class Transactions:
                 await self._log.append(entries, guards=[Guard(key, owner.encode())], sets=sets)
             except GuardFailed:
                 # By a newer producer; or by this commit itself, whose answer was lost.
-                if (await self._owner(key, asked)).state != state:
+                now = await self._owner(key, asked)
+                if (now.number, now.state) != (number, state):
                     raise _fenced(asked["epoch"], None) from None
             else:
                 known.owner = ended

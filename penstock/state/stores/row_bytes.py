@@ -4,7 +4,7 @@
     fixed    :=  of each column: 1 if it is not null, then its bytes; of a text, how many (u32)
 
 Columns of fixed width, texts and binaries are handled by column, a few passes over arrays each.
-Lists, maps and structs go row by row, as Arrow's own messages: they cost about 20 µs each.
+Lists, maps and structs go row by row, as Arrow's own messages, which takes longer.
 
 Law: decode_rows(encode_rows(rows), rows.schema) equals rows; bytes of another length raise
 BadFormat.

@@ -189,15 +189,16 @@ def test_a_fenced_producer_takes_nothing_from_the_newer_one() -> None:
     assert shelf.rows == 1
 
 
+async def refused(doing: Any) -> Code:
+    with pytest.raises(KafkaRefused) as caught:
+        await doing
+    return caught.value.code
+
+
 def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
     """Java's clients end a transaction that they have announced, and none that they have not: one
     that had begun unknown to its client would stand in the way of all that come after."""
     shelf = Shelf()
-
-    async def refused(doing: Any) -> Code:
-        with pytest.raises(KafkaRefused) as caught:
-            await doing
-        return caught.value.code
 
     async def run() -> None:
         budget = Budget(1 << 20)
@@ -223,8 +224,20 @@ def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
             await where.begin(asked, budget)
             await where.add("t", STREAM, 0, batch, rows())
         await where.end(asked | {"commit": False})
-        # What this gateway wrote last is not what the log has.
-        await where.begin(asked, budget)
+        assert budget.left == 1 << 20
+
+    asyncio.run(run())
+    assert shelf.rows == 1
+
+
+def test_what_a_gateway_wrote_last_is_not_taken_for_what_the_log_has() -> None:
+    """Its client went on at another one meanwhile."""
+    shelf = Shelf()
+
+    async def run() -> None:
+        budget = Budget(1 << 20)
+        where = transactions(shelf)
+        asked, producer = await begun(where, budget)
         await where.end(asked)
         elsewhere = transactions(shelf)
         await elsewhere.begin(asked, budget)
@@ -235,14 +248,24 @@ def test_a_transaction_is_lost_only_if_something_of_it_was_held() -> None:
         assert await refused(late) is LOST
         assert await refused(where.end(asked)) is LOST
         await elsewhere.end(asked)
-        assert shelf.rows == 2
+        assert shelf.rows == 1
         await where.end(asked)
         # It took too long here, and was given up elsewhere.
         await where.begin(asked, budget)
-        await where.add("t", STREAM, 0, records(3, producer), rows())
+        await where.add("t", STREAM, 0, records(0, producer), rows())
         where._known["t"].drop()
         assert await refused(where.begin(asked, budget)) is LOST
         await elsewhere.end(asked | {"commit": False})
+        # The last that was committed elsewhere is another than the one that is asked for here.
+        await where.begin(asked, budget)
+        await where.add("t", STREAM, 0, records(1, producer), rows())
+        await elsewhere.end(asked | {"commit": False})
+        await elsewhere.begin(asked, budget)
+        await elsewhere.add("t", STREAM, 0, records(4, producer), rows())
+        await elsewhere.end(asked)
+        assert shelf.rows == 2
+        assert await refused(where.end(asked)) is Code.INVALID_PRODUCER_EPOCH
+        where._known["t"].drop()
         # Nothing came of it in the end.
         await where.begin(asked, budget)
         for _ in range(2):
