@@ -64,4 +64,4 @@ def tell_page(query: StreamingQuery) -> None:
     """Say where the page shows it, to who started it by hand, if one is served."""
     url = query.ui
     if url is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        sys.stderr.write(plain(f"query {query.name}: {url}") + "\n")
+        print(plain(f"query {query.name}: {url}"), file=sys.stderr)

@@ -112,7 +112,8 @@ def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_re
         os.kill(victim["pid"], signal.SIGKILL)
         killed = time.monotonic()
         # It shows as a line of trouble, and stays as a move once that is over.
-        page.wait_for_selector("#health.bad, #health.warn, #query td:has-text('killed')")
+        moved = f'#query data[data-fact$=".from"][value="{name}"]'
+        page.wait_for_selector(f"#health.bad, #health.warn, {moved}")
         page.wait_for_function(
             "name => ![...document.querySelectorAll('#query tr td')].some("
             "cell => cell.textContent === name && cell.closest('table').caption.textContent"
@@ -121,7 +122,7 @@ def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_re
         )
         shown_s = time.monotonic() - killed
         keep_picture(page, tmp_path, "page-killed")
-        page.wait_for_selector(f'#query data[data-fact$=".from"][value="{name}"]')
+        page.wait_for_selector(moved)
         page.wait_for_selector("#health.good")
         recovered_s = time.monotonic() - killed
         tables.append(

@@ -173,7 +173,7 @@ async def test_a_task_whose_first_markers_had_no_state_resumes_after_a_trim(
         await asyncio.to_thread(source.append, keys(0, 3))
         await until(lambda: tasks[-1].last_marker and tasks[-1].last_marker.rows_in == 3)
     async with at_work(directory, spec) as (_, again, running):
-        await until(lambda: all(one._is_running for one in again) or running[-1].done())
+        await until(lambda: all(one.meter.is_running for one in again) or running[-1].done())
         assert not [one.exception() for one in running if one.done()]
     assert sum(len(delta) for delta in result_deltas(log, spec)) == 3, "no row was trimmed"
     log.close()

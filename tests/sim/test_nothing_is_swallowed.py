@@ -85,7 +85,7 @@ MISTAKES: list[tuple[Callable[[int], Any], int, Any, str, int]] = [
     (PipelineWorld, 4, Checkpointer, "_make", 1),
     (PipelineWorld, 1, Task, "_fetch", 1),
     (PipelineWorld, 1, Coordinator, "_hear", 9),
-    (PipelineWorld, 1, Worker, "_report", 9),
+    (PipelineWorld, 1, Worker, "_gather_reports", 9),
     # What the cores say of themselves is asked for.
     (World, 5, Sequencer, "check", 9),
     (World, 5, Tails, "check", 9),

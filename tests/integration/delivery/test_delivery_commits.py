@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from harness.delivery_targets import MemoryTarget
+from harness.waiting import wait_until
 
 import penstock
 from penstock.delivery import player, source
@@ -198,7 +199,7 @@ def test_the_key_of_a_result_is_what_it_is_grouped_by(module_log: penstock.Log) 
     target = MemoryTarget()
 
     with penstock.deliver(ResultOf(module_log, "grouped"), target):
-        pass
+        wait_until(lambda: target.shard is not None)
 
     assert target.shard is not None
     assert target.shard.key == ("k",)
@@ -212,7 +213,7 @@ def test_a_changing_result_without_a_key_asks_for_one(module_log: penstock.Log) 
     with pytest.raises(BadRequest, match="with some of k, v, or an empty one"):
         penstock.deliver(ResultOf(module_log, "keyless"), target)
     with penstock.deliver(ResultOf(module_log, "keyless"), target, key=[]):
-        pass
+        wait_until(lambda: target.shard is not None)
     assert target.shard is not None
     assert target.shard.key == ()
 

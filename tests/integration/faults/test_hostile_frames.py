@@ -188,7 +188,6 @@ def test_what_only_a_server_says_is_refused_and_the_connection_lives(server: Ser
         m.Hello("again"),
         m.Meet(bytes(32)),
         m.Challenge(bytes(32), bytes(32)),
-        m.GetMetrics(),
         m.MetricsText(""),
         m.Welcome(b"", 0, 0, 0),
         m.AppendDone(0, 1, False),
