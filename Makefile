@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Programs that tests run beside them; outside of CI they are skipped where these cannot be had.
 BESIDE := postgresql kcat redis chromium promtool
 
-.PHONY: help install demo docs test lint types soak survey answers bench nexmark clean java lock sbom $(BESIDE)
+.PHONY: help install demo docs test lint types soak survey answers seeds bench nexmark clean java lock sbom $(BESIDE)
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make install  only the set-up: .venv with Penstock, its tools and its benchmarks"
 	@echo "make soak     longer runs with fresh seeds (SOAK_SECONDS=600 each)"
 	@echo "make survey   which of 400 constructs of PySpark run, and why the others do not"
+	@echo "make seeds    which seeds catch mutants, searched anew after a change of what is simulated"
 	@echo "make lock     the lock files anew (UPGRADE=1: with the newest versions)"
 	@echo "make sbom     the bill of materials of a release, in dist/"
 	@echo "make bench    all of penstock bench, about 20 minutes"
@@ -130,6 +131,10 @@ survey: $(BIN)/.installed java
 # What batch Spark answers to the tests, remembered anew (tests/harness/answers.py).
 answers: $(BIN)/.installed java
 	PENSTOCK_ANSWERS=write $(PYTEST) -n 2 tests/oracle
+
+# Which seeds catch the mutants of the simulators, after a change that makes their tests slow.
+seeds: $(BIN)/.installed
+	PENSTOCK_SEEDS=write $(PYTEST) -n 2 tests/sim -k 'catches or noticed' --timeout 0
 
 bench: $(BIN)/.installed java
 	$(BIN)/penstock bench log

@@ -50,7 +50,7 @@ def catch(mutant: Mutant, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     def run(seed: int) -> None:
         world(seed, mutant.swarm, mutant.protocol).run()
 
-    hunt(mutant.name, mutant.seed, run, capsys, SEEDS_MAX)
+    hunt(mutant, run, capsys, SEEDS_MAX)
 
 
 async def next_instance(log: AsyncLog, producer: str) -> int:

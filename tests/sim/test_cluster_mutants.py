@@ -1,8 +1,7 @@
 """Proof that the cluster's simulation can fail: every mutant is caught within a few seeds.
 
-Each mutant is one plausible mistake in the shipped code (cluster_mutants.py), which names the first
-seed that catches it. If that one does not any more, others are tried; the output says which seed
-caught it, and what was noticed.
+Each mutant is one plausible mistake in the shipped code (cluster_mutants.py). The output says what
+was noticed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def test_the_cluster_catches(
 ) -> None:
     mutant.apply(monkeypatch)
 
-    hunt(mutant.name, mutant.seed, lambda seed: world(mutant, seed).run(), capsys, SEEDS_MAX)
+    hunt(mutant, lambda seed: world(mutant, seed).run(), capsys, SEEDS_MAX)
 
 
 @pytest.mark.parametrize("mutant", one_of_each_world(MUTANTS), ids=lambda mutant: mutant.name)

@@ -14,7 +14,7 @@ def test_a_mistake_is_noticed(
     mutant.apply(monkeypatch)
 
     seeds_max = SEEDS_MAX if mutant.protocol == "" else 0
-    hunt(mutant.name, mutant.seed, lambda seed: run(mutant, seed), capsys, seeds_max)
+    hunt(mutant, lambda seed: run(mutant, seed), capsys, seeds_max)
 
 
 @pytest.mark.parametrize(

@@ -111,15 +111,15 @@ def rows_of_a_keyed_stream_go_by_turns(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
-    for apply, swarm, seed in (
-        (rows_are_handed_on_twice, JOINED, 0),
-        (a_stage_within_tells_no_time, TIMED, 0),
-        (the_state_of_a_stage_within_is_not_kept, TIMED, 24),
-        (each_task_takes_its_own_time_for_the_sources, KEYED_WINDOWS, 1),
-        (time_is_taken_where_one_task_has_looked, KEYED_WINDOWS, 0),
-        (rows_of_a_keyed_stream_go_by_turns, KEYED, 0),
-        (what_was_told_ahead_is_forgotten_at_resume, {**KEYED_WINDOWS, **DEADLY}, 0),
+    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm)
+    for apply, swarm in (
+        (rows_are_handed_on_twice, JOINED),
+        (a_stage_within_tells_no_time, TIMED),
+        (the_state_of_a_stage_within_is_not_kept, TIMED),
+        (each_task_takes_its_own_time_for_the_sources, KEYED_WINDOWS),
+        (time_is_taken_where_one_task_has_looked, KEYED_WINDOWS),
+        (rows_of_a_keyed_stream_go_by_turns, KEYED),
+        (what_was_told_ahead_is_forgotten_at_resume, {**KEYED_WINDOWS, **DEADLY}),
     )
 ]
 

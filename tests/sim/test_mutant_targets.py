@@ -10,8 +10,12 @@ import log_mutants
 import pytest
 import test_commit_protocols_mutants as rivals
 import test_exactly_once_mutants as markers
+import test_increment_mutants as increments
 import test_joined_stages as joined
+import test_rescaling_mutants as rescaling
 import test_shared_source_mutants as sources
+import test_standby_mutants as standbys
+import test_strange_reports as reports
 from mutant_hunt import foreign_homes
 from simulation.log.world import World
 
@@ -25,6 +29,10 @@ MUTANTS: list[tuple[str, Apply]] = [
     *((f"markers: {mutant.name}", mutant.apply) for mutant in markers.MUTANTS),
     *((f"sources: {mutant.name}", mutant.apply) for mutant in sources.MUTANTS),
     *((f"joined: {mutant.name}", mutant.apply) for mutant in joined.MUTANTS),
+    *((f"increments: {mutant.name}", mutant.apply) for mutant in increments.MUTANTS),
+    *((f"rescaling: {mutant.name}", mutant.apply) for mutant in rescaling.MUTANTS),
+    *((f"standbys: {mutant.name}", mutant.apply) for mutant in standbys.MUTANTS),
+    *((f"reports: {mutant.name}", mutant.apply) for mutant in reports.MUTANTS),
     *((f"rivals: {mutant.name}", mutant.apply) for mutant in [*rivals.MUTANTS, *rivals.RARE]),
 ]
 

@@ -29,7 +29,7 @@ def test_the_world_catches(
 ) -> None:
     mutant.apply(monkeypatch)
 
-    hunt(mutant.name, mutant.seed, lambda seed: world(seed, mutant.swarm).run(), capsys)
+    hunt(mutant, lambda seed: world(seed, mutant.swarm).run(), capsys)
 
 
 @pytest.mark.parametrize("mutant", one_of_each_world(MUTANTS), ids=lambda mutant: mutant.name)

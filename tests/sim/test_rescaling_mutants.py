@@ -1,8 +1,7 @@
 """Proof that worlds which are rescaled can fail: every mutant is caught by some seed.
 
 Mistakes in where successors begin, with whose state, with what they have heard, and in what may be
-trimmed meanwhile. As in test_exactly_once_mutants.py, the number is the first seed that catches a
-mutant.
+trimmed meanwhile.
 """
 
 from __future__ import annotations
@@ -237,27 +236,27 @@ def a_successor_has_the_values_of_one_predecessor(patch: pytest.MonkeyPatch) -> 
 
 
 MUTANTS = [
-    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
-    for apply, swarm, seed in (
-        (a_successor_begins_one_entry_later, COUNTED, 1),
-        (a_successor_has_no_predecessors_state, COUNTED, 1),
-        (a_successor_takes_one_predecessor_only, COUNTED, 1),
-        (a_successor_has_heard_of_no_time, TIMED, 1),
-        (the_earliest_time_of_a_shared_source_is_handed_on, TIMED, 1),
-        (a_successor_takes_rows_of_all_virtual_nodes, COUNTED, 1),
-        (a_predecessor_keeps_what_others_had_since, COUNTED, 1),
-        (the_changes_after_a_predecessors_checkpoint_are_left_out, TRIMMED, 17),
-        (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED, 28),
-        (a_task_commits_once_more_after_its_cut, COUNTED, 2),
-        (all_stages_are_cut_at_once, COUNTED, 1),
-        (a_cut_of_another_run_counts, RUNS, 5),
-        (a_run_begins_with_the_layout_of_the_registration, RUNS, 1),
-        (a_predecessors_state_is_trimmed, TRIMMED, 1),
-        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW, 66),
-        (copies_for_a_successor_hold_all_virtual_nodes, COUNTED, 1),
-        (a_predecessor_is_not_followed, COUNTED, 0),
-        (copies_for_another_layout_are_used, HASTY, 2),
-        (a_successor_has_the_values_of_one_predecessor, TIMED, 3),
+    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm)
+    for apply, swarm in (
+        (a_successor_begins_one_entry_later, COUNTED),
+        (a_successor_has_no_predecessors_state, COUNTED),
+        (a_successor_takes_one_predecessor_only, COUNTED),
+        (a_successor_has_heard_of_no_time, TIMED),
+        (the_earliest_time_of_a_shared_source_is_handed_on, TIMED),
+        (a_successor_takes_rows_of_all_virtual_nodes, COUNTED),
+        (a_predecessor_keeps_what_others_had_since, COUNTED),
+        (the_changes_after_a_predecessors_checkpoint_are_left_out, TRIMMED),
+        (a_task_goes_on_beyond_its_cut_when_it_is_restarted, COUNTED),
+        (a_task_commits_once_more_after_its_cut, COUNTED),
+        (all_stages_are_cut_at_once, COUNTED),
+        (a_cut_of_another_run_counts, RUNS),
+        (a_run_begins_with_the_layout_of_the_registration, RUNS),
+        (a_predecessors_state_is_trimmed, TRIMMED),
+        (a_successor_begins_before_its_copies_are_at_the_last_markers, SLOW),
+        (copies_for_a_successor_hold_all_virtual_nodes, COUNTED),
+        (a_predecessor_is_not_followed, COUNTED),
+        (copies_for_another_layout_are_used, HASTY),
+        (a_successor_has_the_values_of_one_predecessor, TIMED),
     )
 ]
 

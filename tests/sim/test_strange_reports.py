@@ -165,15 +165,15 @@ def time_goes_back_and_is_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm, seed)
-    for apply, swarm, seed in (
-        (a_report_that_fails_ends_the_query, STRANGE, 1),
-        (a_task_that_cannot_tell_ends_its_worker, STRANGE, 1),
-        (counts_are_taken_in_whatever_they_are, STRANGE, 0),
-        (a_report_mixes_two_layouts, STRANGE, 1),
-        (what_nobody_told_is_zero, STRANGE, 1),
-        (time_goes_back_and_is_counted, STRANGE, 0),
-        (latencies_are_counted_back_when_a_task_begins_again, STRANGE, 1),
+    Mutant(apply.__name__.replace("_", " "), apply, "marker", swarm)
+    for apply, swarm in (
+        (a_report_that_fails_ends_the_query, STRANGE),
+        (a_task_that_cannot_tell_ends_its_worker, STRANGE),
+        (counts_are_taken_in_whatever_they_are, STRANGE),
+        (a_report_mixes_two_layouts, STRANGE),
+        (what_nobody_told_is_zero, STRANGE),
+        (time_goes_back_and_is_counted, STRANGE),
+        (latencies_are_counted_back_when_a_task_begins_again, STRANGE),
     )
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import test_commit_protocols_mutants
 import test_exactly_once_mutants
+import test_increment_mutants
 import test_joined_stages
 import test_rescaling_mutants
 import test_shared_source_mutants
@@ -19,6 +20,7 @@ MUTANTS = [
     for module in (
         test_commit_protocols_mutants,
         test_exactly_once_mutants,
+        test_increment_mutants,
         test_joined_stages,
         test_rescaling_mutants,
         test_shared_source_mutants,
