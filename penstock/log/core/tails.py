@@ -18,9 +18,12 @@ Laws: (I3) each subscription is given every matching entry in [start, end) once,
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 
 from penstock.errors import InvariantBroken
 from penstock.ids import Lsn
@@ -57,6 +60,9 @@ class DurableGroup:
     @property
     def end_lsn(self) -> int:
         return self.header.first_lsn + self.body.count
+
+
+_END_LSN = attrgetter("end_lsn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +395,8 @@ class Tails:
     def _from_memory(self, subscription: Subscription) -> Deliver:
         records: list[bytes | bytearray | memoryview] = []
         size = 0
-        for group in self._recent:
-            if group.end_lsn <= subscription.next_lsn:
-                continue
+        first = bisect_right(self._recent, subscription.next_lsn, key=_END_LSN)
+        for group in islice(self._recent, first, None):
             full = size >= min(subscription.credit, PIECE_BYTES)
             if group.header.first_lsn >= subscription.end or full:
                 break
