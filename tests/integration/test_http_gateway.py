@@ -383,7 +383,6 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_costs_nobody(
     monkeypatch.setattr(streaming, "SEND_SECONDS_MAX", 0.3)
     stream.append([{"n": number, "s": "x" * 1000} for number in range(20_001)])
     with closing(socket.create_connection((client.address.host, client.address.port))) as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.sendall(
             f"GET /v1/streams/{stream.name}/rows HTTP/1.1\r\nHost: x\r\n"
             f"Authorization: Bearer {client.token}\r\n\r\n".encode()
