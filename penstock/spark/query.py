@@ -11,7 +11,6 @@ import atexit
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final

@@ -7,6 +7,8 @@ the page asks for once, keeps in its memory, and shows with each request, as pro
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -36,7 +38,6 @@ from penstock.gateway.sessions import Session, Sessions
 from penstock.gateway.streaming import PieceByPiece
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.client.client import Resolve
-from penstock.protocol.names import check_query_name
 from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log
 from penstock.ui.asking import ask_query, may_ask, request_of
@@ -45,6 +46,7 @@ from penstock.ui.clusters import ClusterLooker, is_cluster
 from penstock.ui.config import (
     FILTER_CHARS_MAX,
     LIVES_MAX,
+    NAME_CHARS_MAX,
     PAGES_MAX,
     SESSION_IDLE_SECONDS,
     THREADS,
@@ -75,6 +77,23 @@ class UiCounts:
     refused: int = 0
     failed: int = 0
     slow_pages: int = 0
+
+
+def _told(value: object, status: int = 200) -> Response:
+    """In ASCII, and without NaN: not all that a log holds is text or a number to a browser."""
+    text = json.dumps(_plain(value), allow_nan=False)
+    return Response(text.encode(), status, _NO_STORE, "application/json")
+
+
+def _plain(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return value
 
 
 class Ui:
@@ -180,9 +199,10 @@ class Ui:
     # ---- what is shown
 
     async def _events(self, request: Request, session: Session) -> ASGIApp:
+        # A query may have any name by which it stands in the log, also one that nobody may give.
         query = request.query_params.get("query")
-        if query is not None:
-            check_query_name(query)
+        if query is not None and len(query) > NAME_CHARS_MAX:
+            raise BadRequest(f"a query's name has {NAME_CHARS_MAX} characters at most")
         if sum(live.pages for live in self._lives.values()) >= PAGES_MAX:
             raise Overloaded(f"{PAGES_MAX} pages are open")
         # Who may use nothing is told so with a status, not in the first event.
@@ -211,14 +231,14 @@ class Ui:
         finally:
             if looker is not None:
                 await looker.close()
-        return json_response(facts, headers=_NO_STORE)
+        return _told(facts)
 
     async def _plan(self, request: Request, session: Session) -> Response:
         from penstock.cli.query_facts import find_query
 
         name = request.path_params["name"]
         found = await self._beside(session, lambda client: find_query(client, name))
-        return json_response({"query": name, "plan": found.registered.plan}, headers=_NO_STORE)
+        return _told({"query": name, "plan": found.registered.plan})
 
     async def _explain(self, request: Request, session: Session) -> Response:
         from penstock.cli.explain_entry import gather
@@ -230,7 +250,7 @@ class Ui:
         facts: dict[str, Any] = await self._beside(
             session, lambda client: gather(Log(client, target), int(text))
         )
-        return json_response(facts, headers=_NO_STORE)
+        return _told(facts)
 
     async def _tail(self, request: Request, session: Session) -> ASGIApp:
         wanted = request.query_params.get("filter", "")[:FILTER_CHARS_MAX]
@@ -259,17 +279,20 @@ class Ui:
         async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
             message = request_of(what, parse_object(body) if body else {})
         done = await self._beside(session, lambda client: ask_query(client, name, message))
-        return json_response(done, 202, _NO_STORE)
+        return _told(done, 202)
 
     async def _redeem(self, request: Request) -> Response:
-        async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
-            code = body.decode(errors="replace")
+        try:
+            async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
+                code = body.decode(errors="replace")
+        except Exception as refused:
+            return problem_response(problem_of(refused))
         now = asyncio.get_running_loop().time()
         token = None if self._ticket is None else self._ticket.redeem(code, now)
         if token is None:
             error = Unauthorized("this ticket is wrong, was used, or came too late")
             return problem_response(problem_of(error))
-        return json_response({"token": token}, headers=_NO_STORE)
+        return _told({"token": token})
 
     async def _health(self, request: Request) -> Response:
         if self.stopping.is_set():

@@ -116,6 +116,8 @@ function Query({ query, points, count, may, down }) {
   const key = () => query.key;
   return html`<${Section} id="query" title=${`Query ${query.name}`} note=${query.state}>
     ${query.error && html`<p class="problem" role="alert">${query.error}</p>`}
+    ${query.past && html`<p class="past">${query.past}</p>`}
+    ${query.clock && html`<p class="past">${query.clock}</p>`}
     <${Actions} query=${query} may=${may} />
     <${Graph} graph=${query.graph} query=${query.key} down=${down} />
     <${Plan} query=${query.key} />
@@ -127,8 +129,13 @@ function Query({ query, points, count, may, down }) {
       <${Chart} key=${`${query.key} lag`} title="Lag behind its sources" points=${points} count=${count} unit=${seconds}
         series=${[["lag", "lag", "--warm"]]} />
     </div>
+    <${Zone} />
     <h3>Figures</h3><${Pairs} pairs=${query.head} query=${query.key} />
-    <h3>Tasks</h3><${Table} caption="Tasks" empty="No task has reported yet." rows=${query.tasks.map((one) => ({ ...one, mark: one.runs ? "" : "stopped" }))} columns=${[
+    ${query.sources.length > 0 && html`<h3>Sources</h3><${Table} caption="Sources" rows=${query.sources.map((one) => ({ key: one.stream, ...one }))} columns=${[
+      ["stream", (one) => html`<span class="mono">${one.stream}</span>`],
+      ...[["read up to LSN", "position"], ["tail of the log", "tail"], ["rows that wait", "rows"], ["lag", "lag"]].map(([name, field]) =>
+        [name, (one) => html`<${Figure} of=${one[field]} query=${query.key} />`, "num"])]} />`}
+    <h3>Tasks</h3><${Table} caption="Tasks" empty="No task has reported yet." rows=${query.tasks.map((one) => ({ ...one, mark: one.level === "bad" ? "stopped" : "" }))} columns=${[
       ["task", (one) => html`<${Level} level=${one.level}><span class="mono">${one.name}</span><//>${one.note && html` <small>${one.note}</small>`}${one.error && html` <small>${one.error}</small>`}`],
       ["worker", (one) => html`<${Figure} of=${one.worker} query=${query.key} />`, "mono"],
       ...figures(TASK, key).map(([name, cell, kind]) => [name, cell, name === "busy" ? "num heated" : kind])]} />
@@ -140,6 +147,9 @@ function Query({ query, points, count, may, down }) {
     <h3>What moved</h3><${Table} caption="What moved" empty="No task has moved since the query was started." rows=${query.moves.map((one, key) => ({ key, ...one }))} columns=${
       ["task", "from", "to", "why", "at", "resumed"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} query=${query.key} />`]).concat([["state", (one) => one.copy]])} /><//>`;
 }
+
+// Charts show the time of day where the reader is.
+const Zone = () => html`<p class="key">Times of day are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone || "which is not known"}.</p>`;
 
 function LogPart({ log, points, count }) {
   return html`<${Section} id="log" title="The log" note=${log.target}>
@@ -224,6 +234,8 @@ function App() {
 
   if (!signed) return html`<${SignIn} problem=${why} done=${() => { setWhy(null); setSigned(true); }} />`;
   const late = now - heard.current > 3000 && heard.current;
+  // What the server has of the log may be older than what the page has of the server.
+  const old = Math.max(heard.current ? now - heard.current : 0, 0) + (page ? page.age_ms || 0 : 0);
   const lost = problem && html`<p class="lost" role="alert" id="lost"><${Level} level="down">no update<//> ${problem.message}. ${problem.remedy} Trying again every second.</p>`;
   if (!page) return html`<main class="sign-in">${lost || html`<p>Asking the log…</p>`}</main>`;
   const counts = [points.current.log.count, points.current.query.count];
@@ -231,7 +243,7 @@ function App() {
     page.deliveries.length && ["deliveries", "Deliveries"], ["log", "Log"], page.cluster && ["cluster", "Cluster"], ["explain", "Explain"]].filter(Boolean);
   return html`<header><a class="skip" href="#health">To the health line</a>
       <img src="/icon.svg" alt="" width="24" height="24" /><b>Penstock</b><span class="mono target">${page.log.target}</span>
-      <span class="beat ${late || problem || page.away ? "late" : ""}" role="status">${late || problem ? `last update ${Math.round((now - heard.current) / 1000)} s ago` : page.away ? "log away" : "live"}</span>
+      <span class="beat ${late || problem || page.away || page.age_ms > 3000 ? "late" : ""}" role="status">${page.away ? "log away" : late || problem || page.age_ms > 3000 ? `figures ${Math.round(old / 1000)} s old` : "live"}</span>
       <button type="button" class="link" onClick=${() => { signOut(); setPage(null); setSigned(false); }}>forget token</button></header>
     <nav aria-label="Parts of the page">${places.map(([id, name]) => html`<a key=${id} href="#${id}" onClick=${(event) => {
       event.preventDefault(); document.getElementById(id).scrollIntoView({ block: "start" }); }}>${name}</a>`)}</nav>
@@ -239,6 +251,7 @@ function App() {
       <${Health} health=${page.health} away=${page.away} choose=${choose} />
       <${Queries} queries=${page.queries} chosen=${chosen} choose=${choose} />
       ${page.query && html`<${Query} query=${page.query} points=${points.current.query} count=${counts[1]} may=${page.may_ask} down=${down} />`}
+      ${!page.query && chosen !== null && html`<${Section} id="query" title="Query"><p class="empty">No query <code>${chosen}</code> is here, or this token may not look at it. Choose another above.</p><//>`}
       <${Streams} streams=${page.streams} choose=${choose} />
       ${page.deliveries.length > 0 && html`<${Deliveries} deliveries=${page.deliveries} />`}
       <${LogPart} log=${page.log} points=${points.current.log} count=${counts[0]} />
