@@ -111,7 +111,10 @@ class Ui:
             ticket.since = asyncio.get_running_loop().time()
         self.counts = UiCounts()
         self.sessions = Sessions(
-            resolve_for, timeout=config.timeout_seconds, idle_seconds=SESSION_IDLE_SECONDS
+            resolve_for,
+            timeout=config.timeout_seconds,
+            idle_seconds=SESSION_IDLE_SECONDS,
+            name="page",
         )
         self._endpoints = Endpoints(self.sessions, self.counts)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-ui")

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from harness.http_gateway import GatewayProcess, HttpClient
+from harness.http_gateway import GatewayProcess, HttpClient, gateway_thread
 from harness.made_up_queries import MadeUpQueries
 from harness.ui_page import ui_thread
 from harness.waiting import wait_until
@@ -22,6 +22,7 @@ from harness.waiting import wait_until
 import penstock
 from penstock.cli import query_facts
 from penstock.errors import BadConfig
+from penstock.gateway.config import GatewayConfig
 from penstock.log.core.rights import allow_caveat, until_caveat
 from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.log.serving.directory import Address
@@ -186,6 +187,21 @@ def test_what_is_asked_for_stands_in_the_log(log: penstock.Log, client: HttpClie
         assert client.ask("POST", f"/v1/queries/{name}/rescale", body).status in (400, 422), body
     assert client.ask("POST", f"/v1/queries/{name}/drop").status == 404
     assert client.ask("GET", f"/v1/queries/{name}/stop").status == 405
+
+
+def test_who_is_connected_is_told_by_the_name_that_it_gives(own_log: penstock.Log) -> None:
+    config = GatewayConfig(target=own_log.target, port=0)
+    with (
+        gateway_thread(config) as gateway,
+        ui_thread(UiConfig(target=own_log.target, port=0)) as listening,
+    ):
+        asked = HttpClient(gateway, token_of(own_log)).ask("GET", "/v1/streams")
+        assert asked.status == 200
+        with events(HttpClient(listening, token_of(own_log)), "/v1/events") as found:
+            page = next(pages(found))
+    told = {one["name"]: one["connections"][1] for one in page["log"]["clients"]}
+    assert {name.rpartition("-")[0] for name in told} == {"gateway", "page", "pid"}
+    assert sum(told.values()) == dict(page["log"]["head"])["connections"][1]
 
 
 def test_an_entry_is_explained_as_the_command_does(log: penstock.Log, client: HttpClient) -> None:

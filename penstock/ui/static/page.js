@@ -159,6 +159,9 @@ function LogPart({ log, points, count }) {
       <${Chart} title="Time of an fsync" points=${points} count=${count} unit=${ms} series=${[["p50", "p50", "--calm"], ["p99", "p99", "--hot"]]} />
     </div>
     <${Pairs} pairs=${log.head} />
+    ${log.clients.length > 0 && html`<h3>Who is connected <small>as they call themselves: workers, gateways, deliveries, this page</small></h3>
+      <${Table} caption="Who is connected" rows=${log.clients.map((one) => ({ key: one.name, ...one }))} columns=${[
+        ["client", (one) => one.name, "mono"], ["connections", (one) => html`<${Figure} of=${one.connections} />`, "num"]]} />`}
     <h3>Segments <small>the newest first</small></h3>
     <${Table} caption="Segments" empty="n/a" rows=${log.segments.map((one, key) => ({ key, ...one }))} columns=${[
       ...["id", "from", "to", "size"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} />`, "num"]),

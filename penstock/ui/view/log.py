@@ -9,6 +9,7 @@ from penstock.ui.view.facts import Facts, flag, number, shown, sub, text, texts,
 from penstock.ui.view.history import Counters
 
 SEGMENTS_SHOWN: Final = 12
+CLIENTS_SHOWN: Final = 50
 ENTRIES: Final = "log/entries"
 BYTES: Final = "log/bytes"
 _STATES: Final = {True: "sealed", False: "open", None: f.UNKNOWN}
@@ -37,6 +38,10 @@ def show_log(facts: Facts, counters: Counters, fsync: dict[str, float | None]) -
             ["connections", f.count(number(status, "connections"))],
             ["peak memory", f.size(number(status, "memory_peak_bytes"))],
             ["up", f.seconds(number(status, "uptime_seconds"))],
+        ],
+        "clients": [
+            {"name": shown(name), "connections": f.count(count)}
+            for name, count in list(sub(status, "clients").items())[:CLIENTS_SHOWN]
         ],
         "segments": [_segment(one) for one in reversed(segments[-SEGMENTS_SHOWN:])],
     }
