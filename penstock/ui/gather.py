@@ -14,7 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from penstock.cli import delivery_facts, query_facts
+from penstock.cli.delivery_facts import SILENCE_MS as ACKS_SILENCE_MS
+from penstock.cli.delivery_facts import facts_of as delivery_facts
+from penstock.cli.query_facts import facts_of as query_facts
 from penstock.errors import BadRequest, Forbidden, NotFound, Retryable, Unauthorized
 from penstock.log.client.blocking import BlockingLog
 from penstock.protocol.deliveries import decode_delivered, decode_delivery
@@ -56,7 +58,7 @@ class Gatherer:
         self._deliveries: list[Facts] = []
         self._cluster: Facts | None = None
         self._pulses = Hearing(SILENCE_MS / 1000)
-        self._acks = Hearing(delivery_facts.SILENCE_MS / 1000)
+        self._acks = Hearing(ACKS_SILENCE_MS / 1000)
 
     def gather(self) -> Facts:
         """Raises Retryable, or Unauthorized."""
@@ -110,7 +112,7 @@ class Gatherer:
         """None for one that the token may know of, but not look at."""
 
         def tell() -> Facts:
-            found = query_facts.facts_of(self._client, name, data)
+            found = query_facts(self._client, name, data)
             heard = self._pulses.judge(name, found.state.value, found.pulse_ms, time.monotonic())
             return {**found.as_json(), "state": heard}
 
@@ -171,7 +173,7 @@ class Gatherer:
 
     def _delivery(self, name: str, data: bytes, ack: bytes | None) -> Facts:
         told = None if ack is None else decode_delivered(name, ack)
-        found = delivery_facts.facts_of(self._client, decode_delivery(name, data), told)
+        found = delivery_facts(self._client, decode_delivery(name, data), told)
         said_ms = None if told is None else told.time_ms
         heard = self._acks.judge(name, found.state.value, said_ms, time.monotonic())
         return {**found.as_json(), "state": heard}
