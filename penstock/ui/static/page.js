@@ -1,6 +1,6 @@
 // The page: asks for the token once, follows the server's updates, shows them.
 import { html, render, useEffect, useRef, useState } from "/vendor/preact.js";
-import { Figure, Level, Pairs, Section, Table, figures, narrow } from "/parts.js";
+import { Figure, Level, Pairs, Said, Section, Table, figures, narrow } from "/parts.js";
 import { Graph } from "/graph.js";
 import { Chart, Points, many, ms, seconds } from "/charts.js";
 import { Explain, Streams } from "/streams.js";
@@ -30,7 +30,7 @@ function Health({ health, away, choose }) {
   return html`<section id="health" class="health ${health.level}" aria-live="polite" aria-label="Health">
     <h1><${Level} level=${health.level}>${words[health.level]}<//> <span id="line">${health.title}</span></h1>
     ${health.problems.length > 0 && html`<ul>${health.problems.map((one, index) => html`<li key=${index} class=${one.level}>
-      ${(health.problems.length > 1 || health.title !== one.what) && html`<b>${one.what}</b>`} <span>${one.do}</span>
+      ${(health.problems.length > 1 || health.title !== one.what) && html`<b>${one.what}</b>`} <span><${Said} text=${one.do} /></span>
       ${one.query && html` <button class="link" type="button" onClick=${() => choose(one.query)}>show ${one.query}</button>`}</li>`)}</ul>`}
     ${health.count > health.problems.length && html`<p>And ${health.count - health.problems.length} more.</p>`}
   </section>`;
