@@ -36,9 +36,10 @@ from penstock.gateway.reading import LoopTail
 from penstock.gateway.replies import EVENTS
 from penstock.gateway.sessions import Session, Sessions
 from penstock.gateway.streaming import PieceByPiece
+from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
-from penstock.log.client.client import Resolve
-from penstock.stream.registration import stream_tag
+from penstock.log.client.client import AsyncLog, Resolve
+from penstock.stream.registration import Registration, stream_tag
 from penstock.stream.session import Log
 from penstock.ui.asking import ask_query, may_ask, request_of
 from penstock.ui.assets import asset_routes
@@ -96,6 +97,15 @@ def _plain(value: object) -> object:
     return value
 
 
+async def _tailed(
+    log: AsyncLog, found: Registration, start: Lsn, wanted: str
+) -> AsyncGenerator[bytes, None]:
+    tail = LoopTail(log, found, start=start)
+    async with tail, aclosing(tail_events(tail, wanted)) as events:
+        async for event in events:
+            yield event
+
+
 class Ui:
     """The application; `server.py` runs it."""
 
@@ -121,7 +131,8 @@ class Ui:
         self._asking = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-ui-ask")
         self._budget = Budget()
         self._lives: WeakKeyDictionary[Session, Live] = WeakKeyDictionary()
-        self._tails = 0
+        #: Answers without an end that are open or about to be: pages, and tails of streams.
+        self._open = {"pages": 0, "streams": 0}
         self.stopping = asyncio.Event()
         self.app = self._routes()
 
@@ -206,14 +217,19 @@ class Ui:
         query = request.query_params.get("query")
         if query is not None and len(query) > NAME_CHARS_MAX:
             raise BadRequest(f"a query's name has {NAME_CHARS_MAX} characters at most")
-        if sum(live.pages for live in self._lives.values()) >= PAGES_MAX:
-            raise Overloaded(f"{PAGES_MAX} pages are open")
         # Who may use nothing is told so with a status, not in the first event.
         await session.log.bounds()
-        return self._stream(self._live(request, session).events(query))
+        return self._stream("pages", lambda: self._live(request, session).events(query))
 
-    def _stream(self, source: AsyncGenerator[bytes, None]) -> ASGIApp:
+    def _stream(self, kind: str, begin: Callable[[], AsyncGenerator[bytes, None]]) -> ASGIApp:
+        """Law: between being let in and being counted nothing is awaited, so nobody slips in."""
+        if self._open[kind] >= PAGES_MAX:
+            raise Overloaded(f"{PAGES_MAX} {kind} are being followed")
+        source = begin()
+        self._open[kind] += 1
+
         async def close() -> None:
+            self._open[kind] -= 1
             await source.aclose()
 
         return PieceByPiece(
@@ -258,20 +274,9 @@ class Ui:
     async def _tail(self, request: Request, session: Session) -> ASGIApp:
         wanted = request.query_params.get("filter", "")[:FILTER_CHARS_MAX]
         found = await session.stream(request.path_params["name"])
-        if self._tails >= PAGES_MAX:
-            raise Overloaded(f"{PAGES_MAX} streams are being followed")
         await session.log.read_last(stream_tag(found.name))  # who may not is told with a status
         start = (await session.log.bounds()).tail
-        return self._stream(self._tailed(LoopTail(session.log, found, start=start), wanted))
-
-    async def _tailed(self, tail: LoopTail, wanted: str) -> AsyncGenerator[bytes, None]:
-        self._tails += 1
-        try:
-            async with tail, aclosing(tail_events(tail, wanted)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._tails -= 1
+        return self._stream("streams", lambda: _tailed(session.log, found, start, wanted))
 
     # ---- what is asked for
 

@@ -28,7 +28,7 @@ from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.log.serving.directory import Address
 from penstock.protocol.names import control_tag, pulse_tag, query_key
 from penstock.runtime.control import Pulse, Rescale, Stop, decode_message, encode_message
-from penstock.ui import gather, live
+from penstock.ui import app, gather, live
 from penstock.ui.assets import ASSETS, ASSETS_BYTES_MAX, POLICY, read_asset
 from penstock.ui.config import UiConfig
 from penstock.ui.place import find_page
@@ -460,6 +460,32 @@ def test_a_page_that_takes_nothing_keeps_nobody_waiting(
         numbers = [page["number"] for page, _ in zip(pages(found), range(3), strict=False)]
     assert numbers == sorted(set(numbers))
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/streams/followed/tail"])
+def test_no_more_are_let_in_than_there_is_room_for_however_they_come(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(app, "PAGES_MAX", 3)
+    log.create_stream("followed", "price long")
+    headers = {"Authorization": f"Bearer {client.token}"}
+    connections = [client.connection() for _ in range(12)]
+    for connection in connections:
+        connection.request("GET", path, headers=headers)
+    answers = [connection.getresponse() for connection in connections]
+    assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 9
+    for answer, connection in zip(answers, connections, strict=True):
+        answer.close()
+        connection.close()
+
+    def is_there_room() -> bool:
+        connection = client.connection()
+        connection.request("GET", path, headers=headers)
+        with connection.getresponse() as answer:
+            connection.close()
+            return answer.status == 200
+
+    wait_until(is_there_room, "who has gone is counted still")
 
 
 def test_a_live_tail_is_filtered_and_says_what_it_leaves_out(
