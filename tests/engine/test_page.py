@@ -18,12 +18,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from harness.made_up_queries import MadeUpQueries
 from harness.ui_page import Watched, browser, keep_picture, ui_thread
 from harness.waiting import wait_until
 from small_queries import BIDS, T0, append_bids, running
 
 import penstock
 from penstock.cli.main import cli
+from penstock.protocol.names import control_tag
+from penstock.runtime.control import Rescale, decode_message
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.ui.config import UiConfig
 
@@ -353,6 +356,41 @@ def test_it_is_used_by_keyboard_and_asks_before_it_stops_a_query(
         page.wait_for_selector("#query .past >> text=its last report")
         assert page.locator("#queries tr.chosen .heat").text_content().strip() == "n/a"
         keep_picture(page, tmp_path, "page-stopped-query")
+
+
+def test_what_is_typed_stays_while_figures_move_and_is_what_is_asked_for(
+    log: penstock.Log, tmp_path: Path
+) -> None:
+    queries = MadeUpQueries(log, 1, 1)
+    queries.register()
+    ending = threading.Event()
+
+    def report() -> None:
+        number = 1
+        while not ending.wait(0.25):
+            queries.report(number)
+            number += 1
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    try:
+        with watched(log, tmp_path) as seen:
+            page = seen.sign_in(token_of(log))
+            page.click("#query .actions button >> text=rescale")
+            page.fill("dialog input[name=workers]", "5")
+            before = figure(page, queries.names[0], "progress.batchId")
+            wait_until(
+                lambda: figure(page, queries.names[0], "progress.batchId") > before + 5,
+                "figures do not move",
+            )
+            assert page.input_value("dialog input[name=workers]") == "5"
+            page.keyboard.press("Enter")
+            page.wait_for_selector(".actions [role=status] >> text=Asked to rescale")
+    finally:
+        ending.set()
+        thread.join()
+    said = [decode_message(one.payload) for one in log.client.read([control_tag(queries.names[0])])]
+    assert [(type(one), getattr(one, "workers", None)) for one in said] == [(Rescale, 5)]
 
 
 def test_a_log_that_is_down_is_said_to_be_and_comes_back_by_itself(

@@ -72,7 +72,8 @@ function Actions({ query, may }) {
   const [told, setTold] = useState("");
   const box = useRef(null);
   useEffect(() => { if (asking) box.current.showModal(); }, [asking]);
-  useEffect(() => setTold(""), [query.key]);
+  // What was about to be asked of a query that stops meanwhile is not asked of its next run.
+  useEffect(() => { if (query.state !== "running") setAsking(null); }, [query.state]);
   if (query.state !== "running") return null;
   if (!may) return html`<p class="empty">This token may look at the query, not stop or rescale it.</p>`;
   async function sure(event) {
@@ -93,7 +94,7 @@ function Actions({ query, may }) {
     <dialog ref=${box} onClose=${() => setAsking(null)}><form onSubmit=${sure}>
       ${asking === "stop" ? html`<p>Stop query <b>${query.name}</b>? It commits what it has worked on. Started again under its name, it goes on from there.</p>`
       : html`<p>Run query <b>${query.name}</b> with so many workers? Each needs a core of Spark's.</p>
-        <label>workers <input name="workers" type="number" min="1" max="1000" required value=${query.wanted[1] ?? 1} /></label>`}
+        <label>workers <input name="workers" type="number" min="1" max="1000" required defaultValue=${query.wanted[1] ?? 1} /></label>`}
       <div class="bar"><button type="submit" class=${asking === "stop" ? "danger" : ""}>${asking}</button>
         <button type="button" autofocus onClick=${() => box.current.close()}>leave it</button></div></form></dialog></div>`;
 }
@@ -118,7 +119,7 @@ function Query({ query, points, count, may, down }) {
     ${query.error && html`<p class="problem" role="alert">${query.error}</p>`}
     ${query.past && html`<p class="past">${query.past}</p>`}
     ${query.clock && html`<p class="past">${query.clock}</p>`}
-    <${Actions} query=${query} may=${may} />
+    <${Actions} key=${query.key} query=${query} may=${may} />
     <${Graph} graph=${query.graph} query=${query.key} down=${down} />
     <${Plan} query=${query.key} />
     <div class="charts">
