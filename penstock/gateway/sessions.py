@@ -101,10 +101,13 @@ class Sessions:
         *,
         timeout: float,
         idle_seconds: float = SESSION_IDLE_SECONDS,
+        name: str = "gateway",
     ) -> None:
+        """`name`: what it calls itself, to the log and to who is refused."""
         self._resolve_for = resolve_for
         self._timeout = timeout
         self._idle_seconds = idle_seconds
+        self._name = name
         self._key = secrets.token_bytes(32)
         self._open: OrderedDict[bytes, Session] = OrderedDict()
         self._opening: dict[bytes, asyncio.Task[Session]] = {}
@@ -167,7 +170,7 @@ class Sessions:
         except PenstockError as error:
             # Who asks has shown nothing yet, and need not know where the log is.
             logger.warning("the log cannot be reached cause=%s", error)
-            raise Unavailable("the gateway cannot reach its log now") from None
+            raise Unavailable(f"the {self._name} cannot reach its log now") from None
 
     def _tried(self, mark: bytes, done: asyncio.Task[Session]) -> None:
         del self._opening[mark]
@@ -176,7 +179,7 @@ class Sessions:
 
     async def _try(self, mark: bytes, token: str) -> Session:
         self._make_room()
-        name = f"gateway-{os.getpid()}"
+        name = f"{self._name}-{os.getpid()}"
         resolve = self._resolve_for(token)
         log = await AsyncLog.connect(resolve, name=name, timeout=self._timeout)
         session = Session(log)

@@ -11,7 +11,6 @@ import atexit
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final
@@ -243,7 +242,7 @@ class StreamingQuery:
         error = self.exception()
         state = "running" if self.isActive else "stopped" if error is None else "failed"
         known = {"name": self.name, "to": self._spec.to, "state": state, "progress": progress}
-        return query_card(known, time.time_ns() / 1e6, self.status["message"], self.ui)
+        return query_card(known, self.status["message"], self.ui)
 
     def _ipython_display_(self) -> None:
         """The same, kept up to date while the notebook and the query run."""

@@ -5,6 +5,7 @@ config.py    its settings and bounds
 app.py       routes: which request does what
 assets.py    the files of the page itself, and what they may do in a browser
 live.py      one update a second, shared by all pages of a token
+hearing.py   who is heard of, when clocks of two machines differ
 gather.py    the facts of an update, read from the log
 clusters.py  what the cluster of a log says of itself
 tailing.py   a stream's rows as they come: filtered, and never more than a person reads

@@ -7,6 +7,8 @@ the page asks for once, keeps in its memory, and shows with each request, as pro
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -34,10 +36,10 @@ from penstock.gateway.reading import LoopTail
 from penstock.gateway.replies import EVENTS
 from penstock.gateway.sessions import Session, Sessions
 from penstock.gateway.streaming import PieceByPiece
+from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
-from penstock.log.client.client import Resolve
-from penstock.protocol.names import check_query_name
-from penstock.stream.registration import stream_tag
+from penstock.log.client.client import AsyncLog, Resolve
+from penstock.stream.registration import Registration, stream_tag
 from penstock.stream.session import Log
 from penstock.ui.asking import ask_query, may_ask, request_of
 from penstock.ui.assets import asset_routes
@@ -45,6 +47,7 @@ from penstock.ui.clusters import ClusterLooker, is_cluster
 from penstock.ui.config import (
     FILTER_CHARS_MAX,
     LIVES_MAX,
+    NAME_CHARS_MAX,
     PAGES_MAX,
     SESSION_IDLE_SECONDS,
     THREADS,
@@ -77,6 +80,32 @@ class UiCounts:
     slow_pages: int = 0
 
 
+def _told(value: object, status: int = 200) -> Response:
+    """In ASCII, and without NaN: not all that a log holds is text or a number to a browser."""
+    text = json.dumps(_plain(value), allow_nan=False)
+    return Response(text.encode(), status, _NO_STORE, "application/json")
+
+
+def _plain(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return value
+
+
+async def _tailed(
+    log: AsyncLog, found: Registration, start: Lsn, wanted: str
+) -> AsyncGenerator[bytes, None]:
+    tail = LoopTail(log, found, start=start)
+    async with tail, aclosing(tail_events(tail, wanted)) as events:
+        async for event in events:
+            yield event
+
+
 class Ui:
     """The application; `server.py` runs it."""
 
@@ -92,14 +121,18 @@ class Ui:
             ticket.since = asyncio.get_running_loop().time()
         self.counts = UiCounts()
         self.sessions = Sessions(
-            resolve_for, timeout=config.timeout_seconds, idle_seconds=SESSION_IDLE_SECONDS
+            resolve_for,
+            timeout=config.timeout_seconds,
+            idle_seconds=SESSION_IDLE_SECONDS,
+            name="page",
         )
         self._endpoints = Endpoints(self.sessions, self.counts)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-ui")
         self._asking = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-ui-ask")
         self._budget = Budget()
         self._lives: WeakKeyDictionary[Session, Live] = WeakKeyDictionary()
-        self._tails = 0
+        #: Answers without an end that are open or about to be: pages, and tails of streams.
+        self._open = {"pages": 0, "streams": 0}
         self.stopping = asyncio.Event()
         self.app = self._routes()
 
@@ -180,17 +213,23 @@ class Ui:
     # ---- what is shown
 
     async def _events(self, request: Request, session: Session) -> ASGIApp:
+        # A query may have any name by which it stands in the log, also one that nobody may give.
         query = request.query_params.get("query")
-        if query is not None:
-            check_query_name(query)
-        if sum(live.pages for live in self._lives.values()) >= PAGES_MAX:
-            raise Overloaded(f"{PAGES_MAX} pages are open")
+        if query is not None and len(query) > NAME_CHARS_MAX:
+            raise BadRequest(f"a query's name has {NAME_CHARS_MAX} characters at most")
         # Who may use nothing is told so with a status, not in the first event.
         await session.log.bounds()
-        return self._stream(self._live(request, session).events(query))
+        return self._stream("pages", lambda: self._live(request, session).events(query))
 
-    def _stream(self, source: AsyncGenerator[bytes, None]) -> ASGIApp:
+    def _stream(self, kind: str, begin: Callable[[], AsyncGenerator[bytes, None]]) -> ASGIApp:
+        """Law: between being let in and being counted nothing is awaited, so nobody slips in."""
+        if self._open[kind] >= PAGES_MAX:
+            raise Overloaded(f"{PAGES_MAX} {kind} are being followed")
+        source = begin()
+        self._open[kind] += 1
+
         async def close() -> None:
+            self._open[kind] -= 1
             await source.aclose()
 
         return PieceByPiece(
@@ -211,14 +250,14 @@ class Ui:
         finally:
             if looker is not None:
                 await looker.close()
-        return json_response(facts, headers=_NO_STORE)
+        return _told(facts)
 
     async def _plan(self, request: Request, session: Session) -> Response:
         from penstock.cli.query_facts import find_query
 
         name = request.path_params["name"]
         found = await self._beside(session, lambda client: find_query(client, name))
-        return json_response({"query": name, "plan": found.registered.plan}, headers=_NO_STORE)
+        return _told({"query": name, "plan": found.registered.plan})
 
     async def _explain(self, request: Request, session: Session) -> Response:
         from penstock.cli.explain_entry import gather
@@ -230,25 +269,14 @@ class Ui:
         facts: dict[str, Any] = await self._beside(
             session, lambda client: gather(Log(client, target), int(text))
         )
-        return json_response(facts, headers=_NO_STORE)
+        return _told(facts)
 
     async def _tail(self, request: Request, session: Session) -> ASGIApp:
         wanted = request.query_params.get("filter", "")[:FILTER_CHARS_MAX]
         found = await session.stream(request.path_params["name"])
-        if self._tails >= PAGES_MAX:
-            raise Overloaded(f"{PAGES_MAX} streams are being followed")
         await session.log.read_last(stream_tag(found.name))  # who may not is told with a status
         start = (await session.log.bounds()).tail
-        return self._stream(self._tailed(LoopTail(session.log, found, start=start), wanted))
-
-    async def _tailed(self, tail: LoopTail, wanted: str) -> AsyncGenerator[bytes, None]:
-        self._tails += 1
-        try:
-            async with tail, aclosing(tail_events(tail, wanted)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._tails -= 1
+        return self._stream("streams", lambda: _tailed(session.log, found, start, wanted))
 
     # ---- what is asked for
 
@@ -259,17 +287,20 @@ class Ui:
         async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
             message = request_of(what, parse_object(body) if body else {})
         done = await self._beside(session, lambda client: ask_query(client, name, message))
-        return json_response(done, 202, _NO_STORE)
+        return _told(done, 202)
 
     async def _redeem(self, request: Request) -> Response:
-        async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
-            code = body.decode(errors="replace")
+        try:
+            async with read_body(request, self._budget, _BODY_BYTES_MAX) as body:
+                code = body.decode(errors="replace")
+        except Exception as refused:
+            return problem_response(problem_of(refused))
         now = asyncio.get_running_loop().time()
         token = None if self._ticket is None else self._ticket.redeem(code, now)
         if token is None:
             error = Unauthorized("this ticket is wrong, was used, or came too late")
             return problem_response(problem_of(error))
-        return json_response({"token": token}, headers=_NO_STORE)
+        return _told({"token": token})
 
     async def _health(self, request: Request) -> Response:
         if self.stopping.is_set():

@@ -18,9 +18,9 @@ _SHOWN: Final = ("rate", "lag", "p50", "p99", "busiest task", "workers")
 _CELL: Final = '<td style="text-align:left;padding:2px 18px 2px 0;border:0">'
 
 
-def query_card(query: Facts, now_ms: float, message: str, url: str | None) -> str:
+def query_card(query: Facts, message: str, url: str | None) -> str:
     """`query`: as `penstock query status --json` has it; `url`: where the page shows it."""
-    line: dict[str, Any] = show_line(query, now_ms)
+    line: dict[str, Any] = show_line(query, {})
     trouble = find_trouble({"queries": [query]}, Counters())
     level = trouble[0].level if trouble and line["level"] == "good" else line["level"]
     said = f"{trouble[0].what} {trouble[0].do}" if trouble else message

@@ -36,6 +36,8 @@ TAIL_ROWS_MAX: Final = 40
 TAIL_LOOKED_MAX: Final = 5_000
 TAIL_CHARS_MAX: Final = 2_000
 FILTER_CHARS_MAX: Final = 200
+#: Of a query's name, as it stands in the log.
+NAME_CHARS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

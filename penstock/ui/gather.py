@@ -8,13 +8,16 @@ is raised, and nothing is half told.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from penstock.cli.delivery_facts import SILENCE_MS as ACKS_SILENCE_MS
 from penstock.cli.delivery_facts import facts_of as delivery_facts
 from penstock.cli.query_facts import facts_of as query_facts
-from penstock.errors import BadFormat, BadRequest, Forbidden, NotFound, PenstockError, Retryable
+from penstock.errors import BadRequest, Forbidden, NotFound, Retryable, Unauthorized
 from penstock.log.client.blocking import BlockingLog
 from penstock.protocol.deliveries import decode_delivered, decode_delivery
 from penstock.protocol.names import (
@@ -23,15 +26,21 @@ from penstock.protocol.names import (
     QUERY_PREFIX,
     delivered_key,
 )
-from penstock.protocol.pulses import State
+from penstock.protocol.pulses import SILENCE_MS, State
 from penstock.runtime.lag import measure_lag
 from penstock.stream.registration import KEY_PREFIX, decode_definition
 from penstock.stream.times import time_text
 from penstock.ui.config import IDLE_LAGS_EVERY, IDLE_LAGS_MAX, QUERIES_MAX, SELDOM
+from penstock.ui.hearing import Hearing
 from penstock.ui.view.facts import number, things
 from penstock.ui.view.queries import stream_of
 
+logger = logging.getLogger(__name__)
+
 Facts = dict[str, Any]
+T = TypeVar("T")
+#: In which a query that lives pulses at least once.
+LISTEN_SECONDS: Final = 0.6
 #: Asks a cluster, whose address is in the log's; None: it is one server's.
 Ask = Callable[[], Facts]
 
@@ -48,6 +57,8 @@ class Gatherer:
         self._idle_lags: Facts = {}
         self._deliveries: list[Facts] = []
         self._cluster: Facts | None = None
+        self._pulses = Hearing(SILENCE_MS / 1000)
+        self._acks = Hearing(ACKS_SILENCE_MS / 1000)
 
     def gather(self) -> Facts:
         """Raises Retryable, or Unauthorized."""
@@ -82,28 +93,42 @@ class Gatherer:
     def _queries(self) -> tuple[list[Facts], int]:
         """And how many there are besides."""
         found = sorted(self._client.list_metadata(QUERY_PREFIX).items())
-        told = [
-            self._query(key.removeprefix(QUERY_PREFIX), value.data)
-            for key, value in found[:QUERIES_MAX]
+        known = {key.removeprefix(QUERY_PREFIX): value.data for key, value in found[:QUERIES_MAX]}
+        met = self._pulses.names
+        told = {name: self._query(name, data) for name, data in known.items()}
+        unheard = [
+            name
+            for name, one in told.items()
+            if one is not None and one["state"] == State.LOST.value and name not in met
         ]
-        return [one for one in told if one is not None], max(len(found) - QUERIES_MAX, 0)
+        if unheard:
+            # What seems lost is listened to before it is believed: two machines' clocks may differ.
+            time.sleep(LISTEN_SECONDS)
+            told |= {name: self._query(name, known[name]) for name in unheard}
+        self._pulses.keep(told)
+        return [one for one in told.values() if one is not None], max(len(found) - QUERIES_MAX, 0)
 
     def _query(self, name: str, data: bytes) -> Facts | None:
         """None for one that the token may know of, but not look at."""
+
+        def tell() -> Facts:
+            found = query_facts(self._client, name, data)
+            heard = self._pulses.judge(name, found.state.value, found.pulse_ms, time.monotonic())
+            return {**found.as_json(), "state": heard}
+
         try:
-            return query_facts(self._client, name, data).as_json()
+            return _told(tell, partial(_unread, name, "why"))
         except Forbidden:
             return None
-        except Retryable:
-            raise
-        except PenstockError as error:
-            return {"name": name, "state": None, "why": str(error)}
 
     def _measure_idle_lags(self, queries: list[Facts]) -> Facts:
         """By query and stream: of queries whose own report, being old, does not say it."""
         idle = [one for one in queries if one["state"] not in (None, State.RUNNING.value)]
         return {
-            one["name"]: {stream: self._idle_lag(one, stream) for stream in one["starts"]}
+            one["name"]: {
+                stream: _told(partial(self._idle_lag, one, stream), _nothing)
+                for stream in one["starts"]
+            }
             for one in idle[:IDLE_LAGS_MAX]
         }
 
@@ -126,9 +151,10 @@ class Gatherer:
 
     def _find_streams(self) -> list[Facts]:
         found = self._client.list_metadata(KEY_PREFIX)
+        names = {key.removeprefix(KEY_PREFIX): value.data for key, value in sorted(found.items())}
         return [
-            _stream(key.removeprefix(KEY_PREFIX), value.data)
-            for key, value in sorted(found.items())
+            _told(partial(_stream, name, data), partial(_unread, name, "ddl"))
+            for name, data in names.items()
         ]
 
     def _find_deliveries(self) -> list[Facts]:
@@ -136,21 +162,45 @@ class Gatherer:
         found: list[Facts] = []
         for key, value in sorted(self._client.list_metadata(DELIVER_PREFIX).items()):
             name = key.removeprefix(DELIVER_PREFIX)
+            ack = acks.get(delivered_key(name))
+            tell = partial(self._delivery, name, value.data, None if ack is None else ack.data)
             try:
-                ack = acks.get(delivered_key(name))
-                delivered = None if ack is None else decode_delivered(name, ack.data)
-                registered = decode_delivery(name, value.data)
-                found.append(delivery_facts(self._client, registered, delivered).as_json())
-            except (Forbidden, NotFound, BadFormat) as error:
-                found.append({"name": name, "state": None, "error": str(error)})
+                found.append(_told(tell, partial(_unread, name, "error")))
+            except Forbidden as error:
+                found.append(_unread(name, "error", str(error)))
+        self._acks.keep(one["name"] for one in found)
         return found
+
+    def _delivery(self, name: str, data: bytes, ack: bytes | None) -> Facts:
+        told = None if ack is None else decode_delivered(name, ack)
+        found = delivery_facts(self._client, decode_delivery(name, data), told)
+        said_ms = None if told is None else told.time_ms
+        heard = self._acks.judge(name, found.state.value, said_ms, time.monotonic())
+        return {**found.as_json(), "state": heard}
+
+
+def _unread(name: str, field: str, why: str) -> Facts:
+    return {"name": name, "state": None, field: why}
+
+
+def _nothing(why: str) -> None:
+    """What could not be measured is not known."""
+
+
+def _told(tell: Callable[[], T], instead: Callable[[str], T]) -> T:
+    """One fact, or why there is none. Whoever may append wrote what it is made of: whatever is
+    wrong with that is told of this one thing, and hides no other."""
+    try:
+        return tell()
+    except (Retryable, Unauthorized, Forbidden):
+        raise
+    except Exception as error:
+        logger.debug("a fact cannot be told cause=%r", error)
+        return instead(str(error) or type(error).__name__)
 
 
 def _stream(name: str, data: bytes) -> Facts:
-    try:
-        found = decode_definition(name, data)
-    except BadFormat as error:
-        return {"name": name, "ddl": f"({error})"}
+    found = decode_definition(name, data)
     return {
         "name": name,
         "ddl": found.ddl,

@@ -151,6 +151,7 @@ class Live:
                 return
             self._began = loop.time()
             gathering = self._gathering = loop.run_in_executor(self._threads, self._gather)
+            gathering.add_done_callback(_heed)
         await asyncio.wait([gathering], timeout=PATIENCE_SECONDS)
         reason: str | None = None
         if gathering.done():
@@ -182,6 +183,12 @@ class Live:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _heed(gathering: asyncio.Future[dict[str, Any]]) -> None:
+    """If all pages have gone by then, nobody need complain of what became of it."""
+    if not gathering.cancelled():
+        gathering.exception()
 
 
 class _Told:

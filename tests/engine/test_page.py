@@ -18,12 +18,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from harness.made_up_queries import MadeUpQueries
 from harness.ui_page import Watched, browser, keep_picture, ui_thread
 from harness.waiting import wait_until
 from small_queries import BIDS, T0, append_bids, running
 
 import penstock
 from penstock.cli.main import cli
+from penstock.protocol.names import control_tag
+from penstock.runtime.control import Rescale, decode_message
+from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.ui.config import UiConfig
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -288,11 +292,17 @@ def test_markup_and_control_characters_are_text(log: penstock.Log, tmp_path: Pat
     definition = log.client.get("stream/evil_rows")
     assert definition is not None
     log.client.compare_and_set(f"stream/{MARKUP}", expected=None, value=definition.data)
+    # Nor a query; the page follows this one by itself, since it is the first.
+    query = RegisteredQuery(MARKUP, "id", 1, MARKUP, "append", MARKUP, {MARKUP: 0}, [1], 0)
+    log.client.compare_and_set(f"query/{MARKUP}", expected=None, value=encode_query(query))
 
     with watched(log, tmp_path) as seen:
         page = seen.sign_in(token_of(log))
         page.wait_for_selector(".streams b")
         assert MARKUP in page.locator(".streams b").all_text_contents()
+        page.wait_for_selector("#query h2")
+        assert MARKUP in page.locator("#query h2").text_content()
+        assert page.locator("#lost").count() == 0
         page.locator(".streams > li", has_text="evil_rows").locator("button").first.click()
         page.wait_for_selector(".tail [role=status] >> text=0 rows in the last second")
 
@@ -325,6 +335,12 @@ def test_it_is_used_by_keyboard_and_asks_before_it_stops_a_query(
         page.keyboard.press("Enter")
         page.wait_for_selector("pre.plan >> text=stage 0")
 
+        page.focus("#query .actions button")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog[open] >> text=with so many workers")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("dialog[open]", state="detached")
+
         page.focus("#query button.danger")
         page.keyboard.press("Enter")
         page.wait_for_selector("dialog[open] >> text=Stop query")
@@ -337,6 +353,44 @@ def test_it_is_used_by_keyboard_and_asks_before_it_stops_a_query(
         page.click("dialog[open] button[type=submit]")
         assert query.awaitTermination(45)
         page.wait_for_selector("#queries tr.chosen >> text=stopped")
+        page.wait_for_selector("#query .past >> text=its last report")
+        assert page.locator("#queries tr.chosen .heat").text_content().strip() == "n/a"
+        keep_picture(page, tmp_path, "page-stopped-query")
+
+
+def test_what_is_typed_stays_while_figures_move_and_is_what_is_asked_for(
+    log: penstock.Log, tmp_path: Path
+) -> None:
+    queries = MadeUpQueries(log, 1, 1)
+    queries.register()
+    ending = threading.Event()
+
+    def report() -> None:
+        number = 1
+        while not ending.wait(0.25):
+            queries.report(number)
+            number += 1
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    try:
+        with watched(log, tmp_path) as seen:
+            page = seen.sign_in(token_of(log))
+            page.click("#query .actions button >> text=rescale")
+            page.fill("dialog input[name=workers]", "5")
+            before = figure(page, queries.names[0], "progress.batchId")
+            wait_until(
+                lambda: figure(page, queries.names[0], "progress.batchId") > before + 5,
+                "figures do not move",
+            )
+            assert page.input_value("dialog input[name=workers]") == "5"
+            page.keyboard.press("Enter")
+            page.wait_for_selector(".actions [role=status] >> text=Asked to rescale")
+    finally:
+        ending.set()
+        thread.join()
+    said = [decode_message(one.payload) for one in log.client.read([control_tag(queries.names[0])])]
+    assert [(type(one), getattr(one, "workers", None)) for one in said] == [(Rescale, 5)]
 
 
 def test_a_log_that_is_down_is_said_to_be_and_comes_back_by_itself(
@@ -360,11 +414,21 @@ def test_a_log_that_is_down_is_said_to_be_and_comes_back_by_itself(
         stop_server(directory)
         page.wait_for_selector("#health.down")
         keep_picture(page, tmp_path, "page-log-down")
+        assert page.locator(".beat").text_content() == "log away"
         assert _is_down(directory), "the page started the server"
         with penstock.connect(directory) as opened:
             opened.create_stream("after", BIDS)
             page.wait_for_selector("#health.good")
             page.wait_for_selector("text=after")
+            # A server that hangs is there, and says nothing.
+            pid = json.loads(directory.joinpath("server.json").read_text())["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                page.wait_for_selector("#health.warn >> text=/figures are .* old/")
+                page.wait_for_selector(".beat >> text=/figures .* old/")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            page.wait_for_selector("#health.good")
 
 
 def _is_down(directory: Path) -> bool:

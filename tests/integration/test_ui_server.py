@@ -11,21 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from harness.http_gateway import GatewayProcess, HttpClient
+from harness.http_gateway import GatewayProcess, HttpClient, gateway_thread
 from harness.made_up_queries import MadeUpQueries
 from harness.ui_page import ui_thread
 from harness.waiting import wait_until
 
 import penstock
+from penstock.cli import query_facts
 from penstock.errors import BadConfig
-from penstock.log.core.rights import allow_caveat
-from penstock.log.records import Kind, NewEntry
+from penstock.gateway.config import GatewayConfig
+from penstock.log.core.rights import allow_caveat, until_caveat
+from penstock.log.records import Kind, NewEntry, SetKey
 from penstock.log.serving.directory import Address
-from penstock.protocol.names import control_tag, pulse_tag
+from penstock.protocol.names import control_tag, pulse_tag, query_key
 from penstock.runtime.control import Pulse, Rescale, Stop, decode_message, encode_message
-from penstock.ui import gather, live
+from penstock.ui import app, gather, live
 from penstock.ui.assets import ASSETS, ASSETS_BYTES_MAX, POLICY, read_asset
 from penstock.ui.config import UiConfig
 from penstock.ui.place import find_page
@@ -186,6 +189,21 @@ def test_what_is_asked_for_stands_in_the_log(log: penstock.Log, client: HttpClie
     assert client.ask("GET", f"/v1/queries/{name}/stop").status == 405
 
 
+def test_who_is_connected_is_told_by_the_name_that_it_gives(own_log: penstock.Log) -> None:
+    config = GatewayConfig(target=own_log.target, port=0)
+    with (
+        gateway_thread(config) as gateway,
+        ui_thread(UiConfig(target=own_log.target, port=0)) as listening,
+    ):
+        asked = HttpClient(gateway, token_of(own_log)).ask("GET", "/v1/streams")
+        assert asked.status == 200
+        with events(HttpClient(listening, token_of(own_log)), "/v1/events") as found:
+            page = next(pages(found))
+    told = {one["name"]: one["connections"][1] for one in page["log"]["clients"]}
+    assert {name.rpartition("-")[0] for name in told} == {"gateway", "page", "pid"}
+    assert sum(told.values()) == dict(page["log"]["head"])["connections"][1]
+
+
 def test_an_entry_is_explained_as_the_command_does(log: penstock.Log, client: HttpClient) -> None:
     stream = log.create_stream("explained", "price long")
     stream.append({"price": 7})
@@ -198,6 +216,37 @@ def test_an_entry_is_explained_as_the_command_does(log: penstock.Log, client: Ht
     )
     assert client.ask("GET", f"/v1/explain/{lsn + 1000}").status == 404
     assert client.ask("GET", "/v1/explain/-1").status == 400
+
+
+def test_an_entry_with_what_json_cannot_hold_is_explained(
+    log: penstock.Log, client: HttpClient
+) -> None:
+    stream = log.create_stream("not_numbers", "price double, words string")
+    stream.append({"price": float("nan"), "words": "a"})
+    text = client.ask("GET", f"/v1/explain/{log.bounds().tail - 1}").body.decode()
+    refused = AssertionError("no JSON of browsers has this")
+
+    def no_number(name: str) -> Any:
+        raise refused
+
+    found = json.loads(text, parse_constant=no_number)
+    assert found["first_rows"] == [{"price": "NaN", "words": "a"}]
+
+    pulse = Pulse({"isActive": True, "name": "\ud800", "runId": "\ud800"})
+    entry = NewEntry(encode_message(pulse), (pulse_tag("odd"), control_tag("odd")), Kind.CONTROL)
+    log.client.append([entry])
+    lsn = log.bounds().tail - 1
+    assert client.ask("GET", f"/v1/explain/{lsn}").json["lsn"] == lsn
+
+
+def test_a_ticket_that_is_no_ticket_is_refused_in_words(address: Address) -> None:
+    client = HttpClient(address, None)
+    for body, status in ((b"x" * 5_000, 413), (b"\xff", 401), (b"", 401)):
+        answer = client.ask("POST", "/v1/ticket", body)
+        assert (answer.status, set(answer.json)) == (
+            status,
+            {"type", "title", "status", "detail", "remedy"},
+        )
 
 
 # ---- updates
@@ -292,6 +341,102 @@ def test_how_far_a_query_is_behind_that_does_not_run_is_measured(
                 assert next(pages(found))["query"]["state"] == "stopped"
 
 
+def test_whatever_stands_under_a_name_hides_no_other(own_log: penstock.Log) -> None:
+    queries = MadeUpQueries(own_log, 2, 1)
+    queries.register()
+    queries.report(3)
+    evil = "<img src=x onerror=hit()>'\"&#"
+    good, bad = queries.names
+    value = own_log.client.get(query_key(good))
+    assert value is not None
+    known = json.loads(value.data)
+    odd = {
+        query_key(evil): {**known, "name": evil},
+        query_key("cut"): "no object",
+        query_key("far"): {**known, "name": "far", "starts": {"made_up_in": 2**80}},
+        "stream/odd": {"version": 1},
+        "deliver/odd": {**DELIVERY, "name": "odd", "start": 2**80},
+        "deliver/old": {**DELIVERY, "name": "old"},
+        "delivered/old": {**ACK, "time_ms": 2**80},
+    }
+    sets = [SetKey(key, json.dumps(told).encode()) for key, told in odd.items()]
+    own_log.client.append([], sets=sets)
+    over = NewEntry(encode_message(Pulse({"isActive": False})), (pulse_tag("far"),), Kind.CONTROL)
+    own_log.client.append([over])
+    with ui_thread(UiConfig(target=own_log.target, port=0)) as listening:
+        client = HttpClient(listening, token_of(own_log))
+        facts = client.ask("GET", "/v1/facts").json
+        states = {one["name"]: one["state"] for one in facts["queries"]}
+        assert states == {good: "running", bad: "running", evil: "new", "cut": None,
+                          "far": "stopped"}  # fmt: skip
+        assert {one["name"] for one in facts["deliveries"]} == {"odd", "old"}
+        assert {one["name"] for one in facts["streams"]} == {"made_up_in", "odd"}
+        # The page follows whatever was chosen on it.
+        with events(client, f"/v1/events?query={quote(evil)}") as found:
+            page = next(pages(found))
+        assert (page["query"]["key"], page["query"]["state"]) == (evil, "new")
+        assert client.ask("GET", f"/v1/events?query={'x' * 5_000}").status == 400
+
+
+DELIVERY = {
+    "format": 1, "name": "", "id": "an-id", "stream": "made_up_in", "query": None, "version": None,
+    "key": [], "route": [0], "epoch": 1, "start": 0, "table": "t", "targets": ["sqlite:///x"],
+    "strict": False, "dead_letter": None, "created_ms": 0,
+}  # fmt: skip
+ACK = {
+    "format": 1, "term": 1, "positions": [0], "problems": [None], "rows": [0], "is_running": False,
+    "error": None,
+}  # fmt: skip
+
+
+def test_clocks_that_differ_make_no_query_dead_or_alive(
+    log: penstock.Log, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is told that a query is lost starts it again, and stops the one that runs."""
+    queries = MadeUpQueries(log, 1, 1)
+    queries.register()
+    queries.report(1)
+    monkeypatch.setattr(query_facts, "now_ms", lambda: time.time_ns() // 1_000_000 + 600_000)
+    ending = threading.Event()
+
+    def report() -> None:
+        number = 2
+        while not ending.wait(0.25):
+            queries.report(number)
+            number += 1
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    # Nobody has looked with this token yet.
+    token = make_token(token_of(log), "e1b2c3d4e5f60718", [allow_caveat(["admin"])])
+    looking = HttpClient(address, token)
+    with events(looking, f"/v1/events?query={queries.names[0]}") as found:
+        following = pages(found)
+        try:
+            assert [next(following)["query"]["state"] for _ in range(4)] == ["running"] * 4
+        finally:
+            ending.set()
+            thread.join()
+        late = time.monotonic() + 45
+        while next(following)["query"]["state"] != "lost":
+            assert time.monotonic() < late, "the dead seem to live"
+
+
+def test_a_token_that_expires_is_asked_for_anew(log: penstock.Log, address: Address) -> None:
+    until = until_caveat(time.time_ns() // 1_000_000 + 2_500)
+    token = make_token(token_of(log), "d1b2c3d4e5f60718", [allow_caveat(["admin"]), until])
+    client = HttpClient(address, token)
+    with events(client, "/v1/events") as found:
+        assert next(pages(found))["health"]["level"]
+        late, told = time.monotonic() + 45, None
+        for name, data in found:
+            assert time.monotonic() < late, "it is shown to whoever looked in time"
+            told = (name, data.get("status"))
+    assert told == ("problem", 401), "it ends with the reason"
+    for method, path in ROUTES:
+        assert client.ask(method, path).status == 401, path
+
+
 def test_more_queries_than_are_shown_are_told_of(
     log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +460,32 @@ def test_a_page_that_takes_nothing_keeps_nobody_waiting(
         numbers = [page["number"] for page, _ in zip(pages(found), range(3), strict=False)]
     assert numbers == sorted(set(numbers))
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/streams/followed/tail"])
+def test_no_more_are_let_in_than_there_is_room_for_however_they_come(
+    log: penstock.Log, client: HttpClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(app, "PAGES_MAX", 3)
+    log.create_stream("followed", "price long")
+    headers = {"Authorization": f"Bearer {client.token}"}
+    connections = [client.connection() for _ in range(12)]
+    for connection in connections:
+        connection.request("GET", path, headers=headers)
+    answers = [connection.getresponse() for connection in connections]
+    assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 9
+    for answer, connection in zip(answers, connections, strict=True):
+        answer.close()
+        connection.close()
+
+    def is_there_room() -> bool:
+        connection = client.connection()
+        connection.request("GET", path, headers=headers)
+        with connection.getresponse() as answer:
+            connection.close()
+            return answer.status == 200
+
+    wait_until(is_there_room, "who has gone is counted still")
 
 
 def test_a_live_tail_is_filtered_and_says_what_it_leaves_out(

@@ -254,6 +254,7 @@ class ProxyServer:
                 "memory_peak_bytes": memory_peak_bytes(),
                 "uptime_seconds": round(time.time() - self._started, 3),
                 "connections": len(self.listener.connections),
+                "clients": self.service.clients(),
                 **work.logs.status(),
                 "fetched_bytes": work.source.fetched_bytes,
                 "replication": asdict(self.config.replication),

@@ -235,6 +235,7 @@ class LogServer:
             {
                 **self.owner.status(),
                 "connections": len(self.listener.connections),
+                "clients": self.service.clients(),
                 "appended_entries": self.service.metrics.appended_entries,
                 "memory_peak_bytes": memory_peak_bytes(),
                 "uptime_seconds": round(time.time() - self._started, 3),

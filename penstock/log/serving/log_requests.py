@@ -79,6 +79,8 @@ class LogRequests:
         self._writable = asyncio.Event()
         self._writable.set()
         self.session = ""
+        #: What it calls itself; told to people, and nothing is decided by it.
+        self.client = ""
         #: Numbers of its readers, and how many tags each has.
         self.subscriptions: dict[int, int] = {}
         #: As much as its socket may hold before it counts as not read: when it is full, either a
@@ -153,6 +155,7 @@ class LogRequests:
 
     def _open(self, request: int, hello: m.Hello) -> None:
         self._allow(hello)
+        self.client = hello.client
         self._service.greet(hello.session, self)
 
         def opened(found: ServedLog | PenstockError) -> None:

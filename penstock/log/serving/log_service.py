@@ -9,8 +9,9 @@ it holds, before anything is done; what a token allows is core/rights.py's busin
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from penstock.errors import Forbidden, PenstockError, Unauthorized, Unavailable
 from penstock.log.core.rights import Rights
@@ -26,9 +27,15 @@ from penstock.log.serving.query_metrics import QueryMetrics
 from penstock.log.serving.query_reports import find_all_reports
 from penstock.log.serving.served_log import SequencedLog, ServedLog, Surroundings, wall_ms
 from penstock.log.storage.log_storage import FILE_CACHE_COUNT
+from penstock.plain_text import plain
 from penstock.wire import messages as m
 
 Opened = Callable[[ServedLog | PenstockError], None]
+
+
+#: Of clients that are told of in a server's status, and of their names.
+CLIENTS_TOLD: Final = 50
+CLIENT_CHARS_MAX: Final = 100
 
 
 class LogHost(Protocol):
@@ -158,6 +165,11 @@ class LogService:
     def dismiss(self, requests: LogRequests) -> None:
         self._sessions.close(requests.session, requests)
         self._requests.pop(requests, None)
+
+    def clients(self) -> dict[str, int]:
+        """Connections by what their clients call themselves, those with the most first."""
+        names = Counter(plain(requests.client[:CLIENT_CHARS_MAX]) for requests in self._requests)
+        return dict(names.most_common(CLIENTS_TOLD))
 
     def tell_sent_soon(self, requests: LogRequests) -> None:
         """How much its socket has taken is asked once this turn's output went out."""

@@ -19,6 +19,12 @@ from penstock.protocol.pulses import State
 
 QUERIES_MAX: Final = 200
 TASKS_MAX: Final = 2000
+#: Sources and edges of their graphs, of all queries.
+EDGES_MAX: Final = 2000
+#: Of one label. No name of ours is as long; whoever may append may give any.
+LABEL_CHARS_MAX: Final = 200
+#: Upper bounds of a histogram.
+BOUNDS_MAX: Final = 50
 _TASK = ("query", "task")
 _EDGE = ("query", "from", "to")
 
@@ -80,7 +86,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         "gauge", "From capture to durable, of the commits of the last 5 to 10 s.",
         ("query", "share"),
     ),
-    "query_left_out": Metric("gauge", "Queries and tasks beyond what is told here.", ()),
+    "query_left_out": Metric("gauge", "Queries, tasks and edges beyond what is told here.", ()),
     "query_unreadable": Metric("gauge", "Queries whose report could not be read.", ()),
     "task_running": Metric("gauge", "Whether it says that it runs.", _TASK),
     "task_busy_ratio": Metric("gauge", "Share of its time in which it worked.", _TASK),
@@ -126,6 +132,7 @@ class QueryMetrics:
     values: dict[str, dict[str, float | Buckets]] = field(default_factory=dict)
     queries: int = 0
     tasks: int = 0
+    edges: int = 0
     left_out: int = 0
 
     def add_report(self, report: QueryReport, now_ms: int) -> None:
@@ -144,18 +151,29 @@ class QueryMetrics:
             _add_task(self, (report.name, name), task, now_ms)
 
     def add(self, name: str, labels: tuple[str, ...], value: float | Buckets | None) -> None:
+        metric = METRICS[name]
         if value is None:
             return
-        pairs = list(zip(METRICS[name].labels, labels, strict=False))
+        if metric.kind == "counter" and not isinstance(value, Buckets) and value < 0:
+            return  # nobody counted that
+        pairs = list(zip(metric.labels, labels, strict=False))
         pairs += [("log", self.log)] if self.log is not None else []
-        text = ",".join(f'{key}="{escape_label(told)}"' for key, told in pairs)
+        text = ",".join(f'{key}="{_label(told)}"' for key, told in pairs)
         self.values.setdefault(name, {})[text] = value
 
     def add_state(self, query: str, state: str) -> None:
         for one in (one.value for one in State):
-            log = "" if self.log is None else f',log="{escape_label(self.log)}"'
-            labels = f'query="{escape_label(query)}"{log},penstock_query_state="{one}"'
+            log = "" if self.log is None else f',log="{_label(self.log)}"'
+            labels = f'query="{_label(query)}"{log},penstock_query_state="{one}"'
             self.values.setdefault("query_state", {})[labels] = float(one == state)
+
+    def has_room(self) -> bool:
+        """For one more source or edge; what there is no room for is counted."""
+        if self.edges == EDGES_MAX:
+            self.left_out += 1
+            return False
+        self.edges += 1
+        return True
 
     def families(self, *, unreadable: int, left_out: int) -> dict[str, Family]:
         """All that was added; and how many queries were not, here or before."""
@@ -197,12 +215,12 @@ def _add_query(
         made.add("query_commit_recent_seconds", (report.name, share), _seconds(commits, name))
     for source in _all_maps(progress.get("sources")):
         text = source.get("description")
-        if isinstance(text, str):
+        if isinstance(text, str) and made.has_room():
             stream = text.removeprefix("penstock stream ")
             _add_lag(made, "query_source", (report.name, stream), source)
     for edge in _all_maps(_map(progress, "graph").get("edges")):
         giver, taker = edge.get("from"), edge.get("to")
-        if isinstance(giver, str) and isinstance(taker, str):
+        if isinstance(giver, str) and isinstance(taker, str) and made.has_room():
             labels = (report.name, giver, taker)
             _add_lag(made, "query_edge", labels, edge)
             made.add("query_edge_rows_per_second", labels, _number(edge, "rowsPerSecond"))
@@ -252,6 +270,10 @@ def _add_task(
         made.add("task_standbys_ready", labels, float(ready))
 
 
+def _label(text: str) -> str:
+    return escape_label(text[:LABEL_CHARS_MAX])
+
+
 def _age(at_ms: float, now_ms: int) -> float:
     """In seconds. Clocks of two machines differ: nothing is younger than now."""
     return max(0.0, (now_ms - at_ms) / 1000)
@@ -296,6 +318,8 @@ def _buckets(told: Mapping[str, Any]) -> Buckets | None:
     """None if it is no histogram, or of no latency yet."""
     bounds, counts, total = told.get("boundsMs"), told.get("counts"), _seconds(told, "sumMs")
     if not isinstance(bounds, list) or not isinstance(counts, list) or total is None:
+        return None
+    if len(bounds) > BOUNDS_MAX or total < 0:
         return None
     known = [_number({"": one}, "") for one in (*bounds, *counts)]
     if None in known or len(counts) != len(bounds) + 1 or not sum(counts):

@@ -33,7 +33,7 @@ export class Chart extends Component {
       axes: [{ ...axis, space: 80, values: (plot, marks) => marks.map(plot.data[0].length > 1 ? clock : () => "") }, { ...axis, size: 62, values: (_, marks) => marks.map(unit) }],
       series: [{ label: "at", value: (plot, at) => clock(at ?? plot.data[0].at(-1)) },
         ...series.map(([, label, colour]) => ({ label, stroke: css(colour), width: 1.6, spanGaps: false,
-          points: { show: false }, value: (plot, value, of, index) => {
+          points: { show: (plot) => plot.data[0].length < 2, size: 5 }, value: (plot, value, of, index) => {
             const told = index == null ? plot.data[of].at(-1) : value;
             return told == null ? "n/a" : unit(told);
           } }))],

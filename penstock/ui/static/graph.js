@@ -3,14 +3,14 @@
 import { html } from "/vendor/preact.js";
 import { Figure } from "/parts.js";
 
-const BOX = { width: 196, height: 84 };
-const GAP = { along: 150, across: 26 };
+const BOX = { width: 200, height: 84 };
+const GAP = { along: 150, across: 34 };
 
 function places(graph, down) {
   const tallest = {};
   for (const node of graph.nodes) tallest[node.rank] = Math.max(tallest[node.rank] || 0, node.row + 1);
   const most = Math.max(...Object.values(tallest));
-  const step = { along: (down ? BOX.height : BOX.width) + (down ? 84 : GAP.along),
+  const step = { along: (down ? BOX.height : BOX.width) + (down ? 96 : GAP.along),
                  across: (down ? BOX.width + 70 : BOX.height) + GAP.across };
   const at = {};
   for (const node of graph.nodes) {
@@ -23,21 +23,28 @@ function places(graph, down) {
   return { at, width: down ? breadth : length, height: down ? length : breadth };
 }
 
-function Edge({ edge, at, down, query }) {
+// Where many meet, what is said of each stands at its other end: else it would stand in one place.
+function labelShare(edge, edges) {
+  if (edges.filter((one) => one.to === edge.to).length > 1) return 0.12;
+  return edges.filter((one) => one.from === edge.from).length > 1 ? 0.88 : 0.5;
+}
+
+function Edge({ edge, edges, at, down, query }) {
   const from = at[edge.from], to = at[edge.to];
   const [x1, y1] = down ? [from.x + BOX.width / 2, from.y + BOX.height] : [from.x + BOX.width, from.y + BOX.height / 2];
   const [x2, y2] = down ? [to.x + BOX.width / 2, to.y - 7] : [to.x - 7, to.y + BOX.height / 2];
   const bend = down ? (y2 - y1) / 2 : (x2 - x1) / 2;
   const path = down ? `M${x1},${y1} C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}`
                     : `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`;
-  const x = (x1 + x2) / 2, y = (y1 + y2) / 2;
-  const box = down ? { x: x + 6, y: y - 27 } : { x: x - 68, y: y - 62 };
+  const share = labelShare(edge, edges);
+  const x = down ? x1 + (x2 - x1) * share : (x1 + x2) / 2, y = down ? (y1 + y2) / 2 : y1 + (y2 - y1) * share;
+  const box = down ? { x: x + 6, y: y - 36 } : { x: x - 74, y: y - 78 };
   return html`<g class="edge ${edge.is_late ? "late" : ""}">
     <path d=${path} marker-end="url(#arrow)" />
-    <foreignObject x=${box.x} y=${box.y} width=${down ? 180 : 136} height="58">
+    <foreignObject x=${box.x} y=${box.y} width=${down ? 180 : 148} height="74">
       <div class="label ${down ? "down" : "over"}">
         <b><${Figure} of=${edge.rate} query=${query} /></b>
-        ${edge.lag && html`<span>lag <${Figure} of=${edge.lag} query=${query} />, <${Figure} of=${edge.rows} query=${query} /> rows</span>`}
+        ${edge.lag && html`<span>lag <${Figure} of=${edge.lag} query=${query} /></span><span><${Figure} of=${edge.rows} query=${query} /> rows wait</span>`}
         ${edge.watermark && html`<span>watermark <${Figure} of=${edge.watermark} query=${query} /></span>`}
       </div>
     </foreignObject></g>`;
@@ -59,13 +66,13 @@ function Node({ node, at, query }) {
 export function Graph({ graph, query, down }) {
   if (!graph) return html`<p class="empty">Graph: n/a. The query has not told of it yet.</p>`;
   const { at, width, height } = places(graph, down);
-  const pad = down ? 10 : 28;
+  const pad = { x: 10, y: down ? 10 : 44 };
   const told = graph.nodes.map((node) => node.busy ? `${node.name}, busy ${node.busy[0]}` : node.name);
   return html`<div class="graph" tabindex="0" role="region" aria-label=${`Graph of ${query}: ${told.join("; ")}`}>
-    <svg width=${width + 2 * pad} height=${height + 2 * pad} viewBox="${-pad} ${-pad} ${width + 2 * pad} ${height + 2 * pad}">
+    <svg width=${width + 2 * pad.x} height=${height + 2 * pad.y} viewBox="${-pad.x} ${-pad.y} ${width + 2 * pad.x} ${height + 2 * pad.y}">
       <defs><marker id="arrow" viewBox="0 0 8 8" refX="2" refY="4" markerWidth="7" markerHeight="7" orient="auto">
         <path d="M0,0 L8,4 L0,8 z" /></marker></defs>
-      ${graph.edges.map((edge) => html`<${Edge} key=${`${edge.from} ${edge.to}`} edge=${edge} at=${at} down=${down} query=${query} />`)}
+      ${graph.edges.map((edge) => html`<${Edge} key=${`${edge.from} ${edge.to}`} edge=${edge} edges=${graph.edges} at=${at} down=${down} query=${query} />`)}
       ${graph.nodes.map((node) => html`<${Node} key=${node.id} node=${node} at=${at} query=${query} />`)}
     </svg></div>
     <p class="key" aria-hidden="true">Boxes by their busiest task:

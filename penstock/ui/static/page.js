@@ -1,6 +1,6 @@
 // The page: asks for the token once, follows the server's updates, shows them.
 import { html, render, useEffect, useRef, useState } from "/vendor/preact.js";
-import { Figure, Level, Pairs, Section, Table, figures, narrow } from "/parts.js";
+import { Figure, Level, Pairs, Said, Section, Table, figures, narrow } from "/parts.js";
 import { Graph } from "/graph.js";
 import { Chart, Points, many, ms, seconds } from "/charts.js";
 import { Explain, Streams } from "/streams.js";
@@ -30,7 +30,7 @@ function Health({ health, away, choose }) {
   return html`<section id="health" class="health ${health.level}" aria-live="polite" aria-label="Health">
     <h1><${Level} level=${health.level}>${words[health.level]}<//> <span id="line">${health.title}</span></h1>
     ${health.problems.length > 0 && html`<ul>${health.problems.map((one, index) => html`<li key=${index} class=${one.level}>
-      ${(health.problems.length > 1 || health.title !== one.what) && html`<b>${one.what}</b>`} <span>${one.do}</span>
+      ${(health.problems.length > 1 || health.title !== one.what) && html`<b>${one.what}</b>`} <span><${Said} text=${one.do} /></span>
       ${one.query && html` <button class="link" type="button" onClick=${() => choose(one.query)}>show ${one.query}</button>`}</li>`)}</ul>`}
     ${health.count > health.problems.length && html`<p>And ${health.count - health.problems.length} more.</p>`}
   </section>`;
@@ -72,7 +72,8 @@ function Actions({ query, may }) {
   const [told, setTold] = useState("");
   const box = useRef(null);
   useEffect(() => { if (asking) box.current.showModal(); }, [asking]);
-  useEffect(() => setTold(""), [query.key]);
+  // What was about to be asked of a query that stops meanwhile is not asked of its next run.
+  useEffect(() => { if (query.state !== "running") setAsking(null); }, [query.state]);
   if (query.state !== "running") return null;
   if (!may) return html`<p class="empty">This token may look at the query, not stop or rescale it.</p>`;
   async function sure(event) {
@@ -93,7 +94,7 @@ function Actions({ query, may }) {
     <dialog ref=${box} onClose=${() => setAsking(null)}><form onSubmit=${sure}>
       ${asking === "stop" ? html`<p>Stop query <b>${query.name}</b>? It commits what it has worked on. Started again under its name, it goes on from there.</p>`
       : html`<p>Run query <b>${query.name}</b> with so many workers? Each needs a core of Spark's.</p>
-        <label>workers <input name="workers" type="number" min="1" max="1000" required value=${query.wanted[1] ?? 1} /></label>`}
+        <label>workers <input name="workers" type="number" min="1" max="1000" required defaultValue=${query.wanted[1] ?? 1} /></label>`}
       <div class="bar"><button type="submit" class=${asking === "stop" ? "danger" : ""}>${asking}</button>
         <button type="button" autofocus onClick=${() => box.current.close()}>leave it</button></div></form></dialog></div>`;
 }
@@ -116,7 +117,9 @@ function Query({ query, points, count, may, down }) {
   const key = () => query.key;
   return html`<${Section} id="query" title=${`Query ${query.name}`} note=${query.state}>
     ${query.error && html`<p class="problem" role="alert">${query.error}</p>`}
-    <${Actions} query=${query} may=${may} />
+    ${query.past && html`<p class="past">${query.past}</p>`}
+    ${query.clock && html`<p class="past">${query.clock}</p>`}
+    <${Actions} key=${query.key} query=${query} may=${may} />
     <${Graph} graph=${query.graph} query=${query.key} down=${down} />
     <${Plan} query=${query.key} />
     <div class="charts">
@@ -127,8 +130,13 @@ function Query({ query, points, count, may, down }) {
       <${Chart} key=${`${query.key} lag`} title="Lag behind its sources" points=${points} count=${count} unit=${seconds}
         series=${[["lag", "lag", "--warm"]]} />
     </div>
+    <${Zone} />
     <h3>Figures</h3><${Pairs} pairs=${query.head} query=${query.key} />
-    <h3>Tasks</h3><${Table} caption="Tasks" empty="No task has reported yet." rows=${query.tasks.map((one) => ({ ...one, mark: one.runs ? "" : "stopped" }))} columns=${[
+    ${query.sources.length > 0 && html`<h3>Sources</h3><${Table} caption="Sources" rows=${query.sources.map((one) => ({ key: one.stream, ...one }))} columns=${[
+      ["stream", (one) => html`<span class="mono">${one.stream}</span>`],
+      ...[["read up to LSN", "position"], ["tail of the log", "tail"], ["rows that wait", "rows"], ["lag", "lag"]].map(([name, field]) =>
+        [name, (one) => html`<${Figure} of=${one[field]} query=${query.key} />`, "num"])]} />`}
+    <h3>Tasks</h3><${Table} caption="Tasks" empty="No task has reported yet." rows=${query.tasks.map((one) => ({ ...one, mark: one.level === "bad" ? "stopped" : "" }))} columns=${[
       ["task", (one) => html`<${Level} level=${one.level}><span class="mono">${one.name}</span><//>${one.note && html` <small>${one.note}</small>`}${one.error && html` <small>${one.error}</small>`}`],
       ["worker", (one) => html`<${Figure} of=${one.worker} query=${query.key} />`, "mono"],
       ...figures(TASK, key).map(([name, cell, kind]) => [name, cell, name === "busy" ? "num heated" : kind])]} />
@@ -141,6 +149,9 @@ function Query({ query, points, count, may, down }) {
       ["task", "from", "to", "why", "at", "resumed"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} query=${query.key} />`]).concat([["state", (one) => one.copy]])} /><//>`;
 }
 
+// Charts show the time of day where the reader is.
+const Zone = () => html`<p class="key">Times of day are in your time zone, ${Intl.DateTimeFormat().resolvedOptions().timeZone || "which is not known"}.</p>`;
+
 function LogPart({ log, points, count }) {
   return html`<${Section} id="log" title="The log" note=${log.target}>
     ${log.why && html`<p class="problem">Its figures are n/a: ${log.why}</p>`}
@@ -149,6 +160,9 @@ function LogPart({ log, points, count }) {
       <${Chart} title="Time of an fsync" points=${points} count=${count} unit=${ms} series=${[["p50", "p50", "--calm"], ["p99", "p99", "--hot"]]} />
     </div>
     <${Pairs} pairs=${log.head} />
+    ${log.clients.length > 0 && html`<h3>Who is connected <small>as they call themselves: workers, gateways, deliveries, this page</small></h3>
+      <${Table} caption="Who is connected" rows=${log.clients.map((one) => ({ key: one.name, ...one }))} columns=${[
+        ["client", (one) => one.name, "mono"], ["connections", (one) => html`<${Figure} of=${one.connections} />`, "num"]]} />`}
     <h3>Segments <small>the newest first</small></h3>
     <${Table} caption="Segments" empty="n/a" rows=${log.segments.map((one, key) => ({ key, ...one }))} columns=${[
       ...["id", "from", "to", "size"].map((name) => [name, (one) => html`<${Figure} of=${one[name]} />`, "num"]),
@@ -224,6 +238,8 @@ function App() {
 
   if (!signed) return html`<${SignIn} problem=${why} done=${() => { setWhy(null); setSigned(true); }} />`;
   const late = now - heard.current > 3000 && heard.current;
+  // What the server has of the log may be older than what the page has of the server.
+  const old = Math.max(heard.current ? now - heard.current : 0, 0) + (page ? page.age_ms || 0 : 0);
   const lost = problem && html`<p class="lost" role="alert" id="lost"><${Level} level="down">no update<//> ${problem.message}. ${problem.remedy} Trying again every second.</p>`;
   if (!page) return html`<main class="sign-in">${lost || html`<p>Asking the log…</p>`}</main>`;
   const counts = [points.current.log.count, points.current.query.count];
@@ -231,7 +247,7 @@ function App() {
     page.deliveries.length && ["deliveries", "Deliveries"], ["log", "Log"], page.cluster && ["cluster", "Cluster"], ["explain", "Explain"]].filter(Boolean);
   return html`<header><a class="skip" href="#health">To the health line</a>
       <img src="/icon.svg" alt="" width="24" height="24" /><b>Penstock</b><span class="mono target">${page.log.target}</span>
-      <span class="beat ${late || problem || page.away ? "late" : ""}" role="status">${late || problem ? `last update ${Math.round((now - heard.current) / 1000)} s ago` : page.away ? "log away" : "live"}</span>
+      <span class="beat ${late || problem || page.away || page.age_ms > 3000 ? "late" : ""}" role="status">${page.away ? "log away" : late || problem || page.age_ms > 3000 ? `figures ${Math.round(old / 1000)} s old` : "live"}</span>
       <button type="button" class="link" onClick=${() => { signOut(); setPage(null); setSigned(false); }}>forget token</button></header>
     <nav aria-label="Parts of the page">${places.map(([id, name]) => html`<a key=${id} href="#${id}" onClick=${(event) => {
       event.preventDefault(); document.getElementById(id).scrollIntoView({ block: "start" }); }}>${name}</a>`)}</nav>
@@ -239,6 +255,7 @@ function App() {
       <${Health} health=${page.health} away=${page.away} choose=${choose} />
       <${Queries} queries=${page.queries} chosen=${chosen} choose=${choose} />
       ${page.query && html`<${Query} query=${page.query} points=${points.current.query} count=${counts[1]} may=${page.may_ask} down=${down} />`}
+      ${!page.query && chosen !== null && html`<${Section} id="query" title="Query"><p class="empty">No query <code>${chosen}</code> is here, or this token may not look at it. Choose another above.</p><//>`}
       <${Streams} streams=${page.streams} choose=${choose} />
       ${page.deliveries.length > 0 && html`<${Deliveries} deliveries=${page.deliveries} />`}
       <${LogPart} log=${page.log} points=${points.current.log} count=${counts[0]} />

@@ -14,6 +14,9 @@ export function Figure({ of, query }) {
 export const Level = ({ level, children }) =>
   html`<span class="level ${level}"><i aria-hidden="true"></i>${children}</span>`;
 
+// A sentence with commands in it, which stand between backticks.
+export const Said = ({ text }) => text.split("`").map((part, index) => index % 2 ? html`<code>${part}</code>` : part);
+
 export function Pairs({ pairs, query }) {
   return html`<dl class="pairs">${pairs.map(([name, figure]) => html`
     <div key=${name}><dt>${name}</dt><dd><${Figure} of=${figure} query=${query} /></dd></div>`)}</dl>`;

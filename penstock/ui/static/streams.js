@@ -50,7 +50,7 @@ function Tail({ stream, name }) {
       <button type="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "go on" : "pause"}</button>
       <small role="status">${paused ? "Paused: what comes now is not shown." : told}</small></div>
     <ol tabindex="0" aria-label=${`Rows of ${name}, the newest first`}>${rows.map((one, index) =>
-      html`<li key=${index}><span class="lsn">${one.lsn}</span><code>${one.row}</code></li>`)}</ol></div>`;
+      html`<li key=${index}><span class="lsn">${one.lsn}</span><time>${new Date(one.time_ms).toLocaleTimeString("en-GB")}</time><code>${one.row}</code></li>`)}</ol></div>`;
 }
 
 export function Explain() {

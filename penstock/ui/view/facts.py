@@ -47,10 +47,21 @@ def named(facts: object, *names: str) -> Iterator[tuple[str, Facts]]:
 
 def texts(facts: object, name: str) -> list[str]:
     """The texts of a list, fit to be shown."""
+    return [shown(one) for one in keys(facts, name)]
+
+
+def flag(facts: object, name: str) -> bool | None:
+    """Yes or no."""
+    found = facts.get(name) if isinstance(facts, Mapping) else None
+    return found if isinstance(found, bool) else None
+
+
+def keys(facts: object, name: str) -> list[str]:
+    """The texts of a list as they are, to look things up by."""
     found = facts.get(name) if isinstance(facts, Mapping) else None
     if not isinstance(found, list):
         return []
-    return [shown(one) for one in found[:THINGS_MAX] if isinstance(one, str)]
+    return [one for one in found[:THINGS_MAX] if isinstance(one, str)]
 
 
 def number(facts: object, *names: str) -> float | int | None:

@@ -55,11 +55,18 @@ def span_text(ms: float) -> str:
         return f"{ms:.0f} ms"
     if abs(ms) < 100_000:
         return f"{ms / 1000:.1f} s"
+    if abs(ms) < 600_000:
+        return _two(ms / 1000, 60, "min", "s")
     if abs(ms) < 7_200_000:
         return f"{ms / 60_000:.0f} min"
     if abs(ms) < 172_800_000:
-        return f"{ms / 3_600_000:.0f} h"
+        return _two(ms / 60_000, 60, "h", "min")
     return f"{ms / 86_400_000:,.0f} days"
+
+
+def _two(small: float, of: int, large_unit: str, small_unit: str) -> str:
+    large, rest = divmod(round(abs(small)), of)
+    return f"{'-' if small < 0 else ''}{large} {large_unit} {rest} {small_unit}"
 
 
 def size(value: object, where: str = "") -> Figure:
@@ -92,6 +99,14 @@ def age(moment: object, now_ms: float, where: str = "") -> Figure:
     if at_ms is None:
         return unknown(where)
     return [f"{span_text(max(now_ms - at_ms, 0))} ago", moment, where]
+
+
+def event_time(moment: object, now_ms: float, where: str = "") -> Figure:
+    """A watermark: rows may bring times that are ahead of every clock."""
+    at_ms = moment_ms(moment)
+    if at_ms is None or at_ms <= now_ms:
+        return age(moment, now_ms, where)
+    return [f"{span_text(at_ms - now_ms)} ahead", moment, where]
 
 
 def moment_ms(moment: object) -> float | None:

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.ui.view.facts import Facts, number, sub, text, texts, things
-from penstock.ui.view.figures import age, lag_rows, lag_seconds, rate, share
+from penstock.ui.view.figures import event_time, lag_rows, lag_seconds, rate, share
 
 #: From this share of its time on, a task is the reason why others wait.
 HOT_SHARE: Final = 0.9
 BUSY_SHARE: Final = 0.6
+#: Rows that wait for so long are a problem.
+LATE_SECONDS: Final = 5.0
+#: No query has as many; whoever may append may say so all the same.
+NODES_MAX: Final = 200
+EDGES_MAX: Final = 400
 
 _MINOR: Final = ("scan ", "read ", "project ", "filter ", "watermark ")
 
@@ -79,32 +84,35 @@ def _rows(
     return places
 
 
-def show_graph(progress: Facts, now_ms: float) -> dict[str, Any] | None:
-    """None: the query's driver does not tell of it."""
+def show_graph(progress: Facts, now_ms: float, *, runs: bool = True) -> dict[str, Any] | None:
+    """None: the query's driver does not tell of it. Not `runs`: it is of the past."""
     graph = sub(progress, "graph")
-    nodes = {str(node.get("id")): node for node in things(graph, "nodes")}
+    nodes = {str(node.get("id")): node for node in things(graph, "nodes")[:NODES_MAX]}
     if not nodes:
         return None
     edges = [
         (index, str(edge.get("from")), str(edge.get("to")), edge)
-        for index, edge in enumerate(things(graph, "edges"))
+        for index, edge in enumerate(things(graph, "edges")[:EDGES_MAX])
     ]
     places = place(list(nodes), [(start, end) for _, start, end, _ in edges])
     shown = [
-        _show_node(index, id, node, places[id]) for index, (id, node) in enumerate(nodes.items())
+        _show_node(index, id, node, places[id], runs=runs)
+        for index, (id, node) in enumerate(nodes.items())
     ]
     return {
         "ranks": 1 + max(node["rank"] for node in shown),
         "nodes": shown,
         "edges": [
-            _show_edge(index, nodes[start], nodes[end], edge, now_ms)
+            _show_edge(index, nodes[start], nodes[end], edge, now_ms, runs=runs)
             for index, start, end, edge in edges
             if start in places and end in places and places[start][0] < places[end][0]
         ],
     }
 
 
-def _show_node(index: int, id: str, node: Facts, where: tuple[int, int]) -> dict[str, Any]:
+def _show_node(
+    index: int, id: str, node: Facts, where: tuple[int, int], *, runs: bool
+) -> dict[str, Any]:
     base = f"progress.graph.nodes.{index}"
     kind = node.get("kind")
     is_stage = kind not in ("source", "sink")
@@ -125,7 +133,7 @@ def _show_node(index: int, id: str, node: Facts, where: tuple[int, int]) -> dict
         "pressed": share(number(node, "backPressuredShare"), f"{base}.backPressuredShare")
         if is_stage
         else None,
-        "heat": heat(busy) if is_stage else "",
+        "heat": heat(busy if runs else None) if is_stage else "",
         "rank": where[0],
         "row": where[1],
     }
@@ -145,7 +153,9 @@ def heat(busy: float | None) -> str:
     return "hot" if busy >= HOT_SHARE else "busy" if busy >= BUSY_SHARE else "calm"
 
 
-def _show_edge(index: int, start: Facts, end: Facts, edge: Facts, now_ms: float) -> dict[str, Any]:
+def _show_edge(
+    index: int, start: Facts, end: Facts, edge: Facts, now_ms: float, *, runs: bool
+) -> dict[str, Any]:
     """A stream tells no watermark, and what stands in the result lags behind nothing."""
     base = f"progress.graph.edges.{index}"
     lag = sub(edge, "lag")
@@ -158,6 +168,6 @@ def _show_edge(index: int, start: Facts, end: Facts, edge: Facts, now_ms: float)
         "lag": None if is_result else lag_seconds(lag, f"{base}.lag"),
         "watermark": None
         if start.get("kind") == "source"
-        else age(edge.get("watermark"), now_ms, f"{base}.watermark"),
-        "is_late": (number(lag, "seconds") or 0) >= 5,
+        else event_time(edge.get("watermark"), now_ms, f"{base}.watermark"),
+        "is_late": runs and (number(lag, "seconds") or 0) >= LATE_SECONDS,
     }

@@ -10,20 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.ui.view.facts import Facts, named, number, shown, sub, text, texts, things
+from penstock.ui.view.facts import Facts, keys, named, number, shown, sub, text, texts, things
 from penstock.ui.view.figures import span_text
-from penstock.ui.view.graph import HOT_SHARE
+from penstock.ui.view.graph import HOT_SHARE, LATE_SECONDS
 from penstock.ui.view.history import Counters
 from penstock.ui.view.queries import (
     LONG_STEP_MS,
     name_of,
     progress_of,
+    set_aside,
     step_ms,
     task_counter,
 )
 
-#: Rows that wait for so long are a problem.
-LATE_SECONDS: Final = 5.0
+#: Facts that are older are not of now.
+STALE_MS: Final = 3_000.0
+#: One fsync in a hundred that takes so long makes everything wait.
+SLOW_FSYNC_MS: Final = 500.0
+#: A task that is held up for so much of its time waits for the log more than it works.
+HELD_UP_SHARE: Final = 0.5
 #: A task that takes so many times its share of the rows has a key that is in most of them.
 SKEW: Final = 2.5
 #: Below so many rows a second, shares say nothing.
@@ -57,11 +62,25 @@ def find_trouble(facts: Facts, counters: Counters) -> list[Trouble]:
     return sorted(found, key=lambda one: _ORDER[one.level])
 
 
-def show_health(facts: Facts, away: Facts | None, counters: Counters) -> dict[str, Any]:
-    """The line, and what it is made of."""
+def age_ms(facts: Facts, now_ms: float) -> float | None:
+    """How long ago the log said so."""
+    at_ms = number(facts, "at_ms")
+    return None if at_ms is None else max(now_ms - at_ms, 0)
+
+
+def show_health(
+    facts: Facts,
+    away: Facts | None,
+    counters: Counters,
+    now_ms: float,
+    fsync_ms: float | None,
+) -> dict[str, Any]:
+    """The line, and what it is made of; `fsync_ms`: one in a hundred takes so long."""
     trouble = [] if away is None else [_away(away)]
     # What was known before the log went away says nothing of now.
-    trouble += find_trouble(facts, counters) if away is None else []
+    if away is None:
+        trouble += [*_stale(facts, now_ms), *find_trouble(facts, counters), *_of_disk(fsync_ms)]
+        trouble.sort(key=lambda one: _ORDER[one.level])
     level = trouble[0].level if trouble else "good"
     if trouble:
         more = f" And {len(trouble) - 1} more." if len(trouble) > 1 else ""
@@ -99,7 +118,26 @@ def _away(away: Facts) -> Trouble:
     )
 
 
+def _stale(facts: Facts, now_ms: float) -> Iterator[Trouble]:
+    old_ms = age_ms(facts, now_ms)
+    if old_ms is not None and old_ms >= STALE_MS:
+        yield Trouble(
+            "warn",
+            f"The figures are {span_text(old_ms)} old: the log is slow to answer.",
+            "It hangs, is far away, or has very many queries. The page goes on by itself.",
+        )
+
+
 # ---- the log
+
+
+def _of_disk(fsync_ms: float | None) -> Iterator[Trouble]:
+    if fsync_ms is not None and fsync_ms >= SLOW_FSYNC_MS:
+        yield Trouble(
+            "warn",
+            f"The log's disk is slow: one fsync in a hundred takes {span_text(fsync_ms)}.",
+            "Everything waits for it. See what else uses the disk; give the log one of its own.",
+        )
 
 
 def _of_log(facts: Facts) -> Iterator[Trouble]:
@@ -188,7 +226,17 @@ def _of_running(name: str, said: str, progress: Facts, counters: Counters) -> It
             name,
         )
         return
-    if workers is not None and wanted is not None and workers < wanted:
+    if "rescaling" in progress:
+        goal = number(progress, "rescaling", "workers")
+        yield Trouble(
+            "warn",
+            f"Query {said} is being rescaled"
+            + ("" if goal is None else f" to {goal:,.0f} {_plural(int(goal), 'worker')}")
+            + f"{'' if waiting is None else f': {waiting}'}.",
+            "It was asked for. Results go on; they may pause for a moment when tasks change hands.",
+            name,
+        )
+    elif workers is not None and wanted is not None and workers < wanted:
         what = f"Query {said} has {workers:,.0f} of {wanted:,.0f} workers"
         yield Trouble(
             "bad",
@@ -213,6 +261,15 @@ def _of_running(name: str, said: str, progress: Facts, counters: Counters) -> It
             name,
         )
     yield from _of_slow(name, said, progress, counters)
+    aside = set_aside(progress)
+    if aside:
+        yield Trouble(
+            "warn",
+            f"Query {said} has set aside {aside:,.0f} {_plural(int(aside), 'row')} that made it "
+            "fail.",
+            "They are in its dead-letter stream: each says why.",
+            name,
+        )
     for task, one in named(progress, "tasks"):
         error = text(one, "checkpoint_error")
         if error:
@@ -226,8 +283,11 @@ def _of_running(name: str, said: str, progress: Facts, counters: Counters) -> It
 
 
 def _has_begun(progress: Facts) -> bool:
-    """Whether a task has ever run in this run of the query."""
-    return any(number(task, "instance") is not None for _, task in named(progress, "tasks"))
+    """Whether each task has ever run in this run of the query, under this layout."""
+    tasks = [task for _, task in named(progress, "tasks")]
+    if number(progress, "tasksLeftOut") is not None:
+        return True
+    return bool(tasks) and all(number(task, "instance") is not None for task in tasks)
 
 
 def _of_slow(name: str, said: str, progress: Facts, counters: Counters) -> Iterator[Trouble]:
@@ -253,11 +313,7 @@ def _slow_stages(
     for node in things(sub(progress, "graph"), "nodes"):
         if node.get("kind") != "stage":
             continue
-        tasks = {
-            task: sub(progress, "tasks", task)
-            for task in node.get("tasks") or ()
-            if isinstance(task, str)
-        }
+        tasks = {task: sub(progress, "tasks", task) for task in keys(node, "tasks")}
         stage = text(node, "name") or "a stage"
         slow = _longest_step(progress, tasks)
         busiest = max(tasks, key=lambda task: number(tasks[task], "busy_share") or 0, default=None)
@@ -265,6 +321,7 @@ def _slow_stages(
             continue
         busy = number(tasks[busiest], "busy_share") or 0
         if busy < HOT_SHARE and slow is None:
+            yield from _of_held_up(name, said, stage, tasks, late)
             continue
         skewed = _skewed(name, tasks, counters)
         if skewed is not None and late >= 1:
@@ -297,6 +354,21 @@ def _slow_stages(
                 f"`penstock query rescale {said} --workers …`.",
                 name,
             )
+
+
+def _of_held_up(
+    name: str, said: str, stage: str, tasks: dict[str, Facts], late: float
+) -> Iterator[Trouble]:
+    held = {task: number(one, "back_pressured_share") or 0 for task, one in tasks.items()}
+    task = max(held, key=lambda one: held[one])
+    if held[task] >= HELD_UP_SHARE and late >= 1:
+        yield Trouble(
+            "warn",
+            f"Query {said}, {stage}: task {shown(task)} is held up {100 * held[task]:.0f} % of its "
+            f"time: it waits for its commits, and the query is {span_text(late * 1000)} behind.",
+            "The log takes them too slowly: see its fsync times below, and how large commits are.",
+            name,
+        )
 
 
 def _does(node: Facts) -> str:

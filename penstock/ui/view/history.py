@@ -13,6 +13,10 @@ from typing import Any, Final
 #: Ten minutes.
 POINTS_MAX: Final = 600
 SERIES_MAX: Final = 500
+#: What was not told of for so long is a gap.
+GAP_SECONDS: Final = 5.0
+#: A clock that is set right goes back by little; one that goes back by more is another machine's.
+BACK_SECONDS: Final = 10.0
 
 Value = float | int | None
 
@@ -22,12 +26,26 @@ class Series:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
-        self._points: deque[tuple[Value, ...]] = deque(maxlen=POINTS_MAX)
+        self._points: deque[tuple[float, *tuple[Value, ...]]] = deque(maxlen=POINTS_MAX)
         #: Points that were ever added: who was told of so many lacks the rest.
         self.count = 0
 
     def add(self, at_s: float, values: Mapping[str, Value]) -> None:
-        self._points.append((at_s, *(values.get(name) for name in self.names)))
+        """A moment is after the one before, or is left out."""
+        last_s = self._points[-1][0] if self._points else None
+        if last_s is not None:
+            if at_s <= last_s:
+                return
+            if at_s - last_s > GAP_SECONDS:
+                self._append((last_s + 1, *(None for _ in self.names)))
+        self._append((at_s, *(values.get(name) for name in self.names)))
+
+    def is_of_another_clock(self, at_s: float) -> bool:
+        """Whether a moment is so long before the last one that it cannot be put beside it."""
+        return bool(self._points) and at_s < self._points[-1][0] - BACK_SECONDS
+
+    def _append(self, point: tuple[float, *tuple[Value, ...]]) -> None:
+        self._points.append(point)
         self.count += 1
 
     def after(self, count: int) -> dict[str, Any]:
@@ -58,10 +76,10 @@ class Counters:
                 self._rates.pop(name, None)
                 continue
             before = self._before.get(name)
-            if before is not None and at_ms <= before[0]:
+            if before is not None and before[0] - 1000 * BACK_SECONDS <= at_ms <= before[0]:
                 continue  # the same report as the last time
             self._before[name] = (at_ms, value)
-            if before is not None and value >= before[1]:
+            if before is not None and at_ms > before[0] and value >= before[1]:
                 self._rates[name] = (value - before[1]) * 1000 / (at_ms - before[0])
             else:
                 self._rates.pop(name, None)

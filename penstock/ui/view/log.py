@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.ui.view import figures as f
-from penstock.ui.view.facts import Facts, number, shown, sub, text, texts, things
+from penstock.ui.view.facts import Facts, flag, number, shown, sub, text, texts, things
 from penstock.ui.view.history import Counters
 
 SEGMENTS_SHOWN: Final = 12
+CLIENTS_SHOWN: Final = 50
 ENTRIES: Final = "log/entries"
 BYTES: Final = "log/bytes"
-_STATES: Final[dict[object, str]] = {True: "sealed", False: "open"}
+_STATES: Final = {True: "sealed", False: "open", None: f.UNKNOWN}
 
 
 def show_log(facts: Facts, counters: Counters, fsync: dict[str, float | None]) -> dict[str, Any]:
@@ -38,6 +39,10 @@ def show_log(facts: Facts, counters: Counters, fsync: dict[str, float | None]) -
             ["peak memory", f.size(number(status, "memory_peak_bytes"))],
             ["up", f.seconds(number(status, "uptime_seconds"))],
         ],
+        "clients": [
+            {"name": shown(name), "connections": f.count(count)}
+            for name, count in list(sub(status, "clients").items())[:CLIENTS_SHOWN]
+        ],
         "segments": [_segment(one) for one in reversed(segments[-SEGMENTS_SHOWN:])],
     }
 
@@ -53,7 +58,7 @@ def _segment(segment: Facts) -> dict[str, Any]:
         "from": f.count(number(segment, "base_lsn")),
         "to": f.count(number(segment, "end_lsn")),
         "size": f.size(number(segment, "bytes")),
-        "state": _STATES.get(segment.get("sealed"), f.UNKNOWN),
+        "state": _STATES[flag(segment, "sealed")],
         "copies": ", ".join(texts(segment, "copies")) or f.UNKNOWN,
     }
 

@@ -6,13 +6,14 @@ give the same page; what is remembered is bounded, whatever the facts hold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.ui.view import figures as f
 from penstock.ui.view.exposed import Buckets, newer, percentile_ms, read_metrics
 from penstock.ui.view.facts import Facts, finite, named, number, sub, things
-from penstock.ui.view.health import show_health
-from penstock.ui.view.history import SERIES_MAX, Counters, Series
+from penstock.ui.view.health import age_ms, show_health
+from penstock.ui.view.history import SERIES_MAX, Counters, Series, Value
 from penstock.ui.view.log import BYTES, ENTRIES, show_cluster, show_log
 from penstock.ui.view.queries import (
     name_of,
@@ -27,6 +28,10 @@ from penstock.ui.view.streams import show_deliveries, show_streams
 #: The log's own series; no query is called so.
 LOG: Final = "(log)"
 _FSYNC: Final = "penstock_fsync_duration_seconds"
+_LOG_SERIES: Final = ("entries", "bytes", "p50", "p99")
+_QUERY_SERIES: Final = ("p50", "p99", "in", "lag", "rows")
+#: So many times without an fsync, and what it took is not known any more.
+_QUIET_MAX: Final = 10
 
 
 class Book:
@@ -35,9 +40,10 @@ class Book:
     def __init__(self) -> None:
         self._facts: Facts = {}
         self._counters = Counters()
-        self._series: dict[str, Series] = {LOG: Series(("entries", "bytes", "p50", "p99"))}
+        self._series: dict[str, Series] = {LOG: Series(_LOG_SERIES)}
         self._buckets: Buckets = []
         self._fsync: dict[str, float | None] = {}
+        self._quiet = 0
         #: By query, the report that is in its series already.
         self._reports: dict[str, Any] = {}
         #: Facts that were taken.
@@ -70,10 +76,14 @@ class Book:
             self._fsync = {
                 "p50": percentile_ms(recent, 0.5), "p99": percentile_ms(recent, 0.99)
             }  # fmt: skip
-        elif not buckets:
+            self._quiet = 0
+        elif not buckets or self._quiet == _QUIET_MAX:
             self._fsync = {}
-        self._series[LOG].add(
-            round(at_ms / 1000, 1),
+        else:
+            self._quiet += 1
+        self._add_point(
+            LOG,
+            at_ms,
             {
                 "entries": self._counters.rate(ENTRIES),
                 "bytes": self._counters.rate(BYTES),
@@ -102,11 +112,15 @@ class Book:
             if self._reports.get(name) == at_ms:
                 continue
             self._reports[name] = at_ms
-            series = self._series.get(name)
-            if series is None:
-                series = self._series[name] = Series(_QUERY_SERIES)
-            series.add(round(at_ms / 1000, 1), _points(progress))
+            self._add_point(name, at_ms, _points(progress))
         self._counters.keep("task/", counted)
+
+    def _add_point(self, name: str, at_ms: float, values: Mapping[str, Value]) -> None:
+        series, at_s = self._series.get(name), round(at_ms / 1000, 1)
+        if series is None or series.is_of_another_clock(at_s):
+            # Who looks is told all of it anew.
+            series = self._series[name] = Series(_LOG_SERIES if name == LOG else _QUERY_SERIES)
+        series.add(at_s, values)
 
     def page(self, query: str | None, now_ms: float, away: Facts | None = None) -> dict[str, Any]:
         """What is shown to who looks at a query, or at none."""
@@ -115,18 +129,24 @@ class Book:
             self._shared = (made_of, self._overview(now_ms, away))
         queries = things(self._facts, "queries")
         chosen = next((one for one in queries if name_of(one) == query), None)
-        shown = None if chosen is None else show_query(chosen, self._counters, now_ms)
+        shown = (
+            None
+            if chosen is None
+            else show_query(chosen, self._counters, now_ms, number(self._facts, "at_ms"))
+        )
         return {**self._shared[1], "query": shown}
 
     def _overview(self, now_ms: float, away: Facts | None) -> dict[str, Any]:
         """What all see, whatever they look at."""
         facts = self._facts
+        idle_lags = sub(facts, "idle_lags")
         return {
             "at_ms": round(now_ms),
+            "age_ms": age_ms(facts, now_ms),
             "number": self.count,
             "away": None if away is None else dict(away),
-            "health": show_health(facts, away, self._counters),
-            "queries": [show_line(one, now_ms) for one in things(facts, "queries")],
+            "health": show_health(facts, away, self._counters, now_ms, self._fsync.get("p99")),
+            "queries": [show_line(one, idle_lags) for one in things(facts, "queries")],
             "streams": show_streams(facts),
             "deliveries": show_deliveries(facts, now_ms),
             "log": show_log(facts, self._counters, self._fsync),
@@ -135,9 +155,6 @@ class Book:
 
     def series(self, name: str) -> Series | None:
         return self._series.get(name)
-
-
-_QUERY_SERIES: Final = ("p50", "p99", "in", "lag", "rows")
 
 
 def _points(progress: Facts) -> dict[str, float | int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.ui.view import figures as f
-from penstock.ui.view.facts import Facts, named, number, shown, sub, text, things
+from penstock.ui.view.facts import Facts, flag, named, number, shown, sub, text, things
 from penstock.ui.view.figures import moment_ms
 from penstock.ui.view.graph import heat, show_graph
 from penstock.ui.view.history import Counters
@@ -23,7 +23,9 @@ _SOURCE: Final = "penstock stream "
 SILENT_MS: Final = 3_000.0
 #: A step in which nothing else happens is long from here on.
 LONG_STEP_MS: Final = 1_000.0
-_BEGAN: Final[dict[object, str]] = {True: "at a copy", False: "from the log"}
+#: What is heard of a query that runs is younger; if it seems older, two clocks differ.
+SKEW_MS: Final = 6_000.0
+_BEGAN: Final = {True: "at a copy", False: "from the log", None: f.UNKNOWN}
 
 
 def name_of(query: Facts) -> str:
@@ -33,6 +35,19 @@ def name_of(query: Facts) -> str:
 
 def progress_of(query: Facts) -> Facts:
     return sub(query, "progress")
+
+
+def is_running(query: Facts) -> bool:
+    return query.get("state") == "running"
+
+
+def skew_ms(query: Facts, moment: object, taken_ms: float) -> float:
+    """By how much the clock of `taken_ms` is ahead of the one of a moment of which we just heard;
+    0: by less than it takes to hear of it, or nobody can tell."""
+    at_ms = moment_ms(moment)
+    if at_ms is None or not is_running(query) or abs(taken_ms - at_ms) < SKEW_MS:
+        return 0.0
+    return taken_ms - at_ms
 
 
 def busiest(progress: Facts) -> float | None:
@@ -61,17 +76,21 @@ def step_ms(progress: Facts, task: Facts) -> float | None:
     if told is not None:
         return told
     at_ms, said_ms = moment_ms(progress.get("timestamp")), number(task, "reported_at_ms")
-    lives = task.get("worker") in sub(progress, "members")
+    worker = task.get("worker")
+    lives = isinstance(worker, str) and worker in sub(progress, "members")
     if at_ms is None or said_ms is None or not lives or at_ms - said_ms < SILENT_MS:
         return None
     return at_ms - said_ms
 
 
-def show_line(query: Facts, now_ms: float) -> dict[str, Any]:
-    """One query among all."""
-    progress = progress_of(query)
+def show_line(query: Facts, idle_lags: Facts) -> dict[str, Any]:
+    """One query among all. What one that does not run did last is not what it does now."""
+    runs = is_running(query)
+    progress = progress_of(query) if runs else {}
     index, lag = worst_lag(progress)
     where = f"progress.sources.{index}.lag" if index is not None else ""
+    if not runs:
+        lag = _worst_idle_lag(query, idle_lags)
     state = text(query, "state") or f.UNKNOWN
     return {
         "key": name_of(query),
@@ -79,12 +98,12 @@ def show_line(query: Facts, now_ms: float) -> dict[str, Any]:
         "state": state,
         "level": LEVELS.get(state, "idle"),
         "to": f.words(query.get("to"), "to"),
-        "heat": heat(busiest(progress)) if state == "running" else "",
+        "heat": heat(busiest(progress)) if runs else "",
         "figures": {
             "rate": f.rate(number(progress, "processedRowsPerSecond"),
                            "progress.processedRowsPerSecond"),
-            "lag rows": f.lag_rows(lag, where) if where else f.unknown(),
-            "lag": f.lag_seconds(lag, where) if where else f.unknown(),
+            "lag rows": f.lag_rows(lag, where),
+            "lag": f.lag_seconds(lag, where),
             "p50": f.span(number(progress, "latencyMs", "p50"), "progress.latencyMs.p50"),
             "p99": f.span(number(progress, "latencyMs", "p99"), "progress.latencyMs.p99"),
             "workers": f.count(number(progress, "workers"), "progress.workers"),
@@ -93,9 +112,25 @@ def show_line(query: Facts, now_ms: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show_query(query: Facts, counters: Counters, now_ms: float) -> dict[str, Any]:
-    """Everything of one query."""
+def _worst_idle_lag(query: Facts, idle_lags: Facts) -> Facts:
+    """Of what it reads, as it was measured for it; nothing, if one of them is not known."""
+    found = sub(idle_lags, name_of(query))
+    told = [sub(found, stream) for stream in found]
+    if not told or any(number(lag, "seconds") is None for lag in told):
+        return {}
+    return max(told, key=lambda lag: number(lag, "seconds") or 0)
+
+
+def show_query(
+    query: Facts, counters: Counters, now_ms: float, taken_ms: float | None = None
+) -> dict[str, Any]:
+    """Everything of one query; `taken_ms`: when it was read from the log, by the clock of `now`."""
     progress = progress_of(query)
+    taken_ms = now_ms if taken_ms is None else taken_ms
+    runs, ahead_ms = is_running(query), skew_ms(query, progress.get("timestamp"), taken_ms)
+    heard_ms = now_ms - skew_ms(query, query.get("last_pulse"), taken_ms)
+    # Moments in a report are of its driver's clock.
+    now_ms -= ahead_ms
     state = text(query, "state") or f.UNKNOWN
     return {
         "key": name_of(query),
@@ -103,11 +138,15 @@ def show_query(query: Facts, counters: Counters, now_ms: float) -> dict[str, Any
         "state": state,
         "level": LEVELS.get(state, "idle"),
         "error": text(progress, "exception"),
-        "head": _head(query, progress, now_ms),
-        "graph": show_graph(progress, now_ms),
+        "past": None if runs or not progress else _past(progress, now_ms),
+        "clock": _clock(ahead_ms),
+        "head": _head(query, progress, now_ms, heard_ms),
+        "graph": show_graph(progress, now_ms, runs=runs),
         "sources": [_source(index, one) for index, one in enumerate(things(progress, "sources"))],
         "tasks": [
             _task(name_of(query), task, one, step_ms(progress, one), counters, now_ms)
+            if runs
+            else _past_task(name_of(query), task, one, now_ms)
             for task, one in named(progress, "tasks")
         ],
         "workers": _workers(progress),
@@ -116,7 +155,23 @@ def show_query(query: Facts, counters: Counters, now_ms: float) -> dict[str, Any
     }
 
 
-def _head(query: Facts, progress: Facts, now_ms: float) -> list[list[Any]]:
+def _past(progress: Facts, now_ms: float) -> str:
+    told = f.age(progress.get("timestamp"), now_ms)
+    said = "its last report" if told[1] is None else f"its last report, {told[0]}"
+    return f"It does not run: the graph and the figures below are of {said}."
+
+
+def _clock(ahead_ms: float) -> str | None:
+    if not ahead_ms:
+        return None
+    how = "behind" if ahead_ms > 0 else "ahead of"
+    return (
+        f"The clock of the machine of its driver is {f.span_text(abs(ahead_ms))} {how} this page's "
+        "server. Set both by NTP: times and lags in seconds are compared across machines."
+    )
+
+
+def _head(query: Facts, progress: Facts, now_ms: float, heard_ms: float) -> list[list[Any]]:
     rescaling = sub(progress, "rescaling")
     layout = sub(progress, "layout")
     states = things(progress, "stateOperators")
@@ -126,7 +181,7 @@ def _head(query: Facts, progress: Facts, now_ms: float) -> list[list[Any]]:
         ["version", f.count(number(query, "version"), "version")],
         ["mode", f.words(query.get("mode"), "mode")],
         ["result", f.words(query.get("to"), "to")],
-        ["last heard", f.age(query.get("last_pulse"), now_ms, "last_pulse")],
+        ["last heard", f.age(query.get("last_pulse"), heard_ms, "last_pulse")],
         ["rows in", f.count(number(progress, "numInputRowsTotal"), "progress.numInputRowsTotal")],
         ["arriving", f.rate(number(progress, "inputRowsPerSecond"),
                             "progress.inputRowsPerSecond")],
@@ -134,7 +189,7 @@ def _head(query: Facts, progress: Facts, now_ms: float) -> list[list[Any]]:
                              "progress.processedRowsPerSecond")],
         ["rows out", f.count(number(progress, "sink", "numOutputRows"),
                              "progress.sink.numOutputRows")],
-        ["watermark", f.age(watermark, now_ms, "progress.eventTime.watermark")],
+        ["watermark", f.event_time(watermark, now_ms, "progress.eventTime.watermark")],
         ["append to visible p50", f.span(number(progress, "latencyMs", "p50"),
                                          "progress.latencyMs.p50")],
         ["append to visible p99", f.span(number(progress, "latencyMs", "p99"),
@@ -146,6 +201,7 @@ def _head(query: Facts, progress: Facts, now_ms: float) -> list[list[Any]]:
         ["state rows", f.count(_sum(states, "numRowsTotal"))],
         ["state size", f.size(_sum(states, "memoryUsedBytes"))],
         ["late rows", f.count(_sum(states, "numRowsDroppedByWatermark"))],
+        ["rows set aside", f.count(set_aside(progress))],
         ["workers", f.count(number(progress, "workers"), "progress.workers")],
         ["checkpoints in", f.words(query.get("checkpoints"), "checkpoints")],
     ]  # fmt: skip
@@ -162,6 +218,11 @@ def _sum(states: list[Facts], name: str) -> float | None:
     told = [number(state, name) for state in states]
     known = [one for one in told if one is not None]
     return sum(known) if known else None
+
+
+def set_aside(progress: Facts) -> float | None:
+    """Rows that made the query fail, and are in its dead-letter stream."""
+    return _sum([task for _, task in named(progress, "tasks")], "dead_letters")
 
 
 def stream_of(source: Facts) -> str | None:
@@ -232,6 +293,12 @@ def _task(
     }
 
 
+def _past_task(query: str, name: str, task: Facts, now_ms: float) -> dict[str, Any]:
+    """Of a query that does not run: nothing of it goes on, and nothing is wrong with that."""
+    shown_task = _task(query, name, task, None, Counters(), now_ms)
+    return {**shown_task, "runs": False, "level": "idle", "note": None, "heat": ""}
+
+
 def _copies(task: Facts) -> f.Figure:
     """How many of its copies are ready, of those there are."""
     copies = list(named(task, "standbys"))
@@ -270,7 +337,7 @@ def _moves(progress: Facts, now_ms: float) -> list[dict[str, Any]]:
             "why": f.words(move.get("why"), f"progress.moves.{index}.why"),
             "at": f.age(move.get("at"), now_ms, f"progress.moves.{index}.at"),
             "resumed": f.span(number(move, "resumeMs"), f"progress.moves.{index}.resumeMs"),
-            "copy": _BEGAN.get(move.get("fromStandby"), f.UNKNOWN),
+            "copy": _BEGAN[flag(move, "fromStandby")],
         }
         for index, move in reversed(moves[-20:])
     ]

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from penstock.ui.view import figures as f
 from penstock.ui.view.facts import Facts, number, shown, sub, text, things
+from penstock.ui.view.graph import LATE_SECONDS
 from penstock.ui.view.queries import LEVELS, name_of, progress_of, stream_of
-
-#: A reader that is so far behind, in seconds, is told apart.
-LATE_SECONDS: Final = 5.0
 
 
 def show_streams(facts: Facts) -> list[dict[str, Any]]:
     readers = _readers(facts)
+    written: dict[str, list[str]] = {}
+    for query in things(facts, "queries"):
+        written.setdefault(str(query.get("to")), []).append(shown(name_of(query)))
     return [
         {
             "key": str(stream.get("name")),
             "name": text(stream, "name") or f.UNKNOWN,
             "ddl": text(stream, "ddl") or f.UNKNOWN,
             "lanes": f.count(number(stream, "lanes")),
-            "written": [shown(name_of(one)) for one in things(facts, "queries")
-                        if one.get("to") == stream.get("name")],
+            "written": written.get(str(stream.get("name")), []),
             "readers": readers.get(str(stream.get("name")), []),
         }
         for stream in things(facts, "streams")
-    ]  # fmt: skip
+    ]
 
 
 def _readers(facts: Facts) -> dict[str, list[dict[str, Any]]]:

@@ -138,6 +138,24 @@ def test_markup_and_ends_of_lines_in_a_label_are_escaped() -> None:
     assert name == r'penstock_state_rows{query="q",task="a\"} 1\\nb\\\\x1b[31m"}'
 
 
+def test_nothing_in_a_report_makes_more_lines_or_longer_ones_than_are_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "EDGES_MAX", 4)
+    edges = [{"from": str(one), "to": "x", "rowsPerSecond": 1.0} for one in range(6)]
+    sources = [{"description": "penstock stream in", "lag": {"records": 1}}]
+    buckets = {"boundsMs": list(range(99)), "counts": [1] * 100, "sumMs": 1.0}
+    made_up = {
+        "graph": {"edges": edges}, "sources": sources, "latencyBuckets": buckets,
+        "tasks": {"x" * 5_000: {"state_rows": 1}}, "numInputRowsTotal": -5,
+    }  # fmt: skip
+    found = samples(QueryReport("q", "running", NOW_MS, made_up))
+    assert sum("edge_rows_per_second" in name for name in found) == 3
+    assert found["penstock_query_left_out"] == 3
+    assert not any("latency" in name or "input_rows" in name for name in found)
+    assert max(map(len, found)) < 300
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
     lambda inner: (

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ui_samples import NOW_MS, a_progress, a_query
+from ui_samples import a_progress, a_query
 
 from penstock.ui.card import query_card
 from penstock.ui.place import Place, find_page, page_of_query
@@ -18,27 +18,27 @@ def text_of(card: str) -> str:
 
 
 def test_a_card_has_the_figures_of_the_page() -> None:
-    text = text_of(query_card(a_query(), NOW_MS, "Processing new data", "http://here/#query=hot"))
+    text = text_of(query_card(a_query(), "Processing new data", "http://here/#query=hot"))
     for one in ("hot", "running", "12 rows/s", "250 ms", "5.0 ms", "20 %", "Processing new data"):
         assert one in text
 
 
 def test_a_card_says_what_is_wrong() -> None:
     query = a_query(a_progress(exception="ZeroDivisionError"), state="failed")
-    text = text_of(query_card(query, NOW_MS, "Terminated", None))
+    text = text_of(query_card(query, "Terminated", None))
     assert "ZeroDivisionError" in text
     assert "start it again" in text
 
 
 def test_before_the_first_report_nothing_is_zero() -> None:
-    text = text_of(query_card(a_query({}), NOW_MS, "Starting", None))
+    text = text_of(query_card(a_query({}), "Starting", None))
     assert text.count("n/a") == 6
 
 
 def test_nothing_of_the_log_becomes_markup() -> None:
     evil = '<img src=x onerror="1">\x1b\u202e'
     query = a_query(a_progress(exception=evil), name=evil, to=evil, state="failed")
-    card = query_card(query, NOW_MS, evil, 'http://x/"><script>')
+    card = query_card(query, evil, 'http://x/"><script>')
     assert "<img" not in card
     assert "<script" not in card
     assert "\x1b" not in card

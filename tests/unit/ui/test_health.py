@@ -22,6 +22,12 @@ def health(*takes: dict[str, Any], away: dict[str, Any] | None = None) -> dict[s
     return found
 
 
+def started(**more: Any) -> dict[str, Any]:
+    """Of two tasks one runs, of the other nothing has come yet."""
+    tasks = {"hot.1/0/0": a_task(), "hot.1/0/1": {}}
+    return a_query(a_progress(tasks, workersWanted=2, **more))
+
+
 def test_all_is_well() -> None:
     assert health(some_facts(a_query()))["level"] == "good"
     assert "1 of 1 query running" in health(some_facts(a_query()))["title"]
@@ -140,3 +146,55 @@ def test_deliveries_clusters_and_stalled_logs_are_told_of() -> None:
     words = " ".join(one["what"] for one in found["problems"])
     for one in ("too few nodes", "no such table", "b is not heard", "away", "n1 does not answer"):
         assert one in words
+
+
+def test_while_a_query_starts_no_worker_was_lost() -> None:
+    found = health(some_facts(started()))
+    assert (found["level"], found["count"]) == ("warn", 1)
+    assert "is starting" in found["title"]
+    both = {"hot.1/0/0": a_task(), "hot.1/0/1": a_task(is_running=False)}
+    lost = health(some_facts(a_query(a_progress(both, workersWanted=2))))
+    assert "a worker was lost" in lost["title"]
+
+
+def test_workers_that_a_rescale_asked_for_were_not_lost() -> None:
+    progress = a_progress(workers=1, workersWanted=3, rescaling={"workers": 3})
+    found = health(some_facts(a_query(progress)))
+    assert (found["level"], found["count"]) == ("warn", 1)
+    assert "is being rescaled to 3 workers" in found["title"]
+
+
+def test_a_task_that_waits_for_its_commits_is_told_from_one_that_works() -> None:
+    held = a_task(busy_share=0.2, back_pressured_share=0.75)
+    found = health(some_facts(a_query(a_progress({"hot.1/0/0": held}, sources=LATE))))
+    assert "held up 75 % of its time" in found["title"]
+    assert "fsync" in found["problems"][0]["do"]
+    assert found["count"] == 1
+
+
+def test_rows_that_were_set_aside_are_told_of() -> None:
+    found = health(some_facts(a_query(a_progress({"hot.1/0/0": a_task(dead_letters=3)}))))
+    assert "set aside 3 rows" in found["title"]
+
+
+def test_figures_of_before_are_not_shown_as_if_all_were_well() -> None:
+    assert health(some_facts(a_query(), at_ms=NOW_MS - 2_000))["level"] == "good"
+    found = health(some_facts(a_query(), at_ms=NOW_MS - 4_200))
+    assert found["level"] == "warn"
+    assert "4.2 s old" in found["title"]
+
+
+def test_a_slow_disk_is_told_of_until_nothing_is_written() -> None:
+    def written(count: int, second: int) -> dict[str, Any]:
+        name = "penstock_fsync_duration_seconds_bucket"
+        lines = [
+            f'{name}{{le="0.1"}} 0',
+            f'{name}{{le="2.5"}} {count}',
+            f'{name}{{le="+Inf"}} {count}',
+        ]
+        log = {"target": "here", "status": None, "metrics": "\n".join(lines)}
+        return some_facts(log=log, at_ms=NOW_MS + 1000 * second)
+
+    takes = [written(10, 0), written(20, 1)]
+    assert "one fsync in a hundred takes 2.5 s" in health(*takes)["title"]
+    assert health(*takes, *(written(20, 2 + n) for n in range(15)))["level"] == "good"

@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ui_samples import NOW_MS, a_progress, a_query, a_task, some_facts
+from ui_samples import NOW_MS, a_progress, a_query, a_task, everything, moment, some_facts
 
 from penstock.ui.view import LOG, Book
-from penstock.ui.view.figures import UNKNOWN, count, rate, seconds, share, span
+from penstock.ui.view.figures import UNKNOWN, count, event_time, rate, seconds, share, span
+from penstock.ui.view.graph import EDGES_MAX, NODES_MAX
 from penstock.ui.view.history import POINTS_MAX, Counters, Series
 
 
@@ -178,6 +180,38 @@ def test_a_name_with_markup_and_controls_is_shown_as_text_and_kept_as_it_is() ->
     json.dumps(page, allow_nan=False).encode()
 
 
+#: What may stand where something else is looked for.
+ODD = (True, [[]])
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, one in inner:
+        yield (*at, name)
+        if isinstance(one, dict | list):
+            yield from places(one, (*at, name))
+
+
+def replaced(value: Any, at: tuple[str | int, ...], new: Any) -> Any:
+    if not at:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[at[0]] = replaced(value[at[0]], at[1:], new)
+    return copy
+
+
+def test_whatever_stands_in_one_place_the_page_is_shown() -> None:
+    """Who may run one query may report anything of it; the page of all others is shown still."""
+    good, tried = everything(), 0
+    for at in places(good):
+        for odd in ODD:
+            book = Book()
+            book.take(replaced(good, at, odd))
+            json.dumps(book.page("hot", NOW_MS), allow_nan=False).encode()
+            tried += 1
+    assert tried > 400
+
+
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 OBJECTS = st.dictionaries(st.text(max_size=8), LEAVES, max_size=3)
 ANYTHING = LEAVES | OBJECTS | st.lists(LEAVES | OBJECTS, max_size=3)
@@ -213,3 +247,80 @@ def test_whatever_the_log_holds_the_page_is_shown(facts: Any) -> None:
     json.dumps(page, allow_nan=False).encode()
     for text, value, _ in figures_of(page):
         assert (text == UNKNOWN) <= (value is None)
+
+
+@pytest.mark.parametrize("state", ["lost", "stopped", "failed"])
+def test_what_a_query_did_when_it_ran_is_not_shown_as_if_it_did_it_now(state: str) -> None:
+    ran = a_progress({"hot.1/0/0": a_task(busy_share=0.95)}, timestamp=moment(NOW_MS - 7_300_000))
+    page = page_of(some_facts(a_query(ran, state=state), idle_lags={"hot": {"bids": LAG}}))
+
+    line, query = page["queries"][0], page["query"]
+    for name in ("rate", "p50", "p99", "busiest task", "workers"):
+        assert line["figures"][name][0] == UNKNOWN, name
+    assert (line["figures"]["lag"][1], line["figures"]["lag rows"][1], line["heat"]) == (60, 7, "")
+    assert "its last report, 2 h 2 min ago" in query["past"]
+    assert [node["heat"] for node in query["graph"]["nodes"]] == ["", "unknown", ""]
+    assert (query["tasks"][0]["level"], query["tasks"][0]["runs"]) == ("idle", False)
+    assert page_of(some_facts(a_query(ran)))["query"]["past"] is None
+
+
+LAG = {"records": 7, "seconds": 60}
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
+def test_a_driver_whose_clock_is_wrong_makes_no_age_wrong(ahead_ms: int) -> None:
+    there = NOW_MS + ahead_ms
+    tasks = {"hot.1/0/0": a_task(committed_at_ms=there - 2_000)}
+    ran = a_progress(tasks, timestamp=moment(there - 300))
+    query = page_of(some_facts(a_query(ran)))["query"]
+
+    assert query["tasks"][0]["figures"]["committed"][0] == "1.7 s ago"
+    assert ("60 min behind" in query["clock"]) == (ahead_ms < 0)
+    assert page_of(some_facts(a_query()))["query"]["clock"] is None
+
+
+def test_a_clock_that_was_set_back_stops_no_chart_and_no_rate() -> None:
+    book, rows = Book(), 0
+    for at_ms in (NOW_MS, NOW_MS + 1000, NOW_MS - 3_600_000, NOW_MS - 3_599_000):
+        rows += 100
+        tasks = {"hot.1/0/0": a_task(rows_in=rows)}
+        book.take(some_facts(a_query(a_progress(tasks, timestamp=moment(at_ms)))))
+        if at_ms == NOW_MS - 3_600_000:
+            assert book.page("hot", NOW_MS)["query"]["tasks"][0]["figures"]["rate"][1] is None
+    assert book.page("hot", NOW_MS)["query"]["tasks"][0]["figures"]["rate"][1] == 100
+    series = book.series("hot")
+    assert series is not None
+    at = series.after(0)["columns"]["at"]
+    assert at == [NOW_MS / 1000 - 3600, NOW_MS / 1000 - 3599]
+
+
+def test_a_while_of_which_nothing_is_known_is_a_gap_in_the_chart() -> None:
+    series = Series(("a",))
+    for at in (1, 2, 1.5, 2, 60):
+        series.add(at, {"a": at})
+    assert series.after(0)["columns"] == {"at": [1, 2, 3, 60], "a": [1, 2, None, 60]}
+
+
+def test_a_watermark_may_be_ahead_of_every_clock() -> None:
+    assert event_time(moment(NOW_MS + 7_200_000), NOW_MS)[0] == "2 h 0 min ahead"
+    assert event_time(moment(NOW_MS - 2_000), NOW_MS)[0] == "2.0 s ago"
+    assert event_time(None, NOW_MS)[0] == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0.0 ms"), (99_900, "99.9 s"), (119_600, "2 min 0 s"), (149_000, "2 min 29 s"),
+        (3_600_000, "60 min"), (9_000_000, "2 h 30 min"), (864_000_000, "10 days"),
+    ],
+)  # fmt: skip
+def test_a_span_is_told_as_exactly_as_people_ask(ms: float, text: str) -> None:
+    assert span(ms)[0] == text
+
+
+def test_a_graph_without_end_is_cut() -> None:
+    nodes = [{"id": str(one), "kind": "stage", "name": "x"} for one in range(5_000)]
+    edges = [{"from": str(one), "to": str(one + 1)} for one in range(5_000)]
+    page = page_of(some_facts(a_query(a_progress(graph={"nodes": nodes, "edges": edges}))))
+    assert len(page["query"]["graph"]["nodes"]) == NODES_MAX
+    assert len(page["query"]["graph"]["edges"]) < EDGES_MAX

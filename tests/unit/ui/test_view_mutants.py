@@ -65,6 +65,28 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None
         lambda patch: patch.setattr(health, "_away", lambda away: health.Trouble("bad", "", "")),
         test_health.test_a_log_that_is_away_is_the_only_news,
     ),
+    "what was is what is": (
+        lambda patch: patch.setattr(queries, "is_running", lambda query: True),
+        lambda: test_page_view.test_what_a_query_did_when_it_ran_is_not_shown_as_if_it_did_it_now(
+            "lost"
+        ),
+    ),
+    "one clock for all": (
+        lambda patch: patch.setattr(queries, "skew_ms", lambda *given: 0.0),
+        lambda: test_page_view.test_a_driver_whose_clock_is_wrong_makes_no_age_wrong(3_600_000),
+    ),
+    "a clock never goes back": (
+        lambda patch: patch.setattr(history.Series, "is_of_another_clock", lambda *given: False),
+        test_page_view.test_a_clock_that_was_set_back_stops_no_chart_and_no_rate,
+    ),
+    "stale is good": (
+        lambda patch: patch.setattr(health, "_stale", lambda *given: ()),
+        test_health.test_figures_of_before_are_not_shown_as_if_all_were_well,
+    ),
+    "a start is a loss": (
+        lambda patch: patch.setattr(health, "_has_begun", lambda progress: True),
+        test_health.test_while_a_query_starts_no_worker_was_lost,
+    ),
     "circles": (
         lambda patch: patch.setattr(graph, "_without_circles", lambda nodes, edges: list(edges)),
         test_graph.test_edges_that_make_a_circle_are_left_out,

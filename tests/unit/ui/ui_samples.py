@@ -86,3 +86,33 @@ def some_facts(*queries: dict[str, Any], **more: Any) -> dict[str, Any]:
         "cluster": None,
         **more,
     }
+
+
+def everything() -> dict[str, Any]:
+    """Facts in which there is one of everything that the page shows."""
+    silent = a_task(
+        is_running=False, reported_at_ms=NOW_MS - 9_000, checkpoint_error="full", dead_letters=2,
+        standbys={"1-abc": {"is_ready": True}}, committed_at_ms=NOW_MS, checkpoint_at_ms=NOW_MS,
+    )  # fmt: skip
+    progress = a_progress(
+        {"hot.1/0/0": silent, "hot.1/0/1": a_task()},
+        moves=[{"task": "hot.1/0/0", "from": "a", "to": "b", "why": "lost", "at": moment(NOW_MS),
+                "resumeMs": 1, "fromStandby": True}],
+        cores={"waiting": "1 wanted"}, layout={"version": 1}, rescaling={"workers": 3},
+        exception=None,
+        stateOperators=[{"numRowsTotal": 1, "memoryUsedBytes": 1, "numRowsDroppedByWatermark": 0}],
+    )  # fmt: skip
+    lag = {"records": 1, "seconds": 1.0, "is_lower_bound": True}
+    target = {"shard": 0, "target": "db", "position": 1, "rows": 1, "problem": "away"}
+    segment = {"id": 1, "base_lsn": 0, "end_lsn": 9, "bytes": 1, "sealed": True, "copies": ["n1"]}
+    part = {"id": 1, "state": "up", "address": "x:1", "region": "r", "problem": None}
+    return some_facts(
+        a_query(progress),
+        deliveries=[{"name": "d", "stream": "bids", "state": "running", "lag": lag,
+                     "last_ack": moment(NOW_MS), "targets": [target]}],
+        cluster={"problems": ["node n1 is away"], "nodes": [part],
+                 "proxies": [{**part, "role": "auditor", "owns": ["main"]}],
+                 "logs": [{"log": "main", "missing_nodes": ["n1"], "owner": "p"}]},
+        log={"target": "here", "metrics": None, "status": {"stalled": None, "segments": [segment]}},
+        idle_lags={"hot": {"bids": lag}},
+    )  # fmt: skip
