@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from penstock.errors import BadFormat
@@ -95,7 +96,12 @@ def cut_payload(version: int) -> bytes:
 
 def first_layout(tasks: Sequence[int]) -> Layout:
     """That of a query when it is registered."""
-    return Layout(0, tuple(_evenly(count, 0) for count in tasks), tuple(tasks))
+    return _first(tuple(tasks))
+
+
+@lru_cache(maxsize=64)  # every batch asks for it
+def _first(tasks: tuple[int, ...]) -> Layout:
+    return Layout(0, tuple(_evenly(count, 0) for count in tasks), tasks)
 
 
 def _evenly(count: int, first: int) -> tuple[Share, ...]:
