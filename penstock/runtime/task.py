@@ -130,7 +130,8 @@ class Task:
             raise
 
     def _make_core(self) -> TaskCore:
-        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms)
+        room = self.host.room(self.spec.settings.state_memory)
+        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms, room)
         core.run = None if self.cohort is None else self.cohort.run
         return core
 

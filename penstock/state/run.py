@@ -22,6 +22,7 @@ from penstock.state.equal_rows import strike_out
 from penstock.state.event_time import NEVER_US
 from penstock.state.kept_rows import KeptRows, join_rows
 from penstock.state.keys import Hashes
+from penstock.state.room import MEMORY, Room
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -72,7 +73,8 @@ class _Buckets:
 
     is_exact: Final = False
 
-    def __init__(self, hashes: Hashes) -> None:
+    def __init__(self, hashes: Hashes, room: Room) -> None:
+        self._room = room
         bits = max(len(hashes).bit_length(), _BITS_MIN)
         buckets = _buckets(hashes, 1 << bits)
         # Least significant digit first; sorting is stable.
@@ -80,13 +82,14 @@ class _Buckets:
         for digit in range(_RADIX_BITS, bits, _RADIX_BITS):
             digits = (buckets[places] >> digit).astype(np.uint16)
             places = places[np.argsort(digits, kind="stable")]
-        self.places = places
-        self._starts = np.zeros((1 << bits) + 1, np.int64)
+        self.places = room.joined([places]) if room.is_bounded else places
+        self._starts = room.zeros((1 << bits) + 1, np.int64)
         np.cumsum(np.bincount(buckets, minlength=1 << bits), out=self._starts[1:])
 
     def ranges(self, sought: Hashes) -> tuple[Ints, Ints]:
         """See _Sorted."""
         buckets = _buckets(sought, len(self._starts) - 1)
+        self._room.expect(self._starts, buckets)
         low = self._starts[buckets]
         return low, self._starts[buckets + 1] - low
 
@@ -94,7 +97,8 @@ class _Buckets:
 class Run:
     """Rows that are found by hash. Only their weights are ever written to."""
 
-    def __init__(self, of: Rows) -> None:
+    def __init__(self, of: Rows, room: Room = MEMORY) -> None:
+        self._room = room
         self.rows = of.rows
         self.weights = of.weights
         self.times = of.times
@@ -120,12 +124,14 @@ class Run:
 
     def _look_up(self, hashes: Hashes) -> tuple[Ints, Ints]:
         if self._index is None:
-            self._index = (_Sorted if len(self) <= _SORTED_MAX else _Buckets)(self.hashes)
+            is_short = len(self) <= _SORTED_MAX
+            self._index = _Sorted(self.hashes) if is_short else _Buckets(self.hashes, self._room)
         low, lengths = self._index.ranges(hashes)
         met = lengths.nonzero()[0]
         if not len(met):
             return met, met
         low, lengths = low[met], lengths[met]
+        self._room.expect(self._index.places, low)
         if lengths.max() == 1:
             probe, places = met, self._index.places[low]
         else:
@@ -134,6 +140,7 @@ class Run:
             places = self._index.places[np.arange(len(probe)) + steps]
         if self._index.is_exact:
             return probe, places
+        self._room.expect(self.hashes, places)
         is_equal = self.hashes[places] == hashes[probe]
         return probe[is_equal], places[is_equal]
 
@@ -153,7 +160,10 @@ class Run:
 
     def compact(self) -> Run:
         """The run without hidden rows."""
-        return self if self._bound_us is None and not self._gone else Run(self.alive())
+        if self._bound_us is None and not self._gone:
+            return self
+        alive = self.alive()
+        return Run(merge([alive], self._room) if self._room.is_bounded else alive, self._room)
 
     def evict(self, bound_us: int) -> Run | None:
         """Hide rows whose event time is at or below the bound; None if no other is left."""
@@ -184,15 +194,16 @@ def _buckets(hashes: Hashes, count: int) -> Ints:
     return (hashes >> np.uint64(65 - count.bit_length())).astype(np.int64)
 
 
-def merge(parts: Sequence[Rows]) -> Rows:
+def merge(parts: Sequence[Rows], room: Room = MEMORY) -> Rows:
     """All rows, in order, without those that cancel each other; nothing of it is shared."""
     times = [part.times for part in parts if part.times is not None]
     merged = Rows(
-        join_rows([part.rows for part in parts]),
-        np.concatenate([part.weights for part in parts]),
-        np.concatenate(times) if times else None,
-        np.concatenate([part.hashes for part in parts]),
+        join_rows([part.rows for part in parts], room),
+        room.joined([part.weights for part in parts]),
+        room.joined(times) if times else None,
+        room.joined([part.hashes for part in parts]),
     )
     if len(parts) == 1 or not len(merged) or merged.weights.min() >= 0:
         return merged
-    return merged.take(*strike_out(merged.hashes, merged.rows.batch(), merged.weights))
+    left = merged.take(*strike_out(merged.hashes, merged.rows.batch(), merged.weights))
+    return merge([left], room) if room.is_bounded else left
