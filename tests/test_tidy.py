@@ -188,7 +188,7 @@ LAYERS = (
     ("protocol",),
     ("state.keys",),
     ("stream",),
-    ("state.api",),
+    ("state.api", "state.room"),
     ("state",),
     ("plan",),
     ("ops",),

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.state.room import Room
+
 Slots = npt.NDArray[np.int64]
 
 
@@ -144,6 +146,9 @@ Changes: TypeAlias = dict[int, tuple[Change, ...]]
 
 class State(Protocol):
     """A store, seen by one operator; `within` gives an operator a name space of its own."""
+
+    #: Where its arrays are.
+    room: Room
 
     def within(self, prefix: str) -> State: ...
 

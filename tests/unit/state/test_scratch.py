@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Unavailable
+from penstock.ops.aggregate import SlotGroups
 from penstock.state import scratch
 from penstock.state.int_index import IntIndex
 from penstock.state.memory import MemoryState
+from penstock.state.room import MEMORY
 from penstock.state.scratch import Scratch
 
 KEYS = pa.schema([("k", pa.int64())])
@@ -218,3 +220,14 @@ os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
     assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=2_000))
+def test_groups_of_rows_are_the_same_by_hash_and_by_marks(slots: list[int]) -> None:
+    marked, hashed = SlotGroups(MEMORY), SlotGroups(Forgetful())
+    hashed._slots_max = 0
+
+    found = hashed.split(np.array(slots))
+
+    for one, other in zip(found, marked.split(np.array(slots)), strict=True):
+        assert one.tolist() == other.tolist()
