@@ -39,8 +39,10 @@ from penstock.errors import Unavailable
 from penstock.limits import MIB
 from penstock.state.room import Array, Shape, in_memory
 
-#: Smaller arrays are in memory: a mapping costs a file and a page at least.
-SMALL_BYTES: Final = MIB
+#: Smaller arrays are in memory, since a mapping costs two open files: arrays of a hundredth of the
+#: bound, but no more than a MiB and no less than a page.
+_SMALL_BYTES_MAX: Final = MIB
+_SMALL_OF_BOUND: Final = 0.01
 #: Let go at once; a multiple of every page size.
 _CHUNK_BYTES: Final = 4 * MIB
 #: Let go at one look: 64 MiB take about 2 ms.
@@ -108,13 +110,15 @@ class Scratch:
         bound_bytes: int,
         folder: str | None = None,
         *,
-        small_bytes: int = SMALL_BYTES,
+        small_bytes: int | None = None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.bound_bytes = bound_bytes
         self._look_seconds = look_seconds
         self._look_at = 0.0
         self._folder = folder or tempfile.gettempdir()
+        if small_bytes is None:
+            small_bytes = max(_PAGE, min(int(bound_bytes * _SMALL_OF_BOUND), _SMALL_BYTES_MAX))
         self._small_bytes = small_bytes
         self._mappings: weakref.WeakSet[_Mapping] = weakref.WeakSet()
         #: What is left of the round in which chunks are let go: mapping, position.

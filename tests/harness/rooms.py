@@ -23,7 +23,7 @@ IS_MAPPED: Final = os.environ.get("PENSTOCK_STATE") == "mapped"
 ROOMS: Final = ["in memory", "in mapped files"]
 #: Files that a process may have open are few: where there are many small states, the smallest
 #: arrays stay in memory.
-SMALL_BYTES: Final = 16 * 1024
+SMALL_BYTES: Final = 4 * 1024
 
 
 class Forgetful(Scratch):
