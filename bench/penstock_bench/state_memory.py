@@ -51,7 +51,7 @@ KEYS_A_CALL: Final = 1_000
 _FILL_ROWS: Final = 20_000
 _CHANGE_ROWS: Final = 1_000
 _WARM_CALLS: Final = 200
-_COLD_CALLS: Final = 15
+_COLD_CALLS: Final = 9
 _LOOK_BATCHES: Final = 20
 
 
@@ -100,12 +100,14 @@ def our_lookups(keys: int, bound_bytes: int, directory: Path) -> Lookups:
         assert (found == sought).all()
         state.forget_log()
 
+    def drop() -> None:
+        for mapping in list(room._mappings):
+            mapping.flush()
+            mapping.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(mapping.file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     warm = _median_ms(look_up, rng, keys, _WARM_CALLS)
-    for mapping in list(room._mappings):
-        mapping.flush()
-        mapping.madvise(mmap.MADV_DONTNEED)
-        os.posix_fadvise(mapping.file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    return Lookups(warm, _median_ms(look_up, rng, keys, _COLD_CALLS))
+    return Lookups(warm, _median_ms(look_up, rng, keys, _COLD_CALLS, drop))
 
 
 def rocksdb_lookups(keys: int, directory: Path) -> Lookups:
@@ -130,23 +132,32 @@ def rocksdb_lookups(keys: int, directory: Path) -> Lookups:
         assert (found == sought).all()
 
     warm = _median_ms(look_up, rng, keys, _WARM_CALLS)
-    database.close()
-    for path in directory.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    database = rocksdict.Rdict(str(directory), options)
-    cold = _median_ms(look_up, rng, keys, _COLD_CALLS)
+
+    def drop() -> None:
+        nonlocal database
+        database.close()
+        for path in directory.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        database = rocksdict.Rdict(str(directory), options)
+
+    cold = _median_ms(look_up, rng, keys, _COLD_CALLS, drop)
     database.close()
     return Lookups(warm, cold)
 
 
 def _median_ms(
-    look_up: Callable[[Any], None], rng: np.random.Generator, keys: int, calls: int
+    look_up: Callable[[Any], None],
+    rng: np.random.Generator,
+    keys: int,
+    calls: int,
+    prepare: Callable[[], None] = lambda: None,
 ) -> float:
     seconds = []
     for _ in range(calls):
         sought = rng.integers(0, keys, KEYS_A_CALL)
+        prepare()
         began = time.perf_counter()
         look_up(sought)
         seconds.append(time.perf_counter() - began)

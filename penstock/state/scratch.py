@@ -48,7 +48,7 @@ _CHUNK_BYTES: Final = 4 * MIB
 #: Let go at one look: 64 MiB take about 2 ms.
 _CHUNKS_A_LOOK: Final = 16
 #: Between two looks.
-LOOK_SECONDS: Final = 0.05
+LOOK_SECONDS: Final = 0.1
 #: Rows that are gathered at once; fewer are not worth a look ahead.
 _EXPECTED_MIN: Final = 32
 #: Rows of a gather that are tried.
