@@ -33,6 +33,7 @@ from penstock.errors import (
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
+from penstock.ops.kept_in_memory import told_in_memory
 from penstock.plan import nodes as n
 from penstock.plan.checks import check_sources
 from penstock.plan.explain import explain
@@ -228,6 +229,8 @@ def start_query(
         settings=settings, statics=planned.static_rows(),
     )  # fmt: skip
     _tell_idle_workers(spec, count)
+    if settings.state_memory is not None:
+        logger.info("query=%s %s", spec.name, told_in_memory(spec.query))
     return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims)
 
 
