@@ -62,8 +62,10 @@ class Table(Protocol):
     def delete(self, slots: Slots) -> None:
         """Forget these rows; slots must be distinct."""
 
-    def slots(self) -> Slots:
-        """All rows, in an order that follows from what was done to the table."""
+    def slots(self, among: Slots | None = None) -> Slots:
+        """All rows, or those among these places, whatever is there; in an order that follows from
+        what was done to the table.
+        """
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The key columns of these rows."""

@@ -75,8 +75,11 @@ class MemoryTable:
             self._deleted.append(self._index.columns(slots))
             self._index.forget(slots)
 
-    def slots(self) -> Slots:
-        return self._index.slots()
+    def slots(self, among: Slots | None = None) -> Slots:
+        if among is None:
+            return self._index.slots()
+        among = among[among < self._index.next]
+        return among[self._index.is_alive(among)]
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         return self._index.columns(slots)
