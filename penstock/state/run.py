@@ -31,6 +31,8 @@ _BITS_MIN: Final = 8
 _RADIX_BITS: Final = 16
 #: Rows that are sorted by hash; more are counted into buckets, which takes less time then.
 _SORTED_MAX: Final = 1 << 10
+#: Rows whose times are told by the earliest and the latest of them.
+_BLOCK_ROWS: Final = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,30 @@ class _Buckets:
         return low, self._starts[buckets + 1] - low
 
 
+class _Blocks:
+    """Rows that came together are mostly of one time: few of them are looked at when it passes."""
+
+    def __init__(self, times: Ints) -> None:
+        self.times = times
+        starts = np.arange(0, len(times), _BLOCK_ROWS)
+        self._earliest_us = np.minimum.reduceat(times, starts)
+        self._latest_us = np.maximum.reduceat(times, starts)
+
+    def rows(self, after_us: int | None, bound_us: int) -> Ints:
+        """The rows of blocks that have one after the first and not after the second time."""
+        chosen = self._earliest_us <= bound_us
+        if after_us is not None:
+            chosen &= self._latest_us > after_us
+        starts = chosen.nonzero()[0][:, None] * _BLOCK_ROWS
+        places: Ints = (starts + np.arange(_BLOCK_ROWS)).reshape(-1)
+        return places[places < len(self.times)]
+
+    def earliest_after(self, bound_us: int) -> int:
+        """The smallest time of blocks whose rows are all later."""
+        later = self._earliest_us[self._earliest_us > bound_us]
+        return int(later.min(initial=NEVER_US))
+
+
 class Run:
     """Rows that are found by hash. Only their weights are ever written to."""
 
@@ -108,6 +134,9 @@ class Run:
         self._bound_us: int | None = None
         #: The smallest event time of the others.
         self.earliest_us = NEVER_US if of.times is None else int(of.times.min(initial=NEVER_US))
+        self._blocks: _Blocks | None = None
+        #: How many rows are evicted.
+        self._evicted = 0
         #: How many rows have weight zero.
         self._gone = 0
 
@@ -167,20 +196,32 @@ class Run:
 
     def evict(self, bound_us: int) -> Run | None:
         """Hide rows whose event time is at or below the bound; None if no other is left."""
-        assert self.times is not None
+        blocks, places = self._to_look_at(bound_us)
+        times = blocks.times[places]
+        later = times > bound_us
+        passed = ~later if self._bound_us is None else ~later & (times > self._bound_us)
+        self._evicted += int(np.count_nonzero(passed))
         self._bound_us = bound_us
-        alive = self.times > bound_us
-        count = int(np.count_nonzero(alive))
+        count = len(self) - self._evicted
         if 2 * count > len(self):
-            self.earliest_us = int(self.times[alive].min())
+            others_us = blocks.earliest_after(bound_us)
+            self.earliest_us = int(times[later].min(initial=others_us))
             return self
         return self.compact() if count else None
+
+    def _to_look_at(self, bound_us: int) -> tuple[_Blocks, Ints]:
+        """The rows of blocks in which one may be evicted by this bound, and was not before."""
+        assert self.times is not None
+        if self._blocks is None:
+            self._blocks = _Blocks(self.times)
+        return self._blocks, self._blocks.rows(self._bound_us, bound_us)
 
     def expired(self, bound_us: int) -> Ints:
         """The rows that are not hidden and whose event time is at or below the bound."""
         if self.times is None or self.earliest_us > bound_us:
             return np.zeros(0, np.int64)
-        return (self._is_alive() & (self.times <= bound_us)).nonzero()[0]
+        _, places = self._to_look_at(bound_us)
+        return places[self._is_alive(places) & (self.times[places] <= bound_us)]
 
     def drop(self, places: Ints, weights: Ints) -> Run:
         """Count the rows at these places, which are distinct, so much less often."""
