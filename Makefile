@@ -118,9 +118,13 @@ test: $(VENV)/spark-classes.jsa lint $(BESIDE)
 
 # Each long test repeats itself with fresh seeds for so long; two run at a time.
 SOAK_SECONDS ?= 600
+# What is asked of state that is on disk and always let go (tests/harness/rooms.py).
+ON_DISK := tests/oracle tests/unit/ops tests/engine/test_under_fire.py \
+	$(addprefix tests/sim/test_,exactly_once.py standbys.py rescaling.py joined_stages.py)
 soak: export SOAK_SECONDS := $(SOAK_SECONDS)
 soak: $(BIN)/.installed java $(BESIDE)
 	PENSTOCK_ANSWERS=anew $(PYTEST) -n 2 tests/oracle --timeout 0
+	PENSTOCK_STATE=mapped $(PYTEST) -n 2 $(ON_DISK) --timeout 0
 	PENSTOCK_SOAK=1 $(PYTEST) -n 2 tests/property --timeout 0
 	PENSTOCK_SOAK=1 $(PYTEST) -n 2 -m soak --timeout 0
 

@@ -54,6 +54,12 @@ settings.load_profile("soak" if os.environ.get("PENSTOCK_SOAK") == "1" else "def
 
 def pytest_configure(config: pytest.Config) -> None:
     configure(config)
+    if os.environ.get("PENSTOCK_STATE"):
+        from harness.rooms import SMALL_BYTES, Forgetful
+
+        from penstock.state import memory
+
+        memory.IN_MEMORY = Forgetful(SMALL_BYTES)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -23,6 +23,7 @@ checkpoints_peers.py  a file per key, and a Redis of our own
 scale.py         what more tasks on one source bring
 handover.py      how long a large state pauses when it moves or is lost
 state.py         what checkpoints cost a task with very many keys
+state_memory.py  state larger than memory: lookups beside RocksDB, a large fill
 reports.py       what it costs that queries tell how they stand
 recovery.py      how soon a query goes on: checkpoints beside none, after kills
 connector.py     format("penstock") beside Spark's own sources and sinks: phases, the bar

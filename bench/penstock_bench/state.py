@@ -8,7 +8,8 @@ pause   the longest time for which the task's event loop stood still while a che
         beside it the longest while none was: what its own work, and the machine, take anyway
 bytes   what a checkpoint of one changed key of a hundred writes, over what the whole state is in
         the same files; and, over all turns, bytes written per byte of increments (compaction)
-resume  a new instance, from its claim until it reads on
+resume  a new instance, from its claim until it reads on; also with few keys
+memory  rows at random beside RocksDB, and a state larger than its bound (state_memory.py)
 
 Law: the states before and after the resume have the same number of rows.
 """
@@ -21,7 +22,7 @@ import gc
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ import pyarrow as pa
 import uvloop
 
 from penstock.ids import Lsn
+from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.embedded import directory_endpoint
 from penstock.log.records import NewEntry
@@ -47,6 +49,7 @@ from penstock.stream.session import Log, connect
 from penstock_bench.measure import busy_load, scratch
 from penstock_bench.recovery import session, settle
 from penstock_bench.report import Check, Report, Say
+from penstock_bench.state_memory import MemorySizes, judge_memory, measure_memory
 
 PAUSE_MS_BAR: Final = 10.0
 SHARE_BAR: Final = 0.02
@@ -68,10 +71,16 @@ class StateBenchSizes:
     #: One key of so many is changed in each turn.
     share: int = 100
     interval_ms: int = 1_000
+    #: Resumed with so many keys, too.
+    few_keys: int = 100_000
+    memory: MemorySizes = MemorySizes()
 
 
 FULL: Final = StateBenchSizes()
-QUICK: Final = StateBenchSizes(keys=100_000, turns=3, interval_ms=100)
+QUICK: Final = StateBenchSizes(
+    keys=100_000, turns=3, interval_ms=100, few_keys=30_000,
+    memory=MemorySizes(100_000, 400_000, 20_000, 4 * MIB),
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -98,12 +107,25 @@ class StateFigures:
 def run_bench(plan: StateBenchSizes, say: Say, directory: Path | None = None) -> Report:
     report = Report("state", parameters={"plan": asdict(plan), "load": busy_load(say)})
     found = StateFigures()
-    with scratch("penstock-state-", directory) as root, connect(root / "log") as log:
+    with (
+        scratch("penstock-state-", directory) as root,
+        connect(root / "log") as log,
+        scratch("penstock-state-", directory) as few,
+        connect(few / "log") as few_log,
+    ):
         with session("local[1]") as spark:
             spec = make_spec(spark, log, plan, root)
+            few_spec = make_spec(spark, few_log, plan, few)
         uvloop.run(_measure(root, spec, plan, found, say))
+        few_plan, of_few = replace(plan, keys=plan.few_keys, turns=0), StateFigures()
+        uvloop.run(_measure(few, few_spec, few_plan, of_few, say))
+        memory = measure_memory(spec.query, plan.memory, root, say)
     judge(report, found, plan, say)
-    report.figures = asdict(found)
+    judge_memory(report, memory, plan.memory, say)
+    say(f"resumed with {plan.few_keys:,} keys in {of_few.resume_ms:.0f} ms")
+    report.figures = {
+        **asdict(found), "resume_few_ms": of_few.resume_ms, "memory": asdict(memory)
+    }  # fmt: skip
     return report
 
 

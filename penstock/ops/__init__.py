@@ -7,6 +7,7 @@ catalogue.py        the functions that queries may use, as documentation
 judges.py           what can be done, for the translation to ask
 build.py            from a node to its operator
 pipeline.py         one stage at work in one task
+kept_in_memory.py   what of their state stays in memory although state_memory is given
 chain.py            several stages at work in one task
 bad_rows.py         which rows make a step fail
 payloads.py         deltas as bytes between stages

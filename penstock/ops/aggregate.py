@@ -11,6 +11,8 @@ event time the watermark has passed is forgotten; rows for it that come later ar
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
@@ -30,9 +32,12 @@ from penstock.plan import nodes as n
 from penstock.plan.exprs import Column
 from penstock.plan.stages import partitioning
 from penstock.state.api import Slots, State, Table
+from penstock.state.equal_rows import group_numbers
 from penstock.state.event_time import event_times_us
 from penstock.state.keys import hash_columns, normalise_floats, words_column
+from penstock.state.room import Room
 
+_MARKED_SLOTS_MAX: Final = 1 << 20
 _ROWS = "rows"
 _TIME = "time_us"
 
@@ -68,7 +73,7 @@ class AggregateOperator(Operator):
         }
         #: No key ends before; after a restart nothing is known of them until they are seen.
         self._expiry = Expiry(self._table, _TIME)
-        self._groups = SlotGroups()
+        self._groups = SlotGroups(state.room)
 
     def _distinct_table(
         self, index: int, bound: BoundCall, keys: pa.Schema, placed: list[int]
@@ -202,15 +207,21 @@ class AggregateOperator(Operator):
 
 
 class SlotGroups:
-    """Groups rows by slot as np.unique does, but marks places in an array instead of sorting."""
+    """Groups rows by slot as np.unique does, but marks places in an array instead of sorting.
 
-    def __init__(self) -> None:
+    Where memory is short the array would be too large for it, and groups are found by hash.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._slots_max = _MARKED_SLOTS_MAX if room.is_bounded else None
         self._marks = np.zeros(0, np.int64)
 
     def split(self, slots: Slots) -> tuple[Slots, Ints, Ints]:
         """The distinct slots, the first row of each, and each row's place among them."""
-        rows = np.arange(len(slots))
         needed = int(slots.max()) + 1
+        if self._slots_max is not None and needed > self._slots_max:
+            return _split_by_hash(slots)
+        rows = np.arange(len(slots))
         if needed > len(self._marks):
             self._marks = np.zeros(2 * needed, np.int64)
         self._marks[slots[::-1]] = rows[::-1]  # the last assignment to a place stays
@@ -219,6 +230,15 @@ class SlotGroups:
         first = np.flatnonzero(leads)
         groups = (np.cumsum(leads) - 1)[leader]
         return slots[first], first, groups
+
+
+def _split_by_hash(slots: Slots) -> tuple[Slots, Ints, Ints]:
+    codes, leaders = group_numbers(slots)
+    order = leaders.argsort()
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    first = leaders[order]
+    return slots[first], first, places[codes]
 
 
 def partition_positions(child: n.Node, names: list[str]) -> list[int]:

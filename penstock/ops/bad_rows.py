@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from penstock.errors import Retryable
 from penstock.ops.api import Delta
 
 
@@ -23,6 +24,8 @@ def set_bad_rows_aside(
         rows = delta.take(np.arange(first, last))
         try:
             try_rows(rows)
+        except Retryable:
+            raise  # no fault of these rows: the disk of the state is full
         except Exception as error:
             if last - first > 1:
                 middle = (first + last) // 2

@@ -70,7 +70,7 @@ class MendedAggregate(Operator):
         #: At most as many keys as there are rows kept.
         self._table = MemoryTable(pa.schema([(k.name, k.type) for k in node.keys]), columns, ())
         self._expiry = Expiry(self._table, _TIME)
-        self._groups = SlotGroups()
+        self._groups = SlotGroups(state.room)
 
     def on_start(self) -> list[Delta]:
         """Without keys there is a result before the first row."""

@@ -54,6 +54,10 @@ class WatermarkOperator(Operator):
                 self._largest.set(passed)
 
 
+#: Slots of a block: as many times as a few pages have.
+_BLOCK_SLOTS = 2048
+
+
 class LateFilter:
     """Keeps rows whose event time lies above the watermark; a null event time is never late."""
 
@@ -80,26 +84,51 @@ class LateFilter:
 class Expiry:
     """When rows of a table may be forgotten, in one of its columns.
 
-    Looks at the table only when the earliest time has passed. After a restart that is unknown, and
-    the first look finds it.
+    Slots are looked at in blocks: only in those with a row whose time may have passed. Rows that
+    came together stand together, so time moves on through few blocks at once. After a restart
+    nothing is known of them, and the first look is at all.
     """
 
     def __init__(self, table: Table, column: str) -> None:
         self._table = table
         self._column = column
-        self._earliest_us = -NEVER_US
+        #: By block, no row of it expires before; None: not known.
+        self._earliest_us: npt.NDArray[np.int64] | None = None
 
     def note(self, slots: Slots, times_us: npt.NDArray[np.int64]) -> None:
         """Note when these rows expire; their slots must be distinct."""
         self._table.write(self._column, slots, times_us)
-        self._earliest_us = min(self._earliest_us, int(times_us.min()))
+        if self._earliest_us is not None:
+            self._note(self._earliest_us, slots, times_us)
+
+    def _note(
+        self, earliest_us: npt.NDArray[np.int64], slots: Slots, times_us: npt.NDArray[np.int64]
+    ) -> None:
+        blocks = slots // _BLOCK_SLOTS
+        needed = int(blocks.max(initial=-1)) + 1
+        if needed > len(earliest_us):
+            more = np.full(max(needed, 2 * len(earliest_us)), NEVER_US)
+            more[: len(earliest_us)] = earliest_us
+            self._earliest_us = earliest_us = more
+        np.minimum.at(earliest_us, blocks, times_us)
 
     def passed(self, bound_us: int) -> Slots:
         """The rows that expire at or before the bound. The caller deletes them."""
-        if self._earliest_us > bound_us:
-            return np.zeros(0, np.int64)
-        slots = self._table.slots()
+        slots = self._to_look_at(bound_us)
+        if not len(slots):
+            return slots
         times = self._table.read(self._column, slots).astype(np.int64)
         gone = times <= bound_us
-        self._earliest_us = int(times[~gone].min(initial=NEVER_US))
+        assert self._earliest_us is not None
+        self._note(self._earliest_us, slots[~gone], times[~gone])
         return slots[gone]
+
+    def _to_look_at(self, bound_us: int) -> Slots:
+        """The rows of blocks that may have one; their blocks are not known of afterwards."""
+        if self._earliest_us is None:
+            self._earliest_us = np.full(1, NEVER_US)
+            return self._table.slots()
+        due = np.flatnonzero(self._earliest_us <= bound_us)
+        self._earliest_us[due] = NEVER_US
+        within = due[:, None] * _BLOCK_SLOTS + np.arange(_BLOCK_SLOTS)
+        return self._table.slots(within.reshape(-1)) if len(due) else due

@@ -15,10 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import cache
 from typing import Any, Protocol
 
 import uvloop
 
+from penstock.state.room import MEMORY, Room
+from penstock.state.scratch import Scratch
 from penstock.state.stores.api import StateStore
 from penstock.state.stores.open import open_store
 
@@ -58,6 +61,9 @@ class Host(Protocol):
         """Start a coroutine that goes on whatever our event loop is busy with."""
 
     def open_checkpoints(self, uri: str, log_id: str) -> StateStore: ...
+
+    def room(self, state_memory: int | None) -> Room:
+        """Where the state of all tasks of this process is; None: without a bound, in memory."""
 
 
 class _Thread:
@@ -106,6 +112,16 @@ class ThisProcess:
 
     def open_checkpoints(self, uri: str, log_id: str) -> StateStore:
         return open_store(uri, log_id)
+
+    def room(self, state_memory: int | None) -> Room:
+        return MEMORY if state_memory is None else _scratch(state_memory)
+
+
+@cache
+def _scratch(bound_bytes: int) -> Scratch:
+    # Spark tells its workers which disks it has for what is only needed while it runs.
+    places = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    return Scratch(bound_bytes, next((place for place in places if os.path.isdir(place)), None))
 
 
 THIS_PROCESS = ThisProcess()

@@ -21,18 +21,21 @@ from penstock.protocol.names import parse_task
 from penstock.runtime.spec import QuerySpec
 from penstock.state.api import Change
 from penstock.state.memory import MemoryState
+from penstock.state.room import Room
 
 
 class Predecessor:
     """A task that has an heir: what the heir needs of its state, as a StateCopy builds it."""
 
-    def __init__(self, spec: QuerySpec, origin: Origin, wanted: frozenset[int]) -> None:
+    def __init__(
+        self, spec: QuerySpec, origin: Origin, wanted: frozenset[int], room: Room | None = None
+    ) -> None:
         self._spec = spec
         self._heirs = wanted
         self._nodes = nodes = origin.nodes & wanted
         self.task = parse_task(origin.task)
         self.stages = origin.stages
-        self.state = MemoryState(nodes)
+        self.state = MemoryState(nodes, room)
         Chain([spec.query.stages[id] for id in origin.stages], self.state, spec.statics)
 
     @property
@@ -52,7 +55,7 @@ class Predecessor:
         With all that the heir may need of it: others may have had more of what it left than this
         one, which takes in rows of its own virtual nodes alone.
         """
-        return Predecessor(self._spec, origin, self._heirs)
+        return Predecessor(self._spec, origin, self._heirs, self.state.room)
 
 
 @dataclass(slots=True)

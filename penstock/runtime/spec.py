@@ -50,6 +50,8 @@ class Settings:
     #: Where checkpoints go (any pyarrow.fs path); None: state is rebuilt from all of its changes.
     checkpoints: str | None = None
     checkpoint_interval_ms: int = 10_000
+    #: Bytes of state that a worker keeps mapped in, the rest is on disk; None: all is in memory.
+    state_memory: int | None = None
     #: Copies of each task's state that other workers keep, ready to take over.
     replicas: int = 0
     #: How commits become durable and visible; no user's choice, others are there to be measured.

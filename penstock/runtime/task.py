@@ -14,7 +14,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Self
 
-from penstock.errors import Trimmed
+from penstock.errors import Retryable, Trimmed
 from penstock.ids import Lsn
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog
@@ -130,7 +130,8 @@ class Task:
             raise
 
     def _make_core(self) -> TaskCore:
-        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms)
+        room = self.host.room(self.spec.settings.state_memory)
+        core = TaskCore(self.spec, self.task, self.instance, self.host.now_ms, room)
         core.run = None if self.cohort is None else self.cohort.run
         return core
 
@@ -166,6 +167,8 @@ class Task:
             return False
         if not self.spec.settings.protocol.logs_changes:
             return False  # it cannot resume alone
+        if isinstance(poison.cause, Retryable):
+            return False  # no row is to blame for a disk that is full
         return careful_upto is None or poison.lsn > careful_upto
 
     def _now(self) -> float:

@@ -57,6 +57,7 @@ from penstock.runtime.trials import Trial
 from penstock.state.api import Change
 from penstock.state.changelog import encode_changes
 from penstock.state.memory import MemoryState
+from penstock.state.room import Room
 
 #: Rows pushed into the operators at once: enough to pay for a call, few enough to stay in cache.
 ROWS_AT_ONCE = 16_384
@@ -89,6 +90,7 @@ class TaskCore:
         task: TaskId,
         instance: int,
         now_ms: Callable[[], int],
+        room: Room | None = None,
     ) -> None:
         self.spec = spec
         self.task = task
@@ -102,7 +104,7 @@ class TaskCore:
         #: The stages that run here; the last of them is the task's own.
         self._stages = spec.running(task.stage)
         self._inputs = outer_inputs(self._stages)
-        self.state = MemoryState(spec.owned(task))
+        self.state = MemoryState(spec.owned(task), room)
         self.stats = Stats()
         self.taken = Taken(self._inputs)
         #: What rows that are set aside are told to come from.
@@ -536,7 +538,7 @@ class TaskCore:
     def _copy(self) -> Chain:
         """The operators with a state like theirs, told what they were last told of time."""
         now_ms, times = self._advanced
-        state = MemoryState(self.spec.owned(self.task))
+        state = MemoryState(self.spec.owned(self.task), self.state.room)
         state.apply(self.state.freeze())
         statics = self.spec.statics
         chain = Chain(self._stages, state, statics, now_ms=lambda: now_ms, on_bad=_tell_nobody)
@@ -764,7 +766,7 @@ class TaskCore:
 
     def predecessor(self, origin: Origin) -> Predecessor:
         """What is needed of the state of one."""
-        return Predecessor(self.spec, origin, self.spec.owned(self.task))
+        return Predecessor(self.spec, origin, self.spec.owned(self.task), self.state.room)
 
     def restored(self, changes: Sequence[Change], size: int) -> None:
         """Apply committed changes, or a checkpoint, on the way to the last marker."""

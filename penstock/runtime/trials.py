@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.errors import Retryable
 from penstock.ops.api import Delta
 from penstock.ops.chain import Chain, NothingDone
 
@@ -26,6 +27,8 @@ class Trial:
             self._chain = self._copy()
         try:
             self._chain.push(place, rows)
+        except Retryable:
+            raise  # no fault of these rows
         except Exception as error:
             self._chain = None
             return error.cause if isinstance(error, NothingDone) else error

@@ -382,7 +382,8 @@ class Worker:
         """Of a task under this layout: of its own changes if it has any, or of those before it."""
         uri = spec.settings.checkpoints
         store = None if uri is None else self._host.open_checkpoints(uri, self._log.log_id)
-        core = TaskCore(spec, task, 0, self._host.now_ms)
+        room = self._host.room(spec.settings.state_memory)
+        core = TaskCore(spec, task, 0, self._host.now_ms, room)
         if self._spec.layout.has(task.stage, task.index):
             return TaskCopy(self._log, core, store)
         before = predecessors(self._spec, spec, task)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.connector.classic import check_frame
 from penstock.errors import BadRequest
 from penstock.ops.judges import JUDGES
+from penstock.ops.kept_in_memory import told_in_memory
 from penstock.ops.partial import buffer_columns
 from penstock.plan import nodes as n
 from penstock.plan.checks import check_changes, check_keys, check_statics, check_variants
@@ -43,19 +44,26 @@ class Planned:
         return {id: rows() for id, rows in self.statics.items()}
 
 
-def explain(df: Any, *, mode: n.Mode = "update", workers: int | None = None) -> str:
+def explain(
+    df: Any,
+    *,
+    mode: n.Mode = "update",
+    workers: int | None = None,
+    state_memory: int | str | None = None,
+) -> str:
     """How Penstock would run a streaming DataFrame: stages, keys, state, modes, in plain text.
 
     Given a number of workers, it also says how many tasks each stage gets (if the streams have as
-    many lanes), and which stages run in one task. Raises Unsupported with every reason if it would
-    not run.
+    many lanes), and which stages run in one task. Given `state_memory`, as `start` takes it, it
+    also says what of the state stays in memory all the same. Raises Unsupported with every reason
+    if it would not run.
     """
     query = plan(df, mode=mode).query
-    if workers is None:
-        return explain_query(query)
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise BadRequest(f"workers={workers}: at least 1")
-    return explain_query(query, join_stages(query, count_tasks(query, workers)))
+    tasks = None if workers is None else join_stages(query, count_tasks(query, workers))
+    told = "" if state_memory is None else f"\n{told_in_memory(query)}\n"
+    return explain_query(query, tasks) + told
 
 
 _MODES: Final = ("append", "update", "complete")

@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import PenstockError, QueryFailed
+from penstock.ops.kept_in_memory import told_in_memory
 from penstock.ops.sink import read_result
 from penstock.plain_text import plain
 from penstock.plan.explain import explain
@@ -225,6 +226,8 @@ class StreamingQuery:
     def explain(self) -> None:
         """Print how the query runs."""
         text = explain(self._spec.query, self._coordinator.spec.tasks)
+        if self._spec.settings.state_memory is not None:
+            text += f"\n{told_in_memory(self._spec.query)}\n"
         sys.stdout.write(plain(text, lines=True))
 
     def result(self) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import time
 import uuid
@@ -32,6 +33,7 @@ from penstock.errors import (
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
+from penstock.ops.kept_in_memory import told_in_memory
 from penstock.plan import nodes as n
 from penstock.plan.checks import check_sources
 from penstock.plan.explain import explain
@@ -88,6 +90,8 @@ OnChange = Literal["refuse", "restart_from_earliest"]
 _LOGS: Final[dict[tuple[str | None, ...], Log]] = {}
 #: Copies of a state beyond which more help nobody.
 REPLICAS_MAX: Final = 3
+_SIZE: Final = re.compile(r"(\d+) ?(?:([kmgt])i?)?b?")
+_SHIFTS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
 
@@ -109,6 +113,7 @@ def start(
     dead_letter: str | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
     checkpoint_interval: float = 10.0,
+    state_memory: int | str | None = None,
     replicas: int = 0,
     trim_consumed: bool = False,
 ) -> StreamingQuery:
@@ -128,8 +133,7 @@ def start(
         on_change: What to do if the plan differs from the one registered under this name. "refuse"
             raises PlanChanged with the difference. "restart_from_earliest" forgets state and result
             and computes everything again; `restart` does so although the plan is the same.
-        shared: Write `to` although it is another query's result, too. `StreamingQuery.result()`
-            has the query's own rows, readers of the stream get all.
+        shared: Write `to` although another query does; `StreamingQuery.result()` has its own rows.
         fail_on_data_loss: Refuse to compute everything again if a part of what the query had read
             was trimmed. False computes from what is left.
         commit_interval: Least seconds between two commits of a task; 0: as soon as the log can.
@@ -138,6 +142,8 @@ def start(
         checkpoints: Where state is saved: a path, or a URI such as "s3://…" or "redis://…", that
             all workers reach; by default beside the log, if that is a directory. "": nowhere.
         checkpoint_interval: Least number of seconds between two checkpoints of a task.
+        state_memory: About how much of its state a worker keeps in memory, in bytes or as "256m";
+            the rest is in scratch files on its local disk. By default all is in memory.
         replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
             once, however large the state is, and tasks can be moved (`StreamingQuery.move`).
         trim_consumed: Trim the log now and then, below what any query or delivery still needs.
@@ -150,16 +156,33 @@ def start(
         Trimmed: It cannot begin anew, since a part of what it had read is gone.
         BadRequest: An argument makes no sense, or another query writes `to`.
     """
-    settings = Settings(
-        commit_interval_ms=_ms("commit_interval", commit_interval),
-        idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
-        checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
-        checkpoints=_place("checkpoints", checkpoints), dead_letter=dead_letter, replicas=replicas,
+    settings = _settings(
+        commit_interval, idle_after, checkpoints, checkpoint_interval, state_memory,
+        dead_letter=dead_letter, replicas=replicas,
     )  # fmt: skip
     return start_query(
         df, settings, to=to, name=name, mode=mode, workers=workers, log=log, start=start,
         on_change=on_change, restart=restart, shared=shared, fail_on_data_loss=fail_on_data_loss,
         trims=trim_consumed,
+    )  # fmt: skip
+
+
+def _settings(
+    commit_interval: float,
+    idle_after: float | None,
+    checkpoints: str | os.PathLike[str] | None,
+    checkpoint_interval: float,
+    state_memory: int | str | None,
+    *,
+    dead_letter: str | None,
+    replicas: int,
+) -> Settings:
+    return Settings(
+        commit_interval_ms=_ms("commit_interval", commit_interval),
+        idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
+        checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
+        checkpoints=_place("checkpoints", checkpoints), dead_letter=dead_letter, replicas=replicas,
+        state_memory=None if state_memory is None else _bytes("state_memory", state_memory),
     )  # fmt: skip
 
 
@@ -206,6 +229,8 @@ def start_query(
         settings=settings, statics=planned.static_rows(),
     )  # fmt: skip
     _tell_idle_workers(spec, count)
+    if settings.state_memory is not None:
+        logger.info("query=%s %s", spec.name, told_in_memory(spec.query))
     return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims)
 
 
@@ -275,6 +300,14 @@ def _ms(name: str, seconds: float) -> int:
     if not 0 <= seconds <= 86_400:
         raise BadRequest(f"{name} of {seconds} s: 0 to 86400 allowed")
     return round(seconds * 1000)
+
+
+def _bytes(name: str, size: int | str) -> int:
+    """A size as Spark's settings have it: "256m" are 256 MiB."""
+    found = _SIZE.fullmatch(str(size).strip().lower())
+    if type(size) not in (int, str) or found is None or not int(found[1]):
+        raise BadRequest(f'{name}={size!r}: give a number of bytes, or a size such as "256m"')
+    return int(found[1]) << _SHIFTS[found[2] or ""]
 
 
 def _log_of(query: Query) -> Log:

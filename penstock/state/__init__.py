@@ -4,8 +4,11 @@ api.py                what an operator may ask of a store; the laws
 keys.py               the one partition hash, virtual nodes, keys as dictionary objects
 equal_rows.py         which rows are equal, as grouping has it
 event_time.py         event times as numbers
-memory.py             the store in memory: name spaces, snapshots, changes
+memory.py             the store: name spaces, snapshots, changes
+room.py               where its arrays are: in memory, or in mapped files
+scratch.py            those mapped files, for state larger than memory
 memory_table.py       one row per key
+columns.py            the values of such rows, by slot
 key_index.py          from keys to the places of their rows
 int_index.py          the same for whole numbers, in arrays
 memory_row_set.py     many rows per key

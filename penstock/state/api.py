@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.state.room import Room
+
 Slots = npt.NDArray[np.int64]
 
 
@@ -60,8 +62,10 @@ class Table(Protocol):
     def delete(self, slots: Slots) -> None:
         """Forget these rows; slots must be distinct."""
 
-    def slots(self) -> Slots:
-        """All rows, in an order that follows from what was done to the table."""
+    def slots(self, among: Slots | None = None) -> Slots:
+        """All rows, or those among these places, whatever is there; in an order that follows from
+        what was done to the table.
+        """
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The key columns of these rows."""
@@ -144,6 +148,9 @@ Changes: TypeAlias = dict[int, tuple[Change, ...]]
 
 class State(Protocol):
     """A store, seen by one operator; `within` gives an operator a name space of its own."""
+
+    #: Where its arrays are.
+    room: Room
 
     def within(self, prefix: str) -> State: ...
 

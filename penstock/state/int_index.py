@@ -3,7 +3,9 @@
 A key is a row of one or more words of 64 bits. Looking up a thousand keys costs a few passes over
 arrays: a third of what a dictionary of Python's integers takes once it is larger than the
 processor's cache. Collisions go to the next place; the table is at most a quarter full, so nearly
-all keys are found in the first pass. Places of forgotten keys stay marked until it is rebuilt.
+all keys are found in the first pass. Places of forgotten keys stay marked until it is rebuilt. Its
+place follows from the upper bits of a key, so a rebuild goes through both tables from the beginning
+to the end.
 
 Law: at most one slot per key; a slot is handed out again only after its key was forgotten.
 """
@@ -16,12 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.state.equal_rows import group_numbers
+from penstock.state.room import MEMORY, Room
 
 Ints = npt.NDArray[np.int64]
-_EMPTY: Final = -1
-_GONE: Final = -2
+_EMPTY: Final = 0
+_GONE: Final = -1
 _PLACES_MIN: Final = 4096
+#: Of so many places one is in use at most; where memory is short, one of two.
 _FULL: Final = 4
+_FULL_BOUNDED: Final = 2
+#: Places that are looked at together when a table is rebuilt.
+_REBUILT_PLACES: Final = 1 << 16
 _U = np.uint64
 _FACTOR: Final = _U(0x9E3779B97F4A7C15)
 _MIX: Final = np.int64(0x2545F4914F6CDD1D)
@@ -30,19 +37,23 @@ _MIX: Final = np.int64(0x2545F4914F6CDD1D)
 class IntIndex:
     """Slots of keys of `width` words; slots are dense, small, and reused."""
 
-    def __init__(self, width: int = 1) -> None:
+    def __init__(self, width: int = 1, room: Room = MEMORY) -> None:
         self._width = width
-        #: Places, as (hash, slot); the slot may be _EMPTY or _GONE.
-        self._places = _make_places(_PLACES_MIN)
+        self._room = room
+        self._full = _FULL_BOUNDED if room.is_bounded else _FULL
+        #: Places, as (hash, slot + 1); instead of that may be _EMPTY or _GONE.
+        self._places = room.zeros((_PLACES_MIN, 2), np.int64)
         #: Places that are not _EMPTY.
         self._used = 0
-        self._words = np.zeros((0, width), np.int64)
-        self._alive = np.zeros(0, bool)
-        self._free: list[int] = []
+        self._words = room.zeros((0, width), np.int64)
+        self._alive = room.zeros(0, np.bool_)
+        #: Slots of forgotten keys: so many from the beginning. The last one is taken first.
+        self._free = room.zeros(0, np.int64)
+        self._free_count = 0
         self.next = 0
 
     def __len__(self) -> int:
-        return self.next - len(self._free)
+        return self.next - self._free_count
 
     def find(self, words: Ints) -> Ints:
         """The slot of each key, -1 where there is none."""
@@ -50,6 +61,7 @@ class IntIndex:
 
     def _find(self, words: Ints, hashes: Ints) -> Ints:
         places = self._home(hashes)
+        self._room.expect(self._places, places)
         entries = self._places[places]
         slots = entries[:, 1].copy()
         settled = self._is_same(entries, hashes, words) | (slots == _EMPTY)
@@ -61,14 +73,15 @@ class IntIndex:
             slots[pending] = entries[:, 1]
             same = self._is_same(entries, hashes[pending], words[pending])
             pending = pending[~(same | (entries[:, 1] == _EMPTY))]
+        slots -= 1
         return slots
 
     def _is_same(self, entries: Ints, hashes: Ints, words: Ints) -> npt.NDArray[np.bool_]:
         """Whether the place holds the key; a hash of one word is the word itself."""
-        same = (entries[:, 0] == hashes) & (entries[:, 1] >= 0)
+        same = (entries[:, 0] == hashes) & (entries[:, 1] > 0)
         if self._width > 1:
             rows = np.flatnonzero(same)
-            kept, sought = self._words[entries[rows, 1]], words[rows]
+            kept, sought = self.words(entries[rows, 1] - 1), words[rows]
             equal = kept[:, 0] == sought[:, 0]
             for word in range(1, self._width):  # all(axis=1) over so few columns is far slower
                 equal &= kept[:, word] == sought[:, word]
@@ -89,47 +102,50 @@ class IntIndex:
             slots[is_new] = made[places]
         return slots, is_new
 
-    def _take(self, count: int) -> list[int]:
-        reused = [self._free.pop() for _ in range(min(count, len(self._free)))]
+    def _take(self, count: int) -> Ints:
+        left = max(self._free_count - count, 0)
+        reused = self._free[left : self._free_count][::-1]
         start = self.next
         self.next += count - len(reused)
         if self.next > len(self._words):
-            more = max(len(self._words), self.next - len(self._words), 1024)
-            self._words = np.concatenate([self._words, np.zeros((more, self._width), np.int64)])
-            self._alive = np.concatenate([self._alive, np.zeros(more, bool)])
-        return [*reused, *range(start, self.next)]
+            rows = max(2 * len(self._words), self.next, 1024)
+            self._words = self._room.grown(self._words, rows)
+            self._alive = self._room.grown(self._alive, rows)
+        self._free_count = left
+        return np.concatenate([reused, np.arange(start, self.next)])
 
     def _insert(self, words: Ints, hashes: Ints, slots: Ints) -> None:
         self._words[slots] = words
         self._alive[slots] = True
-        if (self._used + len(slots)) * _FULL > len(self._places):
+        if (self._used + len(slots)) * self._full > len(self._places):
             self._rebuild()
-        else:
-            self._put(hashes, slots)
+        self._put(hashes, slots)
 
     def _rebuild(self) -> None:
-        """Makes room, and drops the marks of deleted places."""
-        slots = self.slots()
-        places = _PLACES_MIN
-        while len(slots) * 2 * _FULL > places:
+        """Makes room for more keys, and drops the marks of deleted places."""
+        old, places = self._places, _PLACES_MIN
+        while len(self) * self._full * 3 // 2 > places:
             places *= 2
-        self._places = _make_places(places)
+        self._places = self._room.zeros((places, 2), np.int64)
         self._used = 0
-        self._put(self._hash(self._words[slots]), slots)
+        for start in range(0, len(old), _REBUILT_PLACES):
+            entries = old[start : start + _REBUILT_PLACES]
+            entries = entries[entries[:, 1] > 0]
+            self._put(entries[:, 0], entries[:, 1] - 1)
 
     def _put(self, hashes: Ints, slots: Ints) -> None:
         self._used += len(hashes)
         mask = len(self._places) - 1
         places = self._home(hashes)
+        entries = np.stack([hashes, slots + 1], axis=1)
         waiting = np.arange(len(hashes))
         while len(waiting):
             free = self._places[places[waiting], 1] == _EMPTY
             trying = waiting[free]
-            self._places[places[trying], 0] = hashes[trying]
-            self._places[places[trying], 1] = slots[trying]
+            self._places[places[trying]] = entries[trying]
             # Of several that tried one place, the last stays; the others go on.
             settled = np.zeros(len(waiting), bool)
-            settled[free] = self._places[places[trying], 1] == slots[trying]
+            settled[free] = self._places[places[trying], 1] == entries[trying, 1]
             waiting = waiting[~settled]
             places[waiting] = (places[waiting] + 1) & mask
 
@@ -139,12 +155,16 @@ class IntIndex:
         pending = np.arange(len(slots))
         mask = len(self._places) - 1
         while len(pending):
-            here = self._places[places[pending], 1] == slots[pending]
+            here = self._places[places[pending], 1] == slots[pending] + 1
             self._places[places[pending[here]], 1] = _GONE
             pending = pending[~here]
             places[pending] = (places[pending] + 1) & mask
         self._alive[slots] = False
-        self._free += slots.tolist()
+        count = self._free_count + len(slots)
+        if count > len(self._free):
+            self._free = self._room.grown(self._free, max(count, 2 * len(self._free)))
+        self._free[self._free_count : count] = slots
+        self._free_count = count
 
     def slots(self) -> Ints:
         """All slots in use."""
@@ -152,6 +172,7 @@ class IntIndex:
 
     def words(self, slots: Ints) -> Ints:
         """The keys of these slots."""
+        self._room.expect(self._words, slots)
         return self._words[slots]
 
     def is_alive(self, slots: Ints) -> npt.NDArray[np.bool_]:
@@ -179,9 +200,3 @@ def _distinct(words: Ints, hashes: Ints) -> tuple[Ints, Ints]:
     # Different keys share a hash.
     _, first, places = np.unique(words, axis=0, return_index=True, return_inverse=True)
     return first, places.reshape(-1)
-
-
-def _make_places(count: int) -> npt.NDArray[np.int64]:
-    places = np.zeros((count, 2), np.int64)
-    places[:, 1] = _EMPTY
-    return places

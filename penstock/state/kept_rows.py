@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.state.keys import WORDS, canonical_ints, words_column
+from penstock.state.room import MEMORY, Room
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,6 +38,11 @@ class WordRows:
     @property
     def nbytes(self) -> int:
         return self.words.nbytes
+
+    def expect(self, places: Ints, room: Room) -> None:
+        """Rows at these places are about to be taken."""
+        starts = np.arange(len(self.words))[:, None] * self.words.shape[1]
+        room.expect(self.words.reshape(-1), (starts + places).reshape(-1))
 
     def take(self, places: Ints) -> WordRows:
         """The rows at these places."""
@@ -69,6 +75,9 @@ class ArrowRows:
     @property
     def nbytes(self) -> int:
         return int(self.rows.nbytes)
+
+    def expect(self, places: Ints, room: Room) -> None:
+        """Where values of no fixed width are is not known before they are read."""
 
     def take(self, places: Ints) -> ArrowRows:
         """The rows at these places."""
@@ -145,18 +154,18 @@ def keep_rows(batch: pa.RecordBatch) -> KeptRows:
     return WordRows(schema, kinds, words, there)
 
 
-def join_rows(parts: Sequence[KeptRows]) -> KeptRows:
-    """All rows of parts with one schema, in order."""
+def join_rows(parts: Sequence[KeptRows], room: Room = MEMORY) -> KeptRows:
+    """All rows of parts with one schema, in order, where the room has such rows."""
     first = parts[0]
-    if len(parts) == 1:
+    if len(parts) == 1 and not room.is_bounded:
         return first
     if isinstance(first, ArrowRows):
-        return ArrowRows(pa.concat_batches([part.batch() for part in parts]))
+        return ArrowRows(room.keep(pa.concat_batches([part.batch() for part in parts])))
     of_words = [part for part in parts if isinstance(part, WordRows)]
     there: Mask | None = None
     if any(part.there is not None for part in of_words):
-        there = np.concatenate([_all_there(part) for part in of_words], axis=1)
-    words = np.concatenate([part.words for part in of_words], axis=1)
+        there = room.joined([_all_there(part) for part in of_words], axis=1)
+    words = room.joined([part.words for part in of_words], axis=1)
     return WordRows(first.schema, first.kinds, words, there)
 
 

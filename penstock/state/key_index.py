@@ -18,6 +18,7 @@ import pyarrow.types as pt
 
 from penstock.state.int_index import IntIndex
 from penstock.state.keys import WORDS, canonical_ints, key_columns, key_objects, words_column
+from penstock.state.room import MEMORY, Room
 
 Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -53,14 +54,15 @@ class KeyIndex(Protocol):
         """The keys of these slots, all in use."""
 
 
-def make_index(keys: pa.Schema) -> KeyIndex:
+def make_index(keys: pa.Schema, room: Room = MEMORY) -> KeyIndex:
     """The index for keys of these columns."""
     types = list(keys.types)
     if not types or not all(_is_narrow(kind) for kind in types):
         return ObjectIndex(types)
     if len(types) == 1 and not pt.is_struct(types[0]):
-        return NumberIndex(types[0])
-    return WordIndex(types) if sum(map(_bits, types)) <= _BITS_MAX else ObjectIndex(types)
+        return NumberIndex(types[0], room)
+    is_narrow = sum(map(_bits, types)) <= _BITS_MAX
+    return WordIndex(types, room) if is_narrow else ObjectIndex(types)
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
@@ -77,9 +79,9 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
 class NumberIndex:
     """Keys of one column of numbers, dates or times; slot 0 is kept for null."""
 
-    def __init__(self, kind: pa.DataType) -> None:
+    def __init__(self, kind: pa.DataType, room: Room) -> None:
         self._kind = kind
-        self._index = IntIndex()
+        self._index = IntIndex(1, room)
         self._has_null = False
 
     def __len__(self) -> int:
@@ -137,9 +139,9 @@ class NumberIndex:
 class WordIndex:
     """Keys of narrow columns: a word per number, then one with a bit for whatever is null."""
 
-    def __init__(self, types: list[pa.DataType]) -> None:
+    def __init__(self, types: list[pa.DataType], room: Room) -> None:
         self._types = types
-        self._index = IntIndex(1 + sum(_width(kind) for kind in types))
+        self._index = IntIndex(1 + sum(_width(kind) for kind in types), room)
 
     def __len__(self) -> int:
         return len(self._index)

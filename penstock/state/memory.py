@@ -1,4 +1,4 @@
-"""State in this process's memory: the default, and the model for every other store.
+"""State in this process's memory, or in mapped files (room.py), which only its arrays know.
 
 A store holds all virtual nodes of one task together, because batches mix them: splitting a batch of
 a thousand rows by virtual node would cost more than working on it. Snapshots and changes are split
@@ -24,7 +24,10 @@ from penstock.state.keys import VIRTUAL_NODES, Hashes, hash_columns, virtual_nod
 from penstock.state.memory_row_set import MemoryRowSet
 from penstock.state.memory_table import MemoryTable
 from penstock.state.parts import VALUE, Part
+from penstock.state.room import MEMORY, Room
 
+#: Where states are that are given no room.
+IN_MEMORY: Room = MEMORY
 #: Stands for the task itself in a dictionary of snapshots.
 OF_TASK = NODE_OF_TASK
 _VALUE_SCHEMA = pa.schema([("value", pa.int64())])
@@ -36,7 +39,8 @@ Kept = TypeVar("Kept", MemoryTable, MemoryRowSet, "_Value")
 class MemoryState:
     """The state of one task, or the part of it under a prefix."""
 
-    def __init__(self, owned: frozenset[int] | None = None) -> None:
+    def __init__(self, owned: frozenset[int] | None = None, room: Room | None = None) -> None:
+        self.room = IN_MEMORY if room is None else room
         self._prefix = ""
         self._parts: dict[str, MemoryTable | MemoryRowSet | _Value] = {}
         self._owned = owned
@@ -44,7 +48,7 @@ class MemoryState:
         self._waiting: dict[str, list[tuple[Change, frozenset[int] | None]]] = {}
 
     def within(self, prefix: str) -> MemoryState:
-        inner = MemoryState(self._owned)
+        inner = MemoryState(self._owned, self.room)
         inner._prefix = f"{self._prefix}{prefix}/"
         inner._parts = self._parts
         inner._waiting = self._waiting
@@ -66,7 +70,7 @@ class MemoryState:
         partition: Sequence[int] | None = None,
     ) -> Table:
         placed = tuple(partition) if partition is not None else tuple(range(len(keys)))
-        return self._add(name, MemoryTable(keys, columns, placed))
+        return self._add(name, MemoryTable(keys, columns, placed, self.room))
 
     def row_set(
         self,
@@ -77,7 +81,7 @@ class MemoryState:
         partition: Sequence[int] | None = None,
     ) -> RowSet:
         placed = tuple(partition) if partition is not None else tuple(keys)
-        made = MemoryRowSet(rows, tuple(keys), event_time, placed)
+        made = MemoryRowSet(rows, tuple(keys), event_time, placed, self.room)
         return self._add(name, made)
 
     def _add(self, name: str, part: Kept) -> Kept:
@@ -131,11 +135,13 @@ class MemoryState:
 
     def take_log(self) -> tuple[Change, ...]:
         """What changed since the last call of this or take_changes, to be applied in order."""
+        self.room.tidy()
         parts = self._parts.items()
         return tuple(change for name, part in parts for change in part.take_changes(name))
 
     def forget_log(self) -> None:
         """Drop what take_log would give; for callers that never ask for changes."""
+        self.room.tidy()
         for part in self._parts.values():
             part.forget_changes()
 
@@ -164,6 +170,7 @@ class MemoryState:
                 self._waiting.setdefault(change.name, []).append((change, nodes))
             else:
                 self._apply_to(part, change, nodes)
+        self.room.tidy()
 
     def _apply_to(
         self,

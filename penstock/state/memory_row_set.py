@@ -26,6 +26,7 @@ from penstock.state.event_time import NEVER_US, event_times_us
 from penstock.state.kept_rows import ArrowHits, Hits, gather, keep_rows
 from penstock.state.keys import WORDS, Hashes, words_column
 from penstock.state.parts import ROW_SET, Part
+from penstock.state.room import MEMORY, Room
 from penstock.state.run import Rows, Run, merge
 
 Ints = npt.NDArray[np.int64]
@@ -36,6 +37,10 @@ _WEIGHT_FIELD = pa.field("weight", pa.int64())
 _ALIKE: Final = 4
 #: Runs that are together no larger than this are merged in any case: each costs more than its rows.
 _SHORT_ROWS: Final = 256
+#: Where memory is short, runs are merged up to so many rows: what is done to all rows of one takes
+#: about 50 bytes for each while it is done.
+_MERGED_ROWS_MAX: Final = 1 << 21
+_ANY_ROWS: Final = 1 << 62
 #: Rows that wait at most.
 _WAITING_ROWS_MAX: Final = 4096
 #: Pairs of rows that wait and keys that are sought, compared at most: more cost what a run does.
@@ -83,8 +88,11 @@ class MemoryRowSet:
         keys: tuple[int, ...],
         event_time: int | None,
         partition: tuple[int, ...],
+        room: Room = MEMORY,
     ) -> None:
         self.partition = partition
+        self._room = room
+        self._merged_rows_max = _MERGED_ROWS_MAX if room.is_bounded else _ANY_ROWS
         self._schema = rows
         self._keys = keys
         self._event_time = event_time
@@ -150,8 +158,8 @@ class MemoryRowSet:
             start -= 1
             size += len(self._runs[start])
         added = Rows(keep_rows(rows), weights, self._times(rows), hashes)
-        merged = merge([*(run.alive() for run in self._runs[start:]), added])
-        self._runs[start:] = [Run(merged)] if len(merged) else []
+        merged = merge([*(run.alive() for run in self._runs[start:]), added], self._room)
+        self._runs[start:] = [Run(merged, self._room)] if len(merged) else []
 
     def _hash_waiting(self) -> Hashes:
         """The hashes of all rows that wait."""
@@ -175,6 +183,8 @@ class MemoryRowSet:
         return bool((self._hash_waiting()[:, None] == sought).any())
 
     def _are_alike(self, older: int, newer: int) -> bool:
+        if older + newer > self._merged_rows_max:
+            return False
         return _ALIKE * newer >= older or older + newer <= _SHORT_ROWS
 
     def _times(self, rows: pa.RecordBatch) -> Ints | None:
@@ -191,6 +201,9 @@ class MemoryRowSet:
             return self._nothing
         probe = _concat([probe for _, probe, _ in found])
         weights = _concat([run.weights[places] for run, _, places in found])
+        if self._room.is_bounded:
+            for run, _, places in found:
+                run.rows.expect(places, self._room)
         hits = gather([(run.rows, places) for run, _, places in found])
         order: Ints | None = None
         if not (self._is_word and not keys[0].null_count):

@@ -1,4 +1,4 @@
-"""A keyed table in memory: an index from key to slot, and one growing array per column."""
+"""A keyed table: an index from key to slot (key_index.py), and values by slot (columns.py)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.state.api import Change, Slots
+from penstock.state.columns import Columns, dtype_of
 from penstock.state.key_index import make_index
 from penstock.state.keys import WORDS, words_column
 from penstock.state.parts import TABLE, Part
+from penstock.state.room import MEMORY, Room
 
-_CAPACITY_MIN = 1024
 #: Rows that are applied at once. Measured: a million in pieces of this take 0.4 s, at once 0.8 s,
 #: because an index works on arrays that leave the processor's cache.
 _APPLIED_ROWS = 65_536
@@ -25,15 +25,17 @@ class MemoryTable:
     """See api.Table. `partition` are the positions of the key columns that place a row."""
 
     def __init__(
-        self, keys: pa.Schema, columns: dict[str, pa.DataType], partition: tuple[int, ...]
+        self,
+        keys: pa.Schema,
+        columns: dict[str, pa.DataType],
+        partition: tuple[int, ...],
+        room: Room = MEMORY,
     ) -> None:
         self.partition = partition
         self._keys = keys
         self._types = columns
-        self._index = make_index(keys)
-        self._capacity = _CAPACITY_MIN
-        self._columns = {name: _zeros(kind, _CAPACITY_MIN) for name, kind in columns.items()}
-        self._zero = {name: _zero(kind) for name, kind in columns.items()}
+        self._index = make_index(keys, room)
+        self._columns = Columns(columns, room)
         #: Of rows with their keys.
         self._schema = pa.schema([*keys, *columns.items()])
         self._touched: list[Slots] = []
@@ -46,25 +48,24 @@ class MemoryTable:
         slots, is_new = self._locate(keys)
         if is_new.any():
             fresh = slots[is_new]
-            for name, column in self._columns.items():
-                column[fresh] = self._zero[name]
+            self._columns.clear(fresh)
             # A row that was deleted and made again is no deletion: a copy must hear of its zeros.
             self._touched.append(fresh)
         return slots, is_new
 
     def _locate(self, keys: Sequence[pa.Array]) -> tuple[Slots, npt.NDArray[np.bool_]]:
         slots, is_new = self._index.locate(keys, len(keys[0]) if keys else 1)
-        self._grow(self._index.next)
+        self._columns.grow(self._index.next)
         return slots, is_new
 
     def find(self, keys: Sequence[pa.Array]) -> Slots:
         return self._index.find(keys, len(keys[0]) if keys else 1)
 
     def read(self, name: str, slots: Slots) -> npt.NDArray[Any]:
-        return self._columns[name][slots]
+        return self._columns.read(name, slots)
 
     def write(self, name: str, slots: Slots, values: npt.NDArray[Any]) -> None:
-        self._columns[name][slots] = values
+        self._columns.write(name, slots, values)
 
     def touch(self, slots: Slots) -> None:
         self._touched.append(slots)
@@ -74,26 +75,19 @@ class MemoryTable:
             self._deleted.append(self._index.columns(slots))
             self._index.forget(slots)
 
-    def slots(self) -> Slots:
-        return self._index.slots()
+    def slots(self, among: Slots | None = None) -> Slots:
+        if among is None:
+            return self._index.slots()
+        among = among[among < self._index.next]
+        return among[self._index.is_alive(among)]
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         return self._index.columns(slots)
 
-    def _grow(self, needed: int) -> None:
-        if needed <= self._capacity:
-            return
-        while self._capacity < needed:
-            self._capacity *= 2
-        for name, column in self._columns.items():
-            wider = _zeros(self._types[name], self._capacity)
-            wider[: len(column)] = column
-            self._columns[name] = wider
-
     def size(self) -> tuple[int, int]:
         """Rows, and about how many bytes: eight for every key column and kept value."""
         rows = len(self._index)
-        return rows, rows * 8 * (2 + len(self._keys)) + self._capacity * 8 * len(self._types)
+        return rows, rows * 8 * (2 + len(self._keys)) + self._columns.nbytes
 
     # -- snapshots and changes
 
@@ -134,7 +128,7 @@ class MemoryTable:
     def _put(self, name: str, slots: Slots) -> Change:
         arrays = self.keys(slots)
         for column, kind in self._types.items():
-            arrays.append(to_arrow(self._columns[column][slots], kind))
+            arrays.append(to_arrow(self._columns.read(column, slots), kind))
         return Change(name, "put", _batch(arrays, self._schema))
 
     def apply(self, change: Change) -> None:
@@ -147,33 +141,14 @@ class MemoryTable:
             rows = change.rows.slice(start, _APPLIED_ROWS)
             slots, _ = self._locate(rows.columns[:width])
             for position, (name, kind) in enumerate(self._types.items()):
-                self._columns[name][slots] = from_arrow(rows.column(width + position), kind)
+                values = from_arrow(rows.column(width + position), kind)
+                self._columns.write(name, slots, values)
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     if not arrays:  # the one row of a table without keys and columns
         return pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _dtype(kind: pa.DataType) -> npt.DTypeLike:
-    """Numbers are kept as such, everything else as Python objects."""
-    if pt.is_int64(kind):
-        return np.int64
-    if pt.is_float64(kind):
-        return np.float64
-    if pt.is_boolean(kind):
-        return np.bool_
-    return object
-
-
-def _zeros(kind: pa.DataType, count: int) -> npt.NDArray[Any]:
-    dtype = _dtype(kind)
-    return np.empty(count, object) if dtype is object else np.zeros(count, dtype)
-
-
-def _zero(kind: pa.DataType) -> Any:
-    return None if _dtype(kind) is object else 0
 
 
 def to_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -187,6 +162,6 @@ def to_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def from_arrow(column: pa.Array, kind: pa.DataType) -> npt.NDArray[Any]:
     """The inverse of to_arrow."""
-    if _dtype(kind) is object:
+    if dtype_of(kind) is object:
         return np.fromiter(column.to_pylist(), object, len(column))
     return column.to_numpy(zero_copy_only=False)

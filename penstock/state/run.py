@@ -22,6 +22,7 @@ from penstock.state.equal_rows import strike_out
 from penstock.state.event_time import NEVER_US
 from penstock.state.kept_rows import KeptRows, join_rows
 from penstock.state.keys import Hashes
+from penstock.state.room import MEMORY, Room
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -30,6 +31,8 @@ _BITS_MIN: Final = 8
 _RADIX_BITS: Final = 16
 #: Rows that are sorted by hash; more are counted into buckets, which takes less time then.
 _SORTED_MAX: Final = 1 << 10
+#: Rows whose times are told by the earliest and the latest of them.
+_BLOCK_ROWS: Final = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class _Buckets:
 
     is_exact: Final = False
 
-    def __init__(self, hashes: Hashes) -> None:
+    def __init__(self, hashes: Hashes, room: Room) -> None:
+        self._room = room
         bits = max(len(hashes).bit_length(), _BITS_MIN)
         buckets = _buckets(hashes, 1 << bits)
         # Least significant digit first; sorting is stable.
@@ -80,21 +84,47 @@ class _Buckets:
         for digit in range(_RADIX_BITS, bits, _RADIX_BITS):
             digits = (buckets[places] >> digit).astype(np.uint16)
             places = places[np.argsort(digits, kind="stable")]
-        self.places = places
-        self._starts = np.zeros((1 << bits) + 1, np.int64)
+        self.places = room.joined([places]) if room.is_bounded else places
+        self._starts = room.zeros((1 << bits) + 1, np.int64)
         np.cumsum(np.bincount(buckets, minlength=1 << bits), out=self._starts[1:])
 
     def ranges(self, sought: Hashes) -> tuple[Ints, Ints]:
         """See _Sorted."""
         buckets = _buckets(sought, len(self._starts) - 1)
+        self._room.expect(self._starts, buckets)
         low = self._starts[buckets]
         return low, self._starts[buckets + 1] - low
+
+
+class _Blocks:
+    """Rows that came together are mostly of one time: few of them are looked at when it passes."""
+
+    def __init__(self, times: Ints) -> None:
+        self.times = times
+        starts = np.arange(0, len(times), _BLOCK_ROWS)
+        self._earliest_us = np.minimum.reduceat(times, starts)
+        self._latest_us = np.maximum.reduceat(times, starts)
+
+    def rows(self, after_us: int | None, bound_us: int) -> Ints:
+        """The rows of blocks that have one after the first and not after the second time."""
+        chosen = self._earliest_us <= bound_us
+        if after_us is not None:
+            chosen &= self._latest_us > after_us
+        starts = chosen.nonzero()[0][:, None] * _BLOCK_ROWS
+        places: Ints = (starts + np.arange(_BLOCK_ROWS)).reshape(-1)
+        return places[places < len(self.times)]
+
+    def earliest_after(self, bound_us: int) -> int:
+        """The smallest time of blocks whose rows are all later."""
+        later = self._earliest_us[self._earliest_us > bound_us]
+        return int(later.min(initial=NEVER_US))
 
 
 class Run:
     """Rows that are found by hash. Only their weights are ever written to."""
 
-    def __init__(self, of: Rows) -> None:
+    def __init__(self, of: Rows, room: Room = MEMORY) -> None:
+        self._room = room
         self.rows = of.rows
         self.weights = of.weights
         self.times = of.times
@@ -104,6 +134,9 @@ class Run:
         self._bound_us: int | None = None
         #: The smallest event time of the others.
         self.earliest_us = NEVER_US if of.times is None else int(of.times.min(initial=NEVER_US))
+        self._blocks: _Blocks | None = None
+        #: How many rows are evicted.
+        self._evicted = 0
         #: How many rows have weight zero.
         self._gone = 0
 
@@ -120,12 +153,14 @@ class Run:
 
     def _look_up(self, hashes: Hashes) -> tuple[Ints, Ints]:
         if self._index is None:
-            self._index = (_Sorted if len(self) <= _SORTED_MAX else _Buckets)(self.hashes)
+            is_short = len(self) <= _SORTED_MAX
+            self._index = _Sorted(self.hashes) if is_short else _Buckets(self.hashes, self._room)
         low, lengths = self._index.ranges(hashes)
         met = lengths.nonzero()[0]
         if not len(met):
             return met, met
         low, lengths = low[met], lengths[met]
+        self._room.expect(self._index.places, low)
         if lengths.max() == 1:
             probe, places = met, self._index.places[low]
         else:
@@ -134,6 +169,7 @@ class Run:
             places = self._index.places[np.arange(len(probe)) + steps]
         if self._index.is_exact:
             return probe, places
+        self._room.expect(self.hashes, places)
         is_equal = self.hashes[places] == hashes[probe]
         return probe[is_equal], places[is_equal]
 
@@ -153,24 +189,39 @@ class Run:
 
     def compact(self) -> Run:
         """The run without hidden rows."""
-        return self if self._bound_us is None and not self._gone else Run(self.alive())
+        if self._bound_us is None and not self._gone:
+            return self
+        alive = self.alive()
+        return Run(merge([alive], self._room) if self._room.is_bounded else alive, self._room)
 
     def evict(self, bound_us: int) -> Run | None:
         """Hide rows whose event time is at or below the bound; None if no other is left."""
-        assert self.times is not None
+        blocks, places = self._to_look_at(bound_us)
+        times = blocks.times[places]
+        later = times > bound_us
+        passed = ~later if self._bound_us is None else ~later & (times > self._bound_us)
+        self._evicted += int(np.count_nonzero(passed))
         self._bound_us = bound_us
-        alive = self.times > bound_us
-        count = int(np.count_nonzero(alive))
+        count = len(self) - self._evicted
         if 2 * count > len(self):
-            self.earliest_us = int(self.times[alive].min())
+            others_us = blocks.earliest_after(bound_us)
+            self.earliest_us = int(times[later].min(initial=others_us))
             return self
         return self.compact() if count else None
+
+    def _to_look_at(self, bound_us: int) -> tuple[_Blocks, Ints]:
+        """The rows of blocks in which one may be evicted by this bound, and was not before."""
+        assert self.times is not None
+        if self._blocks is None:
+            self._blocks = _Blocks(self.times)
+        return self._blocks, self._blocks.rows(self._bound_us, bound_us)
 
     def expired(self, bound_us: int) -> Ints:
         """The rows that are not hidden and whose event time is at or below the bound."""
         if self.times is None or self.earliest_us > bound_us:
             return np.zeros(0, np.int64)
-        return (self._is_alive() & (self.times <= bound_us)).nonzero()[0]
+        _, places = self._to_look_at(bound_us)
+        return places[self._is_alive(places) & (self.times[places] <= bound_us)]
 
     def drop(self, places: Ints, weights: Ints) -> Run:
         """Count the rows at these places, which are distinct, so much less often."""
@@ -184,15 +235,16 @@ def _buckets(hashes: Hashes, count: int) -> Ints:
     return (hashes >> np.uint64(65 - count.bit_length())).astype(np.int64)
 
 
-def merge(parts: Sequence[Rows]) -> Rows:
+def merge(parts: Sequence[Rows], room: Room = MEMORY) -> Rows:
     """All rows, in order, without those that cancel each other; nothing of it is shared."""
     times = [part.times for part in parts if part.times is not None]
     merged = Rows(
-        join_rows([part.rows for part in parts]),
-        np.concatenate([part.weights for part in parts]),
-        np.concatenate(times) if times else None,
-        np.concatenate([part.hashes for part in parts]),
+        join_rows([part.rows for part in parts], room),
+        room.joined([part.weights for part in parts]),
+        room.joined(times) if times else None,
+        room.joined([part.hashes for part in parts]),
     )
     if len(parts) == 1 or not len(merged) or merged.weights.min() >= 0:
         return merged
-    return merged.take(*strike_out(merged.hashes, merged.rows.batch(), merged.weights))
+    left = merged.take(*strike_out(merged.hashes, merged.rows.batch(), merged.weights))
+    return merge([left], room) if room.is_bounded else left

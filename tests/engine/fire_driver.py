@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -64,6 +65,8 @@ def start_all(spark: Any, log: Any, options: argparse.Namespace) -> dict[str, An
             log=log,
             checkpoints=str(options.checkpoints),
             checkpoint_interval=2.0,
+            # Of so small a bound nearly all of the state is on disk.
+            state_memory=1 if os.environ.get("PENSTOCK_STATE") == "mapped" else None,
             replicas=1 if name in ("q5", "words") else 0,
         )
         for name in options.queries.split(",")

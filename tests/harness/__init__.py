@@ -25,6 +25,7 @@ served_log.py      a log server in the event loop of a test
 server_process.py  a log server to be killed, paused and starved
 postgres.py        PostgreSQL, the real one
 redis.py           Redis, the real one
+rooms.py           where state is: in memory, or in mapped files that are let go all the time
 s3.py              an object store, as S3 serves them
 in_process_cluster.py  nodes and proxies in one event loop, with real sockets
 scraped.py         one of everything that has metrics, at work

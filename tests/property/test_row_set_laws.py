@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from harness.rooms import ROOMS, make_room
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from penstock.state import equal_rows, memory_row_set, run
 from penstock.state.equal_rows import add_up, first_equal, group_rows
 from penstock.state.keys import Hashes, key_objects
 from penstock.state.memory_row_set import MemoryRowSet
+from penstock.state.room import MEMORY
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +51,9 @@ TAKE = "take"
 STEPS = st.lists(WEIGHTED | st.integers(0, 2) | DROPS | st.just(TAKE), max_size=8)
 
 
-HASHINGS = ["the hash", "a hash that many rows share", "an index of every run"]
+HASHINGS = ["the hash", "a hash that many rows share", "an index of every run", ROOMS[1]]
+#: Where rows are.
+ROOM = MEMORY
 
 
 @pytest.fixture(scope="module", params=HASHINGS, autouse=True)
@@ -66,6 +71,11 @@ def hashing(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(equal_rows, "_COMPARED_MAX", 0)
             patch.setattr(equal_rows, "_SORTED_MAX", 0)
             patch.setattr(memory_row_set, "_SHORT_ROWS", 0)
+        if request.param == ROOMS[1]:
+            patch.setattr(sys.modules[__name__], "ROOM", make_room(ROOMS[1]))
+            patch.setattr(memory_row_set, "_WAITING_ROWS_MAX", 2)
+            patch.setattr(memory_row_set, "_MERGED_ROWS_MAX", 5)
+            patch.setattr(run, "_BLOCK_ROWS", 2)
         yield
 
 
@@ -117,7 +127,7 @@ def play(rows: MemoryRowSet, steps: list[object], expected: Totals) -> Totals:
 def test_what_remains_is_the_sum_of_weights_by_key_and_time_and_in_copies(
     keys: tuple[int, ...], steps: list[object], probes: list[object], bound: int
 ) -> None:
-    rows, told, copied = (MemoryRowSet(SCHEMA, keys, 3, keys) for _ in range(3))
+    rows, told, copied = (MemoryRowSet(SCHEMA, keys, 3, keys, ROOM) for _ in range(3))
     expected: Totals = {}
     for step in steps:
         expected = play(rows, [step], expected)
@@ -167,7 +177,7 @@ def test_rows_are_found_in_runs_of_more_buckets_than_one_digit_can_count(
     count = 1 << 17
     schema = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us"))])
     numbers = pa.array(np.arange(count))
-    rows = MemoryRowSet(schema, (0,), 1, (0,))
+    rows = MemoryRowSet(schema, (0,), 1, (0,), ROOM)
     times = numbers.view(pa.timestamp("us"))
     rows.insert(pa.RecordBatch.from_arrays([numbers, times], schema=schema), None)
     rows.evict(999)

@@ -205,9 +205,9 @@ def test_however_often_it_was_rescaled_an_heir_builds_each_ancestor_once(
     built: list[str] = []
     original = inheritance.Predecessor.__init__
 
-    def init(self: Any, spec: QuerySpec, origin: Origin, wanted: frozenset[int]) -> None:
+    def init(self: Any, spec: QuerySpec, origin: Origin, *given: Any) -> None:
         built.append(origin.task)
-        original(self, spec, origin, wanted)
+        original(self, spec, origin, *given)
 
     monkeypatch.setattr(inheritance.Predecessor, "__init__", init)
     swarm = Swarm(

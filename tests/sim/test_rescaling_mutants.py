@@ -106,7 +106,9 @@ def a_predecessor_keeps_what_others_had_since(patch: pytest.MonkeyPatch) -> None
     """Of what its own predecessors left, it takes more virtual nodes than it had."""
     original = inheritance.Predecessor.__init__
 
-    def init(self: Any, spec: QuerySpec, origin: Origin, wanted: frozenset[int]) -> None:
+    def init(
+        self: Any, spec: QuerySpec, origin: Origin, wanted: frozenset[int], room: Any = None
+    ) -> None:
         original(self, spec, replace(origin, nodes=frozenset(range(64))), wanted)
 
     patch.setattr(inheritance.Predecessor, "__init__", init)

@@ -6,7 +6,9 @@ import asyncio
 from typing import Protocol
 
 from penstock.runtime.host import Apart, Main
+from penstock.state import memory
 from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.room import Room
 from simulation.kernel import Scheduler, WallClock
 from simulation.pipeline.store import SimFolder, WatchedStore
 
@@ -62,6 +64,10 @@ class SimHost:
 
     def open_checkpoints(self, uri: str, log_id: str) -> CheckpointStore:
         return WatchedStore(uri, log_id, self._world.folder, self._world.count)
+
+    def room(self, state_memory: int | None) -> Room:
+        """Where tests put state that is given no room (tests/harness/rooms.py)."""
+        return memory.IN_MEMORY
 
 
 class _Beside:

@@ -1,19 +1,28 @@
-"""Laws of the store in memory, against plain dictionaries."""
+"""Laws of the store, in memory and in mapped files, against plain dictionaries."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from harness.rooms import ROOMS, make_room, states_are
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.state.api import RowSet, Table, Value
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, key_objects, virtual_nodes
 from penstock.state.memory import MemoryState
+
+
+@pytest.fixture(params=ROOMS, scope="module", autouse=True)
+def room(request: pytest.FixtureRequest) -> Iterator[None]:
+    with states_are(make_room(request.param)):
+        yield
+
 
 _SMALL = st.integers(-3, 3)
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf])

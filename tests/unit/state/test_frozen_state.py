@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from harness.rooms import ROOMS, make_room, states_are
 from hypothesis import given, settings
 from state_actions import ACTIONS, TAKE, contents, do, make_parts, make_rows, make_store
 
 from penstock.state.memory import MemoryState
+
+
+@pytest.fixture(params=ROOMS, scope="module", autouse=True)
+def room(request: pytest.FixtureRequest) -> Iterator[None]:
+    with states_are(make_room(request.param)):
+        yield
 
 
 @settings(max_examples=150)
