@@ -75,7 +75,7 @@ def list_all(target: Target, as_json: bool) -> None:
         [
             (
                 one.name,
-                one.state.value,
+                "suspended" if one.is_suspended else one.state.value,
                 one.registered.mode,
                 ",".join(sorted(one.registered.starts)),
                 one.registered.to,
@@ -226,7 +226,7 @@ def _why_not_running(found: QueryFacts) -> str:
 
 @query.command()
 @click.argument("name")
-@click.option("--workers", type=click.IntRange(1, 1000), required=True, help="How many.")
+@click.option("--workers", type=click.IntRange(0, 1000), required=True, help="How many; 0: none.")
 @_wait_option("rescaled")
 @target_options
 @json_option
@@ -234,11 +234,14 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
     """Run query NAME with another number of workers, without a restart.
 
     Its driver starts or ends them. All tasks commit what they have, and tasks for so many workers
-    go on from there, with the state. Exit code 5 if it has not so many workers in time.
+    go on from there, with the state. With 0 it is suspended: all commit what they have and leave,
+    so that it holds no core. It stays registered, its driver lives, and it goes on with its state
+    when it is rescaled again. Exit code 5 if it has not so many workers in time.
 
     \b
     Examples:
       penstock query rescale hot --workers 4
+      penstock query rescale hot --workers 0
       penstock query rescale hot --workers 1 --json
     """
     with target.open() as client:
@@ -254,6 +257,11 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
             )
     if as_json:
         show_json(rescaled)
+    elif not workers:
+        echo(
+            f"query {name} is suspended: it holds no worker and takes nothing in. "
+            f"`penstock query rescale {name} --workers N` brings it back with its state"
+        )
     else:
         echo(f"query {name} runs with {workers} workers and {rescaled['tasks']} tasks now")
 
@@ -368,7 +376,7 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         heard = f"{time_text(found.pulse_ms)}, {ago:,.1f} s ago"
     fields: list[tuple[str, object]] = [
         ("query", f"{found.name} version {registered.version}, {registered.mode} mode"),
-        ("state", found.state.value),
+        ("state", _state(found)),
         ("last pulse", heard),
         ("id", registered.id),
         ("result", f"stream {registered.to}"),
@@ -397,6 +405,15 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         ("state size", f"{rows:,} rows, {bytes_text(size)}"),
         ("late rows", sum(one["numRowsDroppedByWatermark"] for one in states)),
     ]
+
+
+def _state(found: QueryFacts) -> str:
+    if not found.is_suspended:
+        return found.state.value
+    return (
+        "suspended: it holds no worker and takes nothing in; "
+        f"`penstock query rescale {found.name} --workers N` brings it back"
+    )
 
 
 def _layout(progress: dict[str, Any]) -> list[tuple[str, object]]:

@@ -39,6 +39,11 @@ class QueryFacts:
         return self.registered.name
 
     @property
+    def is_suspended(self) -> bool:
+        """Its driver lives, and wants no workers."""
+        return self.state is State.RUNNING and "suspended" in (self.progress or {})
+
+    @property
     def has_ended(self) -> bool:
         """Its run said that it is over."""
         return self.state in (State.STOPPED, State.FAILED)
@@ -47,6 +52,7 @@ class QueryFacts:
         return {
             **asdict(self.registered),
             "state": self.state.value,
+            "suspended": self.is_suspended,
             "last_pulse": None if self.pulse_ms is None else time_text(self.pulse_ms),
             "progress": self.progress,
         }
@@ -154,10 +160,10 @@ def wait_for_workers(
 ) -> dict[str, Any] | None:
     """How the query stands once so many run its tasks; None: not within so many seconds."""
     for progress in _reports(client, name, start, seconds):
-        if "rescaling" in progress:
+        if "rescaling" in progress or (not workers and "suspended" not in progress):
             continue  # the workers are there, and still run the tasks of before
         tasks = progress["tasks"].values()
-        is_running = all(task.get("is_running") for task in tasks)
+        is_running = not workers or all(task.get("is_running") for task in tasks)
         if progress["workersWanted"] == progress["workers"] == workers and is_running:
             version = progress.get("layout", {}).get("version", 0)
             return {"name": name, "workers": workers, "tasks": len(tasks), "layout": version}

@@ -154,6 +154,8 @@ class Coordinator:
         self._asked_to_rescale = asyncio.Event()
         #: The last time that the layout changed, for progress reports.
         self._rescaled: dict[str, Any] | None = None
+        #: When it was suspended last.
+        self._suspended_ms = 0
         self._has_next_layout = asyncio.Event()
         #: Tells whoever starts workers how many are wanted.
         self.on_workers: Callable[[int], None] = _tell_nobody
@@ -396,6 +398,11 @@ class Coordinator:
 
     # -- rescaling
 
+    @property
+    def is_suspended(self) -> bool:
+        """It has no workers, and nobody has asked for any since."""
+        return self.core.is_suspended and not self._workers
+
     def ask_to_rescale(self, workers: int) -> None:
         self._workers = workers
         self._asked_to_rescale.set()
@@ -406,8 +413,14 @@ class Coordinator:
             self._asked_to_rescale.clear()
             workers = self._workers
             assert workers is not None
+            if not workers:
+                await self._suspend()
+                continue
+            await self._perform(self.core.resume(workers))
             if rescaled_tasks(self.spec, workers) != self.spec.tasks:
                 await self._gather(workers)
+                if self._asked_to_rescale.is_set():
+                    continue
                 ready, copied = await self._prepare(workers)
                 if self._asked_to_rescale.is_set():
                     continue  # another number is wanted by now
@@ -424,11 +437,19 @@ class Coordinator:
                 }
             await self._perform(self.core.rescale(workers))
 
+    async def _suspend(self) -> None:
+        if not self.core.is_suspended:
+            self._suspended_ms = self._host.now_ms()
+            logger.info("query=%s is suspended", self.spec.name)
+        await self._perform(self.core.suspend())
+
     async def _gather(self, workers: int) -> None:
         """Tasks run; and workers that were asked for are there, or do not come for now."""
         now = asyncio.get_running_loop().time
         deadline = now() + GATHER_SECONDS
         while not self.core.is_settled or (len(self.core.members) < workers and now() < deadline):
+            if self._asked_to_rescale.is_set():
+                return
             await asyncio.sleep(PULSE_SECONDS)
 
     async def _prepare(self, workers: int) -> tuple[int, int]:
@@ -567,7 +588,12 @@ class Coordinator:
         layout = self.spec.layout
         if layout.version:
             more["layout"] = {"version": layout.version, "tasks": list(layout.tasks)}
-        if self._workers is not None and rescaled_tasks(self.spec, self._workers) != layout.tasks:
+        if self.core.is_suspended:
+            more["suspended"] = {
+                "at": time_text(self._suspended_ms),
+                "resume": f"penstock query rescale {self.spec.name} --workers N",
+            }
+        elif self._workers and rescaled_tasks(self.spec, self._workers) != layout.tasks:
             ready, copied = self.core.prepared
             more["rescaling"] = {"workers": self._workers, "ready": ready, "copied": copied}
         if self._rescaled is not None:
@@ -630,14 +656,17 @@ class Coordinator:
                 self._over.set()
 
     async def rescale(self, workers: int) -> None:
-        """Let the query run with so many workers; they are asked for, and tasks made for them."""
+        """Let the query run with so many workers; they are asked for, and tasks made for them.
+
+        With 0 it is suspended: whoever asks for workers again resumes it.
+        """
         if self.core.is_over:
             raise BadRequest(f"query {self.spec.name} is being stopped: start it with so many")
         replicas = self.spec.settings.replicas
-        if not replicas < workers <= WORKERS_MAX:
+        if workers != 0 and not replicas < workers <= WORKERS_MAX:
             raise BadRequest(
                 f"workers={workers} with replicas={replicas}: {replicas + 1} to {WORKERS_MAX} "
-                "allowed"
+                "allowed, or 0 to suspend it"
             )
         self.on_workers(workers)
         self.core.expect(workers)

@@ -66,6 +66,11 @@ class CoordinatorThread:
         return self._coordinator.error
 
     @property
+    def is_suspended(self) -> bool:
+        """It was rescaled to no workers."""
+        return self._coordinator.is_suspended
+
+    @property
     def spec(self) -> QuerySpec:
         """With the layout of now."""
         return self._coordinator.spec

@@ -126,7 +126,7 @@ class WorkerJobs:
         """So many workers from now on. Those of other slots are told to leave by the coordinator,
         and are not started again. BadRequest if Spark can never run so many: whoever asks through
         the log knows nothing of Spark."""
-        if self._sc._jsc is not None:
+        if self._sc._jsc is not None and workers:
             check_workers(self._sc, workers)
         with self._lock:
             if self._stopping.is_set():
@@ -139,6 +139,15 @@ class WorkerJobs:
                 if keeper is None or not keeper.is_alive():
                     self._keepers[slot] = self._make_thread(self._keep, slot)
                     self._keepers[slot].start()
+        self._cancel_waiting(self._groups[workers:])
+
+    def _cancel_waiting(self, groups: Sequence[str]) -> None:
+        """Jobs that still wait for a core are wanted no more: none is to be found for them."""
+        if groups and self._sc._jsc is not None:
+            queued = waiting_stages(self._sc)
+            for group in groups:
+                if self._find_stage(group) in queued:
+                    self._sc.cancelJobGroup(group)
 
     def _is_leaving(self, slot: int) -> bool:
         """Its worker is wanted no more; if it is again, somebody else keeps it from here on."""

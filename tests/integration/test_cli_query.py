@@ -266,6 +266,25 @@ def test_rescale_is_not_done_while_workers_run_the_tasks_of_before(log: penstock
     assert "for 4 workers, when its tasks have read what stood in the log" in status
 
 
+def test_rescale_to_no_workers_says_that_the_query_is_suspended(log: penstock.Log) -> None:
+    pulse(log, rescaled(2))
+    suspended = {"at": "2026-01-01T00:00:00.000Z", "resume": "penstock query rescale q --workers N"}
+
+    def end() -> None:
+        pulse(log, rescaled(0))  # its workers have left, and it is not so yet
+        pulse(log, rescaled(0, suspended=suspended))
+
+    thread = answer(log, Rescale, end)
+    done = run(log, "query", "rescale", "q", "--workers", "0")
+    thread.join()
+    assert "q is suspended: it holds no worker" in done.output
+    assert "rescale q --workers N` brings it back" in done.output
+    assert "suspended" in run(log, "query", "list").stdout
+    assert "suspended: it holds no worker" in run(log, "query", "status", "q").stdout
+    (listed,) = run_json(log, "query", "list")
+    assert (listed["state"], listed["suspended"]) == ("running", True)
+
+
 def test_what_cannot_be_rescaled_is_told(log: penstock.Log) -> None:
     def refused(*arguments: str) -> str:
         result = run(log, "query", "rescale", "q", *arguments)
@@ -273,7 +292,7 @@ def test_what_cannot_be_rescaled_is_told(log: penstock.Log) -> None:
         return result.output
 
     assert "nothing to rescale: query q is registered, but no" in refused("--workers", "4")
-    assert "0 is not in the range" in refused("--workers", "0")
+    assert "-1 is not in the range" in refused("--workers", "-1")
     pulse(log, rescaled(2))
     assert "does not within 0.2 s" in refused("--workers", "4", "--wait", "0.2")
 

@@ -16,6 +16,7 @@ import test_rescaling_mutants as rescaling
 import test_shared_source_mutants as sources
 import test_standby_mutants as standbys
 import test_strange_reports as reports
+import test_suspended as suspended
 from mutant_hunt import foreign_homes
 from simulation.log.world import World
 
@@ -32,6 +33,7 @@ MUTANTS: list[tuple[str, Apply]] = [
     *((f"increments: {mutant.name}", mutant.apply) for mutant in increments.MUTANTS),
     *((f"rescaling: {mutant.name}", mutant.apply) for mutant in rescaling.MUTANTS),
     *((f"standbys: {mutant.name}", mutant.apply) for mutant in standbys.MUTANTS),
+    *((f"suspended: {mutant.name}", mutant.apply) for mutant in suspended.MUTANTS),
     *((f"reports: {mutant.name}", mutant.apply) for mutant in reports.MUTANTS),
     *((f"rivals: {mutant.name}", mutant.apply) for mutant in [*rivals.MUTANTS, *rivals.RARE]),
 ]

@@ -7,6 +7,7 @@ their driver's death.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -153,6 +154,15 @@ class SimDriver:
             await self.coordinator.rescale(workers)
         except (Fenced, GuardFailed, Unavailable):
             pass  # the run ends, and says why
+
+    async def suspend(self, seconds: float, workers: int) -> None:
+        """For so long, and then so many workers."""
+        await self.rescale(0)
+        await asyncio.sleep(seconds)
+        if self.coordinator.core.is_suspended and not self.coordinator.core.members:
+            self._world.count("suspended")
+        if not self.coordinator.core.is_over:
+            await self.rescale(workers)
 
     async def move(self, task: TaskId, worker: str) -> None:
         try:

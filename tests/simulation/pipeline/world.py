@@ -401,6 +401,9 @@ class PipelineWorld(SeededWorld[Fault]):
             case Fault.RESCALE if driver.is_running and driver.is_started:
                 count = random.randint(1 + self.swarm.replicas, 4)
                 driver.process.spawn(driver.rescale(count))
+            case Fault.SUSPEND if driver.is_running and driver.is_started:
+                seconds, count = random.uniform(0.01, 0.15), random.randint(1, 3)
+                driver.process.spawn(driver.suspend(seconds, count + self.swarm.replicas))
             case Fault.REPORT if driver.is_running and driver.is_started:
                 members = sorted(driver.coordinator.core.members)
                 if not members:
