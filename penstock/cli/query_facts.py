@@ -170,6 +170,22 @@ def wait_for_workers(
     return None
 
 
+def wait_for_balance(
+    client: BlockingLog, name: str, asked_before: int, start: int, seconds: float
+) -> dict[str, Any] | None:
+    """What is told of it once it is done, or is not to be; None: not within so many seconds."""
+    version: int | None = None
+    for progress in _reports(client, name, start, seconds):
+        balance = progress.get("balance", {})
+        layout = progress.get("layout", {}).get("version", 0)
+        version = layout if version is None else version
+        if balance.get("asked", 0) > asked_before and not balance["isUnderWay"]:
+            last = balance["last"]
+            moved = last if last is not None and last["version"] == layout else None
+            return {"name": name, "told": balance["told"], "moved": moved}
+    return None
+
+
 def _reports(
     client: BlockingLog, name: str, start: int, seconds: float
 ) -> Iterator[dict[str, Any]]:

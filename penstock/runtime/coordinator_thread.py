@@ -28,7 +28,14 @@ class CoordinatorThread:
     """One run of one query. `ended` is set when it is over, `error` says why."""
 
     def __init__(
-        self, address: LogAddress, spec: QuerySpec, *, id: str, workers: int, trims: bool
+        self,
+        address: LogAddress,
+        spec: QuerySpec,
+        *,
+        id: str,
+        workers: int,
+        trims: bool,
+        balances: bool = False,
     ) -> None:
         """Returns when the query is claimed; raises if it cannot be."""
         self.ended = threading.Event()
@@ -38,7 +45,7 @@ class CoordinatorThread:
             try:
                 coordinator = await Coordinator.open(
                     address.resolve(), spec, id=id, workers=workers, trims=trims, rescales=True,
-                    keeps_image=True,
+                    keeps_image=True, balances=balances,
                 )  # fmt: skip
             except BaseException as error:
                 opened.set_exception(error)
@@ -120,6 +127,10 @@ class CoordinatorThread:
     def rescale(self, workers: int) -> Future[None]:
         """Done when it was asked for."""
         return self._submit(self._coordinator.rescale(workers))
+
+    def balance(self) -> Future[None]:
+        """Done when it was asked for."""
+        return self._submit(self._coordinator.balance())
 
     def flush(self) -> Future[None]:
         """Done when everything that was in the sources now is processed, committed, visible."""

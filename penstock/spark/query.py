@@ -206,6 +206,15 @@ class StreamingQuery:
             logger.info("query=%s keeps its tasks with workers=%d", self.name, workers)
         self._ask(lambda: self._coordinator.rescale(workers))
 
+    def balance(self) -> None:
+        """Let virtual nodes that get many rows go to tasks of their stage that have less to do.
+
+        As many tasks as before go on, with other virtual nodes and their state; it pauses them as
+        `rescale` does. `lastProgress["balance"]` tells what moved, why, and how long it took; or
+        why nothing did. Returns when it was asked for.
+        """
+        self._ask(self._coordinator.balance)
+
     def _ask(self, ask: Callable[[], Future[None]]) -> None:
         """Until the coordinator has heard it; what has ended hears nothing."""
         asked: Future[None] | None = None

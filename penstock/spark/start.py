@@ -110,6 +110,7 @@ def start(
     checkpoints: str | os.PathLike[str] | None = None,
     checkpoint_interval: float = 10.0,
     replicas: int = 0,
+    balance: bool = False,
     trim_consumed: bool = False,
 ) -> StreamingQuery:
     """Run a streaming DataFrame in real time, exactly once. Returns once its workers are asked for.
@@ -125,13 +126,11 @@ def start(
         workers: Long-lived Spark tasks, a core each. By default one less than it has, at most 2.
         log: By default the log of the DataFrame's streams.
         start: Where a new query begins: "earliest", "latest", an LSN or a datetime; or by stream.
-        on_change: What to do if the plan differs from the one registered under this name. "refuse"
-            raises PlanChanged with the difference. "restart_from_earliest" forgets state and result
-            and computes everything again; `restart` does so although the plan is the same.
+        on_change: If the plan differs from the registered one, "refuse" raises PlanChanged, and
+            "restart_from_earliest" forgets all and computes again; `restart` does so anyway.
         shared: Write `to` although it is another query's result, too. `StreamingQuery.result()`
             has the query's own rows, readers of the stream get all.
-        fail_on_data_loss: Refuse to compute everything again if a part of what the query had read
-            was trimmed. False computes from what is left.
+        fail_on_data_loss: Compute nothing again of which a part was trimmed. False: what is left.
         commit_interval: Least seconds between two commits of a task; 0: as soon as the log can.
         idle_after: After so many seconds without rows a source holds back no watermark any more.
         dead_letter: A stream for rows that make the query fail. Without it they stop the query.
@@ -140,6 +139,7 @@ def start(
         checkpoint_interval: Least number of seconds between two checkpoints of a task.
         replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
             once, however large the state is, and tasks can be moved (`StreamingQuery.move`).
+        balance: Let virtual nodes with many rows go to tasks that have less to do, by itself.
         trim_consumed: Trim the log now and then, below what any query or delivery still needs.
 
     Raises:
@@ -159,7 +159,7 @@ def start(
     return start_query(
         df, settings, to=to, name=name, mode=mode, workers=workers, log=log, start=start,
         on_change=on_change, restart=restart, shared=shared, fail_on_data_loss=fail_on_data_loss,
-        trims=trim_consumed,
+        trims=trim_consumed, balances=balance,
     )  # fmt: skip
 
 
@@ -178,6 +178,7 @@ def start_query(
     shared: bool = False,
     fail_on_data_loss: bool = True,
     trims: bool = False,
+    balances: bool = False,
 ) -> StreamingQuery:
     """`start` for those who bring settings of their own: any commit protocol, for measurements.
 
@@ -206,7 +207,7 @@ def start_query(
         settings=settings, statics=planned.static_rows(),
     )  # fmt: skip
     _tell_idle_workers(spec, count)
-    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims)
+    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims, balances=balances)
 
 
 def _check_replicas(settings: Settings, workers: int) -> None:
@@ -241,12 +242,14 @@ def _check_store(place: str | None, log_id: str) -> str | None:
 
 
 def _launch(
-    spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
+    spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool, balances: bool
 ) -> StreamingQuery:
     address = LogAddress(log.target, log.token_file, log.tls_ca)
     # Executors run users' functions: what they are given opens this query and no other.
     launch = ship_launch(spark, address.narrowed(spec, secrets.token_hex(8)), spec)
-    coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
+    coordinator = CoordinatorThread(
+        address, spec, id=id, workers=workers, trims=trims, balances=balances
+    )
     jobs = WorkerJobs(
         spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
