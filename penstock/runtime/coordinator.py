@@ -703,6 +703,10 @@ class Coordinator:
                 self._is_replaced = isinstance(error, Fenced | GuardFailed)
                 self._over.set()
 
+    async def vacate(self, slot: int) -> None:
+        """Spark's word: the executor of this slot is about to go. Its tasks go before it does."""
+        await self._perform(self.core.vacate(slot))
+
     async def rescale(self, workers: int) -> None:
         """Let the query run with so many workers; they are asked for, and tasks made for them.
 

@@ -174,6 +174,8 @@ class CoordinatorCore:
         self.layout: dict[str, Any] = {}
         #: Workers that were told that they are wanted no more.
         self._leaving: set[str] = set()
+        #: Workers whose executor is about to go: tasks leave them first, and then they leave.
+        self._vacating: set[str] = set()
         #: Whether no worker is wanted.
         self.is_suspended = False
         #: Who keeps copies, as it was last announced.
@@ -297,6 +299,14 @@ class CoordinatorCore:
             for worker in lost:  # it is dead for sure: a beat that is still to be read says nothing
                 self._gone.pop(worker, None)
         return effects
+
+    def vacate(self, slot: int) -> list[Effect]:
+        """The executor of this slot's worker is about to go: its tasks move, and then it leaves."""
+        here = [one.worker for one in self.members.values() if one.slot == slot]
+        if self.is_over or not here or here[0] in self._vacating:
+            return []
+        self._vacating |= {*here}
+        return self._place()
 
     def expect(self, workers: int) -> None:
         """So many workers were asked for; tasks stay where they are until the layout changes."""
@@ -454,6 +464,9 @@ class CoordinatorCore:
         return self._place()
 
     def _why(self, task: TaskId) -> str:
+        place = self.tasks[task].place
+        if place is not None and place.worker in self._vacating:
+            return "its executor is to go"
         return "by hand" if task in self._by_hand else "for balance"
 
     def _on_move(self, move: Move) -> list[Effect]:
@@ -529,12 +542,15 @@ class CoordinatorCore:
         """
         count = self.wanted if wanted is None else wanted
         living = [one for one in self.members.values() if one.worker not in self._leaving]
-        members = sorted(living, key=lambda member: member.slot)
+        # If all are to go, tasks stay where they are until somebody else is there.
+        safe = [one for one in living if one.worker not in self._vacating]
+        members = sorted(safe or living, key=lambda member: member.slot)
         return [member for member in members if member.slot < count] or members
 
     def _let_go(self) -> list[Effect]:
         """Workers that are wanted no more leave when nothing of a task is theirs."""
         self._leaving &= self.members.keys()
+        self._vacating &= self.members.keys()
         kept = set() if self.is_suspended else self._kept()
         free = [one for one in self.members if one not in kept | self._leaving]
         self._leaving |= {*free}

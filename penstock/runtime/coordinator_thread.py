@@ -120,6 +120,11 @@ class CoordinatorThread:
         if not self.ended.is_set():
             self._submit(self._coordinator.job_lost(slot, attempts))
 
+    def vacate(self, slot: int) -> None:
+        """Spark's word: the executor of this slot is about to go."""
+        if not self.ended.is_set():
+            self._submit(self._coordinator.vacate(slot))
+
     def move(self, task: TaskId, worker: str) -> Future[None]:
         """Done when the move was asked for."""
         return self._submit(self._coordinator.move(task, worker))

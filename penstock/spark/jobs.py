@@ -21,6 +21,8 @@ from penstock.spark.cores import (
     WAIT_SECONDS,
     Cores,
     check_workers,
+    executor_of,
+    going_executors,
     read_cores,
     waiting_stages,
 )
@@ -74,6 +76,7 @@ class WorkerJobs:
         is_over: Callable[[], bool],
         hellos: Callable[[int], int],
         on_lost: Callable[[int, int | None], None],
+        on_vacated: Callable[[int], None],
         on_hopeless: Callable[[str], None],
         on_cores: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -88,6 +91,7 @@ class WorkerJobs:
         self._is_over = is_over
         self._hellos = hellos
         self._on_lost = on_lost
+        self._on_vacated = on_vacated
         self._on_hopeless = on_hopeless
         self._on_cores = on_cores
         #: Since when workers wait for a core, and whether that was told.
@@ -198,12 +202,21 @@ class WorkerJobs:
             if count % WATCHES_PER_LOOK == 0:
                 stages = [self._find_stage(group) for group in self._groups[: self._wanted]]
                 self._look_at_cores(stages)
+                self._look_at_executors(stages)
             count += 1
             for slot, stage in enumerate(stages):
                 lost = 0 if stage is None else self._count_lost(stage)
                 if lost > lost_before.get(slot, 0):
                     lost_before[slot] = lost
                     self._on_lost(slot, lost)
+
+    def _look_at_executors(self, stages: Sequence[int | None]) -> None:
+        """Where Spark is about to let one go, tasks leave it before it does."""
+        found = going_executors(self._sc)
+        if found:
+            for slot, stage in enumerate(stages):
+                if stage is not None and executor_of(self._sc, stage) in found:
+                    self._on_vacated(slot)
 
     def _look_at_cores(self, stages: Sequence[int | None]) -> None:
         """Say what the workers hold; and if some wait for long, for what."""

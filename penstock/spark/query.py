@@ -158,6 +158,8 @@ class StreamingQuery:
         flushed: Future[None] | None = None
         while not self._coordinator.is_over:
             if self._coordinator.is_suspended:
+                if flushed is not None:
+                    flushed.cancel()
                 raise QueryFailed(
                     f"query {self.name} is suspended and processes nothing: bring it back with "
                     "query.rescale(1) or more"

@@ -254,6 +254,7 @@ def _launch(
         spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
         on_lost=coordinator.job_lost,
+        on_vacated=coordinator.vacate,
         on_hopeless=coordinator.fail,
         on_cores=coordinator.set_cores,
     )  # fmt: skip

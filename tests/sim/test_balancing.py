@@ -26,15 +26,21 @@ from penstock.runtime.succession import Last
 
 FIXED_SEEDS = 6
 SEEDS = fixed_seeds(FIXED_SEEDS)
-EVENTS = ("fault balance", "nodes moved", "stage kept", "instance fenced", "successor taken")
+EVENTS = (
+    "fault balance", "nodes moved", "stage kept", "instance fenced", "successor taken",
+    "fault executor to go",
+)  # fmt: skip
 
 
 def make_world(seed: int) -> PipelineWorld:
-    """Every second one has copies, every third one is rescaled as well."""
+    """Every second one has copies. Of three, one is rescaled as well, and in another one executors
+    go in good time, so that tasks leave their workers."""
     swarm = PipelineWorld(seed).swarm
     faults = {**swarm.mean_ms, Fault.BALANCE: 100 + 50 * (seed % 3)}
     if seed % 3 == 2:
         faults[Fault.RESCALE] = 400
+    if seed % 3 == 1:
+        faults[Fault.VACATE] = 250
     changed = replace(swarm, mean_ms=faults, replicas=seed % 2, workers=2 + seed % 2, lanes=4)
     return PipelineWorld(seed, swarm=changed)
 

@@ -182,6 +182,10 @@ class SimDriver:
         with suppress(BadRequest, Fenced, GuardFailed, Unavailable):
             await self.coordinator.balance()
 
+    async def vacate(self, slot: int) -> None:
+        with suppress(Fenced, GuardFailed, Unavailable):
+            await self.coordinator.vacate(slot)
+
     async def suspend(self, seconds: float, workers: int) -> None:
         """For so long, and then so many workers."""
         await self.rescale(0)

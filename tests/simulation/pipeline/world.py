@@ -401,6 +401,11 @@ class PipelineWorld(SeededWorld[Fault]):
             case Fault.RESCALE if driver.is_running and driver.is_started:
                 count = random.randint(1 + self.swarm.replicas, 4)
                 driver.process.spawn(driver.rescale(count))
+            case Fault.VACATE if driver.is_running and driver.is_started:
+                slots = sorted(one.slot for one in driver.coordinator.core.members.values())
+                if not slots:
+                    return False
+                driver.process.spawn(driver.vacate(random.choice(slots)))
             case Fault.BALANCE if driver.is_running and driver.is_started:
                 spec = driver.coordinator.spec
                 driver.process.spawn(driver.balance(draw_rates(spec, random)))

@@ -107,6 +107,40 @@ def assigned(effects: Sequence[Any]) -> list[list[Any]]:
     return list(last.tasks.values())
 
 
+def test_tasks_leave_a_worker_whose_executor_goes_before_it_does() -> None:
+    core = CoordinatorCore([FIRST, SECOND], workers=2)
+    core.on_message(hello("a", 0))
+    core.on_message(hello("b", 1))
+    core.on_claimed({FIRST: 1, SECOND: 1})
+    assert core.vacate(0) == [Claim((FIRST,))], "the worker stays until its task is elsewhere"
+    assert core.vacate(0) == [] and core.vacate(7) == []
+    effects = core.on_claimed({FIRST: 2})
+    assert assigned(effects) == [["b", 2], ["b", 1]]
+    assert effects[-1] == Announce(Leave("a"))
+    assert [moved.why for moved in core.moves] == ["its executor is to go"]
+    core.on_message(Goodbye("a"))
+    assert core.on_message(hello("c", 0)) == [Claim((SECOND,))], "its slot has another one"
+
+
+def test_if_all_executors_go_tasks_stay_until_somebody_else_is_there() -> None:
+    core = running()
+    assert core.vacate(0) == []
+    assert core.tasks[FIRST].place == Place("a", 1) and "a" in core.members
+    assert core.on_message(hello("b", 0)) == [Claim((FIRST,))]
+
+
+def test_with_copies_a_task_yields_before_its_executor_goes() -> None:
+    core = CoordinatorCore([FIRST], workers=2, replicas=1)
+    core.on_message(hello("a", 0))
+    core.on_message(hello("b", 1))
+    core.on_claimed({FIRST: 1})
+    there = next(one for one in ("a", "b") if one != core.tasks[FIRST].place.worker)
+    core.on_message(Beat(there, {}, {str(FIRST): {"is_ready": True}}))
+    here = core.tasks[FIRST].place.worker
+    assert core.vacate("ab".index(here)) == [Announce(Yield(str(FIRST), 1))]
+    assert core.on_message(Yielded(here, str(FIRST), 1)) == [Claim((FIRST,))]
+
+
 def test_two_workers_in_one_slot_are_one() -> None:
     core = CoordinatorCore([FIRST], workers=2)
     assert core.on_message(hello("a", 0)) == []
