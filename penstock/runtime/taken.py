@@ -74,9 +74,11 @@ class Taken:
 
     def came_by_lane(self, tags: Sequence[str], rows: int) -> None:
         """Rows of an entry with these tags, if they are of a lane."""
-        lane = next((self._lanes[tag] for tag in tags if tag in self._lanes), None)
-        if lane is not None:
-            self.lane_rows[lane] += rows
+        lanes = self._lanes
+        for tag in tags:
+            if tag in lanes:
+                self.lane_rows[lanes[tag]] += rows
+                return
 
     def took(self, place: int, rows: int) -> None:
         """The operators have them."""
