@@ -21,7 +21,8 @@ checkpoints_charts.py  pictures of their figures
 checkpoints_recovery.py  how soon a query goes on without its store
 checkpoints_peers.py  a file per key, and a Redis of our own
 scale.py         what more tasks on one source bring
-handover.py      how long a large state pauses when it moves or is lost
+handover.py      how long a large state pauses when it moves, is lost, or is rescaled
+handover_charts.py  the picture of it
 state.py         what checkpoints cost a task with very many keys
 state_memory.py  state larger than memory: lookups beside RocksDB, a large fill
 reports.py       what it costs that queries tell how they stand

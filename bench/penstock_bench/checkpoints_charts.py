@@ -26,7 +26,7 @@ _LOOKS: Final = {
     "rocksdb": ("#6f42a6", "s"),
 }
 #: Typed loosely: which names Matplotlib knows differs between its versions.
-_STYLE: Final[dict[Any, Any]] = {
+STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -121,7 +121,7 @@ def write_charts(report: Mapping[str, Any], folder: Path) -> list[Path]:
     """One SVG per chart, the same bytes for the same report."""
     written = []
     for name, draw in CHARTS.items():
-        with mpl.rc_context(_STYLE):
+        with mpl.rc_context(STYLE):
             figure = Figure(figsize=(6.4, 3.6), layout="constrained")
             draw(figure.subplots(), report["figures"])
             path = folder / f"{name}.svg"

@@ -10,9 +10,14 @@ same log and keys:
     store     no replicas: the other worker fetches checkpoint and changes
     restart   the query is stopped and started again, as engines without handover rescale
 
-Then it is rescaled from two workers to four, and back, the same two ways: at copies that are made
-for it, and from the store, as it was before there were any. How old events are when their results
-are there counts, from when it is asked for until successors have run for a while.
+Then it is rescaled from two workers to four, and back: at copies that are made for it; from the
+store, as it was before there were any; and by stopping it and starting it again. How old events are
+when their results are there counts, from when it is asked for until successors have run for a
+while; and the slowest hundredth in the seconds before and after it. The whole course is kept, for a
+picture (handover_charts.py).
+
+What a copy costs: processor time of the workers for each event, and median latency, with and
+without copies, while nothing else happens.
 
 Law: the clock is the reader's; a gap counts from the last result before to the first one after,
 whatever happened in between.
@@ -26,8 +31,8 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -52,7 +57,14 @@ from penstock.stream.registration import stream_tag
 from penstock.stream.session import Log, connect
 from penstock_bench.child import Child
 from penstock_bench.driver_process import Session, start_driver
-from penstock_bench.measure import SECOND_US, busy_load, now_us, scratch
+from penstock_bench.measure import (
+    SECOND_US,
+    busy_load,
+    cpu_seconds,
+    now_us,
+    percentile,
+    scratch,
+)
 from penstock_bench.report import Check, Report, Say
 
 Way = Literal["standby", "store", "restart"]
@@ -77,11 +89,15 @@ class HandoverBenchSizes:
     rate: int = 10_000
     #: The rounds of 2 → 4 → 2 workers.
     rescales: int = 2
+    #: How long nothing happens, before and after what is measured.
+    calm_seconds: float = 10.0
     ways: tuple[Way, ...] = WAYS
 
 
 FULL: Final = HandoverBenchSizes()
-QUICK: Final = HandoverBenchSizes(keys=(20_000,), rounds=1, rate=2_000, rescales=1)
+QUICK: Final = HandoverBenchSizes(
+    keys=(20_000,), rounds=1, rate=2_000, rescales=1, calm_seconds=2.0
+)
 
 
 @dataclass(slots=True)
@@ -94,18 +110,41 @@ class WayFigures:
     #: oldest that an event was when its result was there.
     rescale_gap_ms: list[float] = field(default_factory=list)
     rescale_late_ms: list[float] = field(default_factory=list)
+    #: p99 in the calm before and after each.
+    rescale_p99_before_ms: list[float] = field(default_factory=list)
+    rescale_p99_after_ms: list[float] = field(default_factory=list)
+    #: Of each: seconds since it was asked for, and the oldest event of the results that came in
+    #: this tenth of a second.
+    rescale_course: list[list[tuple[float, float]]] = field(default_factory=list)
+    #: While nothing happens: processor time of the workers, and the median latency.
+    cpu_us_per_event: float | None = None
+    p50_ms: float | None = None
 
 
 Figures = dict[int, dict[str, WayFigures]]
 
 
-def run_bench(plan: HandoverBenchSizes, say: Say, directory: Path | None = None) -> Report:
+def run_bench(
+    plan: HandoverBenchSizes,
+    say: Say,
+    directory: Path | None = None,
+    keys: Sequence[int] = (),
+    rounds: int | None = None,
+    rescales: int | None = None,
+) -> Report:
+    """`keys`, `rounds` and `rescales`: other ones than the plan's."""
+    plan = replace(
+        plan,
+        keys=tuple(keys) or plan.keys,
+        rounds=plan.rounds if rounds is None else rounds,
+        rescales=plan.rescales if rescales is None else rescales,
+    )
     report = Report("handover", parameters={**asdict(plan), "load": busy_load(say)})
     found: Figures = {}
-    for keys in plan.keys:
-        found[keys] = {}
+    for count in plan.keys:
+        found[count] = {}
         with scratch("penstock-handover-", directory) as place:
-            _measure_keys(place, keys, plan, found[keys], say)
+            _measure_keys(place, count, plan, found[count], say)
     _judge(report, found, say)
     return report
 
@@ -117,7 +156,7 @@ def _measure_keys(
         log.create_stream("events", EVENTS)
         driver = start_driver(place / "log", "handover", {"spark.master": f"local[{_MOST + 1}]"})
         load = Child("the load", _serve_load, place / "log", keys, plan.rate)
-        stage = _Stage(log, driver, load, str(place / "checkpoints"))
+        stage = _Stage(log, driver, load, str(place / "checkpoints"), plan)
         try:
             say(f"{keys:,} keys: filling the state")
             stage.start("store")
@@ -129,7 +168,7 @@ def _measure_keys(
                 found[way] = figures = stage.measure(way, plan.rounds)
                 moved, killed = figures.move_ms, figures.kill_ms
                 say(f"{keys:,} keys, {way}: moved {_shown(moved)} ms, killed {_shown(killed)} ms")
-            for way in (one for one in plan.ways if one != "restart"):
+            for way in plan.ways:
                 stage.rescale(way, plan.rescales, found[way])
                 gaps, late = found[way].rescale_gap_ms, found[way].rescale_late_ms
                 say(
@@ -154,6 +193,11 @@ def _judge(report: Report, found: Figures, say: Say) -> None:
     for keys, ways in found.items():
         if late := ways["standby"].rescale_late_ms:
             report.judge(Check(f"rescale_late_{keys}_keys", max(late), 250, "at most", "ms"), say)
+        before, after = ways["standby"].rescale_p99_before_ms, ways["standby"].rescale_p99_after_ms
+        if before:
+            times = max(late / early for early, late in zip(before, after, strict=True))
+            report.judge(Check(f"rescale_p99_after_{keys}_keys", times, 2, "at most", "x"), say)
+        _judge_copy(report, keys, ways, say)
     found = {keys: ways for keys, ways in found.items() if ways["standby"].move_ms}
     medians = {
         keys: {way: statistics.median(one.move_ms) for way, one in ways.items()}
@@ -179,14 +223,28 @@ def _judge(report: Report, found: Figures, say: Say) -> None:
             report.judge(Check(f"kill_below_{way}_5M_keys", times, bar, "at least", "x"), say)
 
 
+def _judge_copy(report: Report, keys: int, ways: dict[str, WayFigures], say: Say) -> None:
+    """What a copy costs while nothing happens."""
+    with_copy, without = ways["standby"], ways.get("store", WayFigures())
+    if with_copy.cpu_us_per_event and without.cpu_us_per_event:
+        more = with_copy.cpu_us_per_event / without.cpu_us_per_event - 1
+        report.judge(Check(f"copy_cpu_{keys}_keys", 100 * more, 25, "at most", "%"), say)
+    if with_copy.p50_ms is not None and without.p50_ms is not None:
+        later = with_copy.p50_ms - without.p50_ms
+        report.judge(Check(f"copy_p50_{keys}_keys", later, 1, "at most", "ms"), say)
+
+
 # ---- the stage on which all ways are measured
 
 
 class _Stage:
     """Log, driver and load, with a reader of the result that notes when what came."""
 
-    def __init__(self, log: Log, driver: Child, load: Child, checkpoints: str) -> None:
+    def __init__(
+        self, log: Log, driver: Child, load: Child, checkpoints: str, plan: HandoverBenchSizes
+    ) -> None:
         self._log = log
+        self._rate, self._calm_seconds = plan.rate, plan.calm_seconds
         self._driver = driver
         self._load = load
         self._checkpoints = checkpoints
@@ -198,12 +256,12 @@ class _Stage:
     def close(self) -> None:
         self._arrivals.close()
 
-    def start(self, way: Way) -> None:
+    def start(self, way: Way, workers: int = _FEWEST) -> None:
         """Also anew: it is stopped before."""
         if self._is_running:
             self._driver.ask(_stop, _PATIENCE_SECONDS)
         replicas = 1 if way == "standby" else 0
-        begin = partial(_start, replicas=replicas, checkpoints=self._checkpoints)
+        begin = partial(_start, replicas=replicas, checkpoints=self._checkpoints, workers=workers)
         self._driver.ask(begin, _PATIENCE_SECONDS)
         self._is_running = True
         self._arrivals.open()
@@ -213,6 +271,7 @@ class _Stage:
         self._load.send(_GO)
         try:
             self._settle(way)
+            self._stay_calm(figures)
             for _ in range(rounds):
                 figures.move_ms.append(self._moved(way))
                 self._settle(way)
@@ -225,22 +284,45 @@ class _Stage:
         return figures
 
     def rescale(self, way: Way, rounds: int, figures: WayFigures) -> None:
-        """From two workers to four and back; without replicas: copies are made for it, or not."""
+        """From two workers to four and back; without replicas: copies are made for it, or not, or
+        it is started anew."""
         self.start("store")
-        self._driver.ask(_make_ready if way == "standby" else _begin_from_store)
+        self._driver.ask(_begin_from_store if way == "store" else _make_ready)
         self._load.send(_GO)
         try:
             self._settle("store")
             for workers in [_MOST, _FEWEST] * rounds:
+                time.sleep(self._calm_seconds)
                 began = now_us()
-                self._driver.ask(partial(_rescale, workers=workers))
+                if way == "restart":
+                    self.start("store", workers)
+                else:
+                    self._driver.ask(partial(_rescale, workers=workers))
                 self._settle("store", workers)
-                gap, late = self._arrivals.worst_ms(began, now_us())
-                figures.rescale_gap_ms.append(gap)
-                figures.rescale_late_ms.append(late)
+                over = now_us()
+                time.sleep(self._calm_seconds)
+                calm_us = round(self._calm_seconds * SECOND_US)
+                came = self._arrivals.latencies(began - calm_us, now_us())
+                figures.rescale_gap_ms.append(self._arrivals.worst_gap_ms(began, over))
+                figures.rescale_late_ms.append(_oldest(came, began, over))
+                figures.rescale_p99_before_ms.append(_p99(came, began - calm_us, began))
+                figures.rescale_p99_after_ms.append(_p99(came, over, over + calm_us))
+                figures.rescale_course.append(_course(came, began))
         finally:
             self._load.send(_HALT)
             self._load.answer(_PATIENCE_SECONDS)
+
+    def _stay_calm(self, figures: WayFigures) -> None:
+        """What it costs while nothing happens."""
+        members = self._driver.ask(_progress)["members"].values()
+        pids = [one["pid"] for one in members]
+        began, spent = now_us(), sum(map(cpu_seconds, pids))
+        time.sleep(self._calm_seconds)
+        spent = sum(map(cpu_seconds, pids)) - spent
+        events = (now_us() - began) / SECOND_US * self._rate
+        figures.cpu_us_per_event = spent / events * SECOND_US
+        came = self._arrivals.latencies(began, now_us())
+        figures.p50_ms = float(np.median([ms for _, ms in came]))
 
     def _settle(self, way: Way, workers: int = _FEWEST) -> None:
         self._fresh_from = self._driver.ask(_progress).get("batchId", 0) + 2
@@ -312,6 +394,27 @@ def _until(happened: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+#: When a result came, and how old its oldest event was then, in ms.
+Latencies = list[tuple[int, float]]
+
+
+def _oldest(came: Latencies, first_us: int, last_us: int) -> float:
+    return max((ms for at, ms in came if first_us <= at <= last_us), default=0.0)
+
+
+def _p99(came: Latencies, first_us: int, last_us: int) -> float:
+    return percentile(np.array([ms for at, ms in came if first_us <= at <= last_us]), 99)
+
+
+def _course(came: Latencies, began_us: int) -> list[tuple[float, float]]:
+    """By tenth of a second since it was asked for, the oldest event."""
+    worst: dict[int, float] = {}
+    for at, ms in came:
+        tenth = (at - began_us) // (SECOND_US // 10)
+        worst[tenth] = max(worst.get(tenth, 0.0), ms)
+    return [(tenth / 10, round(ms, 1)) for tenth, ms in sorted(worst.items())]
+
+
 class Arrivals:
     """Entries of the result as a reader gets them: when, of which task; their rows later."""
 
@@ -350,17 +453,23 @@ class Arrivals:
         times = [at for at, who, _ in self._seen if who == producer and first_us <= at <= last_us]
         return float(np.diff(np.array(times)).max()) / 1000
 
-    def worst_ms(self, first_us: int, last_us: int) -> tuple[float, float]:
-        """The longest gap between two results, and the oldest that an event was in any of them."""
-        seen = [(at, payload) for at, _, payload in self._seen if first_us <= at <= last_us]
-        gap = np.diff(np.array([at for at, _ in seen])).max()
-        late = 0
-        for at, payload in seen:
+    def worst_gap_ms(self, first_us: int, last_us: int) -> float:
+        """The longest time between two results."""
+        times = [at for at, _, _ in [*self._seen] if first_us <= at <= last_us]
+        return float(np.diff(np.array([first_us, *times])).max()) / 1000
+
+    def latencies(self, first_us: int, last_us: int) -> Latencies:
+        """Of each result: when it came, and how old its oldest event was then, in ms."""
+        found: Latencies = []
+        for at, _, payload in [*self._seen]:
+            if not first_us <= at <= last_us:
+                continue
             rows = decode_batch(payload, self._schema)
             rows = rows.filter(pc.greater(rows[RESULT_WEIGHT], 0))  # not those that are taken back
             if rows.num_rows:
-                late = max(late, at - pc.min(rows["newest"]).cast(pa.int64()).as_py())
-        return float(gap) / 1000, late / 1000
+                made = pc.min(rows["newest"]).cast(pa.int64()).as_py()
+                found.append((at, (at - made) / 1000))
+        return found
 
     def first_after(self, producer: str, made_us: int) -> int | None:
         """When the first entry came that holds an event of this time or a later one."""
@@ -375,7 +484,7 @@ class Arrivals:
 # ---- in the Spark driver
 
 
-def _start(session: Session, *, replicas: int, checkpoints: str) -> None:
+def _start(session: Session, *, replicas: int, checkpoints: str, workers: int) -> None:
     from pyspark.sql import functions as F
 
     import penstock
@@ -384,7 +493,7 @@ def _start(session: Session, *, replicas: int, checkpoints: str) -> None:
     events = session.log.stream("events").df(session.spark)
     counts = events.groupBy("key").agg(F.count("*").alias("n"), F.max("ts").alias("newest"))
     session.query = penstock.start(
-        counts, to=_RESULT, name=_RESULT, mode="update", workers=_FEWEST, log=session.log,
+        counts, to=_RESULT, name=_RESULT, mode="update", workers=workers, log=session.log,
         replicas=replicas, checkpoints=checkpoints, checkpoint_interval=5.0,
     )  # fmt: skip
 
@@ -397,17 +506,26 @@ def _rescale(session: Session, *, workers: int) -> None:
     session.query.rescale(workers)
 
 
+#: What `_begin_from_store` replaced.
+_SHIPPED: Final[list[Any]] = []
+
+
 def _make_ready(session: Session) -> None:
-    """As it is."""
+    """As it ships."""
+    from penstock.runtime.coordinator import Coordinator
+
+    if _SHIPPED:
+        Coordinator._prepare = _SHIPPED.pop()  # type: ignore[method-assign]
 
 
 def _begin_from_store(session: Session) -> None:
     """From here on nobody makes copies for successors."""
     from penstock.runtime.coordinator import Coordinator
 
-    async def prepare_nothing(self: Coordinator, workers: int) -> tuple[int, int]:
+    async def prepare_nothing(self: Coordinator, shares: Any, workers: int) -> tuple[int, int]:
         return 0, 0
 
+    _SHIPPED[:] = [Coordinator._prepare]
     Coordinator._prepare = prepare_nothing  # type: ignore[method-assign]
 
 

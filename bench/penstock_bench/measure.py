@@ -96,6 +96,15 @@ def busy_load(say: Say) -> float:
     return round(busy, 2)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has taken so far; 0 if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_bytes(pid: int) -> tuple[int, int]:
     """Anonymous memory of a process, now and (all resident memory) at its peak."""
     now = peak = 0

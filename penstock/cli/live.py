@@ -65,6 +65,28 @@ def ms_text(ms: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
 
 
+def balance_text(told: str | None, moved: dict[str, Any] | None) -> str:
+    """What moved last, why and how long it took; or why nothing did."""
+    if moved is None:
+        return told or NOTHING
+    count = moved["count"]
+    return (
+        f"{count} virtual node{'' if count == 1 else 's'} moved at {moved['at']}, cut in "
+        f"{ms_text(moved['cutMs'])}, {moved['why']}"
+    )
+
+
+def hot_nodes(progress: Progress, most: int = 3) -> str | None:
+    """Of each stage, the virtual nodes that get most of its rows; None: they are not known."""
+    told = []
+    for stage, rates in progress.get("nodes", {}).items():
+        total = sum(rates.values())
+        if total:
+            hot = [f"{node} {rate / total:.0%}" for node, rate in list(rates.items())[:most]]
+            told.append(f"stage {stage}: {', '.join(hot)} of {total:,.0f} rows/s")
+    return "; ".join(told) or None
+
+
 class LiveLine:
     """One line on standard error, kept up to date; where that is no terminal, nothing."""
 

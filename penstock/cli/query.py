@@ -13,7 +13,14 @@ from typing import Any
 import click
 
 from penstock.cli.delivery_facts import DeliveryFacts, lag_words, list_facts
-from penstock.cli.live import lag_text, ms_text, progress_line, watermark_text
+from penstock.cli.live import (
+    balance_text,
+    hot_nodes,
+    lag_text,
+    ms_text,
+    progress_line,
+    watermark_text,
+)
 from penstock.cli.output import (
     NOTHING,
     bytes_text,
@@ -34,6 +41,7 @@ from penstock.cli.query_facts import (
     list_queries,
     listen,
     now_ms,
+    wait_for_balance,
     wait_for_end,
     wait_for_move,
     wait_for_workers,
@@ -46,7 +54,7 @@ from penstock.plain_text import plain
 from penstock.protocol.images import image_key
 from penstock.protocol.names import layout_key, pulse_tag, query_key, run_key
 from penstock.protocol.pulses import State
-from penstock.runtime.control import Move, Rescale, Stop
+from penstock.runtime.control import Balance, Move, Rescale, Stop
 
 
 @click.group()
@@ -75,7 +83,7 @@ def list_all(target: Target, as_json: bool) -> None:
         [
             (
                 one.name,
-                one.state.value,
+                "suspended" if one.is_suspended else one.state.value,
                 one.registered.mode,
                 ",".join(sorted(one.registered.starts)),
                 one.registered.to,
@@ -218,6 +226,8 @@ def _why_not_running(found: QueryFacts) -> str:
     at = time_text(found.pulse_ms)
     if found.has_ended:
         return f"query {found.name} {found.state.value} at {at}"
+    if found.is_suspended:
+        return f"query {found.name} is suspended: `penstock query rescale` brings it back"
     return (
         f"no driver runs query {found.name}: it was last heard of at {at}, and ended or was cut "
         "off without a goodbye"
@@ -226,7 +236,7 @@ def _why_not_running(found: QueryFacts) -> str:
 
 @query.command()
 @click.argument("name")
-@click.option("--workers", type=click.IntRange(1, 1000), required=True, help="How many.")
+@click.option("--workers", type=click.IntRange(0, 1000), required=True, help="How many; 0: none.")
 @_wait_option("rescaled")
 @target_options
 @json_option
@@ -234,11 +244,14 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
     """Run query NAME with another number of workers, without a restart.
 
     Its driver starts or ends them. All tasks commit what they have, and tasks for so many workers
-    go on from there, with the state. Exit code 5 if it has not so many workers in time.
+    go on from there, with the state. With 0 it is suspended: all commit what they have and leave,
+    so that it holds no core. It stays registered, its driver lives, and it goes on with its state
+    when it is rescaled again. Exit code 5 if it has not so many workers in time.
 
     \b
     Examples:
       penstock query rescale hot --workers 4
+      penstock query rescale hot --workers 0
       penstock query rescale hot --workers 1 --json
     """
     with target.open() as client:
@@ -254,8 +267,49 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
             )
     if as_json:
         show_json(rescaled)
+    elif not workers:
+        echo(
+            f"query {name} is suspended: it holds no worker and takes nothing in. "
+            f"`penstock query rescale {name} --workers N` brings it back with its state"
+        )
     else:
         echo(f"query {name} runs with {workers} workers and {rescaled['tasks']} tasks now")
+
+
+@query.command()
+@click.argument("name")
+@_wait_option("balanced")
+@target_options
+@json_option
+def balance(name: str, wait_seconds: float, target: Target, as_json: bool) -> None:
+    """Let hot virtual nodes of query NAME go to tasks that have less to do.
+
+    A stage keeps its number of tasks; those whose virtual nodes change commit what they have, and
+    their successors go on with the state. Nothing moves if nothing would be gained: it says why.
+    `penstock query status --json` has the rows a second of each virtual node (.progress.nodes).
+    Exit code 5 if it is not done in time.
+
+    \b
+    Examples:
+      penstock query balance hot
+      penstock query balance hot --wait 60 --json
+    """
+    with target.open() as client:
+        found = listen(client, find_query(client, name))
+        if found.state is not State.RUNNING or found.progress is None or found.is_suspended:
+            raise BadRequest(f"nothing to balance: {_why_not_running(found)}")
+        before = found.progress.get("balance", {}).get("asked", 0)
+        asked = ask(client, name, Balance(who()))
+        balanced = wait_for_balance(client, name, before, asked, wait_seconds)
+        if balanced is None:
+            raise DeadlineExceeded(
+                f"query {name} was asked to balance (LSN {asked}) and has not done so within "
+                f"{wait_seconds:g} s: look at `penstock query status {name}`"
+            )
+    if as_json:
+        show_json(balanced)
+    else:
+        echo(f"query {name}: {balance_text(balanced['told'], balanced['moved'])}")
 
 
 @query.command()
@@ -368,7 +422,7 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
         heard = f"{time_text(found.pulse_ms)}, {ago:,.1f} s ago"
     fields: list[tuple[str, object]] = [
         ("query", f"{found.name} version {registered.version}, {registered.mode} mode"),
-        ("state", found.state.value),
+        ("state", _state(found)),
         ("last pulse", heard),
         ("id", registered.id),
         ("result", f"stream {registered.to}"),
@@ -399,6 +453,15 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
     ]
 
 
+def _state(found: QueryFacts) -> str:
+    if not found.is_suspended:
+        return found.state.value
+    return (
+        "suspended: it holds no worker and takes nothing in; "
+        f"`penstock query rescale {found.name} --workers N` brings it back"
+    )
+
+
 def _layout(progress: dict[str, Any]) -> list[tuple[str, object]]:
     """Of a query that was rescaled: its tasks, how long they took to end for it; if it is to be."""
     told: list[tuple[str, object]] = []
@@ -412,6 +475,11 @@ def _layout(progress: dict[str, Any]) -> list[tuple[str, object]]:
     if rescaling is not None:
         waits = "when its tasks have read what stood in the log"
         told.append(("rescaling", f"for {rescaling['workers']} workers, {waits}"))
+    balance = progress.get("balance", {})
+    if balance.get("told") or balance.get("last"):
+        told.append(("balance", balance_text(balance["told"], balance["last"])))
+    if nodes := hot_nodes(progress):
+        told.append(("hot nodes", nodes))
     return told
 
 

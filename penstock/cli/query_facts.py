@@ -39,6 +39,11 @@ class QueryFacts:
         return self.registered.name
 
     @property
+    def is_suspended(self) -> bool:
+        """Its driver lives, and wants no workers."""
+        return self.state is State.RUNNING and "suspended" in (self.progress or {})
+
+    @property
     def has_ended(self) -> bool:
         """Its run said that it is over."""
         return self.state in (State.STOPPED, State.FAILED)
@@ -47,6 +52,7 @@ class QueryFacts:
         return {
             **asdict(self.registered),
             "state": self.state.value,
+            "suspended": self.is_suspended,
             "last_pulse": None if self.pulse_ms is None else time_text(self.pulse_ms),
             "progress": self.progress,
         }
@@ -154,13 +160,29 @@ def wait_for_workers(
 ) -> dict[str, Any] | None:
     """How the query stands once so many run its tasks; None: not within so many seconds."""
     for progress in _reports(client, name, start, seconds):
-        if "rescaling" in progress:
+        if "rescaling" in progress or (not workers and "suspended" not in progress):
             continue  # the workers are there, and still run the tasks of before
         tasks = progress["tasks"].values()
-        is_running = all(task.get("is_running") for task in tasks)
+        is_running = not workers or all(task.get("is_running") for task in tasks)
         if progress["workersWanted"] == progress["workers"] == workers and is_running:
             version = progress.get("layout", {}).get("version", 0)
             return {"name": name, "workers": workers, "tasks": len(tasks), "layout": version}
+    return None
+
+
+def wait_for_balance(
+    client: BlockingLog, name: str, asked_before: int, start: int, seconds: float
+) -> dict[str, Any] | None:
+    """What is told of it once it is done, or is not to be; None: not within so many seconds."""
+    version: int | None = None
+    for progress in _reports(client, name, start, seconds):
+        balance = progress.get("balance", {})
+        layout = progress.get("layout", {}).get("version", 0)
+        version = layout if version is None else version
+        if balance.get("asked", 0) > asked_before and not balance["isUnderWay"]:
+            last = balance["last"]
+            moved = last if last is not None and last["version"] == layout else None
+            return {"name": name, "told": balance["told"], "moved": moved}
     return None
 
 

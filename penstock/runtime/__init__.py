@@ -24,11 +24,15 @@ meter.py             where a task's time goes
 taken.py             what a task has done and taken in, for its reports
 task_report.py       what a worker reports of a task, as it is taken in
 report_size.py       a report that fits into an entry of the log
+node_rates.py        rows a second by virtual node, from two reports
+balancing.py         when virtual nodes should go to other tasks, and which
 task_rates.py        shares of time and rows a second, from two reports
 graph.py             a query as a graph of streams, stages and its sink
 edges.py             how its nodes and edges stand
 time_text.py         times as reports write them
 histogram.py         latencies that add up
+run_facts.py         what only the coordinator knows of a run
+run_errors.py        why a run could not begin, or ended
 progress.py          how a query stands, as Spark would say it
 registry.py          what the log knows of a query
 writers.py           which queries write a stream

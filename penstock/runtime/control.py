@@ -14,6 +14,7 @@
     anybody      Stop      please stop the query
                  Move      please run this task in that worker
                  Rescale   please run with so many workers
+                 Balance   please let hot virtual nodes go to tasks that have less to do
 
 Law: nothing rests on these being fast or read once: workers obey the newest Assign, and what a
 worker may write is decided by its task's claim alone.
@@ -150,16 +151,23 @@ class Rescale:
     who: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A request; the coordinator changes the layout if that helps, and says why if not."""
+
+    who: str = ""
+
+
 Message = (
     Hello | Beat | Ended | Yielded | Goodbye | Assign | Yield | Pulse | Leave | Finish
-    | Stop | Move | Rescale
+    | Stop | Move | Rescale | Balance
 )  # fmt: skip
 
 _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__.lower(): kind
     for kind in (
         Hello, Beat, Ended, Yielded, Goodbye, Assign, Yield, Pulse, Leave, Finish,
-        Stop, Move, Rescale,
+        Stop, Move, Rescale, Balance,
     )
 }  # fmt: skip
 

@@ -50,7 +50,9 @@ from penstock.protocol.names import (
     query_key,
     run_key,
 )
+from penstock.runtime.balancing import Advice, Balancer
 from penstock.runtime.control import (
+    Balance,
     Beat,
     Finish,
     Goodbye,
@@ -67,24 +69,33 @@ from penstock.runtime.coordinator_core import (
     CoordinatorCore,
     Effect,
     Fail,
-    Moved,
     Plan,
     StopAsked,
 )
 from penstock.runtime.host import THIS_PROCESS, Host
 from penstock.runtime.images import ImageKeeper
 from penstock.runtime.lag import Lag, measure_lag
-from penstock.runtime.layout import cut_payload, encode_layout, layout_bytes, read_layout
+from penstock.runtime.layout import (
+    Shares,
+    cut_payload,
+    encode_layout,
+    layout_bytes,
+    read_layout,
+)
+from penstock.runtime.node_rates import ByNode, NodeRates, tell_nodes
 from penstock.runtime.progress import Rates, make_progress, settled_positions
 from penstock.runtime.registry import decode_query, encode_query
 from penstock.runtime.report_size import fitted
-from penstock.runtime.spec import QuerySpec, Settings, rescaled_tasks
+from penstock.runtime.run_errors import advise, explain
+from penstock.runtime.run_facts import tell_balanced, tell_run, tell_suspended
+from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.runtime.succession import (
     Last,
     can_follow,
     levels,
     next_layout,
     plan_layout,
+    shares_for,
     succeed,
 )
 from penstock.runtime.time_text import time_text
@@ -130,6 +141,7 @@ class Coordinator:
         host: Host,
         layout: bytes | None,
         keeps_image: bool = False,
+        balances: bool = False,
     ) -> None:
         self._log = log
         self.voice = voice
@@ -152,8 +164,19 @@ class Coordinator:
         #: How many workers the layout should be for; None: it stays.
         self._workers: int | None = None
         self._asked_to_rescale = asyncio.Event()
+        self._node_rates = NodeRates()
+        self._rows_by_node: Mapping[int, ByNode] = {}
+        self._balancer = Balancer(is_automatic=balances)
+        #: Which virtual nodes should get other tasks; and the last time that some did.
+        self._advice: Advice | None = None
+        self._is_changing = False
+        self._balanced: dict[str, Any] | None = None
+        #: How often somebody asked, for whoever waits for the answer.
+        self._balances_asked = 0
         #: The last time that the layout changed, for progress reports.
         self._rescaled: dict[str, Any] | None = None
+        #: When it was suspended last.
+        self._suspended_ms = 0
         self._has_next_layout = asyncio.Event()
         #: Tells whoever starts workers how many are wanted.
         self.on_workers: Callable[[int], None] = _tell_nobody
@@ -182,11 +205,12 @@ class Coordinator:
         host: Host = THIS_PROCESS,
         rescales: bool = False,
         keeps_image: bool = False,
+        balances: bool = False,
     ) -> Coordinator:
         """Claim the query: whoever ran it so far has nothing to say from here on.
 
         `rescales`: whether its tasks become as many as so many workers should have. `keeps_image`:
-        of a result that changes.
+        of a result that changes. `balances`: hot virtual nodes get other tasks by themselves.
         """
         name, key = f"coordinator-{spec.name}", run_key(spec.name)
         log = await AsyncLog.connect(resolve, name=name, timeout=PATIENCE_SECONDS)
@@ -202,6 +226,7 @@ class Coordinator:
                 log, voice, Guard(key, run), heard_upto, spec,
                 id=id, workers=workers, trims=trims, host=host,
                 layout=None if value is None else value.data, keeps_image=keeps_image,
+                balances=balances,
             )  # fmt: skip
             if rescales:
                 made.ask_to_rescale(workers)
@@ -209,7 +234,7 @@ class Coordinator:
         except BaseException as error:
             await close_within(log, CLOSE_SECONDS)
             if isinstance(error, Exception):
-                why = _explain(spec.name, error)
+                why = explain(spec.name, error)
                 raise why from why.__cause__
             raise
 
@@ -218,7 +243,7 @@ class Coordinator:
         try:
             await self._main()
         except Exception as error:
-            why = _explain(self.spec.name, error)
+            why = explain(self.spec.name, error)
             if self.error is None or not isinstance(error, PenstockError):
                 self.error = why
 
@@ -276,6 +301,8 @@ class Coordinator:
             message = decode_message(entry.payload)
             if isinstance(message, Rescale):
                 await self.rescale(message.workers)
+            if isinstance(message, Balance):
+                await self.balance()
             effects = [] if message is None else self.core.on_message(message)
             await self._conductor.hear(entry)
         except (BadFormat, BadRequest) as error:
@@ -329,7 +356,8 @@ class Coordinator:
                         self._goodbyes_from = self._heard_upto  # they may come before the ack of it
                     await self._announce(message)
                 case Fail(message=message, traceback=traceback):
-                    parts = (message, _advise(effect, self.spec.settings), traceback)
+                    hint = advise(message, traceback, self.spec.settings)
+                    parts = (message, hint, traceback)
                     text = "\n\n".join(part for part in parts if part).rstrip()
                     text = plain(f"query {self.spec.name} stopped. {text}", lines=True)
                     self.error = QueryFailed(text)
@@ -396,6 +424,11 @@ class Coordinator:
 
     # -- rescaling
 
+    @property
+    def is_suspended(self) -> bool:
+        """It has no workers, and nobody has asked for any since."""
+        return self.core.is_suspended and not self._workers
+
     def ask_to_rescale(self, workers: int) -> None:
         self._workers = workers
         self._asked_to_rescale.set()
@@ -404,40 +437,76 @@ class Coordinator:
         while True:
             await self._asked_to_rescale.wait()
             self._asked_to_rescale.clear()
-            workers = self._workers
-            assert workers is not None
-            if rescaled_tasks(self.spec, workers) != self.spec.tasks:
-                await self._gather(workers)
-                ready, copied = await self._prepare(workers)
-                if self._asked_to_rescale.is_set():
-                    continue  # another number is wanted by now
-                began = asyncio.get_running_loop().time()
-                lasts = await self._cut()
-                await self._change_layout(workers, lasts)
-                ms = (asyncio.get_running_loop().time() - began) * 1000
-                self._rescaled = {
-                    "version": self.spec.layout.version,
-                    "at": time_text(self._host.now_ms()),
-                    "cutMs": round(ms, 1),
-                    "ready": ready,
-                    "copied": copied,
-                }
-            await self._perform(self.core.rescale(workers))
+            workers = self.core.wanted if self._workers is None else self._workers
+            if not workers:
+                await self._suspend()
+                continue
+            await self._perform(self.core.resume(workers))
+            if await self._change_to(workers):
+                await self._perform(self.core.rescale(workers))
+
+    async def _change_to(self, workers: int) -> bool:
+        """The layout, if so many workers should have another one, or it was advised. False: it was
+        given up, since something else is wanted by now."""
+        self._is_changing = True
+        advice = self._advice
+        try:
+            if shares := shares_for(self.spec, rescaled_tasks(self.spec, workers)):
+                changed = await self._change(shares, workers)
+                self._rescaled = changed or self._rescaled
+            elif advice is not None and advice.version == self.spec.layout.version:
+                changed = await self._change(advice.shares, workers)
+                if changed is not None:
+                    self._balanced = tell_balanced(advice, changed)
+                    logger.info("query=%s balanced, %s", self.spec.name, advice.why)
+            else:
+                return True
+            return changed is not None
+        finally:
+            self._advice, self._is_changing = None, False
+
+    async def _change(self, shares: Shares, workers: int) -> dict[str, Any] | None:
+        """To these tasks. What there is to tell of it; None: something else is wanted by now."""
+        await self._gather(workers)
+        if self._asked_to_rescale.is_set():
+            return None
+        ready, copied = await self._prepare(shares, workers)
+        if self._asked_to_rescale.is_set():
+            return None
+        began = asyncio.get_running_loop().time()
+        lasts = await self._cut()
+        await self._change_layout(shares, workers, lasts)
+        ms = (asyncio.get_running_loop().time() - began) * 1000
+        return {
+            "version": self.spec.layout.version,
+            "at": time_text(self._host.now_ms()),
+            "cutMs": round(ms, 1),
+            "ready": ready,
+            "copied": copied,
+        }
+
+    async def _suspend(self) -> None:
+        if not self.core.is_suspended:
+            self._suspended_ms = self._host.now_ms()
+            logger.info("query=%s is suspended", self.spec.name)
+        await self._perform(self.core.suspend())
 
     async def _gather(self, workers: int) -> None:
         """Tasks run; and workers that were asked for are there, or do not come for now."""
         now = asyncio.get_running_loop().time
         deadline = now() + GATHER_SECONDS
         while not self.core.is_settled or (len(self.core.members) < workers and now() < deadline):
+            if self._asked_to_rescale.is_set():
+                return
             await asyncio.sleep(PULSE_SECONDS)
 
-    async def _prepare(self, workers: int) -> tuple[int, int]:
+    async def _prepare(self, shares: Shares, workers: int) -> tuple[int, int]:
         """Let those who will run the next tasks have their state, while the old ones go on.
 
         In a bounded time: whoever is not ready then begins from the store. How many are, of all.
         """
         spec, now = self.spec, asyncio.get_running_loop().time
-        layout = plan_layout(spec, rescaled_tasks(spec, workers))
+        layout = plan_layout(spec, shares)
         new = spec.under(layout)
         copied = frozenset(task for task in new.task_ids if can_follow(spec, new, task))
         encoded = encode_layout(layout, spec.version)
@@ -467,11 +536,13 @@ class Coordinator:
                             lasts[tasks[marker.task]] = Last(entry.lsn, marker)
         return lasts
 
-    async def _change_layout(self, workers: int, lasts: Mapping[TaskId, Last]) -> None:
+    async def _change_layout(
+        self, shares: Shares, workers: int, lasts: Mapping[TaskId, Last]
+    ) -> None:
         """One append: from there on the next layout counts, or nothing has happened."""
         spec = self.spec
         trimmed = (await self._log.bounds()).trim_point
-        layout = next_layout(spec, rescaled_tasks(spec, workers), lasts, trimmed)
+        layout = next_layout(spec, shares, lasts, trimmed)
         new = spec.under(layout)
         entries = [
             NewEntry(encode_marker(marker), (task.marker_tag,), Kind.MARKER)
@@ -522,7 +593,10 @@ class Coordinator:
         lags: dict[tuple[str, int], Lag] = {}
         for stream, stage, position in settled_positions(spec, reports):
             lags[stream, stage] = await measure_lag(self._log, stream, position, now_ms=now_ms)
-        progress = self._make_progress(spec, reports, now_ms, tail, lags, self._tell_more())
+        rates = self._node_rates.update(spec, reports)
+        self._look_at_balance(spec, rates, now_ms)
+        more = self._tell_more() | tell_nodes(rates)
+        progress = self._make_progress(spec, reports, now_ms, tail, lags, more)
         self._reports += 1
         self.recent.append(progress)
         return progress
@@ -560,20 +634,20 @@ class Coordinator:
         return self._make_progress(self.spec, {}, self._host.now_ms(), None, {}, more)
 
     def _tell_more(self) -> dict[str, Any]:
-        more: dict[str, Any] = {
-            "members": _tell_members(self.core),
-            "workersWanted": self.core.wanted,
-        }
-        layout = self.spec.layout
-        if layout.version:
-            more["layout"] = {"version": layout.version, "tasks": list(layout.tasks)}
-        if self._workers is not None and rescaled_tasks(self.spec, self._workers) != layout.tasks:
+        more = tell_run(self.core, self.spec.layout)
+        if self.core.is_suspended:
+            more["suspended"] = tell_suspended(self.spec.name, self._suspended_ms)
+        elif self._workers and rescaled_tasks(self.spec, self._workers) != self.spec.tasks:
             ready, copied = self.core.prepared
             more["rescaling"] = {"workers": self._workers, "ready": ready, "copied": copied}
+        more["balance"] = {
+            **self._balancer.facts(),
+            "asked": self._balances_asked,
+            "isUnderWay": self._advice is not None,
+            "last": self._balanced,
+        }
         if self._rescaled is not None:
             more["rescaled"] = self._rescaled
-        if self.core.moves:
-            more["moves"] = [_tell_move(self.core, moved) for moved in self.core.moves]
         if self.cores is not None:
             more["cores"] = dict(self.cores)
         return more
@@ -625,23 +699,55 @@ class Coordinator:
         except Exception as error:
             # Nobody waits for it; and without it, tasks would belong to nobody.
             if not self._is_closing:
-                self.error = self.error or _explain(self.spec.name, error)
+                self.error = self.error or explain(self.spec.name, error)
                 self._is_replaced = isinstance(error, Fenced | GuardFailed)
                 self._over.set()
 
+    async def vacate(self, slot: int) -> None:
+        """Spark's word: the executor of this slot is about to go. Its tasks go before it does."""
+        await self._perform(self.core.vacate(slot))
+
     async def rescale(self, workers: int) -> None:
-        """Let the query run with so many workers; they are asked for, and tasks made for them."""
+        """Let the query run with so many workers; they are asked for, and tasks made for them.
+
+        With 0 it is suspended: whoever asks for workers again resumes it.
+        """
         if self.core.is_over:
             raise BadRequest(f"query {self.spec.name} is being stopped: start it with so many")
         replicas = self.spec.settings.replicas
-        if not replicas < workers <= WORKERS_MAX:
+        if workers != 0 and not replicas < workers <= WORKERS_MAX:
             raise BadRequest(
                 f"workers={workers} with replicas={replicas}: {replicas + 1} to {WORKERS_MAX} "
-                "allowed"
+                "allowed, or 0 to suspend it"
             )
         self.on_workers(workers)
         self.core.expect(workers)
         self.ask_to_rescale(workers)
+
+    def _look_at_balance(self, spec: QuerySpec, rates: Mapping[int, ByNode], now_ms: int) -> None:
+        """When nothing else is under way."""
+        self._rows_by_node = rates
+        advice = self._balancer.look(spec, rates, now_ms)
+        if advice is not None and self._is_free:
+            self._advice = advice
+            self._asked_to_rescale.set()
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nothing else is done to the layout, or about to be."""
+        is_asked = self._advice is not None or self._asked_to_rescale.is_set()
+        return self.core.is_settled and not is_asked and not self._is_changing
+
+    async def balance(self) -> None:
+        """Let hot virtual nodes go to tasks that have less to do, if that helps; or say why not."""
+        if not self._is_free:
+            raise BadRequest(
+                f"query {self.spec.name} starts, ends, or changes its tasks now: ask again later"
+            )
+        self._advice = self._balancer.by_hand(self.spec, self._rows_by_node)
+        self._balances_asked += 1
+        if self._advice is not None:
+            self._asked_to_rescale.set()
 
     async def flush(self) -> None:
         """Returns when everything that was in the sources is processed, committed, visible."""
@@ -690,59 +796,3 @@ def _turns(spec: QuerySpec, stage: int) -> int:
 
 def _tell_nobody(workers: int) -> None:
     """Workers are started elsewhere."""
-
-
-def _tell_members(core: CoordinatorCore) -> dict[str, dict[str, Any]]:
-    """The workers that count as alive, by name."""
-    members = sorted(core.members.values(), key=lambda member: member.slot)
-    return {
-        one.worker: {
-            "slot": one.slot, "host": one.host, "pid": one.pid, "executor": one.executor
-        }
-        for one in members
-    }  # fmt: skip
-
-
-def _tell_move(core: CoordinatorCore, moved: Moved) -> dict[str, Any]:
-    """`resumeMs`: how long its new instance took to begin; None: it has not said so yet."""
-    state = core.tasks.get(moved.task)
-    report = {} if state is None else state.report
-    is_here = report.get("instance") == moved.instance and report.get("is_running")
-    return {
-        "task": str(moved.task),
-        "from": moved.left,
-        "to": moved.to,
-        "why": moved.why,
-        "at": None if moved.at_ms is None else time_text(moved.at_ms),
-        "resumeMs": report.get("resume_ms") if is_here else None,
-        "fromStandby": bool(report.get("from_standby")) if is_here else None,
-    }
-
-
-def _explain(query: str, error: Exception) -> PenstockError:
-    """Why a run could not begin, or not go on, for its driver."""
-    if isinstance(error, Fenced | GuardFailed):
-        who = "by this or another driver, and runs there now"
-        told = plain(f"query {query} was started again, {who} ({error})")
-        why = QueryFailed(told)
-        why.__cause__ = error
-        return why
-    if isinstance(error, PenstockError):
-        return error
-    logger.error("query=%s coordinator failed", query, exc_info=error)
-    return QueryFailed(plain(f"the coordinator failed: {error!r}"))
-
-
-def _advise(fail: Fail, settings: Settings) -> str:
-    """What its user can do about it."""
-    if "No module named" in fail.message and fail.traceback:
-        return (
-            "A module of yours must be known to the workers: ship it with sparkContext.addPyFile "
-            "before the query starts, or install it for their Python."
-        )
-    if fail.traceback and settings.dead_letter is None:
-        return (
-            "Rows that fail by themselves can be set aside, with cause and origin, while the query "
-            'goes on: start it with dead_letter="name of a stream".'
-        )
-    return ""

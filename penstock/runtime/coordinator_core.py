@@ -21,6 +21,9 @@ Before the layout changes (coordinator.py), the workers that will run the next t
 them: they keep copies of what their predecessors have. Until then nothing else changes its place.
 
     Announce(Assign with successors) ──► Beat: ready ──► prepared ──► succeed ──► Claim ──► Assign
+
+A query that is suspended wants no worker: all are told to leave, commit what they have, and nothing
+is placed until it is resumed. Then every task is claimed anew, as at the start of a run.
 """
 
 from __future__ import annotations
@@ -171,6 +174,10 @@ class CoordinatorCore:
         self.layout: dict[str, Any] = {}
         #: Workers that were told that they are wanted no more.
         self._leaving: set[str] = set()
+        #: Workers whose executor is about to go: tasks leave them first, and then they leave.
+        self._vacating: set[str] = set()
+        #: Whether no worker is wanted.
+        self.is_suspended = False
         #: Who keeps copies, as it was last announced.
         self.copies: Copies = {}
         self._plan: Plan | None = None
@@ -241,7 +248,7 @@ class CoordinatorCore:
         """
         if self.is_over:
             return []
-        placed = self._desired()
+        placed = {} if self.is_suspended else self._desired()
         for task, instance in instances.items():
             state = self.tasks.get(task)
             if state is None:
@@ -258,7 +265,7 @@ class CoordinatorCore:
             state.report = {**state.report, "is_running": False}  # until the new instance speaks
             state.placed_at = self._pulses
             state.target = state.yielding_since = None
-        return [*self._announce(), *self._place()]
+        return self._place() if self.is_suspended else [*self._announce(), *self._place()]
 
     def on_committed(self, numbers: Mapping[TaskId, int]) -> None:
         """The numbers of these tasks' last markers: whoever wrote them did not run in vain."""
@@ -293,9 +300,35 @@ class CoordinatorCore:
                 self._gone.pop(worker, None)
         return effects
 
+    def vacate(self, slot: int) -> list[Effect]:
+        """The executor of this slot's worker is about to go: its tasks move, and then it leaves."""
+        here = [one.worker for one in self.members.values() if one.slot == slot]
+        if self.is_over or not here or here[0] in self._vacating:
+            return []
+        self._vacating |= {*here}
+        return self._place()
+
     def expect(self, workers: int) -> None:
         """So many workers were asked for; tasks stay where they are until the layout changes."""
         self._expected = workers
+
+    def suspend(self) -> list[Effect]:
+        """No worker is wanted: whoever is there commits what it has, and leaves."""
+        self.is_suspended = True
+        self.wanted = self._expected = 0
+        self._plan = self._gathering_since = None
+        self.copies, self.successors, self._made_ready = {}, {}, {}
+        for state in self.tasks.values():
+            state.target = state.yielding_since = None
+        return self._place()
+
+    def resume(self, workers: int) -> list[Effect]:
+        """So many workers come. Tasks are placed when they are there, as when a run begins."""
+        if not self.is_suspended:
+            return []
+        self.is_suspended = False
+        self.wanted = self._expected = workers
+        return self._place()
 
     def rescale(self, workers: int) -> list[Effect]:
         """So many workers are wanted from now on: those of the first slots."""
@@ -331,7 +364,7 @@ class CoordinatorCore:
     @property
     def is_settled(self) -> bool:
         """Whether all tasks have a place, and nobody moves."""
-        if self.is_over or not self._is_gathered or not self.members:
+        if self.is_over or self.is_suspended or not self._is_gathered or not self.members:
             return False
         return all(
             one.place is not None and not one.claiming and one.target is None
@@ -431,6 +464,9 @@ class CoordinatorCore:
         return self._place()
 
     def _why(self, task: TaskId) -> str:
+        place = self.tasks[task].place
+        if place is not None and place.worker in self._vacating:
+            return "its executor is to go"
         return "by hand" if task in self._by_hand else "for balance"
 
     def _on_move(self, move: Move) -> list[Effect]:
@@ -448,9 +484,14 @@ class CoordinatorCore:
 
     def _end(self, task: TaskId, cause: str) -> list[Effect]:
         state = self.tasks[task]
-        if state.place is not None:
-            state.left = (state.place.worker, cause)
+        worker = None if state.place is None else state.place.worker
+        is_told = worker in self._leaving
+        if worker is not None:
+            state.left = (worker, "its worker was told to leave" if is_told else cause)
         state.place = None
+        if is_told:
+            state.report = {**state.report, "is_running": False}
+            return []  # nothing of it failed
         # One that lived on without input was no victim of its input.
         lived_long = self._pulses - state.placed_at > PULSES_LONG
         state.futile = 1 if lived_long else state.futile + 1
@@ -473,7 +514,7 @@ class CoordinatorCore:
     def _is_gathered(self) -> bool:
         if self._gathering_since is None:
             return False
-        slots = {member.slot for member in self.members.values()}
+        slots = {one.slot for one in self.members.values() if one.worker not in self._leaving}
         return len(slots) >= self.wanted or (
             self._pulses - self._gathering_since >= PULSES_GATHERING
         )
@@ -495,20 +536,31 @@ class CoordinatorCore:
         return assign(list(self.tasks), workers, previous, copies=copies, by_hand=by_hand)
 
     def _staying(self, wanted: int | None = None) -> list[Member]:
-        """The workers that tasks may run in: those of wanted slots, or all if there is none."""
+        """The workers that tasks may run in: those of wanted slots, or all if there is none.
+
+        One that was told to leave does, whatever was said since.
+        """
         count = self.wanted if wanted is None else wanted
-        members = sorted(self.members.values(), key=lambda member: member.slot)
+        living = [one for one in self.members.values() if one.worker not in self._leaving]
+        # If all are to go, tasks stay where they are until somebody else is there.
+        safe = [one for one in living if one.worker not in self._vacating]
+        members = sorted(safe or living, key=lambda member: member.slot)
         return [member for member in members if member.slot < count] or members
 
     def _let_go(self) -> list[Effect]:
         """Workers that are wanted no more leave when nothing of a task is theirs."""
         self._leaving &= self.members.keys()
-        busy = {state.place.worker for state in self.tasks.values() if state.place is not None}
-        most = max(self.wanted, self._expected)
-        staying = {member.worker for member in self._staying(most)}
-        free = [one for one in self.members if one not in busy | staying | self._leaving]
+        self._vacating &= self.members.keys()
+        kept = set() if self.is_suspended else self._kept()
+        free = [one for one in self.members if one not in kept | self._leaving]
         self._leaving |= {*free}
         return [Announce(Leave(worker)) for worker in free]
+
+    def _kept(self) -> set[str]:
+        """Workers that run something, or may."""
+        busy = {state.place.worker for state in self.tasks.values() if state.place is not None}
+        most = max(self.wanted, self._expected)
+        return busy | {member.worker for member in self._staying(most)}
 
     def _heirs(self, task: TaskId) -> list[str]:
         """Who a task goes to that runs nowhere: the worker that it yielded for; or those with a
@@ -524,6 +576,8 @@ class CoordinatorCore:
 
     def _place(self) -> list[Effect]:
         """Claim what must get another instance, and bring on what is to move."""
+        if self.is_suspended and not self.is_over:
+            return self._let_go()
         if self.is_over or not self._is_gathered:
             return []
         desired = self._desired()

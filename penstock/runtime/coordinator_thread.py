@@ -28,7 +28,14 @@ class CoordinatorThread:
     """One run of one query. `ended` is set when it is over, `error` says why."""
 
     def __init__(
-        self, address: LogAddress, spec: QuerySpec, *, id: str, workers: int, trims: bool
+        self,
+        address: LogAddress,
+        spec: QuerySpec,
+        *,
+        id: str,
+        workers: int,
+        trims: bool,
+        balances: bool = False,
     ) -> None:
         """Returns when the query is claimed; raises if it cannot be."""
         self.ended = threading.Event()
@@ -38,7 +45,7 @@ class CoordinatorThread:
             try:
                 coordinator = await Coordinator.open(
                     address.resolve(), spec, id=id, workers=workers, trims=trims, rescales=True,
-                    keeps_image=True,
+                    keeps_image=True, balances=balances,
                 )  # fmt: skip
             except BaseException as error:
                 opened.set_exception(error)
@@ -64,6 +71,11 @@ class CoordinatorThread:
     @property
     def error(self) -> PenstockError | None:
         return self._coordinator.error
+
+    @property
+    def is_suspended(self) -> bool:
+        """It was rescaled to no workers."""
+        return self._coordinator.is_suspended
 
     @property
     def spec(self) -> QuerySpec:
@@ -108,6 +120,11 @@ class CoordinatorThread:
         if not self.ended.is_set():
             self._submit(self._coordinator.job_lost(slot, attempts))
 
+    def vacate(self, slot: int) -> None:
+        """Spark's word: the executor of this slot is about to go."""
+        if not self.ended.is_set():
+            self._submit(self._coordinator.vacate(slot))
+
     def move(self, task: TaskId, worker: str) -> Future[None]:
         """Done when the move was asked for."""
         return self._submit(self._coordinator.move(task, worker))
@@ -115,6 +132,10 @@ class CoordinatorThread:
     def rescale(self, workers: int) -> Future[None]:
         """Done when it was asked for."""
         return self._submit(self._coordinator.rescale(workers))
+
+    def balance(self) -> Future[None]:
+        """Done when it was asked for."""
+        return self._submit(self._coordinator.balance())
 
     def flush(self) -> Future[None]:
         """Done when everything that was in the sources now is processed, committed, visible."""

@@ -69,15 +69,24 @@ class Layout:
     def has(self, stage: int, index: int) -> bool:
         return any(share.index == index for share in self.stages[stage])
 
-    def next(self, tasks: Mapping[int, int], retired: Sequence[Retired], trimmed: Lsn) -> Layout:
-        """The layout after this one: stages that are named get so many tasks, the others stay.
+    def share_anew(self, stage: int, nodes: Sequence[frozenset[int]]) -> tuple[Share, ...]:
+        """As many tasks as before, with these virtual nodes; one that keeps its own stays."""
+        shares, made = list[Share](), self.made[stage]
+        for share, own in zip(self.stages[stage], nodes, strict=True):
+            is_new = own != share.nodes
+            shares.append(Share(made, own) if is_new else share)
+            made += is_new
+        return tuple(shares)
+
+    def next(self, shares: Shares, retired: Sequence[Retired], trimmed: Lsn) -> Layout:
+        """The layout after this one: stages that are named get these tasks, the others stay.
 
         Retired tasks of which nothing stands in the log, below `trimmed`, are forgotten.
         """
         stages, made = list(self.stages), list(self.made)
-        for stage, count in tasks.items():
-            stages[stage] = _evenly(count, made[stage])
-            made[stage] += count
+        for stage, own in shares.items():
+            stages[stage] = own
+            made[stage] = max([made[stage], *(share.index + 1 for share in own)])
         known = (*self.retired, *retired)
         gone = [one for one in known if one.lsn < trimmed and one.stage == len(stages) - 1]
         return Layout(
@@ -87,6 +96,10 @@ class Layout:
             retired=tuple(one for one in known if one.lsn >= trimmed),
             is_result_cut=self.is_result_cut or any(one.rows_out for one in gone),
         )
+
+
+#: By stage that gets other tasks, all that it has then.
+Shares = Mapping[int, tuple[Share, ...]]
 
 
 def cut_payload(version: int) -> bytes:
@@ -101,10 +114,11 @@ def first_layout(tasks: Sequence[int]) -> Layout:
 
 @lru_cache(maxsize=64)  # every batch asks for it
 def _first(tasks: tuple[int, ...]) -> Layout:
-    return Layout(0, tuple(_evenly(count, 0) for count in tasks), tasks)
+    return Layout(0, tuple(evenly(count, 0) for count in tasks), tasks)
 
 
-def _evenly(count: int, first: int) -> tuple[Share, ...]:
+def evenly(count: int, first: int) -> tuple[Share, ...]:
+    """So many tasks, whose indexes begin there."""
     nodes = [frozenset(range(rank, VIRTUAL_NODES_MAX, count)) for rank in range(count)]
     return tuple(Share(first + rank, own) for rank, own in enumerate(nodes))
 

@@ -69,6 +69,8 @@ class Outputs:
         self._places: list[int] = []
         self.rows = 0
         self.bytes = 0
+        #: By virtual node, rows that were ever written to it.
+        self.node_rows = np.zeros(VIRTUAL_NODES, np.int64)
         self._keys = [compile_expr(key, stage.root.schema) for key in stage.keys or ()]
         #: By virtual node, which of the tasks that read it has it.
         self._owners = _owners(() if stage.keys is None else spec.reading(stage.id))
@@ -142,7 +144,9 @@ class Outputs:
     def _keyed(self, delta: Delta, places: Places | None = None) -> list[NewEntry]:
         values = [as_array(key(delta.batch), len(delta)) for key in self._keys]
         nodes = virtual_nodes(hash_columns(values, len(delta)))
-        present = np.flatnonzero(np.bincount(nodes))
+        counts = np.bincount(nodes, minlength=VIRTUAL_NODES)
+        self.node_rows += counts
+        present = np.flatnonzero(counts)
         owners = self._owners[present]
         entries: list[NewEntry] = []
         for owner in np.unique(owners).tolist():

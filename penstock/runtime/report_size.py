@@ -20,7 +20,7 @@ _FACTS: Final = (
     "commits_ever", "rows_in", "rows_out", "state_bytes",
 )  # fmt: skip
 #: Without these a report is one all the same.
-_LAST_TO_GO: Final = ("members", "moves", "cores")
+_LAST_TO_GO: Final = ("members", "moves", "cores", "nodes")
 
 
 def fitted(report: Mapping[str, Any], bytes_max: int = REPORT_BYTES_MAX) -> dict[str, Any]:

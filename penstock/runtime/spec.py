@@ -139,6 +139,14 @@ class QuerySpec:
         own = Lanes(stream, self.sources[stream].lanes).of_nodes(self.owned(task))
         return (*(lane_tag(stream, lane) for lane in own), naming_tag(stream))
 
+    def lanes_read(self, stage: int) -> dict[str, int]:
+        """The streams that its tasks share by lanes, and how many these have."""
+        if not self._shares(stage):
+            return {}
+        streams = [leaf.stream for leaf in self.inputs(stage) if isinstance(leaf, n.Scan)]
+        counts = {stream: self.sources[stream].lanes for stream in streams}
+        return {stream: count for stream, count in counts.items() if count > 1}
+
     def takes(self, task: TaskId, stream: str, lsn: int) -> bool:
         """Whether the task takes in a source entry that it reads."""
         if self._in_lanes(task, stream):

@@ -24,7 +24,7 @@ from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
 from penstock.protocol.markers import Heard, Marker, Origin
 from penstock.protocol.names import TaskId
-from penstock.runtime.layout import Layout, Retired
+from penstock.runtime.layout import Layout, Retired, Shares, evenly
 from penstock.runtime.spec import QuerySpec
 from penstock.runtime.trim_rule import needed_from
 
@@ -56,21 +56,25 @@ def _changed(old: QuerySpec, tasks: Sequence[int]) -> list[int]:
     return sorted(changed | {old.home_of(id) for id in changed if old.tasks[id] == 0})
 
 
-def plan_layout(old: QuerySpec, tasks: Sequence[int]) -> Layout:
+def shares_for(old: QuerySpec, tasks: Sequence[int]) -> Shares:
+    """With so many tasks for each stage; nothing if it has as many."""
+    return {id: evenly(tasks[id], old.layout.made[id]) for id in _changed(old, tasks)}
+
+
+def plan_layout(old: QuerySpec, shares: Shares) -> Layout:
     """Who will have what in the next layout: that is known before anybody has retired."""
-    planned = old.layout.next({id: tasks[id] for id in _changed(old, tasks)}, (), Lsn(0))
-    return replace(planned, retired=())
+    return replace(old.layout.next(shares, (), Lsn(0)), retired=())
 
 
-def next_layout(old: QuerySpec, tasks: Sequence[int], lasts: Lasts, trimmed: Lsn) -> Layout:
-    """With so many tasks for each stage."""
-    changed = _changed(old, tasks)
+def next_layout(old: QuerySpec, shares: Shares, lasts: Lasts, trimmed: Lsn) -> Layout:
+    """With these tasks of the stages that change."""
     retired = [
         Retired(task.stage, task.index, lasts[task].lsn, lasts[task].marker.rows_out)
         for task in old.task_ids
-        if task.stage in changed
+        if task.stage in shares
+        and old.layout.share(task.stage, task.index) not in shares[task.stage]
     ]
-    return old.layout.next({id: tasks[id] for id in changed}, retired, trimmed)
+    return old.layout.next(shares, retired, trimmed)
 
 
 def predecessors(old: QuerySpec, new: QuerySpec, task: TaskId) -> list[TaskId]:
@@ -130,11 +134,14 @@ def _hosts(old: QuerySpec, new: QuerySpec, task: TaskId) -> list[TaskId]:
 
 def _first_marker(old: QuerySpec, new: QuerySpec, task: TaskId, lasts: Lasts, start: Lsn) -> Marker:
     hosts, before = _hosts(old, new, task), predecessors(old, new, task)
+    stays = [one for one in old.task_ids if one in new.task_ids]
+    comes = [one for one in new.tasks_of(task.stage) if one not in stays]
     markers = [lasts[one].marker for one in before]
     alike = [lasts[one].marker for one in before if one.stage == task.stage]
     is_source = any(isinstance(leaf, n.Scan) for leaf in new.inputs(task.stage))
-    is_first = new.layout.rank(task.stage, task.index) == 0
-    counted = [lasts[one].marker for one in hosts] if is_first else []
+    # What all that end have counted goes on with one of those that come.
+    ended = [one for one in hosts if one not in stays] if task == comes[0] else []
+    counted = [lasts[one].marker for one in ended]
     return Marker(
         task=str(task),
         instance=0,

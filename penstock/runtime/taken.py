@@ -6,8 +6,9 @@ the clock is asked by whoever calls, once for what was taken in together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from penstock.ids import Lsn
@@ -15,6 +16,8 @@ from penstock.plan import nodes as n
 from penstock.plan.nodes import StageInput
 from penstock.runtime.dead_letters import DeadLetter
 from penstock.runtime.graph import id_of
+from penstock.state.keys import VIRTUAL_NODES
+from penstock.stream.lanes import lane_tag
 
 
 @dataclass(slots=True)
@@ -46,8 +49,16 @@ class Uncommitted:
 class Taken:
     """By input of a task."""
 
-    def __init__(self, inputs: Sequence[n.Scan | StageInput]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[n.Scan | StageInput],
+        lanes: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`lanes`: by stream that is read in lanes, how many it has."""
         self._inputs = inputs
+        self._lanes = {lane_tag(one, lane): lane for one in lanes for lane in range(lanes[one])}
+        #: By lane, rows that were ever read from it.
+        self.lane_rows = [0] * (VIRTUAL_NODES if self._lanes else 0)
         self._rows = [0] * len(inputs)
         #: When the oldest entry was appended that came since the operators ran last.
         self._oldest_ms: list[int | None] = [None] * len(inputs)
@@ -60,6 +71,14 @@ class Taken:
         oldest = self._oldest_ms[place]
         if oldest is None or time_ms < oldest:
             self._oldest_ms[place] = time_ms
+
+    def came_by_lane(self, tags: Sequence[str], rows: int) -> None:
+        """Rows of an entry with these tags, if they are of a lane."""
+        lanes = self._lanes
+        for tag in tags:
+            if tag in lanes:
+                self.lane_rows[lanes[tag]] += rows
+                return
 
     def took(self, place: int, rows: int) -> None:
         """The operators have them."""

@@ -451,6 +451,7 @@ class Task:
             "dead_letters": core.stats.dead_letters,
             "virtual_nodes": len(self.spec.owned(self.task)),
             "inputs": core.report_inputs(),
+            **core.report_nodes(),
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "checkpoint_lsn": core.checkpoint_lsn,

@@ -106,7 +106,7 @@ class TaskCore:
         self._inputs = outer_inputs(self._stages)
         self.state = MemoryState(spec.owned(task), room)
         self.stats = Stats()
-        self.taken = Taken(self._inputs)
+        self.taken = Taken(self._inputs, spec.lanes_read(task.stage))
         #: What rows that are set aside are told to come from.
         self._working_on: tuple[str, Lsn] = ("", Lsn(0))
         on_bad = self._bury_row if self._buries else None
@@ -398,6 +398,7 @@ class TaskCore:
                 raise
             self._bury([letter_of_entry(entry, leaf.stream, error, str(self.task))])
             return
+        self.taken.came_by_lane(entry.tags, rows.num_rows)
         self._arrivals.add(Arrival(place, Delta(rows), at.lsn, leaf.stream, order=order))
 
     def _take_keyed(self, entry: Entry, counts_at: Lsn, place: int, leaf: StageInput) -> None:
@@ -739,6 +740,11 @@ class TaskCore:
     def report_inputs(self) -> dict[str, dict[str, Any]]:
         """What was taken in, by input."""
         return self.taken.report(self._tasks_of)
+
+    def report_nodes(self) -> dict[str, list[int]]:
+        """Rows by virtual node: those that go to other stages, and those of lanes."""
+        told = {"lane_rows": self.taken.lane_rows, "node_rows": self._outputs.node_rows.tolist()}
+        return {name: counts for name, counts in told.items() if any(counts)}
 
     # -- checkpoints
 

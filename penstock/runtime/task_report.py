@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
+from penstock.limits import VIRTUAL_NODES_MAX
 from penstock.runtime.histogram import BOUNDS_MS, BUCKETS
 
 #: No count, position or time is larger.
@@ -61,6 +62,12 @@ def _buckets(value: Any) -> Any:
     return value if all(_count(one) is not None for one in value) else None
 
 
+def _by_node(value: Any) -> Any:
+    if type(value) is not list or len(value) != VIRTUAL_NODES_MAX:
+        return None
+    return value if all(_count(one) is not None for one in value) else None
+
+
 def _inputs(value: Any) -> Any:
     if type(value) is not dict:
         return None
@@ -95,6 +102,8 @@ _FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "dead_letters": _count,
     "virtual_nodes": _count,
     "inputs": _inputs,
+    "node_rows": _by_node,
+    "lane_rows": _by_node,
     "state_rows": _count,
     "state_bytes": _count,
     "checkpoint_lsn": _count,

@@ -116,6 +116,33 @@ def read_cores(sc: Any, wanted: int, others: Mapping[str, int]) -> Cores:
     return Cores(wanted, others, total or None, busy)
 
 
+def going_executors(sc: Any) -> set[str]:
+    """The executors that Spark decommissions: they start nothing any more, and go when they may."""
+    if sc.getConf().get("spark.decommission.enabled", "false") != "true":
+        return set()
+    try:
+        scheduler = sc._jsc.sc().taskScheduler()
+        executors = sc._jsc.sc().statusStore().executorList(True)
+        names = [str(executors.apply(index).id()) for index in range(executors.length())]
+        known = {name: scheduler.getExecutorDecommissionState(name) for name in names}
+        return {name for name, state in known.items() if state.isDefined()}
+    except Exception as error:  # as above
+        logger.debug("Spark does not tell which executors go: %s", error)
+        return set()
+
+
+def executor_of(sc: Any, stage: int) -> str | None:
+    """Where the one task of a stage runs."""
+    try:
+        tasks = sc._jsc.sc().statusStore().taskList(stage, 0, 100)
+        found = [tasks.apply(index) for index in range(tasks.length())]
+        running = [str(one.executorId()) for one in found if str(one.status()) == "RUNNING"]
+        return running[-1] if running else None
+    except Exception as error:  # as above
+        logger.debug("Spark does not tell where a stage runs: %s", error)
+        return None
+
+
 def waiting_stages(sc: Any) -> set[int]:
     """The stages whose tasks all wait for a core, as Spark's scheduler says.
 

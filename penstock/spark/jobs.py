@@ -21,6 +21,8 @@ from penstock.spark.cores import (
     WAIT_SECONDS,
     Cores,
     check_workers,
+    executor_of,
+    going_executors,
     read_cores,
     waiting_stages,
 )
@@ -74,6 +76,7 @@ class WorkerJobs:
         is_over: Callable[[], bool],
         hellos: Callable[[int], int],
         on_lost: Callable[[int, int | None], None],
+        on_vacated: Callable[[int], None],
         on_hopeless: Callable[[str], None],
         on_cores: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -88,6 +91,7 @@ class WorkerJobs:
         self._is_over = is_over
         self._hellos = hellos
         self._on_lost = on_lost
+        self._on_vacated = on_vacated
         self._on_hopeless = on_hopeless
         self._on_cores = on_cores
         #: Since when workers wait for a core, and whether that was told.
@@ -126,7 +130,7 @@ class WorkerJobs:
         """So many workers from now on. Those of other slots are told to leave by the coordinator,
         and are not started again. BadRequest if Spark can never run so many: whoever asks through
         the log knows nothing of Spark."""
-        if self._sc._jsc is not None:
+        if self._sc._jsc is not None and workers:
             check_workers(self._sc, workers)
         with self._lock:
             if self._stopping.is_set():
@@ -139,6 +143,15 @@ class WorkerJobs:
                 if keeper is None or not keeper.is_alive():
                     self._keepers[slot] = self._make_thread(self._keep, slot)
                     self._keepers[slot].start()
+        self._cancel_waiting(self._groups[workers:])
+
+    def _cancel_waiting(self, groups: Sequence[str]) -> None:
+        """Jobs that still wait for a core are wanted no more: none is to be found for them."""
+        if groups and self._sc._jsc is not None:
+            queued = waiting_stages(self._sc)
+            for group in groups:
+                if self._find_stage(group) in queued:
+                    self._sc.cancelJobGroup(group)
 
     def _is_leaving(self, slot: int) -> bool:
         """Its worker is wanted no more; if it is again, somebody else keeps it from here on."""
@@ -189,12 +202,21 @@ class WorkerJobs:
             if count % WATCHES_PER_LOOK == 0:
                 stages = [self._find_stage(group) for group in self._groups[: self._wanted]]
                 self._look_at_cores(stages)
+                self._look_at_executors(stages)
             count += 1
             for slot, stage in enumerate(stages):
                 lost = 0 if stage is None else self._count_lost(stage)
                 if lost > lost_before.get(slot, 0):
                     lost_before[slot] = lost
                     self._on_lost(slot, lost)
+
+    def _look_at_executors(self, stages: Sequence[int | None]) -> None:
+        """Where Spark is about to let one go, tasks leave it before it does."""
+        found = going_executors(self._sc)
+        if found:
+            for slot, stage in enumerate(stages):
+                if stage is not None and executor_of(self._sc, stage) in found:
+                    self._on_vacated(slot)
 
     def _look_at_cores(self, stages: Sequence[int | None]) -> None:
         """Say what the workers hold; and if some wait for long, for what."""

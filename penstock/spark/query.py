@@ -114,6 +114,12 @@ class StreamingQuery:
         And `cores`: how many of Spark's the query wants and holds, and what is left for others.
         """
         last: Mapping[str, Any] = self.lastProgress or {}
+        if self.isActive and self._coordinator.is_suspended:
+            message = (
+                "Suspended: it holds no worker and takes nothing in; query.rescale(1) or more "
+                "brings it back with its state"
+            )
+            return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
         if not self.isActive:
             message = "Stopped" if self.exception() is None else "Terminated with an error"
             return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
@@ -152,6 +158,13 @@ class StreamingQuery:
         """Wait until all that is in the sources now is processed, committed and visible."""
         flushed: Future[None] | None = None
         while not self._coordinator.is_over:
+            if self._coordinator.is_suspended:
+                if flushed is not None:
+                    flushed.cancel()
+                raise QueryFailed(
+                    f"query {self.name} is suspended and processes nothing: bring it back with "
+                    "query.rescale(1) or more"
+                )
             flushed = flushed or self._coordinator.flush()
             try:
                 flushed.result(timeout=0.1)
@@ -183,11 +196,27 @@ class StreamingQuery:
         tasks go on from there with their state; workers that are left over leave after that.
         `lastProgress["layout"]` tells of it, and `lastProgress["rescaling"]` until then. Returns
         when it was asked for.
+
+        With 0 workers it is suspended: all commit what they have and leave, and hold no core. It
+        stays registered, and goes on with its state when it is rescaled again.
         """
-        check_workers(self._jobs.spark_context, workers)
-        if rescaled_tasks(self._coordinator.spec, workers) == self._coordinator.spec.tasks:
+        if type(workers) is not int or workers != 0:
+            check_workers(self._jobs.spark_context, workers)
+        if (
+            workers
+            and rescaled_tasks(self._coordinator.spec, workers) == self._coordinator.spec.tasks
+        ):
             logger.info("query=%s keeps its tasks with workers=%d", self.name, workers)
         self._ask(lambda: self._coordinator.rescale(workers))
+
+    def balance(self) -> None:
+        """Let virtual nodes that get many rows go to tasks of their stage that have less to do.
+
+        As many tasks as before go on, with other virtual nodes and their state; it pauses them as
+        `rescale` does. `lastProgress["balance"]` tells what moved, why, and how long it took; or
+        why nothing did. Returns when it was asked for.
+        """
+        self._ask(self._coordinator.balance)
 
     def _ask(self, ask: Callable[[], Future[None]]) -> None:
         """Until the coordinator has heard it; what has ended hears nothing."""

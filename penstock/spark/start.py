@@ -115,6 +115,7 @@ def start(
     checkpoint_interval: float = 10.0,
     state_memory: int | str | None = None,
     replicas: int = 0,
+    balance: bool = False,
     trim_consumed: bool = False,
 ) -> StreamingQuery:
     """Run a streaming DataFrame in real time, exactly once. Returns once its workers are asked for.
@@ -146,6 +147,7 @@ def start(
             the rest is in scratch files on its local disk. By default all is in memory.
         replicas: Other workers that keep a copy of each task's state: a lost task goes on there at
             once, however large the state is, and tasks can be moved (`StreamingQuery.move`).
+        balance: Let virtual nodes with many rows go to tasks that have less to do, by itself.
         trim_consumed: Trim the log now and then, below what any query or delivery still needs.
 
     Raises:
@@ -163,7 +165,7 @@ def start(
     return start_query(
         df, settings, to=to, name=name, mode=mode, workers=workers, log=log, start=start,
         on_change=on_change, restart=restart, shared=shared, fail_on_data_loss=fail_on_data_loss,
-        trims=trim_consumed,
+        trims=trim_consumed, balances=balance,
     )  # fmt: skip
 
 
@@ -201,6 +203,7 @@ def start_query(
     shared: bool = False,
     fail_on_data_loss: bool = True,
     trims: bool = False,
+    balances: bool = False,
 ) -> StreamingQuery:
     """`start` for those who bring settings of their own: any commit protocol, for measurements.
 
@@ -231,7 +234,7 @@ def start_query(
     _tell_idle_workers(spec, count)
     if settings.state_memory is not None:
         logger.info("query=%s %s", spec.name, told_in_memory(spec.query))
-    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims)
+    return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims, balances=balances)
 
 
 def _check_replicas(settings: Settings, workers: int) -> None:
@@ -266,16 +269,19 @@ def _check_store(place: str | None, log_id: str) -> str | None:
 
 
 def _launch(
-    spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool
+    spark: Any, log: Log, spec: QuerySpec, *, id: str, workers: int, trims: bool, balances: bool
 ) -> StreamingQuery:
     address = LogAddress(log.target, log.token_file, log.tls_ca)
     # Executors run users' functions: what they are given opens this query and no other.
     launch = ship_launch(spark, address.narrowed(spec, secrets.token_hex(8)), spec)
-    coordinator = CoordinatorThread(address, spec, id=id, workers=workers, trims=trims)
+    coordinator = CoordinatorThread(
+        address, spec, id=id, workers=workers, trims=trims, balances=balances
+    )
     jobs = WorkerJobs(
         spark, launch, query=spec.name, workers=workers, run_id=coordinator.run_id,
         is_over=lambda: coordinator.is_over, hellos=coordinator.hellos,
         on_lost=coordinator.job_lost,
+        on_vacated=coordinator.vacate,
         on_hopeless=coordinator.fail,
         on_cores=coordinator.set_cores,
     )  # fmt: skip

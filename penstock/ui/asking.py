@@ -37,8 +37,8 @@ def request_of(what: str, asked: dict[str, Any]) -> Message:
     if what == "stop":
         return Stop(by)
     workers = asked.get("workers")
-    if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
-        raise BadRequest(f'"workers" is no number in 1..{WORKERS_MAX}')
+    if type(workers) is not int or not 0 <= workers <= WORKERS_MAX:
+        raise BadRequest(f'"workers" is no number in 0..{WORKERS_MAX}')
     return Rescale(workers, by)
 
 

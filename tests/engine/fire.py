@@ -31,7 +31,7 @@ from penstock_bench.nexmark.generator import Generator
 import penstock
 from penstock.log.records import Entry
 from penstock.protocol.markers import decode_marker
-from penstock.protocol.names import control_tag, parse_task, query_key
+from penstock.protocol.names import control_tag, layout_key, parse_task, query_key
 from penstock.runtime.control import Assign, Hello, Place, decode_message
 from penstock.runtime.registry import decode_query
 
@@ -136,11 +136,20 @@ class Workers:
                 self.last[query, slot] = (worker, pid)
             case Assign() as assign:
                 self.places |= assign.places()
+                if assign.layout:  # of those that it does not have, others have come
+                    for task in [task for task in self.places if not _is_in(assign, query, task)]:
+                        del self.places[task]
             case _:
                 pass
 
     def tasks_of(self, worker: str) -> list[str]:
         return sorted(task for task, place in self.places.items() if place.worker == worker)
+
+
+def _is_in(assign: Assign, query: str, name: str) -> bool:
+    task = parse_task(name)
+    stages = assign.layout["stages"]
+    return task.query != query or task.index in [index for index, _ in stages[task.stage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +258,7 @@ class Stand:
 
     def _feed(self) -> None:
         """Append the events that are due, in order; a log that is away is waited for."""
-        generator = Generator(fire_queries.PARAMETERS)
+        generator = Generator(fire_queries.parameters_of(self._queries))
         while not self._leaving.is_set():
             if not self.feeding.wait(0.05):
                 continue
@@ -305,6 +314,17 @@ class Stand:
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
             time.sleep(0.05)
 
+    def wait_layouts(self, tasks: int, seconds: float) -> None:
+        """Until the largest stage of each query has so many tasks."""
+
+        def have() -> bool:
+            values = [self.log.client.get(layout_key(name)) for name in self._queries]
+            layouts = [json.loads(value.data)["stages"] for value in values if value is not None]
+            most = [max(map(len, stages)) for stages in layouts]
+            return most == [tasks] * len(self._queries)
+
+        self._wait(have, seconds, f"{tasks} tasks each")
+
     def wound(self, pids: list[int]) -> Kill:
         """What a kill of these processes of the driver, now, would hit."""
         below = {pid for root in pids for pid in (root, *processes.descendants(root))}
@@ -336,6 +356,12 @@ class Stand:
         self._left |= {pid: processes.born(pid) for pid in self.driver.kill()}
         return Kill(killed_ms, lsn, lost)
 
+    def _forget_retired(self, took: dict[str, float]) -> None:
+        """Tasks that have successors by now commit no more."""
+        places = dict(self.workers.places)
+        for task in [task for task, at in took.items() if at == math.inf and task not in places]:
+            took[task] = 0.0
+
     def wait_recovered(self, kill: Kill, seconds: float) -> list[float]:
         """Seconds after the kill until each task committed as a newer instance; missing: inf."""
         took = dict.fromkeys(kill.lost, math.inf)
@@ -348,7 +374,9 @@ class Stand:
                 try:
                     batch = reader.next_batch(0.1)
                 except TimeoutError:
+                    self._forget_retired(took)
                     continue
+                self._forget_retired(took)
                 for entry in batch.entries if batch is not None else ():
                     marker = decode_marker(entry.payload)
                     if took[marker.task] == math.inf and marker.instance > kill.lost[marker.task]:

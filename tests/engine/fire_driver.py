@@ -57,17 +57,17 @@ def start_all(spark: Any, log: Any, options: argparse.Namespace) -> dict[str, An
     frames = {name: log.stream(name).df(spark) for name in fire.STREAMS}
     return {
         name: penstock.start(
-            fire.QUERIES[name].build_streaming(frames),
+            fire.ALL[name].build_streaming(frames),
             to=f"{name}-result",
             name=name,
-            mode=fire.QUERIES[name].mode,
+            mode=fire.ALL[name].mode,
             workers=options.workers,
             log=log,
             checkpoints=str(options.checkpoints),
             checkpoint_interval=2.0,
             # Of so small a bound nearly all of the state is on disk.
             state_memory=1 if os.environ.get("PENSTOCK_STATE") == "mapped" else None,
-            replicas=1 if name in ("q5", "words") else 0,
+            replicas=1 if name in ("q5", "words", "nbq8") else 0,
         )
         for name in options.queries.split(",")
     }
@@ -93,11 +93,11 @@ def verify(spark: Any, queries: dict[str, Any], events: int) -> None:
         results[name] = query.result()
     for query in queries.values():
         query.stop()
-    rows = fire.make_rows(Generator(fire.PARAMETERS), 0, events)
+    rows = fire.make_rows(Generator(fire.parameters_of(queries)), 0, events)
     tables = {name: pa.Table.from_batches([batch]) for name, batch in rows.items()}
     outcome: dict[str, object] = {}
     for name, actual in results.items():
-        expected = run_spark(spark, fire.QUERIES[name].build, tables)
+        expected = run_spark(spark, fire.ALL[name].build, tables)
         try:
             assert_equal(actual, expected, name)
             outcome[name] = actual.num_rows

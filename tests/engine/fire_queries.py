@@ -1,4 +1,4 @@
-"""What runs under fire, and what feeds it: four queries over five streams, rows known by number.
+"""What runs under fire, and what feeds it: queries over five streams, rows known by number.
 
 Owns the DataFrames and the rows. The same functions build the streaming queries and, over the very
 rows that the generator made, the batch queries that say what the results must be.
@@ -6,15 +6,17 @@ rows that the generator made, the batch queries that say what the results must b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from penstock_bench.nexmark import model
-from penstock_bench.nexmark.generator import Generator, Parameters
+from penstock_bench.nexmark.generator import Generator, Parameters, rhino_parameters
+from penstock_bench.nexmark.queries import QUERIES as NEXMARK
+from penstock_bench.nexmark.queries import RHINO as RHINO_NAMES
 from penstock_bench.nexmark.queries.joins import q3
 from penstock_bench.nexmark.queries.windows import q5, q8
 
@@ -24,6 +26,8 @@ LINES = pa.schema([("line", pa.string())])
 STREAMS = {"persons": model.PERSON, "auctions": model.AUCTION, "bids": model.BID, "lines": LINES}
 #: Slow, so that the windows of 10 s close while the run goes on.
 PARAMETERS = Parameters(seed=7, events_per_s=500)
+#: Hours of event time within minutes, so that Rhino's windows of 4 and 12 h close.
+RHINO_PARAMETERS = replace(rhino_parameters(), events_per_s=0.2)
 #: One line of words per so many events.
 EVENTS_PER_LINE = 10
 WORDS = 400
@@ -69,6 +73,19 @@ QUERIES = {
     "q8": FireQuery(_site(q8), "append", has_watermark=True),
     "words": FireQuery(words_per_count, "update"),
 }
+
+
+#: Those of Rhino's paper: large windows, sessions, and much state.
+RHINO = {
+    name: FireQuery(_site(NEXMARK[name].build), "append", has_watermark=True)
+    for name in RHINO_NAMES
+}
+ALL = QUERIES | RHINO
+
+
+def parameters_of(names: Iterable[str]) -> Parameters:
+    """Of what feeds these queries."""
+    return RHINO_PARAMETERS if RHINO.keys() & {*names} else PARAMETERS
 
 
 def make_rows(generator: Generator, first: int, end: int) -> dict[str, pa.RecordBatch]:

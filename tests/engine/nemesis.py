@@ -4,6 +4,7 @@ worker    SIGKILL for a Python worker
 zombie    SIGSTOP for one, until long after its lease, then SIGCONT: it goes on where it was
 server    SIGKILL for the log server, which is started again a little later
 executor  SIGKILL for an executor's JVM, with all Python workers under it
+balance   hot virtual nodes of all queries are to get other tasks
 driver    SIGKILL for the driver and its JVM; a new one goes on with the queries
 
 A query whose tasks end again and again without a commit is stopped by its coordinator, which takes
@@ -25,7 +26,9 @@ from contextlib import contextmanager
 import fire_processes as processes
 from fire import Kill, Stand, Wound
 
-from penstock.protocol.names import parse_task
+from penstock.log.records import Kind, NewEntry
+from penstock.protocol.names import control_tag, parse_task
+from penstock.runtime.control import Balance, Message, Rescale, encode_message
 
 #: Seconds between two faults.
 GAP = (0.3, 1.5)
@@ -93,7 +96,7 @@ class Nemesis:
             wounds = {
                 task: wound
                 for task, wound in wounds.items()
-                if not self._stand.has_committed(task, wound)
+                if task in self._stand.workers.places and not self._stand.has_committed(task, wound)
             }
             self._wounds[query] = wounds
         if not wounds:
@@ -142,6 +145,24 @@ class Nemesis:
         chosen = max(found, key=lambda pid: len(self._stand.wound([pid]).lost))
         self.counts["executor"] += 1
         return self._note(self._stand.kill([chosen]))
+
+    def rescale(self, workers: int) -> None:
+        """All queries, however far they have come with it before."""
+        for query in self._queries():
+            self._ask(query, Rescale(workers, "nemesis"))
+            self.counts["rescale"] += 1
+
+    def balance(self) -> None:
+        for query in self._queries():
+            self._ask(query, Balance("nemesis"))
+            self.counts["balance"] += 1
+
+    def _queries(self) -> list[str]:
+        return sorted({query for query, _ in self._stand.workers.last})
+
+    def _ask(self, query: str, message: Message) -> None:
+        entry = NewEntry(encode_message(message), (control_tag(query),), Kind.CONTROL)
+        self._stand.log.client.append([entry])
 
     def driver(self) -> None:
         """Kill it, start it again with the server killed meanwhile, wait until all is as before."""

@@ -53,12 +53,50 @@ def test_a_query_is_rescaled_while_it_runs(spark: Any, log: penstock.Log) -> Non
         assert (query.lastProgress or {})["layout"]["version"] == 2
         check(spark, query, windows, source)
         with pytest.raises(BadRequest, match="at least 1"):
-            query.rescale(0)
+            query.rescale(-1)
         with pytest.raises(BadRequest, match="each worker holds one"):  # as the log asks for it
             query._coordinator.rescale(900).result()
         assert (query.lastProgress or {})["workersWanted"] == 2
     with pytest.raises(QueryFailed, match="rescaled was stopped: start it again"):
         query.rescale(3)
+
+
+def test_a_query_is_scaled_to_zero_and_back(spark: Any, log: penstock.Log) -> None:
+    """It holds no core meanwhile; it comes back with its state, also when it was stopped so."""
+    source = log.create_stream("asleep_in", BIDS)
+    tracker = spark.sparkContext.statusTracker()
+
+    def running_jobs() -> list[int]:
+        return list(tracker.getActiveJobsIds())
+
+    with running(windows(source.df(spark)), to="asleep", workers=2) as query:
+        append_bids(source, 0, 300)
+        query.processAllAvailable()
+        for workers in (2, 3):
+            query.rescale(0)
+            wait_until(lambda: not running_jobs() and members(query) == 0)
+            wait_until(lambda: "suspended" in (query.lastProgress or {}))
+            assert query.isActive
+            assert query.status["message"].startswith("Suspended: it holds no worker")
+            with pytest.raises(QueryFailed, match=r"is suspended .* query.rescale\(1\)"):
+                query.processAllAvailable()
+            progress = query.lastProgress or {}
+            assert progress["workersWanted"] == 0
+            assert "penstock query rescale asleep" in progress["suspended"]["resume"]
+            assert not any(task["is_running"] for task in progress["tasks"].values())
+            append_bids(source, 100 * workers + 100, 100)
+            query.rescale(workers)
+            query.processAllAvailable()
+            wait_until(lambda: members(query) == workers)  # noqa: B023
+            if workers == 2:  # else no core is left for batch Spark
+                check(spark, query, windows, source)
+        wait_until(lambda: tasks(query) == [3, 3])
+        query.rescale(0)
+        wait_until(lambda: not running_jobs())
+    append_bids(source, 500, 100)
+    with running(windows(source.df(spark)), to="asleep", workers=2) as query:
+        check(spark, query, windows, source)
+        assert (query.lastProgress or {})["workersWanted"] == 2, "as its start says"
 
 
 @pytest.mark.parametrize("build", [counts, windows], ids=["counts", "windows"])

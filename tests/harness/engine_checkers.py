@@ -5,10 +5,11 @@ trimmed. Every function gives the sentences that say what is wrong, none if all 
 
     numbers    a task's markers are 0, 1, 2, … over all its instances (I9)
     positions  they never go back, and never past the marker itself (I9)
-    instances  neither markers nor anything else of a task come from an older instance (I5)
+    instances  neither markers nor anything else of a task come from an older instance (I5); only a
+               coordinator writes markers for others, those that tasks of a new layout go on from
     groups     what a task writes for others stands in one group with a marker, whole, or is staged
     ranges     staged groups are named by one marker at most, of the instance that staged them (I8)
-    heard      a task never forgets how far it has heard another (I9)
+    heard      a task never forgets how far it has heard another (I9), unless that has successors
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from itertools import pairwise
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
 from penstock.protocol.markers import Marker, decode_marker
-from penstock.protocol.names import parse_task
+from penstock.protocol.names import coordinator_producer, parse_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,12 @@ class MarkerAt:
 
     entry: Entry
     marker: Marker
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Written with a new layout, by the coordinator."""
+        query = parse_task(self.marker.task).query
+        return self.entry.producer == coordinator_producer(query) and not self.marker.inline
 
     def __str__(self) -> str:
         return f"marker {self.marker.number} of {self.marker.task} at LSN {self.entry.lsn}"
@@ -92,7 +99,10 @@ def check_instances(entries: Iterable[Entry], tasks: dict[str, list[MarkerAt]]) 
     for task, markers in tasks.items():
         for at in markers:
             written_by = (at.entry.producer, at.entry.instance)
-            if written_by != (parse_task(task).producer, at.marker.instance):
+            if not at.is_handed_over and written_by != (
+                parse_task(task).producer,
+                at.marker.instance,
+            ):
                 problems.append(f"{at} says instance {at.marker.instance}, {written_by} wrote it")
         for before, after in pairwise(markers):
             if after.marker.instance < before.marker.instance:
@@ -161,7 +171,8 @@ def check_heard(tasks: dict[str, list[MarkerAt]]) -> list[str]:
         for before, after in pairwise(markers):
             for upstream, heard in before.marker.heard.items():
                 now = after.marker.heard.get(upstream)
-                if now is None or now.lsn < heard.lsn:
+                is_gone = now is None and after.is_handed_over
+                if not is_gone and (now is None or now.lsn < heard.lsn):
                     problems.append(
                         f"{after} has forgotten that it heard {upstream} at {heard.lsn}"
                     )

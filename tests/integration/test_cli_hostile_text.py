@@ -47,8 +47,9 @@ from penstock.protocol.names import (
     query_key,
 )
 from penstock.runtime.control import Pulse, encode_message
-from penstock.runtime.coordinator import Coordinator, _explain
+from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.registry import RegisteredQuery, encode_query
+from penstock.runtime.run_errors import explain
 from penstock.spark.query import StreamingQuery
 
 #: Clears the screen; in eight bits; sets the title; turns the writing round; hides; forges a line.
@@ -250,8 +251,8 @@ def test_nobodys_text_begins_a_line_of_a_log() -> None:
 
 def test_a_failed_query_repeats_nothing_that_drives_the_terminal_of_its_driver() -> None:
     """The words are a worker's, or the server's, or whoever appends to the query's tag."""
-    other = _explain("q", StaleInstance(f"by {HOSTILE}"))
-    defect = _explain("q", ValueError(f"{HOSTILE}"))
+    other = explain("q", StaleInstance(f"by {HOSTILE}"))
+    defect = explain("q", ValueError(f"{HOSTILE}"))
 
     for error in (other, defect):
         assert isinstance(error, QueryFailed) and not RAW.search(str(error))

@@ -26,6 +26,7 @@ from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, control_tag, pulse_tag, query_key, run_key
 from penstock.protocol.pulses import State, judge_state
 from penstock.runtime.control import (
+    Balance,
     Beat,
     Move,
     Pulse,
@@ -266,6 +267,25 @@ def test_rescale_is_not_done_while_workers_run_the_tasks_of_before(log: penstock
     assert "for 4 workers, when its tasks have read what stood in the log" in status
 
 
+def test_rescale_to_no_workers_says_that_the_query_is_suspended(log: penstock.Log) -> None:
+    pulse(log, rescaled(2))
+    suspended = {"at": "2026-01-01T00:00:00.000Z", "resume": "penstock query rescale q --workers N"}
+
+    def end() -> None:
+        pulse(log, rescaled(0))  # its workers have left, and it is not so yet
+        pulse(log, rescaled(0, suspended=suspended))
+
+    thread = answer(log, Rescale, end)
+    done = run(log, "query", "rescale", "q", "--workers", "0")
+    thread.join()
+    assert "q is suspended: it holds no worker" in done.output
+    assert "rescale q --workers N` brings it back" in done.output
+    assert "suspended" in run(log, "query", "list").stdout
+    assert "suspended: it holds no worker" in run(log, "query", "status", "q").stdout
+    (listed,) = run_json(log, "query", "list")
+    assert (listed["state"], listed["suspended"]) == ("running", True)
+
+
 def test_what_cannot_be_rescaled_is_told(log: penstock.Log) -> None:
     def refused(*arguments: str) -> str:
         result = run(log, "query", "rescale", "q", *arguments)
@@ -273,9 +293,49 @@ def test_what_cannot_be_rescaled_is_told(log: penstock.Log) -> None:
         return result.output
 
     assert "nothing to rescale: query q is registered, but no" in refused("--workers", "4")
-    assert "0 is not in the range" in refused("--workers", "0")
+    assert "-1 is not in the range" in refused("--workers", "-1")
     pulse(log, rescaled(2))
     assert "does not within 0.2 s" in refused("--workers", "4", "--wait", "0.2")
+
+
+# ---- balance
+
+
+def balanced(asked: int, version: int = 0, *, last: Any = None, **more: Any) -> dict[str, Any]:
+    told = {"automatic": False, "asked": asked, "isUnderWay": False, "last": last, **more}
+    return progress(balance={"told": "even: 1.00 times", **told}, layout={"version": version})
+
+
+def test_balance_waits_until_virtual_nodes_have_moved(log: penstock.Log) -> None:
+    pulse(log, balanced(3, 1) | {"layout": {"version": 1, "tasks": [2, 2]}})
+    why = "by hand: the busiest task of stage 1 took 1.9 times the mean"
+    last = {"version": 2, "at": "2026-01-01T00:00:00.000Z", "cutMs": 12.5, "why": why, "count": 2}
+    layout = {"layout": {"version": 2, "tasks": [2, 2]}}
+    nodes = {"nodes": {"1": {"17": 75.0, "3": 25.0}}}
+
+    def move() -> None:
+        pulse(log, balanced(4, 1, isUnderWay=True) | {"layout": {"version": 1, "tasks": [2, 2]}})
+        pulse(log, balanced(4, 2, last=last) | layout | nodes)
+
+    thread = answer(log, Balance, move)
+    done = run(log, "query", "balance", "q")
+    thread.join()
+    assert "2 virtual nodes moved at" in done.output and "cut in 12.5 ms, by hand" in done.output
+    status = run(log, "query", "status", "q").stdout
+    assert "stage 1: 17 75%, 3 25% of 100 rows/s" in status
+
+
+def test_balance_says_why_nothing_moved(log: penstock.Log) -> None:
+    refused = run(log, "query", "balance", "q")
+    assert refused.exit_code != 0 and "nothing to balance: query q is registered" in refused.output
+    layout = {"layout": {"version": 1, "tasks": [2, 2]}}
+    pulse(log, balanced(0, 1) | layout)
+    thread = answer(log, Balance, lambda: pulse(log, balanced(1, 1) | layout))
+    done = run(log, "query", "balance", "q", "--json")
+    thread.join()
+    assert json.loads(done.output) == {"name": "q", "told": "even: 1.00 times", "moved": None}
+    late = run(log, "query", "balance", "q", "--wait", "0.2")
+    assert late.exit_code == 5 and "has not done so within 0.2 s" in late.output
 
 
 # ---- move

@@ -22,7 +22,7 @@ from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.coordinator_thread import CoordinatorThread
 from penstock.runtime.registry import RegisteredQuery, encode_query
-from penstock.runtime.succession import Last
+from penstock.runtime.succession import Last, shares_for
 from penstock.runtime.worker import LogAddress
 
 
@@ -110,7 +110,7 @@ def test_a_query_that_is_removed_while_it_is_rescaled_stays_removed(
 
         monkeypatch.setattr(Coordinator, "_note_rescaled", note_and_remove)
         last = Marker(task=str(task), instance=1, number=3, position=Lsn(1), inline=0)
-        changing = run._change_layout(2, {task: Last(Lsn(2), last)})
+        changing = run._change_layout(shares_for(spec, (2, 2)), 2, {task: Last(Lsn(2), last)})
         with pytest.raises(GuardFailed):
             coordinator._submit(changing).result(30)
         assert log.client.get(query_key("q")) is None

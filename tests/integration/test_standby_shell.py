@@ -19,6 +19,7 @@ from penstock.log.records import Kind, NewEntry
 from penstock.protocol.markers import Marker, Origin, decode_marker, encode_marker
 from penstock.protocol.names import TaskId
 from penstock.runtime import standby as module
+from penstock.runtime.layout import evenly
 from penstock.runtime.spec import QuerySpec, Settings
 from penstock.runtime.standby import Standby, StateCopy, TaskCopy
 from penstock.runtime.task import Task
@@ -144,7 +145,7 @@ async def test_an_heir_whose_checkpoints_cannot_be_read_has_its_predecessors_sta
         last = await client.read_last(predecessor.marker_tag)
         assert last is not None
         marker = decode_marker(last.payload)
-        layout = spec.layout.next({predecessor.stage: 1}, [], Lsn(0))
+        layout = spec.layout.next({predecessor.stage: evenly(1, 9)}, [], Lsn(0))
         new = spec.under(layout)
         (heir,) = new.tasks_of(predecessor.stage)
         stages = tuple(stage.id for stage in spec.running(predecessor.stage))

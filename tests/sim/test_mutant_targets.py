@@ -8,6 +8,7 @@ import cluster_mutants
 import delivery_mutants
 import log_mutants
 import pytest
+import test_balancing as balancing
 import test_commit_protocols_mutants as rivals
 import test_exactly_once_mutants as markers
 import test_increment_mutants as increments
@@ -16,6 +17,7 @@ import test_rescaling_mutants as rescaling
 import test_shared_source_mutants as sources
 import test_standby_mutants as standbys
 import test_strange_reports as reports
+import test_suspended as suspended
 from mutant_hunt import foreign_homes
 from simulation.log.world import World
 
@@ -32,6 +34,8 @@ MUTANTS: list[tuple[str, Apply]] = [
     *((f"increments: {mutant.name}", mutant.apply) for mutant in increments.MUTANTS),
     *((f"rescaling: {mutant.name}", mutant.apply) for mutant in rescaling.MUTANTS),
     *((f"standbys: {mutant.name}", mutant.apply) for mutant in standbys.MUTANTS),
+    *((f"balancing: {mutant.name}", mutant.apply) for mutant in balancing.MUTANTS),
+    *((f"suspended: {mutant.name}", mutant.apply) for mutant in suspended.MUTANTS),
     *((f"reports: {mutant.name}", mutant.apply) for mutant in reports.MUTANTS),
     *((f"rivals: {mutant.name}", mutant.apply) for mutant in [*rivals.MUTANTS, *rivals.RARE]),
 ]

@@ -6,6 +6,7 @@ Else a world that fails by itself would count as a catch, and its mutant would l
 from __future__ import annotations
 
 import pytest
+import test_balancing
 import test_commit_protocols_mutants
 import test_exactly_once_mutants
 import test_increment_mutants
@@ -18,6 +19,7 @@ from pipeline_mutants import Mutant, world
 MUTANTS = [
     mutant
     for module in (
+        test_balancing,
         test_commit_protocols_mutants,
         test_exactly_once_mutants,
         test_increment_mutants,

@@ -78,6 +78,24 @@ def without(lsn: int) -> Callable[[list[Entry]], None]:
     return lambda entries: entries.__delitem__(lsn)
 
 
+def handed_over(producer: str) -> list[Entry]:
+    """A layout is changed: task one has a successor, and task two has heard of that since."""
+    log = Writer()
+    log.entries = history()
+    log.add(Kind.MARKER, producer, 1, encode_marker(Marker("q.1/0/1", 0, 0, Lsn(10), 0)))  # 18
+    heard = {"q.1/0/1": Heard(Lsn(14), None, False)}
+    log.add(Kind.MARKER, producer, 1, encode_marker(Marker(TWO, 1, 3, Lsn(15), 0, heard=heard)))
+    log.commit(Marker("q.1/0/1", 4, 1, Lsn(18), 0))
+    return log.entries
+
+
+def test_a_coordinator_hands_tasks_over_and_nobody_else() -> None:
+    assert check_engine(handed_over("@q")) == []
+    problems = check_engine(handed_over("@r"))
+    assert any("wrote it" in one for one in problems)
+    assert any("has forgotten that it heard q.1/0/0" in one for one in problems)
+
+
 DOCTORED = [
     ("should have number 1", with_marker(9, number=2)),
     ("should have number 2", with_marker(14, number=1)),

@@ -6,7 +6,7 @@ A benchmark is a module of this package with `run_bench`, and with the sizes FUL
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +20,7 @@ def bench() -> None:
     """Measure what we claim, beside the raw disk or a peer, in one run."""
 
 
-def _add(name: str, summary: str, *, quick: str, disk: str = "", takes: str = "") -> None:
+def _add(name: str, summary: str, *, quick: str, disk: str = "", takes: str = "") -> click.Command:
     """The command of one benchmark; one that writes nothing to the disk has no --dir."""
     examples = f"penstock bench {name}\n  penstock bench {name} --json > {name}.json"
     if disk:
@@ -29,13 +29,14 @@ def _add(name: str, summary: str, *, quick: str, disk: str = "", takes: str = ""
     @bench.command(name, help="\n\n".join((summary, takes, f"\b\nExamples:\n  {examples}")))
     @json_option
     @click.option("--quick", is_flag=True, help=f"{quick}; the figures mean nothing.")
-    def measure(as_json: bool, quick: bool, **options: Path | None) -> None:
+    def measure(as_json: bool, quick: bool, **options: Any) -> None:
         module = importlib.import_module(f"penstock_bench.{name}")
         sizes = module.QUICK if quick else module.FULL
         show_report(module.run_bench(plan=sizes, say=say, **options), as_json=as_json)
 
     if disk:
         directory_option(f"Where to write ({disk}); the disk of the log.")(measure)
+    return measure
 
 
 _add(
@@ -104,13 +105,21 @@ _add(
     disk="about 4 GB",
     takes=f"About three minutes{_ALONE}",
 )
-_add(
+handover = _add(
     "handover",
-    "How long a large state pauses when it moves or is lost: copies beside a store (needs Java).",
+    "How long a large state pauses when it moves, is lost, or is rescaled (needs Java).",
     quick="A minute",
     disk="about 4 GB",
-    takes=f"About ten minutes{_ALONE}",
+    takes=f"About half an hour; with --keys 1000000 --rounds 2 --rescales 1 six minutes{_ALONE}",
 )
+for _name, _help in (
+    ("keys", "Keys of the state; give it again for more sizes."),
+    ("rounds", "Moves and kills of each way."),
+    ("rescales", "How often from two workers to four, and back."),
+):
+    click.option(
+        f"--{_name}", type=click.IntRange(1), multiple=_name == "keys", default=None, help=_help
+    )(handover)
 _add(
     "connector",
     "Streams as a source and a sink of Spark's own engine, beside Spark's own (needs Java).",

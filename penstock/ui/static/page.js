@@ -93,8 +93,8 @@ function Actions({ query, may }) {
     <small role="status">${told}</small>
     <dialog ref=${box} onClose=${() => setAsking(null)}><form onSubmit=${sure}>
       ${asking === "stop" ? html`<p>Stop query <b>${query.name}</b>? It commits what it has worked on. Started again under its name, it goes on from there.</p>`
-      : html`<p>Run query <b>${query.name}</b> with so many workers? Each needs a core of Spark's.</p>
-        <label>workers <input name="workers" type="number" min="1" max="1000" required defaultValue=${query.wanted[1] ?? 1} /></label>`}
+      : html`<p>Run query <b>${query.name}</b> with so many workers? Each needs a core of Spark's. With 0 it is suspended: it keeps its state and takes nothing in, until it gets workers again.</p>
+        <label>workers <input name="workers" type="number" min="0" max="1000" required defaultValue=${query.wanted[1] || 1} /></label>`}
       <div class="bar"><button type="submit" class=${asking === "stop" ? "danger" : ""}>${asking}</button>
         <button type="button" autofocus onClick=${() => box.current.close()}>leave it</button></div></form></dialog></div>`;
 }

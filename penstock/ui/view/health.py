@@ -211,6 +211,14 @@ def _of_query(query: Facts, counters: Counters) -> Iterator[Trouble]:
             "on where it was.",
             name,
         )
+    elif state == "running" and "suspended" in progress:
+        yield Trouble(
+            "warn",
+            f"Query {said} is suspended: it holds no worker and takes nothing in.",
+            "It was asked for. It goes on with its state when it gets workers: `penstock query "
+            f"rescale {said} --workers …`.",
+            name,
+        )
     elif state == "running" and progress:
         yield from _of_running(name, said, progress, counters)
 

@@ -13,6 +13,7 @@ from penstock.ui.view.history import Counters
 #: How a state looks.
 LEVELS: Final = {
     "running": "good",
+    "suspended": "warn",
     "stopped": "idle",
     "new": "idle",
     "lost": "bad",
@@ -25,6 +26,10 @@ SILENT_MS: Final = 3_000.0
 LONG_STEP_MS: Final = 1_000.0
 #: What is heard of a query that runs is younger; if it seems older, two clocks differ.
 SKEW_MS: Final = 6_000.0
+_SUSPENDED: Final = (
+    "It is suspended: it holds no worker and takes nothing in, and its tasks are as they ended. "
+    "Rescale it to one worker or more, and it goes on with its state."
+)
 _BEGAN: Final = {True: "at a copy", False: "from the log", None: f.UNKNOWN}
 
 
@@ -39,6 +44,11 @@ def progress_of(query: Facts) -> Facts:
 
 def is_running(query: Facts) -> bool:
     return query.get("state") == "running"
+
+
+def is_suspended(query: Facts) -> bool:
+    """Its driver lives, and wants no workers."""
+    return is_running(query) and "suspended" in progress_of(query)
 
 
 def skew_ms(query: Facts, moment: object, taken_ms: float) -> float:
@@ -91,7 +101,7 @@ def show_line(query: Facts, idle_lags: Facts) -> dict[str, Any]:
     where = f"progress.sources.{index}.lag" if index is not None else ""
     if not runs:
         lag = _worst_idle_lag(query, idle_lags)
-    state = text(query, "state") or f.UNKNOWN
+    state = "suspended" if is_suspended(query) else text(query, "state") or f.UNKNOWN
     return {
         "key": name_of(query),
         "name": shown(name_of(query)),
@@ -138,14 +148,18 @@ def show_query(
         "state": state,
         "level": LEVELS.get(state, "idle"),
         "error": text(progress, "exception"),
-        "past": None if runs or not progress else _past(progress, now_ms),
+        "past": _SUSPENDED
+        if is_suspended(query)
+        else None
+        if runs or not progress
+        else _past(progress, now_ms),
         "clock": _clock(ahead_ms),
         "head": _head(query, progress, now_ms, heard_ms),
         "graph": show_graph(progress, now_ms, runs=runs),
         "sources": [_source(index, one) for index, one in enumerate(things(progress, "sources"))],
         "tasks": [
             _task(name_of(query), task, one, step_ms(progress, one), counters, now_ms)
-            if runs
+            if runs and not is_suspended(query)
             else _past_task(name_of(query), task, one, now_ms)
             for task, one in named(progress, "tasks")
         ],

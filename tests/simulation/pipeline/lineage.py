@@ -112,4 +112,6 @@ def count_layouts(evidence: Evidence) -> list[str]:
                 found.append("stage merged")
             elif now and before.spec.tasks_of(stage) == laid.spec.tasks_of(stage):
                 found.append("stage kept")
+            elif now:
+                found.append("nodes moved")
     return found

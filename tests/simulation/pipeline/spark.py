@@ -7,19 +7,41 @@ their driver's death.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.errors import Fenced, GuardFailed, PenstockError, Trimmed, Unavailable, Unknown
+from penstock.errors import (
+    BadRequest,
+    Fenced,
+    GuardFailed,
+    PenstockError,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
 from penstock.protocol.names import TaskId
 from penstock.runtime.coordinator import Coordinator
+from penstock.runtime.node_rates import ByNode
+from penstock.runtime.spec import QuerySpec
 from penstock.runtime.worker import work
+from penstock.state.keys import VIRTUAL_NODES
 from simulation.checkers.evidence import Violation
 from simulation.pipeline.host import SimHost
 from simulation.pipeline.swarm import Fault
 
 if TYPE_CHECKING:
     from simulation.pipeline.world import PipelineWorld
+
+
+def draw_rates(spec: QuerySpec, random: Random) -> dict[int, ByNode]:
+    """Most virtual nodes get little, some get much."""
+    return {
+        stage: tuple(random.choice((1.0, 2.0, 5.0, 60.0)) for _ in range(VIRTUAL_NODES))
+        for stage in spec.running_stages
+    }
 
 
 class SimWorker:
@@ -153,6 +175,25 @@ class SimDriver:
             await self.coordinator.rescale(workers)
         except (Fenced, GuardFailed, Unavailable):
             pass  # the run ends, and says why
+
+    async def balance(self, rates: dict[int, ByNode]) -> None:
+        """As if virtual nodes got so many rows."""
+        self.coordinator._rows_by_node = rates
+        with suppress(BadRequest, Fenced, GuardFailed, Unavailable):
+            await self.coordinator.balance()
+
+    async def vacate(self, slot: int) -> None:
+        with suppress(Fenced, GuardFailed, Unavailable):
+            await self.coordinator.vacate(slot)
+
+    async def suspend(self, seconds: float, workers: int) -> None:
+        """For so long, and then so many workers."""
+        await self.rescale(0)
+        await asyncio.sleep(seconds)
+        if self.coordinator.core.is_suspended and not self.coordinator.core.members:
+            self._world.count("suspended")
+        if not self.coordinator.core.is_over:
+            await self.rescale(workers)
 
     async def move(self, task: TaskId, worker: str) -> None:
         try:

@@ -50,6 +50,9 @@ class Fault(StrEnum):
     CHECKPOINT = "checkpoint damage"  # a checkpoint is damaged, or lost
     STORE = "store error"  # a checkpoint cannot be written
     RESCALE = "rescale"  # somebody wants another number of workers; drawn by no seed
+    SUSPEND = "suspend"  # somebody wants no workers for a while; the same
+    BALANCE = "balance"  # virtual nodes seem to be hot, and are to get other tasks; the same
+    VACATE = "executor to go"  # Spark lets a worker's executor go, in good time; the same
     REPORT = "strange report"  # a worker reports nonsense, or of tasks that are gone; the same
     MOVE = "move"  # somebody wants a task to run elsewhere; only where there are standbys
 
@@ -164,7 +167,13 @@ def _draw(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
-    asked_for = (Fault.RESCALE, Fault.REPORT)  # by worlds
+    asked_for = (
+        Fault.RESCALE,
+        Fault.SUSPEND,
+        Fault.BALANCE,
+        Fault.VACATE,
+        Fault.REPORT,
+    )  # by worlds
     drawn: list[Fault] = [kind for kind in Fault if kind not in asked_for]
     kinds = draw_kinds(random, drawn, none=0.06, each=0.5)
     mean_ms = {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds if kind in STRIKES}

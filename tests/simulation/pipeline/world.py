@@ -46,7 +46,7 @@ from simulation.pipeline.log import SimLog
 from simulation.pipeline.newcomer import trim_and_read
 from simulation.pipeline.queries import KEYS_OF, Inputs, make_entries, make_spec
 from simulation.pipeline.report_law import strange_reports
-from simulation.pipeline.spark import SimDriver
+from simulation.pipeline.spark import SimDriver, draw_rates
 from simulation.pipeline.store import SimFolder
 from simulation.pipeline.story import PipelineStory
 from simulation.pipeline.swarm import Fault, Swarm, draw_swarm, small_limits
@@ -401,6 +401,17 @@ class PipelineWorld(SeededWorld[Fault]):
             case Fault.RESCALE if driver.is_running and driver.is_started:
                 count = random.randint(1 + self.swarm.replicas, 4)
                 driver.process.spawn(driver.rescale(count))
+            case Fault.VACATE if driver.is_running and driver.is_started:
+                slots = sorted(one.slot for one in driver.coordinator.core.members.values())
+                if not slots:
+                    return False
+                driver.process.spawn(driver.vacate(random.choice(slots)))
+            case Fault.BALANCE if driver.is_running and driver.is_started:
+                spec = driver.coordinator.spec
+                driver.process.spawn(driver.balance(draw_rates(spec, random)))
+            case Fault.SUSPEND if driver.is_running and driver.is_started:
+                seconds, count = random.uniform(0.01, 0.15), random.randint(1, 3)
+                driver.process.spawn(driver.suspend(seconds, count + self.swarm.replicas))
             case Fault.REPORT if driver.is_running and driver.is_started:
                 members = sorted(driver.coordinator.core.members)
                 if not members:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ from penstock.runtime.coordinator_core import (
     Plan,
 )
 
+TOLD = "its worker was told to leave"
 FIRST, SECOND = TaskId("q", 1, 0, 0), TaskId("q", 1, 0, 1)
 
 
@@ -50,6 +52,93 @@ def running(tasks: int = 1) -> CoordinatorCore:
     assert isinstance(claim, Claim)
     core.on_claimed(dict.fromkeys(claim.tasks, 1))
     return core
+
+
+def test_a_suspended_query_lets_all_workers_go_and_places_nothing() -> None:
+    core = running(tasks=2)
+    assert core.suspend() == [Announce(Leave("a"))]
+    assert core.suspend() == [], "it was told once"
+    assert core.on_message(hello("b", 1)) == [Announce(Leave("b"))], "who comes now goes at once"
+    assert core.on_message(Goodbye("a")) == [] and core.on_message(Goodbye("b")) == []
+    assert core.members == {} and not core.is_settled
+    assert all(state.place is None for state in core.tasks.values())
+    assert all(state.report["is_running"] is False for state in core.tasks.values())
+    for _ in range(2 * PULSES_GATHERING):
+        assert core.on_pulse() == []
+
+
+def test_a_resumed_query_claims_all_tasks_when_its_workers_are_there() -> None:
+    core = running(tasks=2)
+    core.suspend()
+    assert core.resume(2) == []
+    assert core.resume(3) == [], "it is no more suspended"
+    assert core.on_message(hello("b", 0)) == [], "another one is to come"
+    [claim] = core.on_message(hello("c", 1))
+    assert claim == Claim((FIRST, SECOND)), "by the worker that leaves, too"
+    assert {who for who, _ in assigned(core.on_claimed({FIRST: 2, SECOND: 2}))} == {"b", "c"}
+    assert {(moved.left, moved.why) for moved in core.moves} == {("a", TOLD)}
+
+
+def test_however_often_a_query_is_suspended_its_tasks_have_not_failed() -> None:
+    core = running()
+    for round in range(FUTILE_MAX + 2):
+        core.suspend()
+        core.on_message(Goodbye("a" if round == 0 else f"w{round}"))
+        core.resume(1)
+        effects = core.on_message(hello(f"w{round + 1}", 0))
+        assert effects == [Claim((FIRST,))]
+        core.on_claimed({FIRST: round + 2})
+    assert {moved.why for moved in core.moves} == {TOLD}
+
+
+def test_what_was_claimed_as_a_query_was_suspended_runs_nowhere() -> None:
+    core = CoordinatorCore([FIRST], workers=1)
+    core.on_message(hello("a", 0))
+    assert core.suspend() == [Announce(Leave("a"))]
+    assert core.on_claimed({FIRST: 1}) == []
+    assert core.tasks[FIRST].place is None
+    core.check()
+
+
+def assigned(effects: Sequence[Any]) -> list[list[Any]]:
+    """Worker and instance of each task, as it is announced last."""
+    found = [one.message for one in effects if isinstance(one, Announce)]
+    [*_, last] = [message for message in found if isinstance(message, Assign)]
+    return list(last.tasks.values())
+
+
+def test_tasks_leave_a_worker_whose_executor_goes_before_it_does() -> None:
+    core = CoordinatorCore([FIRST, SECOND], workers=2)
+    core.on_message(hello("a", 0))
+    core.on_message(hello("b", 1))
+    core.on_claimed({FIRST: 1, SECOND: 1})
+    assert core.vacate(0) == [Claim((FIRST,))], "the worker stays until its task is elsewhere"
+    assert core.vacate(0) == [] and core.vacate(7) == []
+    effects = core.on_claimed({FIRST: 2})
+    assert assigned(effects) == [["b", 2], ["b", 1]]
+    assert effects[-1] == Announce(Leave("a"))
+    assert [moved.why for moved in core.moves] == ["its executor is to go"]
+    core.on_message(Goodbye("a"))
+    assert core.on_message(hello("c", 0)) == [Claim((SECOND,))], "its slot has another one"
+
+
+def test_if_all_executors_go_tasks_stay_until_somebody_else_is_there() -> None:
+    core = running()
+    assert core.vacate(0) == []
+    assert core.tasks[FIRST].place == Place("a", 1) and "a" in core.members
+    assert core.on_message(hello("b", 0)) == [Claim((FIRST,))]
+
+
+def test_with_copies_a_task_yields_before_its_executor_goes() -> None:
+    core = CoordinatorCore([FIRST], workers=2, replicas=1)
+    core.on_message(hello("a", 0))
+    core.on_message(hello("b", 1))
+    core.on_claimed({FIRST: 1})
+    there = next(one for one in ("a", "b") if one != core.tasks[FIRST].place.worker)
+    core.on_message(Beat(there, {}, {str(FIRST): {"is_ready": True}}))
+    here = core.tasks[FIRST].place.worker
+    assert core.vacate("ab".index(here)) == [Announce(Yield(str(FIRST), 1))]
+    assert core.on_message(Yielded(here, str(FIRST), 1)) == [Claim((FIRST,))]
 
 
 def test_two_workers_in_one_slot_are_one() -> None:
@@ -105,6 +194,7 @@ def test_of_two_claims_of_a_task_over_a_change_of_the_layout_the_later_one_count
     """It is claimed for its worker is lost, and again as a task of the next layout; the answers
     come the other way round."""
     core = running()
+    core.expect(2)
     core.on_message(hello("b", 1))
     [claim] = core.on_message(Goodbye("a"))
     assert claim == Claim((FIRST,))

@@ -15,6 +15,7 @@ from penstock.runtime.layout import (
     Layout,
     Retired,
     Share,
+    evenly,
     first_layout,
     layout_bytes,
     read_layout,
@@ -37,7 +38,8 @@ def test_every_virtual_node_has_one_task_and_no_name_is_used_twice(
     for counts in changes:
         changed = dict(zip(range(len(first)), counts, strict=False))
         before = layout
-        layout = layout.next(changed, [], Lsn(0))
+        shares = {stage: evenly(count, layout.made[stage]) for stage, count in changed.items()}
+        layout = layout.next(shares, [], Lsn(0))
         assert layout.version == before.version + 1
         for stage, shares in enumerate(layout.stages):
             assert not shares or owners(layout, stage) == list(range(VIRTUAL_NODES))
@@ -62,10 +64,12 @@ def test_the_layout_of_another_version_of_the_query_says_nothing() -> None:
 
 def test_retired_tasks_are_known_until_nothing_of_them_stands_in_the_log() -> None:
     layout = first_layout([2, 2])
-    layout = layout.next({1: 1}, [Retired(1, 0, Lsn(10), 5), Retired(1, 1, Lsn(12), 0)], Lsn(0))
+    layout = layout.next(
+        {1: evenly(1, 2)}, [Retired(1, 0, Lsn(10), 5), Retired(1, 1, Lsn(12), 0)], Lsn(0)
+    )
     assert len(layout.retired) == 2 and not layout.is_result_cut
 
-    layout = layout.next({1: 2}, [Retired(1, 2, Lsn(20), 0)], Lsn(13))
+    layout = layout.next({1: evenly(2, 3)}, [Retired(1, 2, Lsn(20), 0)], Lsn(13))
     assert [one.index for one in layout.retired] == [2]
     assert layout.is_result_cut, "task 0 gave results, which are trimmed"
 

@@ -21,6 +21,7 @@ from penstock.runtime.succession import (
     next_layout,
     plan_layout,
     predecessors,
+    shares_for,
     succeed,
 )
 from penstock.runtime.task_core import TaskCore
@@ -47,7 +48,7 @@ def lasts(spec: QuerySpec) -> dict[TaskId, Last]:
 
 def rescaled(spec: QuerySpec, workers: int) -> QuerySpec:
     tasks = rescaled_tasks(spec, workers)
-    return spec.under(next_layout(spec, tasks, lasts(spec), Lsn(0)))
+    return spec.under(next_layout(spec, shares_for(spec, tasks), lasts(spec), Lsn(0)))
 
 
 def test_a_stage_is_cut_after_those_that_it_reads() -> None:
@@ -101,7 +102,7 @@ def test_stages_of_one_task_are_set_apart() -> None:
 
 def test_a_task_that_stays_goes_on_under_its_name() -> None:
     old = make_spec("window", Settings(), lanes=4)
-    new = old.under(next_layout(old, (4, 2), lasts(old), Lsn(0)))
+    new = old.under(next_layout(old, shares_for(old, (4, 2)), lasts(old), Lsn(0)))
     task = old.tasks_of(1)[0]
 
     marker = succeed(old, new, lasts(old))[task]
@@ -112,7 +113,7 @@ def test_a_task_that_stays_goes_on_under_its_name() -> None:
 def test_a_task_that_stays_is_not_begun_by_who_knows_the_old_layout() -> None:
     """It was placed once more after its cut, begins late, and is fenced only a moment later."""
     old = make_spec("window", Settings(), lanes=4)
-    new = old.under(next_layout(old, (4, 2), lasts(old), Lsn(0)))
+    new = old.under(next_layout(old, shares_for(old, (4, 2)), lasts(old), Lsn(0)))
     task = old.tasks_of(1)[0]
     marker = succeed(old, new, lasts(old))[task]
     for spec, ends in ((old, True), (new, False)):
@@ -169,7 +170,7 @@ def test_queries_that_cannot_be_rescaled_keep_their_tasks() -> None:
 def test_who_will_have_what_is_known_before_anybody_has_ended(workers: int) -> None:
     old = make_spec("window", Settings(), lanes=4)
     new = rescaled(old, workers)
-    planned = plan_layout(old, rescaled_tasks(old, workers))
+    planned = plan_layout(old, shares_for(old, rescaled_tasks(old, workers)))
     assert (planned.version, planned.stages) == (new.layout.version, new.layout.stages)
     markers = succeed(old, new, lasts(old))
     for task in new.task_ids:

@@ -157,6 +157,15 @@ def test_while_a_query_starts_no_worker_was_lost() -> None:
     assert "a worker was lost" in lost["title"]
 
 
+def test_a_suspended_query_is_told_with_what_brings_it_back() -> None:
+    suspended = {"at": "2026-01-01T00:00:00.000Z"}
+    both = {"hot.1/0/0": a_task(is_running=False)}
+    found = health(some_facts(a_query(a_progress(both, workersWanted=0, suspended=suspended))))
+    assert (found["level"], found["count"]) == ("warn", 1)
+    assert "is suspended" in found["title"]
+    assert "query rescale" in found["problems"][0]["do"]
+
+
 def test_workers_that_a_rescale_asked_for_were_not_lost() -> None:
     progress = a_progress(workers=1, workersWanted=3, rescaling={"workers": 3})
     found = health(some_facts(a_query(progress)))

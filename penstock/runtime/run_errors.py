@@ -1,0 +1,40 @@
+"""Why a run of a query could not begin, or ended, in words for its user."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.errors import Fenced, GuardFailed, PenstockError, QueryFailed
+from penstock.plain_text import plain
+from penstock.runtime.spec import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def explain(query: str, error: Exception) -> PenstockError:
+    """Why a run could not begin, or not go on, for its driver."""
+    if isinstance(error, Fenced | GuardFailed):
+        who = "by this or another driver, and runs there now"
+        told = plain(f"query {query} was started again, {who} ({error})")
+        why = QueryFailed(told)
+        why.__cause__ = error
+        return why
+    if isinstance(error, PenstockError):
+        return error
+    logger.error("query=%s coordinator failed", query, exc_info=error)
+    return QueryFailed(plain(f"the coordinator failed: {error!r}"))
+
+
+def advise(message: str, traceback: str, settings: Settings) -> str:
+    """What its user can do about it."""
+    if "No module named" in message and traceback:
+        return (
+            "A module of yours must be known to the workers: ship it with sparkContext.addPyFile "
+            "before the query starts, or install it for their Python."
+        )
+    if traceback and settings.dead_letter is None:
+        return (
+            "Rows that fail by themselves can be set aside, with cause and origin, while the query "
+            'goes on: start it with dead_letter="name of a stream".'
+        )
+    return ""
