@@ -123,11 +123,12 @@ def oracle_of(commits: Iterable[Committed], shards: int, *, keyed: bool) -> Orac
     """The judge of the result's tables."""
     commits = list(commits)
     rows = sorted({row for one in commits for row, _ in one.changes})
-    homes = dict(zip(rows, _shards_of(rows, shards, keyed=keyed), strict=True))
-    return Oracle(commits, homes, shards)
+    homes = [node % shards for node in nodes_of(rows, keyed=keyed)]
+    return Oracle(commits, dict(zip(rows, homes, strict=True)), shards)
 
 
-def _shards_of(rows: Sequence[Row], shards: int, *, keyed: bool) -> list[int]:
+def nodes_of(rows: Sequence[Row], *, keyed: bool) -> list[int]:
+    """The virtual node of each row."""
     if not rows:
         return []
     starts = [row[0] for row in rows]
@@ -139,4 +140,4 @@ def _shards_of(rows: Sequence[Row], shards: int, *, keyed: bool) -> list[int]:
     columns = [windows, pa.array([row[1] for row in rows], pa.int64())]
     if not keyed:
         columns.append(pa.array([row[2] for row in rows], pa.int64()))
-    return [int(node) % shards for node in virtual_nodes(hash_columns(columns, len(rows)))]
+    return [int(node) for node in virtual_nodes(hash_columns(columns, len(rows)))]

@@ -82,7 +82,7 @@ class DeliveryWorld(SeededWorld[Fault]):
         self.delivery = RegisteredDelivery(
             name=DELIVERY, id="life", stream=STREAM, query=TASK.query if swarm.of_query else None,
             version=TASK.version if swarm.of_query else None, key=["key"],
-            route=list(first_route(swarm.shards).shards), epoch=0, start=0, table=DELIVERY,
+            route=list(first_route(swarm.shards)), epoch=0, start=0, table=DELIVERY,
             targets=[f"table {shard}" for shard in range(swarm.shards)], strict=False,
             dead_letter=LETTERS if swarm.bad_rows else None, created_ms=0,
         )  # fmt: skip
