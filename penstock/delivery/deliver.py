@@ -93,6 +93,7 @@ def deliver(
     start: Position = EARLIEST,
     strict: bool = False,
     dead_letter: str | None = None,
+    leaving: str | Target | Sequence[str | Target] = (),
 ) -> Delivery:
     """Keep a table of a database equal to a stream, or to a query's result, exactly once.
 
@@ -116,6 +117,8 @@ def deliver(
         strict: Stop a target at a key that has two rows, or at a row that is taken back and is not
             there.
         dead_letter: A stream for rows that a target refuses; without one they stop the target.
+        leaving: Targets that it was told to leave (`Delivery.reshard`) and that still have rows, if
+            they cannot be opened by what is registered of their addresses.
 
     Raises:
         BadRequest: The key, name or start cannot be used.
@@ -143,7 +146,7 @@ def deliver(
         if dead_letter is not None:
             log.create_stream(dead_letter, DEAD_LETTER_DDL)
         chosen = register(log.client, wanted, lambda: _find_start(log, stream, query, start))
-        started = _start(log, chosen, stream.schema, targets, hosts)
+        started = _start(log, chosen, stream.schema, targets, hosts, _some_targets(leaving))
     except BaseException:
         log.close()
         raise
@@ -156,12 +159,14 @@ def _start(
     schema: pa.Schema,
     targets: Sequence[_NamedTarget],
     hosts: Hosts,
+    leaving: Sequence[_NamedTarget],
 ) -> Delivery:
     """With targets for the shards that have rows from the last cut on, in their order."""
     live = chosen.layout.live
     made = hosts.make([shard_of(chosen, shard, schema) for shard in live], schema)
     by_shard = dict(zip(live, made, strict=True))
-    given = _Given(dict(zip(live, targets, strict=True)), schema)
+    given = _Given(_left_targets(chosen, leaving), schema)
+    given.targets.update(zip(live, targets, strict=True))
     thread = PlayerThread(
         LogAddress(log.target, log.token_file, log.tls_ca),
         chosen,
@@ -169,6 +174,24 @@ def _start(
         given.host,
     )
     return Delivery(log, thread, given)
+
+
+def _left_targets(
+    chosen: RegisteredDelivery, leaving: Sequence[_NamedTarget]
+) -> dict[int, _NamedTarget]:
+    """Of shards that are over or have to give all they have away."""
+    found = {}
+    for one in leaving:
+        shards = [
+            shard
+            for shard, uri in enumerate(chosen.targets)
+            if masked_uri(uri) == one.uri and shard not in chosen.layout.live
+        ]
+        if not shards:
+            raise BadRequest(f"leaving={one.uri}: delivery {chosen.name} had no such target")
+        # At most one of them has rows. If it was over and came back, there are several.
+        found.update(dict.fromkeys(shards, one))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +218,14 @@ class _Given:
 
 
 def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
-    given = list(to) if isinstance(to, list | tuple) else [to]
+    given = _some_targets(to)
     if not given:
         raise BadRequest("to=[]: give at least one target")
-    return [_target(one) for one in given]
+    return given
+
+
+def _some_targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
+    return [_target(one) for one in (to if isinstance(to, list | tuple) else [to])]
 
 
 def _target(given: object) -> _NamedTarget:
@@ -210,6 +237,25 @@ def _target(given: object) -> _NamedTarget:
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
+
+
+def registered_address(uri: str) -> str:
+    """As a target is registered that whoever delivers is to open by its address alone.
+
+    Raises BadRequest if it holds what is not registered, and BadConfig, Refused for no address.
+    """
+    named = _target(uri)
+    parts = urlsplit(uri)
+    is_whole = "password" not in parts.query.lower() and parts.password is None
+    if is_remote(uri):
+        is_whole = parse_target(named.uri) == named.target
+    if not is_whole:
+        raise BadRequest(
+            f"{named.uri}: a password or a file's name is not registered in the log, and who "
+            "delivers would not have it; use PGPASSWORD or ~/.pgpass there, or Delivery.reshard "
+            "in Python"
+        )
+    return uri
 
 
 def _connect(stream: Stream) -> Log:
@@ -431,7 +477,7 @@ class Delivery:
         targets = _targets(to)
         Hosts([one.target for one in targets])
         registered = self._registered
-        uris = {registered.targets[shard]: shard for shard in registered.layout.live}
+        uris = {masked_uri(registered.targets[shard]): shard for shard in registered.layout.live}
         objects = {id(one.target): shard for shard, one in self._given.targets.items()}
         wanted: list[Wanted] = []
         new: dict[int, _NamedTarget] = {}

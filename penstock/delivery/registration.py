@@ -15,6 +15,7 @@ import difflib
 from collections.abc import Callable
 from typing import Final
 
+from penstock.config import masked_uri
 from penstock.errors import GuardFailed, NotFound, PlanChanged
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
@@ -82,7 +83,7 @@ def continue_with(found: RegisteredDelivery, wanted: RegisteredDelivery) -> Regi
     ]
     differences += _moved_targets(found, wanted)
     if differences and found.past:
-        now = ", ".join(live_targets(found))
+        now = ", ".join(map(masked_uri, live_targets(found)))
         differences.append(f"it was given other targets at LSN {found.past[-1].cut}, {now}")
     if differences:
         raise PlanChanged(
@@ -92,7 +93,8 @@ def continue_with(found: RegisteredDelivery, wanted: RegisteredDelivery) -> Regi
         )
     targets = list(found.targets)
     for shard, uri in zip(found.layout.live, wanted.targets, strict=True):
-        targets[shard] = uri
+        if masked_uri(targets[shard]) != uri:  # what was registered may tell the user, too
+            targets[shard] = uri
     return dataclasses.replace(
         found, targets=targets, strict=wanted.strict, dead_letter=wanted.dead_letter
     )
@@ -105,12 +107,11 @@ def live_targets(delivery: RegisteredDelivery) -> list[str]:
 
 def _moved_targets(found: RegisteredDelivery, wanted: RegisteredDelivery) -> list[str]:
     """Each holds the rows of its shard: of another, it would have those of both."""
-    pairs = zip(found.layout.live, wanted.targets, strict=False)
+    known = [masked_uri(uri) for uri in found.targets]
     return [
-        f"target {shard} was {found.targets[shard]}, is {now}, which was target "
-        f"{found.targets.index(now)}"
-        for shard, now in pairs
-        if found.targets[shard] != now and now in found.targets
+        f"target {shard} was {known[shard]}, is {now}, which was target {known.index(now)}"
+        for shard, now in zip(found.layout.live, wanted.targets, strict=False)
+        if known[shard] != now and now in known
     ]
 
 

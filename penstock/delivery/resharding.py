@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.config import masked_uri
 from penstock.delivery.registration import live_targets
 from penstock.delivery.routing import SHARDS_MAX, WEIGHT
 from penstock.errors import BadRequest, GuardFailed, NotFound, Refused, Trimmed
@@ -63,19 +64,22 @@ def plan_reshard(
 
     Raises BadRequest and Refused.
     """
-    live = live_targets(before)
+    live = [masked_uri(uri) for uri in live_targets(before)]
     shards: list[int] = []
     targets = list(before.targets)
     for one in wanted:
         if isinstance(one, int):
             shards.append(one)
-        elif one in live:
-            shards.append(next(each for each in before.layout.live if targets[each] == one))
+        elif masked_uri(one) in live:
+            shards.append(before.layout.live[live.index(masked_uri(one))])
         else:
             shards.append(len(targets))
             targets.append(one)
-    if len(set(shards)) < len(shards) or len({targets[shard] for shard in shards}) < len(shards):
-        raise BadRequest("a target is given twice: each is one shard")
+    if len({masked_uri(targets[shard]) for shard in shards}) < len(wanted):
+        raise BadRequest(
+            "a target is given twice, or two differ only in what is hidden of an address: each is "
+            "one shard, and is found again by its address"
+        )
     if sorted(shards) == list(before.layout.live):
         raise BadRequest(f"delivery {before.name} has these targets already: {', '.join(live)}")
     if len(targets) > SHARDS_MAX or len(before.past) >= CUTS_MAX:
