@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.delivery.fold import WEIGHT, Counts, fold
+from penstock.delivery.fold import Counts, fold
 from penstock.delivery.messages import Piece, Places, join_rows
 from penstock.delivery.routing import Router, Span
 from penstock.delivery.source import Source
@@ -129,8 +129,11 @@ def _piece(
     if not own.num_rows:
         return None
     if gives:
-        place = own.schema.get_field_index(WEIGHT)
-        taken = np.negative(own.column(place).to_numpy(zero_copy_only=False))
-        field = own.schema.field(place)
-        own = own.set_column(place, field, pa.array(taken, field.type))
+        own = _taken_back(own)
     return Piece(cut, Lsn(cut + 1), (own,), own.nbytes, Places((cut,), (0,)))
+
+
+def _taken_back(rows: pa.RecordBatch) -> pa.RecordBatch:
+    weights = rows.column(rows.num_columns - 1).to_numpy(zero_copy_only=False)
+    columns = [*rows.columns[:-1], pa.array(-weights, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
