@@ -10,6 +10,7 @@ stay where they are.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,10 +21,13 @@ from penstock.delivery.fold import Counts, fold
 from penstock.delivery.messages import Piece, Places, join_rows
 from penstock.delivery.routing import Router, Span
 from penstock.delivery.source import Source
+from penstock.errors import Forbidden
 from penstock.ids import Lsn
 from penstock.protocol.deliveries import RegisteredDelivery
-from penstock.protocol.images import image_tag, payloads_of
+from penstock.protocol.images import Image, image_tag, payloads_of
 from penstock.stream.batches import decode_batch
+
+logger = logging.getLogger(__name__)
 
 #: Rows that are added up at once, at least.
 SUM_ROWS: Final = 50_000
@@ -58,7 +62,10 @@ class Sum:
 
 
 class Moves:
-    """Of one player. Several shards may ask at once."""
+    """Of one player. Several shards may ask at once.
+
+    Its token need not show images: then the whole history is read.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -91,13 +98,14 @@ class Moves:
         moving = [node for node, _, _ in delivery.layout.moves(cut)]
         found = Sum()
         image = delivery.image_at(cut)
-        start = Lsn(delivery.start if image is None else image.position)
-        if image is not None and image.entries:
-            assert delivery.query is not None
-            tag = image_tag(delivery.query, image.version)
-            entries = await source.read_entries(tag, Lsn(image.first_lsn), Lsn(image.end_lsn))
-            for payload in payloads_of(image, entries):
-                _add(found, router, moving, decode_batch(payload, source.schema))
+        start = Lsn(delivery.start)
+        if image is not None:
+            try:
+                for rows in await self._read_image(delivery, image):
+                    _add(found, router, moving, rows)
+                start = Lsn(image.position)
+            except Forbidden as error:
+                logger.info("delivery=%s reads no image: %s", delivery.name, error)
         reading = source.read(start, cut)
         try:
             while reading.position < cut:
@@ -108,6 +116,15 @@ class Moves:
         finally:
             await reading.close()
         return found.rows()
+
+    async def _read_image(self, delivery: RegisteredDelivery, image: Image) -> list[pa.RecordBatch]:
+        if not image.entries:
+            return []
+        assert delivery.query is not None
+        tag = image_tag(delivery.query, image.version)
+        source, bounds = self._source, (Lsn(image.first_lsn), Lsn(image.end_lsn))
+        entries = await source.read_entries(tag, *bounds)
+        return [decode_batch(one, source.schema) for one in payloads_of(image, entries)]
 
 
 def _add(found: Sum, router: Router, moving: Sequence[int], rows: pa.RecordBatch) -> None:

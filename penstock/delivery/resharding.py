@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from penstock.config import masked_uri
 from penstock.delivery.registration import live_targets
 from penstock.delivery.routing import SHARDS_MAX, WEIGHT
-from penstock.errors import BadRequest, GuardFailed, NotFound, Refused, Trimmed
+from penstock.errors import BadRequest, Forbidden, GuardFailed, NotFound, Refused, Trimmed
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.log.records import Guard, SetKey
@@ -164,7 +164,10 @@ def _find_image(
 ) -> tuple[bytes | None, Image | None]:
     if delivery.query is None:
         return None, None
-    value = client.get(image_key(delivery.query))
+    try:
+        value = client.get(image_key(delivery.query))
+    except Forbidden:
+        value = None  # the token is for the delivery and the stream: the history has it all
     if value is None:
         return None, None
     image = decode_image(delivery.query, value.data)

@@ -20,7 +20,16 @@ from delivered_tables import Change, Committed, Oracle, Row
 
 import penstock
 from penstock.ids import Lsn
-from penstock.log.records import Kind, NewEntry
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Kind, NewEntry, SetKey
+from penstock.protocol.images import (
+    ID_BYTES,
+    Image,
+    encode_image,
+    image_key,
+    image_tag,
+    seal_payload,
+)
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, query_key
 from penstock.runtime.registry import RegisteredQuery, encode_query
@@ -98,6 +107,18 @@ class ChangingResult:
         rows = [_as_stream_has_it(*change) for change in changes]
         batch = pa.RecordBatch.from_pylist(rows, schema=self._stream.schema)
         return NewEntry(encode_batch(batch), (stream_tag(STREAM),), kind, rows=len(rows))
+
+    def keep_image(self, client: BlockingLog) -> int:
+        """What the query's driver does now and then; the position of the image."""
+        position = client.bounds().tail
+        rows = [_as_stream_has_it(row, 1) for row in self._table.values()]
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._stream.schema)
+        id = "ab" * ID_BYTES
+        entry = NewEntry(seal_payload(id, encode_batch(batch)), (image_tag(QUERY, 1),), Kind.CHANGE)
+        first = client.append([entry]).first_lsn
+        image = Image(1, position, id, first, first + 1, entries=1, rows=len(rows))
+        client.append([], sets=[SetKey(image_key(QUERY), encode_image(image))])
+        return int(position)
 
     def _draw_changes(self) -> list[Change]:
         changes: list[Change] = []

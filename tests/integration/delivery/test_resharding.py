@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changing_result import COLUMNS, KEY, QUERY, ChangingResult
+from changing_result import COLUMNS, KEY, QUERY, STREAM, ChangingResult
 from harness.delivery_targets import MemoryTarget
+from harness.files import token_file
 from harness.waiting import wait_until
 from resharded_tables import Judge, look_at_sqlite
 
@@ -20,7 +21,11 @@ from penstock.delivery.deliver import Delivery, ResultOf
 from penstock.delivery.registration import list_deliveries
 from penstock.delivery.resharding import reshard
 from penstock.errors import BadRequest, PlanChanged, Refused, Trimmed
+from penstock.log.core.rights import allow_caveat
+from penstock.log.serving.directory import read_token
 from penstock.protocol.deliveries import RegisteredDelivery
+from penstock.runtime.trim import trim_consumed
+from penstock.wire.token import make_token
 
 NAME = "moving"
 TABLE = "hot"
@@ -80,6 +85,46 @@ def test_rows_move_while_it_runs(
         result.commit()
         again.processAllAvailable(60)
         check(own_log, result, tmp_path, keyed=keyed)
+
+
+def test_rows_move_out_of_the_image_where_their_history_was_trimmed(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path
+) -> None:
+    """A later image, which is beyond the cut, takes the place of the one that is needed."""
+    with start(own_log, uris(tmp_path, "a", "b")) as delivery:
+        delivery.processAllAvailable(60)
+        own_log.client.trim(result.keep_image(own_log.client))
+        result.commit()
+    reshard(own_log.client, NAME, uris(tmp_path, "c", "b", "d"))
+    cut = registered(own_log).layout.cuts[0]
+    result.commit()
+    trim_point = own_log.bounds().trim_point
+    later = result.keep_image(own_log.client)
+    assert own_log.client.run(trim_consumed) == trim_point < cut < later
+    with start(own_log, uris(tmp_path, "b", "c", "d")) as delivery:
+        delivery.processAllAvailable(60)
+        check(own_log, result, tmp_path, keyed=True)
+
+
+def test_a_token_for_the_delivery_and_its_stream_is_enough(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path
+) -> None:
+    """It shows no image of the query. Whoever has all rights names one; both cuts are passed."""
+    result.keep_image(own_log.client)
+    result.commit()
+    root = read_token(Path(own_log.target) / "token")
+    rights = [f"deliver:{NAME}", f"read:{STREAM}"]
+    token_file(tmp_path / "token", make_token(root, "00000000000000dd", [allow_caveat(rights)]))
+    with (
+        penstock.connect(own_log.target, token_file=tmp_path / "token") as log,
+        start(log, uris(tmp_path, "a", "b")) as delivery,
+    ):
+        delivery.reshard(uris(tmp_path, "a", "b", "c"))
+        reshard(own_log.client, NAME, uris(tmp_path, "a", "c"))
+        delivery.processAllAvailable(60)
+        check(own_log, result, tmp_path, keyed=True)
+    images = [one.image for one in registered(own_log).past]
+    assert images[0] is None and images[1] is not None
 
 
 def test_targets_that_are_not_concerned_are_not_touched(
