@@ -106,6 +106,21 @@ def test_rows_move_out_of_the_image_where_their_history_was_trimmed(
         check(own_log, result, tmp_path, keyed=True)
 
 
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "multiset"])
+def test_one_table_under_two_addresses_loses_and_doubles_nothing(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path, keyed: bool
+) -> None:
+    """Who takes rows has them after who gives them: otherwise it would lose them again."""
+    other = f"sqlite:///{tmp_path}/./a.db"
+    with start(own_log, uris(tmp_path, "a"), keyed=keyed) as delivery:
+        for to in ([other], uris(tmp_path, "a", "b"), [other, *uris(tmp_path, "b")]):
+            result.commit()
+            delivery.reshard(to)
+            result.commit()
+            delivery.processAllAvailable(60)
+            check(own_log, result, tmp_path, keyed=keyed)
+
+
 def test_a_token_for_the_delivery_and_its_stream_is_enough(
     own_log: penstock.Log, result: ChangingResult, tmp_path: Path
 ) -> None:
