@@ -242,7 +242,7 @@ def _a_key_each(shards: int) -> list[int]:
     """Of each shard, a key whose rows it gets."""
     numbers = pa.array(range(shards * 64), pa.int64())
     nodes = virtual_nodes(hash_columns([numbers], len(numbers))).tolist()
-    route = first_route(shards).shards
+    route = first_route(shards)
     own = {route[node]: number for number, node in enumerate(nodes)}
     return [own[shard] for shard in range(shards)]
 

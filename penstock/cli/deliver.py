@@ -67,6 +67,13 @@ _LAG_SECONDS: Final = 1.0
     "--dead-letter", metavar="STREAM", help="For rows that a target refuses; else they stop it."
 )
 @click.option(
+    "--leaving",
+    multiple=True,
+    metavar="TARGET",
+    help="A target that it was told to leave and that still has rows, if its address in the log "
+    "is not all that it takes to open it; may be repeated.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="GET /metrics on this port of 127.0.0.1, with the log's token; 0 takes a free one.",
@@ -83,6 +90,7 @@ def deliver(
     start: Position,
     strict: bool,
     dead_letter: str | None,
+    leaving: tuple[str, ...],
     metrics_port: int | None,
     target: Target,
     as_json: bool,
@@ -118,6 +126,7 @@ def deliver(
             start=start,
             strict=strict,
             dead_letter=dead_letter,
+            leaving=list(leaving),
         )
     with delivery, _stop_signals() as stopped, _LagWatch(delivery) as watch:
         shown: AbstractContextManager[Any] = nullcontext()

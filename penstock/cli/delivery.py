@@ -32,7 +32,7 @@ from penstock.plain_text import plain
 
 @click.group()
 def delivery() -> None:
-    """Deliveries to databases: how they stand, forget them."""
+    """Deliveries to databases: how they stand, change their targets, forget them."""
 
 
 @delivery.command("list")
@@ -59,7 +59,7 @@ def list_all(target: Target, as_json: bool) -> None:
                 one.state.value,
                 one.registered.query or one.registered.stream,
                 one.registered.table,
-                one.registered.shards,
+                len(one.registered.layout.live),
                 one.position,
                 lag_words(one.lag),
                 sum(problem is not None for problem in one.problems),
@@ -92,7 +92,7 @@ def status(name: str, target: Target, as_json: bool) -> None:
     show_fields(_head(found))
     echo()
     show_table(
-        ["shard", "target", "position", "rows", "problem"],
+        ["shard", "target", "position", "rows", "problem", "moves"],
         [one.values() for one in found.targets()],
     )
 
@@ -119,6 +119,60 @@ def _head(found: DeliveryFacts) -> list[tuple[str, object]]:
     if ack is not None and ack.error is not None:
         fields.append(("failed", ack.error))
     return fields
+
+
+@delivery.command(name="reshard")
+@click.argument("name")
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="TARGET",
+    help="Every target that it has from now on, those that stay included; may be repeated.",
+)
+@target_options
+@json_option
+def reshard_command(name: str, targets: tuple[str, ...], target: Target, as_json: bool) -> None:
+    """Give delivery NAME other targets, while it runs or not.
+
+    Targets that stay go on. Rows of the others, or for new ones, move at one place of the log, the
+    cut: `penstock delivery status` says who is past it. A player that runs opens new targets by
+    the addresses that are given here, on its machine: passwords belong into PGPASSWORD or ~/.pgpass
+    there. From then on `penstock deliver` is started with these targets, in the order in which they
+    are printed; the old ones are refused.
+
+    \b
+    Examples:
+      penstock delivery reshard hot --to sqlite:////a.db --to sqlite:////b.db --to sqlite:////c.db
+      penstock delivery reshard hot --to postgresql://me@db2/shop   # and no other any more
+    """
+    from penstock.delivery.deliver import registered_address  # Arrow, and all that counts rows
+    from penstock.delivery.resharding import reshard
+
+    wanted = [registered_address(uri) for uri in targets]
+    with target.open() as client:
+        done = reshard(client, name, wanted)
+    uris = done.delivery.targets
+    if as_json:
+        show_json(
+            {
+                "name": name,
+                "cut": done.cut,
+                "targets": [uris[shard] for shard in done.delivery.layout.live],
+                "added": [uris[shard] for shard in done.added],
+                "removed": [uris[shard] for shard in done.removed],
+            }
+        )
+        return
+    moved = len(done.delivery.layout.moves(done.cut))
+    echo(
+        f"delivery {name} has {len(done.delivery.layout.live)} targets from LSN {done.cut} on, and "
+        f"{moved} of {len(done.delivery.route)} virtual nodes move; penstock delivery status "
+        f"{name} says who is past it. From now on start it with these targets, in this order:"
+    )
+    for shard in done.delivery.layout.live:
+        echo(f"  --to {plain(uris[shard])}")
 
 
 @delivery.command()

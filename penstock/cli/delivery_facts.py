@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.cli.output import time_text
 from penstock.delivery.registration import list_deliveries
 from penstock.errors import NotFound
+from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
 from penstock.protocol.deliveries import (
     ALIVE_SECONDS,
@@ -93,16 +94,35 @@ class DeliveryFacts:
     def targets(self) -> list[dict[str, Any]]:
         """Each target, as last told."""
         return [
-            {"shard": shard, "target": uri, "position": at, "rows": rows, "problem": problem}
+            {
+                "shard": shard,
+                "target": uri,
+                "position": at,
+                "rows": rows,
+                "problem": problem,
+                "moves": self._moves(shard, at),
+            }
             for shard, (uri, at, rows, problem) in enumerate(
                 zip(self.registered.targets, self.positions, self.rows, self.problems, strict=True)
             )
         ]
 
+    def _moves(self, shard: int, position: int | None) -> str | None:
+        """Whether rows come to a target or go, at a cut that it is not past."""
+        layout = self.registered.layout
+        at = layout.birth(shard, Lsn(self.registered.start)) if position is None else position
+        if layout.is_over(shard, at):
+            return "gave all its rows away"
+        cut = layout.next_cut(shard, at)
+        if cut is None:
+            return None
+        takes = shard in layout.takers[layout.cuts.index(cut)]
+        return f"{'takes' if takes else 'gives'} rows at LSN {cut}"
+
     def as_json(self) -> dict[str, Any]:
         ack = self.ack
         found = asdict(self.registered)
-        del found["route"]
+        del found["route"], found["past"]
         return {
             **found,
             "targets": self.targets(),

@@ -74,7 +74,7 @@ def _positions(status: Status) -> str:
 
 def _targets(status: Status) -> str:
     """Like `4 targets on the tail`, or `1 of 4 targets catching up`."""
-    states = [one["state"] for one in status["targets"]]
+    states = [one["state"] for one in status["targets"] if one["state"] != "retired"]
     odd = next((state for state in states if state != "on the tail"), "on the tail")
     count = states.count(odd)
     of = "" if count == len(states) else f"{count} of "

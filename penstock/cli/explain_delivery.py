@@ -8,11 +8,11 @@ from a backup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.delivery.registration import list_deliveries
-from penstock.delivery.routing import Commit, Route, Router
+from penstock.delivery.routing import Commit, Router
 from penstock.errors import Damaged, NotFound
 from penstock.ids import Lsn
 from penstock.log.records import Entry, Kind
@@ -52,7 +52,9 @@ def _facts(
     delivery: RegisteredDelivery,
     ack: Delivered | None,
 ) -> dict[str, Any]:
-    positions = [None] * delivery.shards if ack is None else ack.positions
+    told: Sequence[int | None] = () if ack is None else ack.positions
+    # A target that is new is not in an ack of before.
+    positions = [*told, *[None] * (delivery.shards - len(told))]
     targets = [
         {
             "shard": shard,
@@ -60,13 +62,13 @@ def _facts(
             "rows": rows,
             "state": _state(counts_at, delivery.start, positions[shard]),
         }
-        for shard, rows in _rows_by_shard(log, entry, delivery).items()
+        for shard, rows in _rows_by_shard(log, entry, counts_at, delivery).items()
     ]
     return {"delivery": delivery.name, "targets": targets}
 
 
 def _rows_by_shard(
-    log: Log, entry: Entry, delivery: RegisteredDelivery
+    log: Log, entry: Entry, counts_at: int | None, delivery: RegisteredDelivery
 ) -> Mapping[int, int | None]:
     """Of a marker, nothing is known of the rows that it commits: all shards."""
     if entry.kind is Kind.MARKER:
@@ -76,7 +78,7 @@ def _rows_by_shard(
         batch = decode_batch(entry.payload, schema)
     except (NotFound, Damaged):
         return {}
-    router = Router(schema, delivery.key, Route(delivery.epoch, tuple(delivery.route)))
+    router = Router(schema, delivery.key, delivery.layout.route_at(counts_at or entry.lsn))
     commit = Commit(entry.lsn, (batch,), len(entry.payload))
     span = router.route([commit], after=entry.lsn, upto=Lsn(entry.lsn + 1))
     return {shard: piece.count for shard, piece in sorted(span.pieces.items())}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "cluster": "A replicated log: storage nodes, proxies, and how they are.",
     "deliver": "Keep a table equal to a stream, or to a query's result, until Ctrl-C.",
-    "delivery": "Deliveries to databases: how they stand, forget them.",
+    "delivery": "Deliveries to databases: how they stand, change their targets, forget them.",
     "demo": "Watch a query on Spark in real time, through two kills (needs Java).",
     "explain": "Say what the entry at LSN is and who wrote it.",
     "gateway": "Serve a log over HTTP, and to Kafka's clients: for any language.",

@@ -523,7 +523,7 @@ def _deliveries(found: list[DeliveryFacts]) -> list[str]:
         (
             one.name,
             one.state.value,
-            one.registered.shards,
+            len(one.registered.layout.live),
             one.position,
             lag_words(one.lag),
             sum(problem is not None for problem in one.problems),

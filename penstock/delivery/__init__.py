@@ -7,6 +7,7 @@ routing.py        which shard a row belongs to
 target_queue.py   what is to be sent to one target
 player_core.py    the player: what to read, what to send to whom, when to try again
 acks.py           how far the targets are, for the log: what is written, and when
+moves.py          rows that move to another shard, added up
 letters.py        rows that a target refuses, for the dead-letter stream
 status.py         how a delivery stands, in words and as JSON
 metrics.py        what a player counts
@@ -17,6 +18,7 @@ local_host.py     targets inside the player's process, each on a thread of its o
 player.py         the player at work
 player_thread.py  the thread on which a player runs
 registration.py   a delivery in the log's registry: made, found again, changed, removed
+resharding.py     other targets for a delivery
 deliver.py        penstock.deliver, and the delivery as a user holds it
 targets/          databases that rows are delivered to
 remote/           targets in other processes

@@ -3,6 +3,8 @@
 Owns the producer `@deliver/<name>`, whose instance is the player's term. Law: nothing is written
 but as this producer, so that the log itself refuses a player that was replaced (R27). The other's
 first ack is watched for, so that it is noticed at once even by a player that has nothing to write.
+Law: a delivery whose targets were changed while it runs is the same delivery; every other change of
+what is registered ends this player.
 While the log is away everything here waits, and `away_since` says so.
 """
 
@@ -27,13 +29,14 @@ from penstock.ids import Lsn
 from penstock.log.api import ReadBatch
 from penstock.log.client.appender import AsyncAppender
 from penstock.log.client.client import AsyncLog, changes_of
-from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey, meta_tag
+from penstock.log.records import Appended, Guard, Kind, NewEntry, SetKey, Value, meta_tag
 from penstock.protocol.deliveries import (
     Delivered,
     RegisteredDelivery,
     decode_delivered,
+    decode_delivery,
     encode_delivered,
-    encode_delivery,
+    is_resharded,
 )
 from penstock.protocol.names import ack_tag, deliver_key, delivered_key, player_producer
 
@@ -49,9 +52,10 @@ class Claim:
         self, log: AsyncLog, delivery: RegisteredDelivery, appender: AsyncAppender
     ) -> None:
         self._log = log
-        self._delivery = delivery
-        #: As it is registered, byte by byte: another value there is another's.
-        self._registered = encode_delivery(delivery)
+        #: As it was last found registered.
+        self.delivery = delivery
+        #: The same byte by byte: another value there is another's.
+        self._registered = b""
         self._appender = appender
         self._appending = asyncio.Lock()
         self.term = appender.instance
@@ -60,32 +64,63 @@ class Claim:
 
     @classmethod
     async def open(cls, log: AsyncLog, delivery: RegisteredDelivery) -> Self:
-        """From now on the log refuses every earlier player of the delivery."""
-        return cls(log, delivery, await log.appender(player_producer(delivery.name)))
+        """From now on the log refuses every earlier player of the delivery.
+
+        Raises Fenced and NotFound as `look` does.
+        """
+        claim = cls(log, delivery, await log.appender(player_producer(delivery.name)))
+        try:
+            await claim.look()
+        except BaseException:
+            await claim.close()
+            raise
+        return claim
+
+    async def look(self) -> RegisteredDelivery:
+        """What is registered now. Raises Fenced if that is of others, NotFound if it is gone."""
+        value = await self.patiently(lambda: self._log.get(deliver_key(self.delivery.name)))
+        self._take(value)
+        return self.delivery
+
+    def _take(self, value: Value | None) -> None:
+        """What was found registered: ours, perhaps with other targets, or the end of us."""
+        if value is not None and value.data == self._registered:
+            return
+        if value is None:
+            raise self._replaced(is_there=False)
+        found = decode_delivery(self.delivery.name, value.data, value.lsn)
+        if found.epoch < self.delivery.epoch:
+            return  # a change that was told late
+        if not is_resharded(self.delivery, found):
+            raise self._replaced(is_there=True)
+        self.delivery, self._registered = found, value.data
 
     async def last_ack(self) -> Delivered | None:
         """Of this player or an earlier one."""
-        name = self._delivery.name
+        name = self.delivery.name
         value = await self.patiently(lambda: self._log.get(delivered_key(name)))
         return None if value is None else decode_delivered(name, value.data)
 
     async def write(self, ack: Delivered) -> Appended:
         """Say how far the delivery is. Raises Fenced, and NotFound if it was removed."""
-        name = self._delivery.name
+        name = self.delivery.name
         value = encode_delivered(ack)
-        try:
-            return await self.append(
-                [NewEntry(value, (ack_tag(name),), Kind.CONTROL)],
-                guards=[Guard(deliver_key(name), self._registered)],
-                sets=[SetKey(delivered_key(name), value)],
-            )
-        except GuardFailed:
-            found = await self.patiently(lambda: self._log.get(deliver_key(name)))
-            raise self._replaced(is_there=found is not None) from None
+        while True:
+            registered = self._registered
+            try:
+                return await self.append(
+                    [NewEntry(value, (ack_tag(name),), Kind.CONTROL)],
+                    guards=[Guard(deliver_key(name), registered)],
+                    sets=[SetKey(delivered_key(name), value)],
+                )
+            except GuardFailed:
+                await self.look()
+                if registered == self._registered:
+                    raise
 
     async def forget(self) -> None:
         """Take the registration back, as if there had been none."""
-        name = self._delivery.name
+        name = self.delivery.name
         gone = [SetKey(deliver_key(name), None), SetKey(delivered_key(name), None)]
         try:
             await self.append([], guards=[Guard(deliver_key(name), self._registered)], sets=gone)
@@ -115,7 +150,7 @@ class Claim:
 
     async def _adopt(self) -> None:
         """An appender whose last append has an unknown end takes no more: go on with another."""
-        producer = player_producer(self._delivery.name)
+        producer = player_producer(self.delivery.name)
         old, self._appender = self._appender, await self._log.adopt(producer, self.term)
         await old.close()
 
@@ -128,7 +163,7 @@ class Claim:
                 await self._pause(error)
 
     async def _pause(self, error: PenstockError) -> None:
-        logger.info("delivery=%s waits for the log: %s", self._delivery.name, error)
+        logger.info("delivery=%s waits for the log: %s", self.delivery.name, error)
         await asyncio.sleep(PAUSE_SECONDS)
 
     async def watch_log(self) -> None:
@@ -142,7 +177,7 @@ class Claim:
 
     async def watch(self, start: Lsn) -> None:
         """Until another player is there (Fenced), or the delivery was removed (NotFound)."""
-        tags = [ack_tag(self._delivery.name), meta_tag(deliver_key(self._delivery.name))]
+        tags = [ack_tag(self.delivery.name), meta_tag(deliver_key(self.delivery.name))]
         while True:
             try:
                 async with self._log.tail(tags, start=start) as reader:
@@ -155,21 +190,20 @@ class Claim:
                 await self._pause(error)
 
     def _look_for_others(self, batch: ReadBatch) -> None:
-        producer = player_producer(self._delivery.name)
+        producer = player_producer(self.delivery.name)
         changes = []
         for entry in batch.entries:
             if entry.kind is Kind.META:
                 changes.append(entry)
             elif entry.producer == producer and entry.instance > self.term:
                 raise self._fenced(f"instance {entry.instance} was claimed")
-        key = deliver_key(self._delivery.name)
+        key = deliver_key(self.delivery.name)
         for value in changes_of(key, ReadBatch(changes, batch.looked_up_to)):
-            if value is None or value.data != self._registered:
-                raise self._replaced(is_there=value is not None)
+            self._take(value)
 
     def _fenced(self, cause: str) -> Fenced:
         return Fenced(
-            f"another player of delivery {self._delivery.name} was started after this one, which "
+            f"another player of delivery {self.delivery.name} was started after this one, which "
             f"was instance {self.term}, and goes on in its place: {cause}"
         )
 
@@ -177,7 +211,7 @@ class Claim:
         if is_there:
             return self._fenced("it was registered with other settings")
         return NotFound(
-            f"delivery {self._delivery.name} was removed: what it delivered stays in its targets"
+            f"delivery {self.delivery.name} was removed: what it delivered stays in its targets"
         )
 
     async def close(self) -> None:

@@ -25,10 +25,12 @@ import pyarrow as pa
 
 from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
+from penstock.delivery.host import TargetHost
 from penstock.delivery.player_thread import PlayerThread
 from penstock.delivery.registration import register
 from penstock.delivery.remote.address import TargetAddress, is_remote, parse_target
 from penstock.delivery.remote.hosts import Hosts
+from penstock.delivery.resharding import Resharding, Wanted, reshard
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.delivery.targets import open_target
 from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
@@ -91,6 +93,7 @@ def deliver(
     start: Position = EARLIEST,
     strict: bool = False,
     dead_letter: str | None = None,
+    leaving: str | Target | Sequence[str | Target] = (),
 ) -> Delivery:
     """Keep a table of a database equal to a stream, or to a query's result, exactly once.
 
@@ -114,6 +117,8 @@ def deliver(
         strict: Stop a target at a key that has two rows, or at a row that is taken back and is not
             there.
         dead_letter: A stream for rows that a target refuses; without one they stop the target.
+        leaving: Targets that it was told to leave (`Delivery.reshard`) and that still have rows, if
+            they cannot be opened by what is registered of their addresses.
 
     Raises:
         BadRequest: The key, name or start cannot be used.
@@ -141,13 +146,52 @@ def deliver(
         if dead_letter is not None:
             log.create_stream(dead_letter, DEAD_LETTER_DDL)
         chosen = register(log.client, wanted, lambda: _find_start(log, stream, query, start))
-        address = LogAddress(log.target, log.token_file, log.tls_ca)
-        player_hosts = hosts.make(_shards(chosen, stream), stream.schema)
-        thread = PlayerThread(address, chosen, player_hosts)
+        started = _start(log, chosen, stream.schema, targets, hosts, _some_targets(leaving))
     except BaseException:
         log.close()
         raise
-    return Delivery(log, chosen, thread)
+    return started
+
+
+def _start(
+    log: Log,
+    chosen: RegisteredDelivery,
+    schema: pa.Schema,
+    targets: Sequence[_NamedTarget],
+    hosts: Hosts,
+    leaving: Sequence[_NamedTarget],
+) -> Delivery:
+    """With targets for the shards that have rows from the last cut on, in their order."""
+    live = chosen.layout.live
+    made = hosts.make([shard_of(chosen, shard, schema) for shard in live], schema)
+    by_shard = dict(zip(live, made, strict=True))
+    given = _Given(_left_targets(chosen, leaving), schema)
+    given.targets.update(zip(live, targets, strict=True))
+    thread = PlayerThread(
+        LogAddress(log.target, log.token_file, log.tls_ca),
+        chosen,
+        [by_shard.get(shard) for shard in range(chosen.shards)],
+        given.host,
+    )
+    return Delivery(log, thread, given)
+
+
+def _left_targets(
+    chosen: RegisteredDelivery, leaving: Sequence[_NamedTarget]
+) -> dict[int, _NamedTarget]:
+    """Of shards that are over or have to give all they have away."""
+    found = {}
+    for one in leaving:
+        shards = [
+            shard
+            for shard, uri in enumerate(chosen.targets)
+            if masked_uri(uri) == one.uri and shard not in chosen.layout.live
+        ]
+        if not shards:
+            raise BadRequest(f"leaving={one.uri}: delivery {chosen.name} had no such target")
+        # At most one of them has rows. If it was over and came back, there are several.
+        found.update(dict.fromkeys(shards, one))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +201,31 @@ class _NamedTarget:
     uri: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Targets of a delivery by shard, as they were given here: with secrets, or as objects."""
+
+    targets: dict[int, _NamedTarget]
+    #: The stream's, `_weight` included.
+    schema: pa.Schema
+
+    def host(self, delivery: RegisteredDelivery, shard: int) -> TargetHost:
+        """Of a shard that the delivery got while it runs, or that is to end."""
+        one = self.targets.get(shard)
+        target = _target(delivery.targets[shard]) if one is None else one
+        (host,) = Hosts([target.target]).make([shard_of(delivery, shard, self.schema)], self.schema)
+        return host
+
+
 def _targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
-    given = list(to) if isinstance(to, list | tuple) else [to]
+    given = _some_targets(to)
     if not given:
         raise BadRequest("to=[]: give at least one target")
-    return [_target(one) for one in given]
+    return given
+
+
+def _some_targets(to: str | Target | Sequence[str | Target]) -> list[_NamedTarget]:
+    return [_target(one) for one in (to if isinstance(to, list | tuple) else [to])]
 
 
 def _target(given: object) -> _NamedTarget:
@@ -173,6 +237,25 @@ def _target(given: object) -> _NamedTarget:
     if isinstance(given, Target):
         return _NamedTarget(given, type(given).__name__)
     raise BadRequest(f"to={given!r}: give an address like sqlite:///path.db, or a Target")
+
+
+def registered_address(uri: str) -> str:
+    """As a target is registered that whoever delivers is to open by its address alone.
+
+    Raises BadRequest if it holds what is not registered, and BadConfig, Refused for no address.
+    """
+    named = _target(uri)
+    parts = urlsplit(uri)
+    is_whole = "password" not in parts.query.lower() and parts.password is None
+    if is_remote(uri):
+        is_whole = parse_target(named.uri) == named.target
+    if not is_whole:
+        raise BadRequest(
+            f"{named.uri}: a password or a file's name is not registered in the log, and who "
+            "delivers would not have it; use PGPASSWORD or ~/.pgpass there, or Delivery.reshard "
+            "in Python"
+        )
+    return uri
 
 
 def _connect(stream: Stream) -> Log:
@@ -202,7 +285,7 @@ def _wanted(
         query=None if query is None else query.name,
         version=None if query is None else query.version,
         key=_key(stream, query, key),
-        route=list(first_route(len(targets)).shards),
+        route=list(first_route(len(targets))),
         epoch=0,
         start=0,
         table=table or origin,
@@ -278,37 +361,36 @@ def _check_beginning(log: Log, stream: Stream) -> None:
         )
 
 
-def _shards(delivery: RegisteredDelivery, stream: Stream) -> list[Shard]:
-    changing = is_changing(stream.schema)
-    schema = stream.schema
-    if changing:
-        schema = schema.remove(len(schema) - 1)
-    return [
-        Shard(
-            delivery=delivery.name,
-            index=index,
-            count=delivery.shards,
-            start=Lsn(delivery.start),
-            schema=schema,
-            changing=changing,
-            key=tuple(delivery.key),
-            table=delivery.table,
-            strict=delivery.strict,
-            id=delivery.id,
-        )
-        for index in range(delivery.shards)
-    ]
+def shard_of(delivery: RegisteredDelivery, shard: int, schema: pa.Schema) -> Shard:
+    """One of a delivery's shards, as its target is told; `schema` is the stream's."""
+    changing = is_changing(schema)
+    return Shard(
+        delivery=delivery.name,
+        index=shard,
+        count=delivery.shards,
+        start=delivery.layout.birth(shard, Lsn(delivery.start)),
+        schema=schema.remove(len(schema) - 1) if changing else schema,
+        changing=changing,
+        key=tuple(delivery.key),
+        table=delivery.table,
+        strict=delivery.strict,
+        id=delivery.id,
+    )
 
 
 class Delivery:
     """A delivery that runs; from `penstock.deliver`. Use it in a `with` to stop it at the end."""
 
-    def __init__(self, log: Log, registered: RegisteredDelivery, thread: PlayerThread) -> None:
+    def __init__(self, log: Log, thread: PlayerThread, given: _Given) -> None:
         self._log = log
-        self._registered = registered
         self._thread = thread
+        self._given = given
         self._pid = os.getpid()
         atexit.register(self.stop)
+
+    @property
+    def _registered(self) -> RegisteredDelivery:
+        return self._thread.player.delivery
 
     @property
     def name(self) -> str:
@@ -378,6 +460,41 @@ class Delivery:
         self._thread.ended.wait()
         atexit.unregister(self.stop)
         self._log.close()
+
+    def reshard(self, to: str | Target | Sequence[str | Target]) -> Resharding:
+        """Give it these targets from now on, while it runs.
+
+        Targets that are among them already go on. Rows move to the others, and from those that are
+        not named any more, at one place of the log, the cut. Returns when that is registered; each
+        target's status tells how far it is. Start the delivery with these targets from then on.
+
+        Raises:
+            BadRequest: It has these targets already, or one is given twice.
+            Refused: Rows cannot be told apart again (the newest by key of a stream that takes none
+                back), or there is no such target.
+            Trimmed: Rows that would move are gone from the log.
+        """
+        targets = _targets(to)
+        Hosts([one.target for one in targets])
+        registered = self._registered
+        uris = {masked_uri(registered.targets[shard]): shard for shard in registered.layout.live}
+        objects = {id(one.target): shard for shard, one in self._given.targets.items()}
+        wanted: list[Wanted] = []
+        new: dict[int, _NamedTarget] = {}
+        for one in targets:
+            known = objects.get(id(one.target), uris.get(one.uri))
+            wanted.append(one.uri if known is None else known)
+            if known is None:
+                new[registered.shards + len(new)] = one
+        # Before it is registered: the player looks here when it sees that.
+        self._given.targets.update(new)
+        try:
+            return reshard(self._log.client, self.name, wanted, epoch=registered.epoch)
+        except PenstockError:
+            if self._registered.epoch == registered.epoch:
+                for shard in new:
+                    del self._given.targets[shard]
+            raise
 
     def exception(self) -> PenstockError | None:
         """What ended the delivery, or stopped one of its targets, if anything did."""

@@ -8,10 +8,11 @@ connection has none. Answers are told in the player's event loop, never from ins
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.delivery.messages import FromTarget, ToTarget
+from penstock.delivery.messages import Failure, FromTarget, Hello, ToTarget
 
 Tell = Callable[[FromTarget], None]
 
@@ -31,3 +32,25 @@ class TargetHost(Protocol):
 
     async def close(self) -> None:
         """Let go of everything, within the caller's deadline. Idempotent."""
+
+
+class NoHost:
+    """Of a target that cannot be reached from here at all: its address or driver is not right."""
+
+    window = 1
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self._tell: Tell | None = None
+
+    def start(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def send(self, messages: Sequence[ToTarget]) -> None:
+        for message in messages:
+            if isinstance(message, Hello) and self._tell is not None:
+                failure = Failure(message.shard, message.connection, self._error)
+                asyncio.get_running_loop().call_soon(self._tell, failure)
+
+    async def close(self) -> None:
+        self._tell = None

@@ -19,10 +19,11 @@ from typing import Any, Final, Self
 
 from penstock.delivery.acks import ACK_SECONDS, Acks
 from penstock.delivery.claim import Claim
-from penstock.delivery.host import TargetHost
+from penstock.delivery.host import NoHost, TargetHost
 from penstock.delivery.letters import letter_entry
 from penstock.delivery.messages import Ack, Apply, At, Bye, FromTarget, Hello, ToTarget
 from penstock.delivery.metrics import DeliveryMetrics, player_text
+from penstock.delivery.moves import Moves
 from penstock.delivery.player_core import (
     Drained,
     End,
@@ -35,6 +36,7 @@ from penstock.delivery.player_core import (
     Read,
     ReadDone,
     ReadFailed,
+    Resharded,
     SetAside,
     Started,
     Tailed,
@@ -42,7 +44,7 @@ from penstock.delivery.player_core import (
     Ticked,
     WasSetAside,
 )
-from penstock.delivery.routing import Commit, Route, Router
+from penstock.delivery.routing import Commit, Router
 from penstock.delivery.source import Reading, Source
 from penstock.delivery.status import Clock, describe, words
 from penstock.errors import Fenced, GuardFailed, NotFound, PenstockError, Refused, Trimmed
@@ -51,7 +53,7 @@ from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Kind, NewEntry
 from penstock.protocol.deliveries import Delivered, RegisteredDelivery, needed_from
-from penstock.protocol.names import delivery_flush_tag
+from penstock.protocol.names import deliver_key, delivery_flush_tag
 from penstock.runtime.lag import Lag
 from penstock.stream.registration import Registration, decode_registration, stream_key
 
@@ -64,6 +66,10 @@ QUEUES_BYTES: Final = 64 * MIB
 QUEUE_BYTES_MIN: Final = 4 * MIB
 #: How long the end may take beyond the time that was given to what is in flight.
 CLOSE_SECONDS: Final = 5.0
+
+
+#: Makes the host of a shard that this player was not given a target for; may raise.
+MakeHost = Callable[[RegisteredDelivery, int], TargetHost]
 
 
 def wall_clock_ms() -> int:
@@ -86,25 +92,41 @@ class Player:
         claim: Claim,
         source: Source,
         delivery: RegisteredDelivery,
-        hosts: Sequence[TargetHost],
+        hosts: Sequence[TargetHost | None],
         *,
+        make_host: MakeHost | None,
         letters: Registration | None,
         before: Delivered | None,
         now_ms: Callable[[], int],
     ) -> None:
         self.delivery = delivery
+        self._layout = delivery.layout
         self._claim = claim
         self._source = source
+        self._moves = Moves(source)
+        self._make_host = make_host
+        retired = _retired(delivery, before)
+        given = [*hosts, *[None] * (delivery.shards - len(hosts))]
         #: One for each shard; several may be the same.
-        self._hosts = hosts
+        self._hosts = [
+            NoHost(_no_target(delivery, shard))
+            if shard in retired
+            else host or self._host(delivery, shard)
+            for shard, host in enumerate(given)
+        ]
         self._letters = letters
         self._now_ms = now_ms
-        route = Route(delivery.epoch, tuple(delivery.route))
-        self._router = Router(source.schema, delivery.key, route)
+        #: By route.
+        self._routers: dict[tuple[int, ...], Router] = {}
         queue_bytes_max = max(QUEUES_BYTES // delivery.shards, QUEUE_BYTES_MIN)
-        limits = Limits(queue_bytes_max, window=min(host.window for host in hosts))
+        window = min(host.window for host in self._hosts)
         self.core = PlayerCore(
-            delivery.shards, term=claim.term, limits=limits, sets_aside=letters is not None
+            delivery.shards,
+            term=claim.term,
+            limits=Limits(queue_bytes_max, window=window),
+            sets_aside=letters is not None,
+            layout=self._layout,
+            retired=retired,
         )
         self._acks = Acks(claim.term, before)
         self.metrics = DeliveryMetrics()
@@ -133,11 +155,15 @@ class Player:
         cls,
         log: AsyncLog,
         delivery: RegisteredDelivery,
-        hosts: Sequence[TargetHost],
+        hosts: Sequence[TargetHost | None],
         *,
+        make_host: MakeHost | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> Self:
-        """Claim the delivery's name: from now on the log refuses every earlier player."""
+        """Claim the delivery's name: from now on the log refuses every earlier player.
+
+        `hosts`: of each shard, if this player was given it; `make_host` makes those of others.
+        """
         stream = await _registration(log, delivery.stream)
         letters = None
         if delivery.dead_letter is not None:
@@ -146,7 +172,16 @@ class Player:
         source = Source(log, stream, beginning=Lsn(delivery.start), own=own)
         claim = await Claim.open(log, delivery)
         before = await claim.last_ack()
-        return cls(claim, source, delivery, hosts, letters=letters, before=before, now_ms=now_ms)
+        return cls(
+            claim,
+            source,
+            claim.delivery,
+            hosts,
+            make_host=make_host,
+            letters=letters,
+            before=before,
+            now_ms=now_ms,
+        )
 
     # ---- life
 
@@ -267,6 +302,8 @@ class Player:
 
     async def _opened(self, message: At) -> None:
         bounds = await self._claim.patiently(self._source.log.bounds)
+        # After the target's word: a cut that it is past was registered before.
+        self._reshard(await self._claim.look())
         self._tell(Opened(message.shard, message.connection, message.position, bounds.tail))
 
     def _tell(self, event: Event) -> None:
@@ -299,6 +336,38 @@ class Player:
         self._changed.set()
         if self._flushes:
             self._settle_flushes()
+        if self._moves.cut is not None and self.core.is_past(self._moves.cut):
+            self._moves.forget()
+
+    # ---- other shards
+
+    def _reshard(self, delivery: RegisteredDelivery) -> None:
+        """From a cut on there are these."""
+        if delivery.epoch == self.delivery.epoch or self._is_over:
+            return
+        self.delivery, self._layout = delivery, delivery.layout
+        for shard in range(len(self._hosts), delivery.shards):
+            host = self._host(delivery, shard)
+            host.start(self._hear)
+            self._hosts.append(host)
+        self._tell(Resharded(self._layout))
+
+    def _host(self, delivery: RegisteredDelivery, shard: int) -> TargetHost:
+        """Of a target that the delivery was given in the log."""
+        try:
+            if self._make_host is None:
+                raise _no_target(delivery, shard)
+            return self._make_host(delivery, shard)
+        except PenstockError as error:
+            return NoHost(error)
+
+    def _router(self, lsn: Lsn) -> Router:
+        """For what counts from `lsn` on. Beyond a cut it is right for whom that does not concern,
+        and others do not read beyond it."""
+        route = self._layout.route_at(lsn)
+        if route not in self._routers:
+            self._routers[route] = Router(self._source.schema, self.delivery.key, route)
+        return self._routers[route]
 
     def _count(self, message: ToTarget) -> None:
         match message:
@@ -328,16 +397,20 @@ class Player:
 
     async def _follow(self, start: Lsn) -> None:
         """The shared tail."""
-        reading = self._source.read(start, tags=[delivery_flush_tag(self.delivery.name)])
+        name = self.delivery.name
+        tags = [delivery_flush_tag(name)]
+        reading = self._source.read(start, tags=tags, watched=deliver_key(name))
         try:
             while True:
                 await self._room.wait()
                 after = reading.position
                 commits = await reading.next()
                 assert commits is not None, "a tail without an end has ended"
+                if reading.changes:
+                    self._reshard(await self._claim.look())
                 if reading.position > after:
                     upto = reading.position
-                    self._tell(Tailed(self._router.route(commits, after=after, upto=upto)))
+                    self._tell(Tailed(self._router(after).route(commits, after=after, upto=upto)))
         except Trimmed as error:
             self._tell(TailTrimmed(error))
         finally:
@@ -346,6 +419,9 @@ class Player:
     async def _read(self, wanted: Read) -> None:
         """A part of a target's own read; the reader is kept for the next."""
         shard = wanted.shard
+        if self._layout.next_cut(shard, wanted.start) == wanted.start:
+            await self._read_moves(wanted)
+            return
         reading = self._readings.pop(shard, None)
         if reading is not None and (reading.position, reading.end) != (wanted.start, wanted.end):
             await reading.close()
@@ -370,7 +446,18 @@ class Player:
             else:
                 await reading.close()
         upto = reading.position
-        span = self._router.route(commits, after=wanted.start, upto=upto, only=shard)
+        router = self._router(wanted.start)
+        span = router.route(commits, after=wanted.start, upto=upto, only=shard)
+        self._tell(ReadDone(shard, wanted.connection, span))
+
+    async def _read_moves(self, wanted: Read) -> None:
+        """Rows that come to a target at a cut, or go."""
+        shard, cut = wanted.shard, wanted.start
+        try:
+            span = await self._moves.at(self.delivery, shard, cut)
+        except Trimmed as error:
+            self._tell(ReadFailed(shard, wanted.connection, error))
+            return
         self._tell(ReadDone(shard, wanted.connection, span))
 
     # ---- writing
@@ -460,6 +547,22 @@ def _first_of(group: BaseExceptionGroup[PenstockError]) -> PenstockError:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _retired(delivery: RegisteredDelivery, before: Delivered | None) -> list[int]:
+    """Shards that are over, by the last ack."""
+    told = [] if before is None else before.positions
+    return [
+        shard
+        for shard, at in enumerate(told[: delivery.shards])
+        if at is not None and delivery.layout.is_over(shard, at)
+    ]
+
+
+def _no_target(delivery: RegisteredDelivery, shard: int) -> Refused:
+    return Refused(
+        f"this player was given no target {delivery.targets[shard]}: start the delivery again"
+    )
 
 
 async def _registration(log: AsyncLog, stream: str) -> Registration:

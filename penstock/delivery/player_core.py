@@ -10,6 +10,7 @@ what it is told, in order.
     Tailed, ReadDone               Apply, Read
     Ack                            Apply, Read
     Failure                        Bye, and Hello some time later; SetAside; End
+    Resharded                      Hello to targets that are new
     Drained                        Bye to each target that has no batch in flight
 
 Laws: (I14) `after` of every batch of a connection is `upto` of the one before, and of the first the
@@ -19,6 +20,11 @@ position than expected is asked again: its own word decides, be it ahead (an ack
 (it was restored from a backup). A target that is slow, gone, stopped or behind delays no other:
 the shared tail waits only while nobody on it has room. Answers of another connection than the
 current are not heard. LogPlayer 2.2 to 2.6, with the comparison that its targets lack (api.py).
+
+Where the delivery was given other shards (protocol/shards.py), a target to which rows come or from
+which they go leaves the tail at the cut, and reads by itself: up to the cut, the cut alone, and on.
+Law: who takes rows at a cut goes on there only after all who give them said that they are past it,
+so no row is in two tables, even if both are one. Targets that are not concerned notice nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from penstock.delivery.target_queue import State, TargetQueue
 from penstock.errors import BadRow, Fenced, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
 from penstock.limits import MIB
+from penstock.protocol.shards import Shards
 
 #: Waits before a target is opened again, in seconds; the last one repeats. An applied batch begins
 #: them anew.
@@ -117,6 +124,14 @@ class WasSetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class Resharded:
+    """The delivery has these shards. Told before what the tail brings from the last cut on, and
+    before an answer of a target that is past it."""
+
+    layout: Shards
+
+
+@dataclass(frozen=True, slots=True)
 class FlushAsked:
     """Positions are wanted at this LSN soon, also where there are no rows."""
 
@@ -134,8 +149,8 @@ class Drained:
 
 
 Event = (
-    Started | Opened | Tailed | TailTrimmed | ReadDone | ReadFailed | WasSetAside | FlushAsked
-    | Ticked | Drained | Ack | Failure
+    Started | Opened | Tailed | TailTrimmed | ReadDone | ReadFailed | WasSetAside | Resharded
+    | FlushAsked | Ticked | Drained | Ack | Failure
 )  # fmt: skip
 
 
@@ -151,7 +166,10 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read [start, end) for one target, or as much of it as makes a fair piece."""
+    """Read [start, end) for one target, or as much of it as makes a fair piece.
+
+    A read that begins at a cut of the target is of nothing else, and brings the rows that move.
+    """
 
     shard: int
     connection: int
@@ -194,6 +212,12 @@ class Link(Enum):
     SETTING_ASIDE = "setting a row aside"
     #: Until the player is started again.
     STOPPED = "stopped"
+    #: It has given away all its rows: never opened again.
+    RETIRED = "retired"
+
+
+#: Of nothing is there anything to do for such a target.
+_DONE: Final = (Link.STOPPED, Link.RETIRED)
 
 
 @dataclass(slots=True)
@@ -248,20 +272,26 @@ class TargetFacts:
 class PlayerCore:
     """One life of a player. See the module's picture; call `handle` with each event."""
 
-    def __init__(self, shards: int, *, term: int, limits: Limits, sets_aside: bool = False) -> None:
+    def __init__(
+        self,
+        shards: int,
+        *,
+        term: int,
+        limits: Limits,
+        sets_aside: bool = False,
+        layout: Shards | None = None,
+        retired: Iterable[int] = (),
+    ) -> None:
+        """`retired`: shards that are over, as an earlier player was told."""
         self._term = term
         self._sets_aside = sets_aside
-        self._targets = [
-            _Target(
-                shard,
-                TargetQueue(
-                    bytes_max=limits.queue_bytes_max,
-                    batch_bytes_max=limits.batch_bytes_max,
-                    window=limits.window,
-                ),
-            )
-            for shard in range(shards)
-        ]
+        self._limits = limits
+        #: None: it has the shards that it began with.
+        self._layout = layout
+        self._targets = [self._new_target(shard) for shard in range(shards)]
+        for shard in retired:
+            self._targets[shard].link = Link.RETIRED
+            self._targets[shard].was_heard = True
         #: Where the shared tail is; None: it did not begin.
         self.tail: Lsn | None = None
         #: When the tail begins without those that were not heard of.
@@ -270,6 +300,15 @@ class PlayerCore:
         self._is_started = False
         self._is_draining = False
         self._has_ended = False
+
+    def _new_target(self, shard: int) -> _Target:
+        limits = self._limits
+        queue = TargetQueue(
+            bytes_max=limits.queue_bytes_max,
+            batch_bytes_max=limits.batch_bytes_max,
+            window=limits.window,
+        )
+        return _Target(shard, queue)
 
     # ---- what the shell asks
 
@@ -289,7 +328,7 @@ class PlayerCore:
     @property
     def is_drained(self) -> bool:
         """Whether nothing is under way any more."""
-        gone = (Link.CLOSED, Link.STOPPED)
+        gone = (Link.CLOSED, *_DONE)
         return self._is_draining and all(target.link in gone for target in self._targets)
 
     @property
@@ -307,10 +346,16 @@ class PlayerCore:
                     times.append(target.sent_at + QUIET_SECONDS)
         return min(times, default=None)
 
+    def is_past(self, cut: Lsn) -> bool:
+        """Whether nobody needs the rows that move there any more, as far as is known."""
+        concerned = [one for one in self._targets if self._next_cut(one, cut) == cut]
+        return all(_has_passed(target, cut) for target in concerned)
+
     @property
     def positions(self) -> list[Lsn | None]:
-        """Of each shard, as its target last told it."""
-        return [target.queue.position for target in self._targets]
+        """Of each shard that is not over, as its target last told it."""
+        there = [one for one in self._targets if one.link is not Link.RETIRED]
+        return [target.queue.position for target in there]
 
     @property
     def errors(self) -> list[PenstockError]:
@@ -339,6 +384,10 @@ class PlayerCore:
                 self._take_span(span)
             case TailTrimmed(error):
                 effects += self._lose_tail(error, now)
+            case Resharded(layout):
+                self._layout = layout
+                known = len(self._targets)
+                self._targets += map(self._new_target, range(known, layout.count))
             case FlushAsked(lsn):
                 self._flush_to = Lsn(max(self._flush_to, lsn))
             case Ticked():
@@ -392,6 +441,8 @@ class PlayerCore:
         target.asked_at = None
         target.opened_at = now
         target.problem = None
+        if self._is_over(target):
+            return self._retire(target)
         if self._begin_at is None:
             self._begin_at = now + BEGIN_SECONDS
         return []
@@ -412,7 +463,7 @@ class PlayerCore:
         done = target.queue.position
         assert done is not None
         target.aside = [one for one in target.aside if one[0] >= done]
-        return []
+        return self._retire(target) if self._is_over(target) else []
 
     def _failed(self, target: _Target, error: Exception, now: float) -> list[Effect]:
         target.was_heard = True
@@ -458,6 +509,10 @@ class PlayerCore:
         if self._is_draining:
             return
         for target in self._targets:
+            cut = self._next_cut(target, span.after)
+            if cut is not None and cut < span.upto:
+                target.queue.leave()
+                continue
             piece = span.pieces.get(target.shard)
             target.queue.push(piece, span.upto, span.commits)
 
@@ -487,6 +542,39 @@ class PlayerCore:
         self.tail = max(places)
         return [Follow(self.tail)]
 
+    # ---- cuts
+
+    def _next_cut(self, target: _Target, lsn: Lsn) -> Lsn | None:
+        return None if self._layout is None else self._layout.next_cut(target.shard, lsn)
+
+    def _is_over(self, target: _Target) -> bool:
+        position = target.queue.position
+        assert position is not None
+        return self._layout is not None and self._layout.is_over(target.shard, position)
+
+    def _retire(self, target: _Target) -> list[Effect]:
+        effects = self._close(target)
+        target.link = Link.RETIRED
+        return effects
+
+    def _place(self, target: _Target) -> tuple[Lsn, Lsn] | None:
+        """What the target is to read by itself now, if anything; see TargetQueue.place."""
+        if self.tail is None:
+            return None
+        queue = target.queue
+        cut = self._next_cut(target, queue.looked)
+        if cut is None or self._layout is None or queue.looked < cut:
+            return queue.place(self.tail, cut)
+        givers = self._layout.waits_for(target.shard, cut)
+        if not all(_has_passed(self._targets[giver], cut) for giver in givers):
+            return None
+        return queue.place(self.tail, Lsn(cut + 1))
+
+    def _passes_cut(self, queue: TargetQueue, target: _Target) -> bool:
+        """Others may wait for it: that there are no rows to move is said at once, too."""
+        cut = self._next_cut(target, queue.sent)
+        return cut is not None and cut < queue.looked
+
     # ---- what is due
 
     def _advance(self, now: float) -> list[Effect]:
@@ -515,12 +603,12 @@ class PlayerCore:
         queue = target.queue
         names = target.shard, target.connection
         effects: list[Effect] = []
-        if self.tail is not None and (place := queue.place(self.tail)) is not None:
+        if (place := self._place(target)) is not None:
             effects.append(Read(*names, *place))
         while (batch := queue.next_batch(*names, self._term)) is not None:
             effects.append(self._send(target, batch, now))
         is_due = queue.is_quiet and now >= target.sent_at + QUIET_SECONDS
-        if is_due or queue.sent < self._flush_to:
+        if is_due or queue.sent < self._flush_to or self._passes_cut(queue, target):
             empty = queue.empty_batch(*names, self._term)
             if empty is not None:
                 effects.append(self._send(target, empty, now))
@@ -557,7 +645,7 @@ class PlayerCore:
         target.link = Link.STOPPED
         target.error = error
         self._complain(target, str(error), now)
-        if all(one.link is Link.STOPPED for one in self._targets):
+        if all(one.link in _DONE for one in self._targets):
             effects += self._end(error)
         return effects
 
@@ -581,6 +669,14 @@ class PlayerCore:
             assert (target.error is not None) == (target.link is Link.STOPPED)
             if target.queue.state is State.NORMAL:
                 assert target.queue.looked == self.tail or self._is_draining
+
+
+def _has_passed(target: _Target, cut: Lsn) -> bool:
+    """Whether its own word was that it is past a cut; of one that is over, an earlier word."""
+    position = target.queue.position
+    if position is None:
+        return target.link is Link.RETIRED
+    return position > cut
 
 
 def _trimmed(target: _Target, error: Trimmed) -> Trimmed:

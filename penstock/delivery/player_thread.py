@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from penstock.delivery.host import TargetHost
-from penstock.delivery.player import Player
+from penstock.delivery.player import MakeHost, Player
 from penstock.errors import PenstockError
 from penstock.log.client.client import AsyncLog
 from penstock.protocol.deliveries import RegisteredDelivery
@@ -25,7 +25,11 @@ class PlayerThread:
     """One life of a player. `ended` is set when it is over, `error` says why."""
 
     def __init__(
-        self, address: LogAddress, delivery: RegisteredDelivery, hosts: Sequence[TargetHost]
+        self,
+        address: LogAddress,
+        delivery: RegisteredDelivery,
+        hosts: Sequence[TargetHost | None],
+        make_host: MakeHost,
     ) -> None:
         """Returns when the delivery's name is claimed; raises if it cannot be."""
         self.ended = threading.Event()
@@ -41,7 +45,7 @@ class PlayerThread:
                 return
             async with log:
                 try:
-                    player = await Player.open(log, delivery, hosts)
+                    player = await Player.open(log, delivery, hosts, make_host=make_host)
                 except BaseException as error:
                     opened.set_exception(error)
                     return

@@ -3,7 +3,8 @@
 Owns what a delivery keeps for its life: stream or query, key, table and the number of its shards.
 Another value of one of them is refused in words, since targets hold rows by the old one. Addresses
 of targets may change with every start, if none becomes that of another shard; so may `strict` and
-the dead-letter stream. Law: of all that register a name at the same time, one does; the others find
+the dead-letter stream. Their number changes in one append (`reshard`), whose place in the log is
+the cut. Law: of all that register a name at the same time, one does; the others find
 it. Law: no secret is registered.
 """
 
@@ -14,6 +15,7 @@ import difflib
 from collections.abc import Callable
 from typing import Final
 
+from penstock.config import masked_uri
 from penstock.errors import GuardFailed, NotFound, PlanChanged
 from penstock.ids import Lsn
 from penstock.log.client.blocking import BlockingLog
@@ -50,7 +52,7 @@ def register(
         if value is None:
             chosen = dataclasses.replace(wanted, start=find_start())
         else:
-            found = decode_delivery(wanted.name, value.data)
+            found = decode_delivery(wanted.name, value.data, value.lsn)
             chosen = continue_with(found, wanted)
             if chosen == found:
                 return found
@@ -75,28 +77,41 @@ def continue_with(found: RegisteredDelivery, wanted: RegisteredDelivery) -> Regi
             ("query", _query_text(found), _query_text(wanted)),
             ("key", ", ".join(found.key), ", ".join(wanted.key)),
             ("table", found.table, wanted.table),
-            ("number of targets", found.shards, wanted.shards),
+            ("number of targets", len(found.layout.live), wanted.shards),
         )
         if was != now
     ]
     differences += _moved_targets(found, wanted)
+    if differences and found.past:
+        now = ", ".join(map(masked_uri, live_targets(found)))
+        differences.append(f"it was given other targets at LSN {found.past[-1].cut}, {now}")
     if differences:
         raise PlanChanged(
             f"delivery {wanted.name} exists and delivers otherwise: {'; '.join(differences)}. "
             "Give it another name, or remove that one first (`penstock delivery remove "
             f"{wanted.name}`; its tables stay as they are)"
         )
+    targets = list(found.targets)
+    for shard, uri in zip(found.layout.live, wanted.targets, strict=True):
+        if masked_uri(targets[shard]) != uri:  # what was registered may tell the user, too
+            targets[shard] = uri
     return dataclasses.replace(
-        found, targets=wanted.targets, strict=wanted.strict, dead_letter=wanted.dead_letter
+        found, targets=targets, strict=wanted.strict, dead_letter=wanted.dead_letter
     )
+
+
+def live_targets(delivery: RegisteredDelivery) -> list[str]:
+    """Of the shards that have rows from the last cut on, in the order in which a start has them."""
+    return [delivery.targets[shard] for shard in delivery.layout.live]
 
 
 def _moved_targets(found: RegisteredDelivery, wanted: RegisteredDelivery) -> list[str]:
     """Each holds the rows of its shard: of another, it would have those of both."""
+    known = [masked_uri(uri) for uri in found.targets]
     return [
-        f"target {shard} was {was}, is {now}, which was target {found.targets.index(now)}"
-        for shard, (was, now) in enumerate(zip(found.targets, wanted.targets, strict=False))
-        if was != now and now in found.targets
+        f"target {shard} was {known[shard]}, is {now}, which was target {known.index(now)}"
+        for shard, now in zip(found.layout.live, wanted.targets, strict=False)
+        if known[shard] != now and now in known
     ]
 
 
@@ -116,7 +131,7 @@ def list_deliveries(
         name = key.removeprefix(DELIVER_PREFIX)
         ack = acks.get(delivered_key(name))
         delivered = None if ack is None else decode_delivered(name, ack.data)
-        found.append((decode_delivery(name, value.data), delivered))
+        found.append((decode_delivery(name, value.data, value.lsn), delivered))
     return found
 
 

@@ -1,8 +1,8 @@
 """Which shard a row belongs to: key → hash → virtual node → shard. Pure.
 
 The hash and the virtual nodes are those of keyed streams (state/keys.py). A *route* says which
-shard has which virtual node. Without a key the hash is over all columns but the weight, so that a
-row and what takes it back meet in one shard.
+shard has which virtual node; which one holds where is in protocol/shards.py. Without a key the hash
+is over all columns but the weight, so that a row and what takes it back meet in one shard.
 
 Law: rows of one key are in one shard, in log order. All rows that count at one place are in one
 piece of each shard. Rows that all go to one shard are not copied.
@@ -28,19 +28,11 @@ WEIGHT: Final = "_weight"
 SHARDS_MAX: Final = VIRTUAL_NODES
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The shard of each virtual node. A later route has a larger epoch."""
-
-    epoch: int
-    shards: tuple[int, ...]
-
-
-def first_route(count: int) -> Route:
-    """Virtual nodes by turns over so many shards."""
+def first_route(count: int) -> tuple[int, ...]:
+    """Virtual nodes by turns over so many shards: the shard of each."""
     if not 1 <= count <= SHARDS_MAX:
         raise BadRequest(f"{count} targets: a delivery has 1 to {SHARDS_MAX}")
-    return Route(0, tuple(node % count for node in range(VIRTUAL_NODES)))
+    return tuple(node % count for node in range(VIRTUAL_NODES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +58,18 @@ class Span:
 class Router:
     """Cuts commits into pieces for shards."""
 
-    def __init__(self, schema: pa.Schema, key: Sequence[str], route: Route) -> None:
-        """The stream's schema, and the columns of the key; none: all of them."""
+    def __init__(self, schema: pa.Schema, key: Sequence[str], route: Sequence[int]) -> None:
+        """The stream's schema, the columns of the key (none: all of them), and the shard of each
+        virtual node."""
         by = tuple(key) or tuple(name for name in schema.names if name != WEIGHT)
         self._columns = [schema.get_field_index(name) for name in by]
-        self._shards = np.array(route.shards, np.int64)
-        self._is_single = len(set(route.shards)) == 1
+        self._shards = np.array(route, np.int64)
+        self._is_single = len(set(route)) == 1
+
+    def nodes(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """The virtual node of each row."""
+        columns = [rows.column(place) for place in self._columns]
+        return virtual_nodes(hash_columns(columns, rows.num_rows))
 
     def route(
         self, commits: Sequence[Commit], *, after: Lsn, upto: Lsn, only: int | None = None
@@ -99,8 +97,7 @@ class Router:
             yield int(self._shards[0]), tuple(batches), None
             return
         joined = join_rows(batches)
-        columns = [joined.column(place) for place in self._columns]
-        shards = self._shards[virtual_nodes(hash_columns(columns, count))]
+        shards = self._shards[self.nodes(joined)]
         counts = np.bincount(shards)
         present = np.flatnonzero(counts).tolist()
         if len(present) == 1:

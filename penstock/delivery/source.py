@@ -13,13 +13,13 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.delivery.routing import Commit
+from penstock.delivery.routing import WEIGHT, Commit
 from penstock.errors import BadFormat, PlanChanged, Retryable
 from penstock.ids import Lsn
 from penstock.log.api import ReadBatch
 from penstock.log.client.client import AsyncLog, changes_of
 from penstock.log.client.reader import AsyncReader
-from penstock.log.records import Entry, Kind, meta_tag
+from penstock.log.records import Entry, Kind, Value, meta_tag
 from penstock.protocol.committed import CommittedReader, Marked, read_entries
 from penstock.stream.batches import decode_batch
 from penstock.stream.registration import (
@@ -51,6 +51,20 @@ class Source:
         self._beginning = beginning
         self.check_beginning(stream)
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether it takes rows back: then it ends with their weight."""
+        return bool(self.schema.names) and self.schema.names[-1] == WEIGHT
+
+    async def read_entries(self, tag: str, start: Lsn, end: Lsn) -> list[Entry]:
+        """Other entries than rows, however long the log is away. Raises Trimmed."""
+        while True:
+            try:
+                return await self.log.read([tag], start=start, end=end)
+            except Retryable as error:
+                logger.info("stream=%s waits for the log: %s", self.stream, error)
+                await asyncio.sleep(PAUSE_SECONDS)
+
     def check_beginning(self, stream: Registration) -> None:
         if stream.start_lsn > self._beginning:
             raise PlanChanged(
@@ -59,18 +73,40 @@ class Source:
                 "table and its rows in penstock_positions, and deliver anew"
             )
 
-    def read(self, start: Lsn, end: Lsn | None = None, *, tags: Sequence[str] = ()) -> Reading:
-        """From `start` on, for ever or to `end`; entries under `tags` only wake the reader."""
-        return Reading(self, start, end, tags)
+    def read(
+        self,
+        start: Lsn,
+        end: Lsn | None = None,
+        *,
+        tags: Sequence[str] = (),
+        watched: str | None = None,
+    ) -> Reading:
+        """From `start` on, for ever or to `end`; entries under `tags` only wake the reader.
+
+        `watched`: a metadata key whose changes are wanted, too.
+        """
+        return Reading(self, start, end, tags, watched)
 
 
 class Reading:
     """One reading of a source. Close it when done."""
 
-    def __init__(self, source: Source, start: Lsn, end: Lsn | None, tags: Sequence[str]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        start: Lsn,
+        end: Lsn | None,
+        tags: Sequence[str],
+        watched: str | None,
+    ) -> None:
         self._source = source
         self._key = stream_key(source.stream)
+        self._watched = watched
+        #: Values that the watched key got in what `next` brought last; None: it was removed.
+        self.changes: list[Value | None] = []
         self._tags = (stream_tag(source.stream), meta_tag(self._key), *tags)
+        if watched is not None:
+            self._tags += (meta_tag(watched),)
         self.end = end
         #: All that counts below it was given.
         self.position = start
@@ -104,9 +140,12 @@ class Reading:
     async def _take(self, batch: ReadBatch) -> list[Commit]:
         commits = []
         own = self._source.own
+        self.changes = []
         for entry in batch.entries:
             if entry.kind is Kind.META:
                 self._look_for_beginning(entry)
+                if self._watched is not None:
+                    self.changes += changes_of(self._watched, ReadBatch([entry], entry.lsn))
             counted = self._committed.take(entry)
             if counted is None or not entry.producer.startswith(own):
                 continue

@@ -113,11 +113,11 @@ class TargetQueue:
 
     # ---- from the shared tail
 
-    def place(self, tail: Lsn) -> tuple[Lsn, Lsn] | None:
+    def place(self, tail: Lsn, stop: Lsn | None = None) -> tuple[Lsn, Lsn] | None:
         """Join the shared tail, or say what to read by oneself: [start, end).
 
         None: nothing for now. The tail must still come to here, or a read is under way, or there
-        is no room for more.
+        is no room for more. `stop`: where a read has to end, if that is before the tail.
         """
         if self.state not in (State.READING, State.JOINING) or self.is_reading:
             return None
@@ -128,11 +128,12 @@ class TargetQueue:
         if self.looked >= tail or not self.has_room:
             return None
         if self.state is State.READING and (self.read_end is None or self.looked >= self.read_end):
-            if self.read_end is not None:
+            end = tail if stop is None else min(stop, tail)
+            if self.read_end is not None and end == tail:
                 # One read came to its end: what came meanwhile is little. Join behind it.
                 self._become(State.JOINING)
                 self._join = self._waiting_upto = tail
-            self.read_end = tail
+            self.read_end = end
         assert self.read_end is not None
         self.is_reading = True
         return self.looked, self.read_end

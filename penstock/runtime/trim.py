@@ -163,7 +163,8 @@ async def _needed_by_deliveries(log: AsyncLog) -> list[Lsn]:
         name = key.removeprefix(DELIVER_PREFIX)
         ack = acks.get(delivered_key(name))
         delivered = None if ack is None else decode_delivered(name, ack.data)
-        needed.append(deliveries.needed_from(decode_delivery(name, value.data), delivered))
+        found = decode_delivery(name, value.data, value.lsn)
+        needed.append(deliveries.needed_from(found, delivered))
     return needed
 
 

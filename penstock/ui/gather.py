@@ -19,6 +19,7 @@ from penstock.cli.delivery_facts import facts_of as delivery_facts
 from penstock.cli.query_facts import facts_of as query_facts
 from penstock.errors import BadRequest, Forbidden, NotFound, Retryable, Unauthorized
 from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Value
 from penstock.protocol.deliveries import decode_delivered, decode_delivery
 from penstock.protocol.names import (
     DELIVER_PREFIX,
@@ -163,7 +164,7 @@ class Gatherer:
         for key, value in sorted(self._client.list_metadata(DELIVER_PREFIX).items()):
             name = key.removeprefix(DELIVER_PREFIX)
             ack = acks.get(delivered_key(name))
-            tell = partial(self._delivery, name, value.data, None if ack is None else ack.data)
+            tell = partial(self._delivery, name, value, None if ack is None else ack.data)
             try:
                 found.append(_told(tell, partial(_unread, name, "error")))
             except Forbidden as error:
@@ -171,9 +172,9 @@ class Gatherer:
         self._acks.keep(one["name"] for one in found)
         return found
 
-    def _delivery(self, name: str, data: bytes, ack: bytes | None) -> Facts:
+    def _delivery(self, name: str, value: Value, ack: bytes | None) -> Facts:
         told = None if ack is None else decode_delivered(name, ack)
-        found = delivery_facts(self._client, decode_delivery(name, data), told)
+        found = delivery_facts(self._client, decode_delivery(name, value.data, value.lsn), told)
         said_ms = None if told is None else told.time_ms
         heard = self._acks.judge(name, found.state.value, said_ms, time.monotonic())
         return {**found.as_json(), "state": heard}

@@ -30,6 +30,9 @@ from penstock.runtime.control import Rescale, decode_message
 from penstock.runtime.registry import RegisteredQuery, encode_query
 from penstock.ui.config import UiConfig
 
+#: Until a worker that was killed is shown as such.
+SHOWN_SECONDS_MAX = 2.0
+
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
@@ -66,6 +69,11 @@ def watched(log: penstock.Log, directory: Path, target: str | None = None) -> It
         seen = Watched(context, address)
         yield seen
         seen.check()
+
+
+def is_machine_busy() -> bool:
+    """Whether twice as much wants to run as there are processors."""
+    return os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
 
 
 def token_of(log: penstock.Log) -> str:
@@ -125,6 +133,8 @@ def test_the_graph_appears_figures_move_and_a_killed_worker_shows_until_it_is_re
             arg=name,
         )
         shown_s = time.monotonic() - killed
+        # Where others take the processors, it is their affair how long a beat takes to be missed.
+        assert shown_s <= SHOWN_SECONDS_MAX or is_machine_busy(), f"after {shown_s:.1f} s"
         keep_picture(page, tmp_path, "page-killed")
         page.wait_for_selector(moved)
         page.wait_for_selector("#health.good")

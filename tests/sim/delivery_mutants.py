@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from mutant_hunt import Mutant
 from simulation.delivery.search import Search
-from simulation.delivery.small_player import NARROW_LOG
+from simulation.delivery.small_player import MOVING, MOVING_LOG, NARROW_LOG
 from simulation.delivery.small_world import Scope
 from simulation.delivery.swarm import Fault, draw_swarm
 from simulation.delivery.world import DeliveryWorld
 
+from penstock.delivery import moves
 from penstock.delivery.claim import Claim
-from penstock.delivery.messages import Apply, Hello, Piece
+from penstock.delivery.messages import Apply, At, Hello, Piece
 from penstock.delivery.player import Player
 from penstock.delivery.player_core import (
     Effect,
@@ -33,18 +34,27 @@ from penstock.delivery.player_core import (
     WasSetAside,
     _Target,
 )
+from penstock.delivery.routing import Span
 from penstock.delivery.source import Reading
 from penstock.delivery.target_queue import State, TargetQueue
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry
+from penstock.protocol import deliveries
 from penstock.protocol.committed import Marked
 from penstock.protocol.deliveries import RegisteredDelivery
+from penstock.protocol.shards import Shards
 from penstock.runtime import trim
 
 #: Both, and two batches in flight, are clean without mutants: test_delivery_search.py.
 WIDE = Scope(players=1)
 NARROW = Scope(log=NARROW_LOG, queue_bytes_max=3)
+MOVES = Scope(
+    log=MOVING_LOG,
+    layout=MOVING,
+    players=1,
+    kinds=frozenset({"cut", "crash", "kill", "disorder"}),
+)
 
 
 def run(mutant: Mutant, seed: int) -> None:
@@ -311,7 +321,51 @@ def a_row_is_left_out_before_it_is_set_aside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Player, "_set_aside", go_on_first)
 
 
+# ---- where rows move to other shards
+
+
+def who_takes_rows_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shards, "waits_for", lambda self, shard, cut: ())
+
+
+def a_target_stays_on_the_tail_over_a_cut(patch: pytest.MonkeyPatch) -> None:
+    def take(self: PlayerCore, span: Span) -> None:
+        self.tail = span.upto
+        for target in self._targets:
+            target.queue.push(span.pieces.get(target.shard), span.upto, span.commits)
+
+    patch.setattr(PlayerCore, "_take_span", take)
+
+
+def a_target_reads_over_a_cut(patch: pytest.MonkeyPatch) -> None:
+    def place(self: PlayerCore, target: _Target) -> tuple[Lsn, Lsn] | None:
+        return None if self.tail is None else target.queue.place(self.tail)
+
+    patch.setattr(PlayerCore, "_place", place)
+
+
+def rows_that_move_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(moves, "_taken_back", lambda rows: rows)
+
+
+def a_target_that_is_past_a_cut_is_believed_before_the_cut_is_known(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier player has brought it there; this one has read what was registered before."""
+
+    async def opened(self: Player, message: At) -> None:
+        bounds = await self._claim.patiently(self._source.log.bounds)
+        self._tell(Opened(message.shard, message.connection, message.position, bounds.tail))
+
+    patch.setattr(Player, "_opened", opened)
+
+
+def trims_know_nothing_of_rows_that_are_to_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deliveries, "_bases", lambda registered, position: [position])
+
+
 DEADLY = {Fault.KILL: 60}
+MOVING_WORLD = {"reshards": True, "bad_rows": False}
 RESTORED = {"mean_ms": {**DEADLY, Fault.RESTORE: 60}, "trims": False}
 CORE: list[tuple[Any, Scope]] = [
     (resume_at_the_last_ack, NARROW),
@@ -324,6 +378,9 @@ CORE: list[tuple[Any, Scope]] = [
     (a_target_joins_the_tail_one_read_too_early, WIDE),
     (a_target_joins_the_tail_one_entry_too_late, WIDE),
     (any_answer_is_an_ack, NARROW),
+    (who_takes_rows_does_not_wait, MOVES),
+    (a_target_stays_on_the_tail_over_a_cut, MOVES),
+    (a_target_reads_over_a_cut, MOVES),
 ]
 SHELL: list[tuple[Any, dict[str, Any]]] = [
     (a_batch_without_rows_passes_those_that_wait, {}),
@@ -338,8 +395,20 @@ SHELL: list[tuple[Any, dict[str, Any]]] = [
     (a_row_is_set_aside_without_a_look_whether_it_was, {"bad_rows": True, **RESTORED}),
     (a_row_that_is_set_aside_is_sent_again, {"bad_rows": True}),
     (a_row_is_left_out_before_it_is_set_aside, {"bad_rows": True, "mean_ms": DEADLY}),
+    (rows_that_move_are_not_taken_back, MOVING_WORLD),
+    (
+        a_target_that_is_past_a_cut_is_believed_before_the_cut_is_known,
+        {**MOVING_WORLD, "mean_ms": {Fault.PAUSE: 60, Fault.TAKEOVER: 60}},
+    ),
+    (
+        trims_know_nothing_of_rows_that_are_to_move,
+        {**MOVING_WORLD, "mean_ms": {Fault.CRASH: 60}, "trims": True},
+    ),
 ]
 MUTANTS = [
     *(Mutant(apply.__name__.replace("_", " "), apply, scope) for apply, scope in CORE),
-    *(Mutant(apply.__name__.replace("_", " "), apply, "", swarm) for apply, swarm in SHELL),
+    *(
+        Mutant(apply.__name__.replace("_", " "), apply, "", {"reshards": False, **swarm})
+        for apply, swarm in SHELL
+    ),
 ]

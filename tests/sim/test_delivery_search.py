@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 import pytest
 from delivery_mutants import resume_at_the_last_ack
 from simulation.delivery.search import Search
-from simulation.delivery.small_player import LOG, NARROW_LOG
+from simulation.delivery.small_player import LOG, MOVING, MOVING_LOG, NARROW_LOG
 from simulation.delivery.small_world import Scope
 
 ALL_STATES = {"S", "RF", "FC", "N"}
@@ -31,7 +31,9 @@ def search(scope: Scope, capsys: pytest.CaptureFixture[str]) -> Search:
     found = Search(scope).run()
     with capsys.disabled():
         told = [one.name for one in fields(scope) if getattr(scope, one.name) != one.default]
-        words = ", ".join(f"{name} {getattr(scope, name)}" for name in told if name != "log")
+        words = ", ".join(
+            f"{name} {getattr(scope, name)}" for name in told if name not in ("log", "layout")
+        )
         print(f"\n{found.states} states, {found.steps} steps, {len(scope.log)} entries, {words}")
     assert not found.problem, f"{found.problem}, after {found.story}"
     assert found.is_complete
@@ -77,6 +79,28 @@ def test_whatever_befalls_a_player_or_its_targets_all_get_to_the_end(
 
     assert found.queue_states == ALL_STATES
     assert found.states > 40_000
+
+
+# ---- other shards: a row moves from one target to another
+
+
+@pytest.mark.parametrize("players", [1, 2])
+def test_rows_that_move_are_in_one_table_and_all_get_to_the_end(
+    players: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A player and its successors with two faults; or two players with one. A late answer."""
+    scope = Scope(log=MOVING_LOG, layout=MOVING, players=players, faults=3 - players)
+    found = search(replace(scope, kinds=scope.kinds - {"restore"}), capsys)
+
+    assert found.queue_states == ALL_STATES
+    assert found.states > 10_000
+
+
+def test_a_target_that_gave_rows_away_may_be_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    """It gives them away again; who has taken them has them once."""
+    scope = Scope(log=MOVING_LOG, layout=MOVING, players=1, kinds=frozenset({"restore"}))
+
+    search(scope, capsys)
 
 
 # ---- rules that are not enough

@@ -23,6 +23,8 @@ EVENTS = (
     "restored below the trim point",
     "target fenced",
     "player ended by Fenced",
+    "other targets",
+    "row given away",
 )
 
 

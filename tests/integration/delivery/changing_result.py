@@ -20,7 +20,16 @@ from delivered_tables import Change, Committed, Oracle, Row
 
 import penstock
 from penstock.ids import Lsn
-from penstock.log.records import Kind, NewEntry
+from penstock.log.client.blocking import BlockingLog
+from penstock.log.records import Kind, NewEntry, SetKey
+from penstock.protocol.images import (
+    ID_BYTES,
+    Image,
+    encode_image,
+    image_key,
+    image_tag,
+    seal_payload,
+)
 from penstock.protocol.markers import Marker, Range, encode_marker
 from penstock.protocol.names import TaskId, query_key
 from penstock.runtime.registry import RegisteredQuery, encode_query
@@ -99,6 +108,18 @@ class ChangingResult:
         batch = pa.RecordBatch.from_pylist(rows, schema=self._stream.schema)
         return NewEntry(encode_batch(batch), (stream_tag(STREAM),), kind, rows=len(rows))
 
+    def keep_image(self, client: BlockingLog) -> int:
+        """What the query's driver does now and then; the position of the image."""
+        position = client.bounds().tail
+        rows = [_as_stream_has_it(row, 1) for row in self._table.values()]
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._stream.schema)
+        id = "ab" * ID_BYTES
+        entry = NewEntry(seal_payload(id, encode_batch(batch)), (image_tag(QUERY, 1),), Kind.CHANGE)
+        first = client.append([entry]).first_lsn
+        image = Image(1, position, id, first, first + 1, entries=1, rows=len(rows))
+        client.append([], sets=[SetKey(image_key(QUERY), encode_image(image))])
+        return int(position)
+
     def _draw_changes(self) -> list[Change]:
         changes: list[Change] = []
         starts = [NOON + timedelta(seconds=10 * window) for window in range(WINDOWS)]
@@ -123,11 +144,12 @@ def oracle_of(commits: Iterable[Committed], shards: int, *, keyed: bool) -> Orac
     """The judge of the result's tables."""
     commits = list(commits)
     rows = sorted({row for one in commits for row, _ in one.changes})
-    homes = dict(zip(rows, _shards_of(rows, shards, keyed=keyed), strict=True))
-    return Oracle(commits, homes, shards)
+    homes = [node % shards for node in nodes_of(rows, keyed=keyed)]
+    return Oracle(commits, dict(zip(rows, homes, strict=True)), shards)
 
 
-def _shards_of(rows: Sequence[Row], shards: int, *, keyed: bool) -> list[int]:
+def nodes_of(rows: Sequence[Row], *, keyed: bool) -> list[int]:
+    """The virtual node of each row."""
     if not rows:
         return []
     starts = [row[0] for row in rows]
@@ -139,4 +161,4 @@ def _shards_of(rows: Sequence[Row], shards: int, *, keyed: bool) -> list[int]:
     columns = [windows, pa.array([row[1] for row in rows], pa.int64())]
     if not keyed:
         columns.append(pa.array([row[2] for row in rows], pa.int64()))
-    return [int(node) % shards for node in virtual_nodes(hash_columns(columns, len(rows)))]
+    return [int(node) for node in virtual_nodes(hash_columns(columns, len(rows)))]

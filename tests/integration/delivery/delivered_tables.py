@@ -167,13 +167,13 @@ class SqliteDatabase:
                 found = connection.execute(rows).fetchall()
             except sqlite3.OperationalError:  # no table yet
                 return None
-        return _sample(shard, position, [tuple(map(_parsed, row)) for row in found])
+        return _sample(shard, position, [tuple(map(parsed, row)) for row in found])
 
     def close(self) -> None:
         pass
 
 
-def _parsed(value: Any) -> Any:
+def parsed(value: Any) -> Any:
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 

@@ -78,6 +78,13 @@ class Stand:
         self.players: list[BaseProcess] = []
         self.errors = server.data_dir / "players"
         self.samples: list[Sample] = []
+        #: What a player is started with.
+        self.targets: Callable[[], list[str]] = lambda: [one.uri for one in databases]
+        self.left: Callable[[], list[str]] = list
+        #: The position of the foremost table, as last seen.
+        self.foremost: Callable[[], int] = self._position
+        #: Harm beside that of the methods.
+        self.actions: dict[str, Callable[[], None]] = {}
         self.kills: Counter[str] = Counter()
         self._over = threading.Event()
         self._is_quiet = threading.Event()
@@ -87,7 +94,8 @@ class Stand:
 
     def start_player(self) -> BaseProcess:
         key = [] if self.keyed else ["--key", ""]
-        to = [part for one in self.databases for part in ("--to", one.uri)]
+        to = [part for uri in self.targets() for part in ("--to", uri)]
+        to += [part for uri in self.left() for part in ("--leaving", uri)]
         arguments = [
             "--query", QUERY, *key, *to, "--name", NAME, "--table", TABLE, "--json",
             "--connect", self._address,
@@ -147,7 +155,7 @@ class Stand:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._failures:
             (action,) = self.random.choices(list(actions), list(actions.values()))
-            getattr(self, action)()
+            self.actions.get(action, getattr(self, action, None))()  # type: ignore[misc]
             self.kills[action] += 1
             self.keep_a_player()
             if self.random.random() < 0.7:
@@ -156,15 +164,13 @@ class Stand:
 
     def await_progress(self) -> None:
         """Until some table has moved on: a start takes as long as the machine is busy."""
-        before = self.position
+        before = self.foremost()
         deadline = time.monotonic() + PROGRESS_SECONDS
-        while self.position == before and time.monotonic() < deadline:
+        while self.foremost() == before and time.monotonic() < deadline:
             self.keep_a_player()
             time.sleep(0.01)
 
-    @property
-    def position(self) -> int:
-        """Of the foremost table, as last seen."""
+    def _position(self) -> int:
         return max((sample.position for sample in self.samples[-50:]), default=0)
 
     # ---- work and looks

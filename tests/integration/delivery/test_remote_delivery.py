@@ -7,6 +7,7 @@ import random
 import re
 import sqlite3
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -137,3 +138,32 @@ def test_a_target_that_is_given_twice_is_refused(module_log: penstock.Log) -> No
 
     with pytest.raises(BadRequest, match=r"127\.0\.0\.1:7075/1 is given twice"):
         penstock.deliver(stream, ["target://127.0.0.1/1", "target://127.0.0.1:7075/1"])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rows_move_between_hosts(module_log: penstock.Log, protocol: str, tmp_path: Path) -> None:
+    """From two targets to one of them and one elsewhere, which is killed while they come."""
+    stream = module_log.create_stream(f"moved_{protocol}", "k long, _weight long NOT NULL")
+    paths = [tmp_path / f"{number}.db" for number in range(3)]
+    stream.append([{"k": key, "_weight": 1} for key in range(KEYS)])
+    with (
+        TargetProcess(protocol, paths[:2], tmp_path, "a") as first,
+        TargetProcess(protocol, paths[2:], tmp_path, "b") as second,
+        penstock.deliver(stream, first.uris, key="k", name=f"moved-{protocol}") as delivery,
+    ):
+        delivery.processAllAvailable(60)
+        second.kill()
+        delivery.reshard([first.uris[1], *second.uris])
+        stream.append({"k": 0, "_weight": -1})
+        second.start()
+        delivery.processAllAvailable(60)
+
+    left: list[Counter[int]] = []
+    for path in paths:
+        found: Counter[int] = Counter()
+        for row in map(json.loads, file_rows(path)[0]):
+            found[row["k"]] += row["_weight"]
+        left.append(Counter({key: count for key, count in found.items() if count}))
+    assert left[0] == {}
+    assert left[1] + left[2] == dict.fromkeys(range(1, KEYS), 1)
+    assert left[1] and left[2]

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.delivery.api import Shard
+import pyarrow as pa
+
+from penstock.delivery.deliver import shard_of
 from penstock.delivery.local_host import LocalHost
 from penstock.delivery.player import Player
 from penstock.errors import Fenced, PenstockError, Trimmed
-from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
 from penstock.protocol.deliveries import RegisteredDelivery
-from simulation.delivery.rows import SCHEMA
 from simulation.delivery.tables import SimTarget
 from simulation.kernel import Process, Scheduler, WallClock
 
@@ -26,6 +26,9 @@ class Around(Protocol):
 
     def start_process(self, name: str) -> Process: ...
     def targets(self) -> Sequence[SimTarget]: ...
+    def target(self, delivery: RegisteredDelivery, shard: int) -> SimTarget: ...
+    @property
+    def schema(self) -> pa.Schema: ...
     def count(self, what: str) -> None: ...
     def note(self, text: str) -> None: ...
     async def connect(self, name: str) -> AsyncLog: ...
@@ -56,18 +59,22 @@ class SimPlayer:
 
     async def _play(self) -> None:
         delivery = self._world.delivery
-        shards = [
-            Shard(
-                delivery.name, index, delivery.shards, Lsn(delivery.start), SCHEMA,
-                changing=False, key=tuple(delivery.key), table=delivery.table,
-            )
-            for index in range(delivery.shards)
-        ]  # fmt: skip
-        host = LocalHost(self._world.targets(), shards, SCHEMA)
+        schema = self._world.schema
+        shards = [shard_of(delivery, shard, schema) for shard in range(delivery.shards)]
+        host = LocalHost(self._world.targets(), shards, schema)
+
+        def make_host(delivery: RegisteredDelivery, shard: int) -> LocalHost:
+            target = self._world.target(delivery, shard)
+            return LocalHost([target], [shard_of(delivery, shard, schema)], schema)
+
         clock = WallClock(self._world.scheduler)
         async with await self._world.connect(self.process.name) as log:
             self.player = await Player.open(
-                log, delivery, [host] * delivery.shards, now_ms=clock.wall_ms
+                log,
+                delivery,
+                [host] * delivery.shards,
+                make_host=make_host,
+                now_ms=clock.wall_ms,
             )
             # A task of its own: the end of a killed process lets go of each task by itself.
             running = asyncio.ensure_future(self.player.run())

@@ -12,19 +12,25 @@ from random import Random
 
 import pyarrow as pa
 
-from penstock.delivery.routing import Commit, Router, first_route
+from penstock.delivery.routing import WEIGHT, Router, first_route
 from penstock.ids import Lsn
+from penstock.log.api import ReadBatch
 from penstock.log.client.appender import AsyncAppender
-from penstock.log.client.client import AsyncLog
+from penstock.log.client.client import AsyncLog, changes_of
 from penstock.log.records import Entry, Kind, NewEntry
+from penstock.protocol.deliveries import decode_delivery
 from penstock.protocol.markers import Marker, Range, decode_marker, encode_marker
-from penstock.protocol.names import TaskId, with_naming
+from penstock.protocol.names import TaskId, deliver_key, with_naming
+from penstock.protocol.shards import Shards, shards_of
 from penstock.stream.batches import decode_batch, encode_batch
 from penstock.stream.registration import stream_tag
 
 STREAM = "results"
 TASK = TaskId("query", 1, 0, 0)
+DELIVERY = "orders"
 SCHEMA = pa.schema([pa.field("key", pa.int64()), pa.field("row", pa.int64())])
+#: Of a stream that could take rows back: rows move only in such a one.
+CHANGING = SCHEMA.append(pa.field(WEIGHT, pa.int64(), nullable=False))
 KEYS = 40
 #: Of all rows, one in so many is refused by targets, where there are such rows.
 _BAD = 11
@@ -38,8 +44,9 @@ def is_bad(row: int) -> bool:
 class Writer:
     """Writes commits of every kind as a task of a query, and entries of another in between."""
 
-    def __init__(self, random: Random, rows_max: int) -> None:
+    def __init__(self, random: Random, rows_max: int, schema: pa.Schema) -> None:
         self._random = random
+        self._schema = schema
         self._rows_max = rows_max
         self._row = 0
         self._number = 0
@@ -86,7 +93,9 @@ class Writer:
         numbers = range(self._row + 1, self._row + count + 1)
         self._row += count
         keys = [self._random.randrange(KEYS) for _ in numbers]
-        rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(numbers)], schema=SCHEMA)
+        columns = [pa.array(keys), pa.array(numbers), pa.array([1] * count, pa.int64())]
+        width = len(self._schema)
+        rows = pa.RecordBatch.from_arrays(columns[:width], schema=self._schema)
         return NewEntry(encode_batch(rows), _TAGS, kind, rows=count)
 
 
@@ -94,12 +103,24 @@ class Oracle:
     """What counts in a log that grows."""
 
     def __init__(
-        self, entries: list[Entry], shards: int, *, of_query: bool, bad_rows: bool
+        self,
+        entries: list[Entry],
+        shards: int,
+        *,
+        of_query: bool,
+        bad_rows: bool,
+        schema: pa.Schema = SCHEMA,
     ) -> None:
         self._entries = entries
+        self._schema = schema
         self._own = f"@{TASK.query}.{TASK.version}/" if of_query else ""
         self._bad_rows = bad_rows
-        self._shards = _shards_of_keys(shards)
+        self._nodes = _nodes_of_keys()
+        route = first_route(shards)
+        self._shards = [route[node] for node in self._nodes]
+        self._layout = shards_of(shards, [], [route])
+        #: Where rows count, which virtual nodes they have, and which they are.
+        self._all: list[tuple[int, int, int]] = []
         self._looked = 0
         #: By shard, side by side: where rows count, and which.
         self._lsns: list[list[int]] = [[] for _ in range(shards)]
@@ -114,10 +135,28 @@ class Oracle:
         lsns = self._lsns[shard]
         return self._rows[shard][bisect_left(lsns, after) : bisect_left(lsns, upto)]
 
+    @property
+    def layout(self) -> Shards:
+        """Who has what, from where on; of the last registration that is in the log."""
+        self._look()
+        return self._layout
+
+    def contents(self, shard: int, position: int) -> list[int]:
+        """The rows of a shard at a position, sorted, whichever shards there were."""
+        assert position <= len(self._entries), f"LSN {position} is beyond the log"
+        route = self.layout.routes[bisect_left(self.layout.cuts, position)]
+        own = (row for lsn, node, row in self._all if lsn < position and route[node] == shard)
+        return sorted(own)
+
     def _look(self) -> None:
         while self._looked < len(self._entries):
             entry = self._entries[self._looked]
             self._looked += 1
+            if entry.kind is Kind.META:
+                for value in changes_of(deliver_key(DELIVERY), ReadBatch([entry], entry.lsn)):
+                    if value is not None:
+                        found = decode_delivery(DELIVERY, value.data, value.lsn)
+                        self._layout = found.layout
             if stream_tag(STREAM) not in entry.tags or not entry.producer.startswith(self._own):
                 continue
             if entry.kind is Kind.DATA:
@@ -128,9 +167,10 @@ class Oracle:
                         self._count(entry.lsn, staged)
 
     def _count(self, lsn: int, entry: Entry) -> None:
-        batch = decode_batch(entry.payload, SCHEMA)
+        batch = decode_batch(entry.payload, self._schema)
         for key, row in zip(batch["key"].to_pylist(), batch["row"].to_pylist(), strict=True):
             shard = self._shards[key]
+            self._all.append((lsn, self._nodes[key], row))
             if self._bad_rows and is_bad(row):
                 self.bad.append((shard, row))
             else:
@@ -138,13 +178,8 @@ class Oracle:
                 self._rows[shard].append(row)
 
 
-def _shards_of_keys(shards: int) -> list[int]:
-    """Of each key alone, as it is routed."""
-    router = Router(SCHEMA, ("key",), first_route(shards))
-    found = []
-    for key in range(KEYS):
-        batch = pa.RecordBatch.from_pydict({"key": [key], "row": [0]}, schema=SCHEMA)
-        span = router.route([Commit(Lsn(0), (batch,), 1)], after=Lsn(0), upto=Lsn(1))
-        (shard,) = span.pieces
-        found.append(shard)
-    return found
+def _nodes_of_keys() -> list[int]:
+    """Of each key, as it is routed."""
+    keys = pa.RecordBatch.from_pydict({"key": [*range(KEYS)], "row": [0] * KEYS}, schema=SCHEMA)
+    nodes: list[int] = Router(SCHEMA, ("key",), first_route(1)).nodes(keys).tolist()
+    return nodes

@@ -38,6 +38,7 @@ from penstock.delivery.routing import Span
 from penstock.delivery.target_queue import TargetQueue
 from penstock.errors import Fenced, Unavailable
 from penstock.ids import Lsn
+from penstock.protocol.shards import Shards, shards_of
 
 #: Rows by entry and shard. The first commit has two rows of shard 0, and what shard 1 needs to be
 #: at the end is a batch without rows.
@@ -46,6 +47,13 @@ LOG: Final = (
     ((), (111,)),
     ((102,), ()),
 )
+#: The second entry is a cut: row 101 goes from shard 0, and comes to shard 1, which begins there.
+MOVING_LOG: Final = (
+    ((100, 101), ()),
+    ((-101,), (101,)),
+    ((102,), (111,)),
+)
+MOVING: Final = shards_of(2, [1], [(0, 0), (0, 1)])
 #: One shard, one row in each entry.
 NARROW_LOG: Final = (((100,),), ((101,),), ((102,),))
 
@@ -82,8 +90,10 @@ class Outcome:
 class Automaton:
     """All states of players that were met, by number."""
 
-    def __init__(self, log: Log, limits: Limits) -> None:
+    def __init__(self, log: Log, limits: Limits, layout: Shards | None = None) -> None:
         self.log = log
+        self.layout = layout
+        self._cuts = () if layout is None else layout.cuts
         self.shards = len(log[0])
         self._limits = limits
         self._cores: list[PlayerCore] = []
@@ -96,7 +106,8 @@ class Automaton:
 
     def new(self, term: int) -> int:
         """A player that was not started."""
-        return self._number(PlayerCore(self.shards, term=term, limits=self._limits))
+        core = PlayerCore(self.shards, term=term, limits=self._limits, layout=self.layout)
+        return self._number(core)
 
     def term(self, player: int) -> int:
         return self._cores[player]._term
@@ -163,9 +174,13 @@ class Automaton:
                 return Failure(shard, _CONNECTION, Unavailable("the connection is lost"))
             case ("tail",):
                 assert core.tail is not None
-                return Tailed(_span(self.log, int(core.tail), int(core.tail) + 1))
+                span = _span(self.log, int(core.tail), int(core.tail) + 1, self._cuts)
+                return Tailed(span)
             case ("read", shard, age, start, upto):
-                return ReadDone(shard, _CONNECTION - age, _span(self.log, start, upto))
+                # Rows that move are in no read of the stream, but in one of the cut alone.
+                moves = upto == start + 1 and start in self._cuts
+                span = _span(self.log, start, upto, () if moves else self._cuts)
+                return ReadDone(shard, _CONNECTION - age, span)
         raise AssertionError(told)
 
     def _number(self, core: PlayerCore) -> int:
@@ -196,10 +211,10 @@ def _order(effect: Hello | Apply | Bye | Read) -> Order:
 
 
 @cache
-def _span(log: Log, after: int, upto: int) -> Span:
+def _span(log: Log, after: int, upto: int, cuts: tuple[Lsn, ...]) -> Span:
     pieces: dict[int, Piece] = {}
     for shard in range(len(log[0])):
-        lsns = [lsn for lsn in range(after, upto) if log[lsn][shard]]
+        lsns = [lsn for lsn in range(after, upto) if log[lsn][shard] and lsn not in cuts]
         rows = [row for lsn in lsns for row in log[lsn][shard]]
         if not rows:
             continue

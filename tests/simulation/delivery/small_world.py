@@ -17,6 +17,8 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from penstock.delivery.player_core import Limits
+from penstock.ids import Lsn
+from penstock.protocol.shards import Shards
 from simulation.delivery.small_player import LOG, OVER, Automaton, Log, Outcome, Told
 from simulation.delivery.small_wires import IDLE, Message, Wires
 
@@ -39,6 +41,8 @@ class Scope:
     """How much can happen."""
 
     log: Log = LOG
+    #: Where rows move; None: nowhere.
+    layout: Shards | None = None
     players: int = 2
     rule: Rule = "compare"
     #: Whether targets refuse older players. Without it nothing but the comparison is left.
@@ -79,7 +83,7 @@ class SmallWorld:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         limits = Limits(scope.queue_bytes_max, batch_bytes_max=2, window=scope.window)
-        self.players = Automaton(scope.log, limits)
+        self.players = Automaton(scope.log, limits, scope.layout)
         self.wires = Wires()
         self._news = {self.players.new(term): term for term in (1, 2, 3)}
         self._targets: list[Target] = []
@@ -94,11 +98,14 @@ class SmallWorld:
         self._fold = cache(self._fold_anew)
 
     def first(self) -> State:
-        targets = [self._number(Target())] * len(self._shards)
+        targets = [self._number(Target(self._birth(shard))) for shard in self._shards]
         wires = [IDLE] * (self.scope.players * len(self._shards))
         state = [*list(self._news)[: self.scope.players], *wires, *targets]
         state += [self.scope.faults, self.scope.delays]
         return self._tell(state, 0, ("start",))
+
+    def _birth(self, shard: int) -> int:
+        return 0 if self.scope.layout is None else self.scope.layout.birth(shard, Lsn(0))
 
     def is_done(self, state: State) -> bool:
         end = len(self.scope.log)
@@ -183,7 +190,7 @@ class SmallWorld:
             if "crash" in kinds:
                 yield "fault", ("crash", shard), self._settled(self._crash(state, shard))
             position = self._targets[state[self._target[shard]]].position
-            for earlier in range(position if "restore" in kinds else 0):
+            for earlier in range(self._birth(shard), position if "restore" in kinds else 0):
                 after = self._restore(self._crash(state, shard), shard, earlier)
                 yield "fault", ("restore", shard, earlier), after
         newest = self._players[-1]
@@ -220,8 +227,22 @@ class SmallWorld:
         if found is None:
             target, answer = self._answer(self._targets[state[place]], shard, age, message)
             found = self._reached[key] = self._number(target), answer
+        self._check_moves(state, shard, self._targets[found[0]].position)
         state[place] = found[0]
         return found[1]
+
+    def _check_moves(self, state: list[int], shard: int, position: int) -> None:
+        """A row that moves is in one table at most, also if both are one. (A target that gave it
+        away may be restored to before that.)"""
+        layout = self.scope.layout
+        before = self._targets[state[self._target[shard]]].position
+        if layout is None or "restore" in self.scope.kinds:
+            return
+        for cut, givers, takers in zip(layout.cuts, layout.givers, layout.takers, strict=True):
+            if shard in takers and before <= cut < position:
+                for giver in givers:
+                    if self._targets[state[self._target[giver]]].position <= cut:
+                        raise Broken(f"target {shard} takes rows that target {giver} still has")
 
     def _answer(
         self, target: Target, shard: int, age: int, message: Message

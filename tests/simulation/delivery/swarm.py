@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from random import Random
@@ -62,6 +62,8 @@ class Swarm:
     #: Whether targets refuse older players; without it the comparison is all that they do.
     knows_terms: bool = True
     trims: bool = True
+    #: Whether the delivery gets other targets now and then.
+    reshards: bool = False
     call_us_max: int = 2_000
     fsync_us_max: int = 1_000
     # Limits of the player, made small.
@@ -75,7 +77,7 @@ class Swarm:
 
 def draw_swarm(random: Random) -> Swarm:
     kinds = draw_kinds(random, list(Fault), none=0.06, each=0.5)
-    return Swarm(
+    drawn = Swarm(
         mean_ms={kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds if kind in STRIKES},
         odds={kind: random.choice((0.02, 0.1, 0.3)) for kind in kinds if kind not in STRIKES},
         safety_ms=random.randint(400, 1000),
@@ -94,6 +96,10 @@ def draw_swarm(random: Random) -> Swarm:
         quiet_lsns=random.choice((1, 20)),
         window=random.choice((1, 1, 3)),
     )
+    # Drawn last, so that older worlds stay as they were. A row that was refused would be refused
+    # again where it comes to, and be written down twice.
+    reshards = random.random() < 0.4
+    return replace(drawn, reshards=reshards, bad_rows=drawn.bad_rows and not reshards)
 
 
 def small_limits(swarm: Swarm) -> AbstractContextManager[None]:

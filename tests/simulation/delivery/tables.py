@@ -7,11 +7,13 @@ in order, of whole commits (I14); a position goes back only where a backup is re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.delivery.api import Batch, Shard
+from penstock.delivery.routing import WEIGHT
 from penstock.errors import BadRow, Fenced, Unavailable
 from penstock.ids import Lsn
 from simulation.checkers.evidence import Violation
@@ -36,15 +38,21 @@ class Table:
     #: Whether it refuses some rows.
     refuses: bool
     count: Callable[[str], None]
+    #: Whether the shards of its delivery do.
+    changes: bool = False
     contents: Contents = Contents()
     term: int = 0
     is_up: bool = True
     #: Grows with every crash: connections of before are dead.
     life: int = 0
-    backups: list[Contents] = field(default_factory=lambda: [Contents()])
+    backups: list[Contents] = field(default_factory=list)
     #: Every position that it ever had.
-    positions: set[int] = field(default_factory=lambda: {0})
+    positions: set[int] = field(default_factory=set)
     was_restored: bool = False
+
+    def __post_init__(self) -> None:
+        self.backups.append(self.contents)
+        self.positions.add(self.contents.position)
 
     def crash(self) -> None:
         self.is_up = False
@@ -73,6 +81,8 @@ class Table:
             self.count("batch refused")
             return self.contents.position
         rows: list[int] = batch.rows["row"].to_pylist()
+        if self.changes:
+            return self._change(batch, rows)
         for number, row in enumerate(rows):
             if self.refuses and is_bad(row):
                 raise BadRow(f"row {row} does not fit", number)
@@ -92,9 +102,33 @@ class Table:
         self.positions.add(batch.upto)
         return batch.upto
 
+    def _change(self, batch: Batch, rows: list[int]) -> Lsn:
+        """Of a delivery whose shards change: rows are taken back where they move."""
+        left = Counter(self.contents.rows)
+        for row, weight in zip(rows, batch.rows[WEIGHT].to_pylist(), strict=True):
+            left[row] += weight
+            if weight < 0:
+                self.count("row given away")
+        found = sorted(left.elements())
+        expected = self.oracle.contents(self.shard, batch.upto)
+        if found != expected or min(left.values(), default=0) < 0:
+            raise Violation(
+                "I14",
+                f"shard {self.shard} would have {found} at {batch.upto}, not {expected}, by "
+                f"{len(rows)} rows from LSN {batch.after} on",
+            )
+        self.count("batch applied" if rows else "position moved")
+        self.contents = Contents(batch.upto, tuple(found))
+        self.positions.add(batch.upto)
+        return batch.upto
+
     def check(self) -> None:
         """All of it, not only what came last."""
         rows, position = self.contents.rows, self.contents.position
+        if self.changes:
+            if list(rows) != self.oracle.contents(self.shard, position):
+                raise Violation("I14", f"shard {self.shard} at {position} has {rows}")
+            return
         if list(rows) != self.oracle.between(self.shard, 0, position):
             raise Violation("I14", f"shard {self.shard} at {position} has {rows}")
 

@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from random import Random
 
 import pyarrow as pa
 
 from penstock.delivery.player import Player
 from penstock.delivery.player_core import PlayerCore
+from penstock.delivery.resharding import plan_reshard
 from penstock.delivery.routing import first_route
 from penstock.delivery.target_queue import State, TargetQueue
-from penstock.errors import Fenced, Trimmed, Unavailable
+from penstock.errors import Fenced, GuardFailed, Trimmed, Unavailable, Unknown
 from penstock.ids import Lsn
 from penstock.log.client.client import AsyncLog
-from penstock.log.records import Kind
+from penstock.log.records import Guard, Kind, SetKey
 from penstock.protocol.deliveries import (
     Delivered,
     RegisteredDelivery,
     decode_delivered,
+    decode_delivery,
     encode_delivery,
 )
 from penstock.protocol.names import ack_tag, deliver_key, player_producer, query_key
@@ -46,7 +48,7 @@ from penstock.stream.registration import (
 )
 from simulation.checkers.evidence import Violation
 from simulation.delivery.players import SimPlayer
-from simulation.delivery.rows import SCHEMA, STREAM, TASK, Oracle, Writer
+from simulation.delivery.rows import CHANGING, DELIVERY, SCHEMA, STREAM, TASK, Oracle, Writer
 from simulation.delivery.swarm import Fault, Swarm, draw_swarm, small_limits
 from simulation.delivery.tables import Contents, SimTarget, Table
 from simulation.kernel import Network, NetworkOdds, Process, seeded_secrets
@@ -54,7 +56,6 @@ from simulation.kernel.seeded import SeededWorld, collected_at_the_end
 from simulation.kernel.shipped import overheard, tapped, told
 from simulation.pipeline.log import SimLog
 
-DELIVERY = "orders"
 LETTERS = "refused"
 #: After healing, all targets have everything within this much virtual time, or it is stuck.
 LIVENESS_SECONDS_MAX = 20.0
@@ -72,17 +73,21 @@ class DeliveryWorld(SeededWorld[Fault]):
         self.swarm = swarm = drawn if swarm is None else swarm
         self.network = Network(self.scheduler, self._network_odds())
         self.log = SimLog(self.scheduler, fsync_seconds_max=swarm.fsync_us_max / 1e6)
+        self.schema = CHANGING if swarm.reshards else SCHEMA
         self.oracle = Oracle(
-            self.log.entries, swarm.shards, of_query=swarm.of_query, bad_rows=swarm.bad_rows
+            self.log.entries,
+            swarm.shards,
+            of_query=swarm.of_query,
+            bad_rows=swarm.bad_rows,
+            schema=self.schema,
         )
-        self.tables = [
-            Table(shard, self.oracle, swarm.knows_terms, swarm.bad_rows, self.count)
-            for shard in range(swarm.shards)
-        ]
+        self.tables = [self._new_table(shard, Lsn(0)) for shard in range(swarm.shards)]
+        #: Trims and changes of targets: what one looked at must still be so when it acts.
+        self._is_acting = False
         self.delivery = RegisteredDelivery(
             name=DELIVERY, id="life", stream=STREAM, query=TASK.query if swarm.of_query else None,
             version=TASK.version if swarm.of_query else None, key=["key"],
-            route=list(first_route(swarm.shards).shards), epoch=0, start=0, table=DELIVERY,
+            route=list(first_route(swarm.shards)), epoch=0, start=0, table=DELIVERY,
             targets=[f"table {shard}" for shard in range(swarm.shards)], strict=False,
             dead_letter=LETTERS if swarm.bad_rows else None, created_ms=0,
         )  # fmt: skip
@@ -90,10 +95,18 @@ class DeliveryWorld(SeededWorld[Fault]):
         #: Rows that no target was asked to take.
         self._excused: set[int] = set()
         self._is_writing = False
+        self._is_resharding = swarm.reshards
 
     def _network_odds(self) -> NetworkOdds:
         late = 0.5 if Fault.LATE in self.swarm.mean_ms else 0.0
         return NetworkOdds(late_odds=late, late_seconds_max=0.4, notice_seconds_max=0.02)
+
+    def _new_table(self, shard: int, birth: Lsn) -> Table:
+        swarm = self.swarm
+        return Table(
+            shard, self.oracle, swarm.knows_terms, swarm.bad_rows, self.count,
+            changes=swarm.reshards, contents=Contents(birth),
+        )  # fmt: skip
 
     # -- who is there
 
@@ -117,7 +130,14 @@ class DeliveryWorld(SeededWorld[Fault]):
 
     def targets(self) -> list[SimTarget]:
         """Ways of one player to all tables."""
-        return [SimTarget(table, self) for table in self.tables]
+        return [SimTarget(table, self) for table in self.tables[: self.swarm.shards]]
+
+    def target(self, delivery: RegisteredDelivery, shard: int) -> SimTarget:
+        """A way to the table of a shard that is new."""
+        layout = delivery.layout
+        for each in range(len(self.tables), layout.count):
+            self.tables.append(self._new_table(each, layout.birth(each, Lsn(0))))
+        return SimTarget(self.tables[shard], self)
 
     def before_call(self) -> None:
         if self._meets(Fault.ERROR):
@@ -156,7 +176,7 @@ class DeliveryWorld(SeededWorld[Fault]):
             name=TASK.query, id="sim", version=TASK.version, plan="", mode="", to=STREAM,
             starts={}, tasks=[1], created_ms=0,
         )  # fmt: skip
-        streams = {STREAM: SCHEMA, LETTERS: DEAD_LETTER_SCHEMA}
+        streams = {STREAM: self.schema, LETTERS: DEAD_LETTER_SCHEMA}
         values = {
             query_key(TASK.query): encode_query(query),
             deliver_key(DELIVERY): encode_delivery(self.delivery),
@@ -171,7 +191,7 @@ class DeliveryWorld(SeededWorld[Fault]):
 
     async def _write(self) -> None:
         log = await self.connect("writer")
-        writer = Writer(self.random, self.swarm.rows_max)
+        writer = Writer(self.random, self.swarm.rows_max, self.schema)
         await writer.write(log, self.swarm.commits, self.swarm.safety_ms / 1000)
         self._is_writing = False
         await log.close()
@@ -182,13 +202,55 @@ class DeliveryWorld(SeededWorld[Fault]):
         point = Lsn(0)
         while True:
             await asyncio.sleep(self.random.expovariate(1 / 0.08))
-            before, point = point, await trim_consumed(log)
+            async with self._alone():
+                before, point = point, await trim_consumed(log)
             if point > before:
                 self.count("trimmed")
             for table in self.tables:
-                if not table.was_restored and point > table.contents.position:
-                    at = table.contents.position
+                at = table.contents.position
+                if self.oracle.layout.is_over(table.shard, at):
+                    continue
+                if not table.was_restored and point > at:
                     raise Violation("I15", f"trimmed to {point}, shard {table.shard} is at {at}")
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Trims and changes of targets do not meet: that who meets is told so is another test."""
+        while self._is_acting:
+            await asyncio.sleep(0.005)
+        self._is_acting = True
+        yield
+        self._is_acting = False
+
+    async def _reshard(self) -> None:
+        """Gives the delivery other targets now and then."""
+        log = await self.connect("resharder")
+        while self.is_broken:
+            async with self._alone():
+                await self._reshard_once(log)
+            await asyncio.sleep(self.random.expovariate(1 / 0.15))
+        self._is_resharding = False
+        await log.close()
+
+    async def _reshard_once(self, log: AsyncLog) -> None:
+        value = await log.get(deliver_key(DELIVERY))
+        assert value is not None
+        before = decode_delivery(DELIVERY, value.data, value.lsn)
+        if (await log.bounds()).trim_point > before.start or before.shards > 8:
+            return
+        live = before.layout.live
+        stays = self.random.sample(live, self.random.randint(0, len(live)))
+        new = [f"table {before.shards + one}" for one in range(self.random.randint(0, 2))]
+        if not stays + new or (sorted(stays) == list(live) and not new):
+            return
+        planned = plan_reshard(before, [*stays, *new], image=None)
+        guards = [Guard(deliver_key(DELIVERY), value.data)]
+        sets = [SetKey(deliver_key(DELIVERY), encode_delivery(planned))]
+        try:
+            await log.append([], guards=guards, sets=sets)
+        except (GuardFailed, Unknown):
+            return
+        self.count("other targets")
 
     # -- the run
 
@@ -249,6 +311,8 @@ class DeliveryWorld(SeededWorld[Fault]):
         self.start_process("writer").spawn(self._write())
         if self.swarm.trims:
             self.start_process("trimmer").spawn(self._trim())
+        if self.swarm.reshards:
+            self.start_process("resharder").spawn(self._reshard())
         self.start_player()
         self._back_up()
 
@@ -275,14 +339,21 @@ class DeliveryWorld(SeededWorld[Fault]):
         def wait(happened: Callable[[], bool]) -> None:
             self.run_until(happened, deadline - self.now)
 
-        wait(lambda: not self._is_writing)
+        wait(lambda: not self._is_writing and not self._is_resharding)
         while not self._flush(wait):
             pass
         for table in self.tables:
             table.check()
-            behind = self.oracle.between(table.shard, table.contents.position, self.log.tail)
+            rows = self._rows_of(table)
+            behind = [] if list(table.contents.rows) == rows else rows
             if behind:
                 raise Violation("I14", f"shard {table.shard} has everything, but not {behind}")
+
+    def _rows_of(self, table: Table) -> list[int]:
+        """All that it has to have now."""
+        if table.changes:
+            return self.oracle.contents(table.shard, self.log.tail)
+        return self.oracle.between(table.shard, 0, self.log.tail)
 
     def _flush(self, wait: Callable[[Callable[[], bool]], None]) -> bool:
         """All that counts is applied, by a player that is there at the end."""
@@ -305,13 +376,13 @@ class DeliveryWorld(SeededWorld[Fault]):
 
     def _mend(self, player: Player) -> None:
         """Give targets that need what was trimmed a newer backup."""
-        for table, facts in zip(self.tables, player.core.facts(), strict=True):
+        for table, facts in zip(self.tables, player.core.facts(), strict=False):
             if isinstance(facts.error, Trimmed):
                 if not table.was_restored:
                     raise Violation("I15", f"what shard {table.shard} needs is gone: {facts.error}")
                 self.count("restored below the trim point")
                 tail = self.log.tail
-                rows = self.oracle.between(table.shard, 0, tail)
+                rows = self._rows_of(table)
                 self._excused |= {row for shard, row in self.oracle.bad if shard == table.shard}
                 table.restore(Contents(tail, tuple(rows)))
             elif facts.error is not None:
@@ -355,7 +426,8 @@ class DeliveryWorld(SeededWorld[Fault]):
             if last.term < term:
                 raise Violation("R27", f"an ack of term {last.term} after one of {term}")
             term = last.term
-            for table, position in zip(self.tables, last.positions, strict=True):
+            # Of before the delivery got other targets, it is of fewer.
+            for table, position in zip(self.tables, last.positions, strict=False):
                 if position is not None and position not in table.positions:
                     at = f"shard {table.shard} was never at {position}"
                     raise Violation("I14", f"the ack at {entry.lsn}: {at}")
@@ -401,6 +473,8 @@ class DeliveryWorld(SeededWorld[Fault]):
                 self.scheduler.after(random.uniform(0, 0.2), setattr, table, "is_up", True)
             case Fault.RESTORE:
                 table = random.choice(self.tables)
+                if self.oracle.layout.is_over(table.shard, table.contents.position):
+                    return False
                 table.restore(random.choice(table.backups))
             case _:
                 return False

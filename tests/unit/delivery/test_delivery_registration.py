@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.delivery.registration import continue_with
-from penstock.errors import PlanChanged
+from penstock.delivery.resharding import plan_reshard
+from penstock.errors import PlanChanged, Refused
 from penstock.protocol.deliveries import RegisteredDelivery
 
 DELIVERY = RegisteredDelivery(
@@ -51,9 +52,41 @@ def test_what_targets_hold_rows_by_may_not(change: dict[str, Any], words: str) -
 @pytest.mark.parametrize("targets", [["b", "a", "c"], ["a", "c", "d"], ["b", "d", "e"]])
 def test_a_target_does_not_become_another_shard(targets: list[str]) -> None:
     """Its table holds rows of the first: it would have those of both, and another one, too."""
-    three = replace(DELIVERY, targets=["a", "b", "c"])
+    three = replace(DELIVERY, targets=["a", "b", "c"], route=[node % 3 for node in range(64)])
 
     with pytest.raises(PlanChanged, match=r"target [01] was [ab], is [bc], which was target [12]"):
         continue_with(three, replace(three, targets=targets))
     for others in (["a", "x", "c"], ["x", "y", "z"]):
         assert continue_with(three, replace(three, targets=others)).targets == others
+
+
+def test_after_a_change_of_targets_a_start_has_the_new_ones() -> None:
+    """`d` came for `b`: the old list is as long as the new one, and refused all the same."""
+    before = replace(DELIVERY, targets=["a", "b", "c"], route=[node % 3 for node in range(64)])
+    planned = plan_reshard(before, ["a", "c", "d"], image=None)
+    (past,) = planned.past
+    now = replace(planned, past=[replace(past, cut=77)])
+
+    assert continue_with(now, replace(before, targets=["a", "c", "d"])) == now
+    assert continue_with(now, replace(before, targets=["a", "e", "d"])).targets == [*"abed"]
+    for old in (["a", "b", "c"], ["a", "b"]):
+        with pytest.raises(PlanChanged, match="it was given other targets at LSN 77, a, c, d"):
+            continue_with(now, replace(before, targets=old))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (["a", "b"], "has these targets already"),
+        (["b", 0], "has these targets already"),
+        (["a", "a"], "a target is given twice"),
+        (["a", "c", "c"], "a target is given twice"),
+        ([], "0 targets"),
+        ([f"t{one}" for one in range(65)], "would have had 67 targets in its life"),
+    ],
+)
+def test_changes_of_targets_that_are_none_are_refused(wanted: list[int | str], words: str) -> None:
+    before = replace(DELIVERY, targets=["a", "b"], route=[node % 2 for node in range(64)])
+
+    with pytest.raises(Refused, match=words):
+        plan_reshard(before, wanted, image=None)

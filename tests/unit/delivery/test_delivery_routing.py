@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.delivery.messages import Apply, batch_of
-from penstock.delivery.routing import Commit, Route, Router, first_route
+from penstock.delivery.routing import Commit, Router, first_route
 from penstock.errors import BadRequest
 from penstock.ids import Lsn
 from penstock.state.keys import VIRTUAL_NODES, hash_columns, virtual_nodes
@@ -30,8 +30,8 @@ def commit(lsn: int, *batches: pa.RecordBatch) -> Commit:
 def test_virtual_nodes_take_turns_over_the_shards() -> None:
     route = first_route(3)
 
-    assert len(route.shards) == VIRTUAL_NODES
-    assert route.shards[:4] == (0, 1, 2, 0)
+    assert len(route) == VIRTUAL_NODES
+    assert route[:4] == (0, 1, 2, 0)
 
 
 def test_more_shards_than_virtual_nodes_are_refused() -> None:
@@ -124,7 +124,7 @@ def test_one_shard_alone_can_be_asked_for() -> None:
 
 
 def test_commits_without_rows_do_not_count() -> None:
-    span = Router(SCHEMA, ["k"], Route(0, (0, 1) * 32)).route(
+    span = Router(SCHEMA, ["k"], (0, 1) * 32).route(
         [commit(1, rows()), commit(2)], after=Lsn(0), upto=Lsn(4)
     )
 

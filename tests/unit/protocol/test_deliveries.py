@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import BadFormat, BadRequest
 from penstock.protocol.deliveries import (
     Delivered,
+    PastRoute,
     RegisteredDelivery,
     decode_delivered,
     decode_delivery,
@@ -19,6 +20,7 @@ from penstock.protocol.deliveries import (
     encode_delivery,
     needed_from,
 )
+from penstock.protocol.images import Image, encode_image
 from penstock.protocol.names import aside_key, check_delivery_name
 
 DELIVERY = RegisteredDelivery(
@@ -34,7 +36,7 @@ ACK = Delivered(
 
 @pytest.mark.parametrize("delivery", [DELIVERY, replace(DELIVERY, query=None, version=None)])
 def test_a_delivery_is_read_as_it_was_written(delivery: RegisteredDelivery) -> None:
-    assert decode_delivery("d", encode_delivery(delivery)) == delivery
+    assert decode_delivery("d", encode_delivery(delivery), 9) == delivery
 
 
 def test_an_ack_is_read_as_it_was_written() -> None:
@@ -53,14 +55,18 @@ def test_an_ack_is_read_as_it_was_written() -> None:
         {"targets": []},
         {"strict": 1},
         {"key": None},
-        {"format": 2},
+        {"format": 3},
+        {"past": [{"route": [0], "cut": -1, "image": None}]},
+        {"past": [{"route": [0] * 64, "cut": None}]},
+        {"past": [{"route": [7] * 64, "cut": 1, "image": None}]},
+        {"past": [{"route": [0] * 64, "cut": 1, "image": "no image"}]},
     ],
 )
 def test_other_bytes_are_no_delivery(change: dict[str, Any]) -> None:
     values = {**json.loads(encode_delivery(DELIVERY)), **change}
 
     with pytest.raises(BadFormat, match="delivery d"):
-        decode_delivery("d", json.dumps(values).encode())
+        decode_delivery("d", json.dumps(values).encode(), 9)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +89,7 @@ def test_other_bytes_are_no_ack(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
 def test_garbage_is_neither(data: bytes) -> None:
     with pytest.raises(BadFormat):
-        decode_delivery("d", data)
+        decode_delivery("d", data, 9)
     with pytest.raises(BadFormat):
         decode_delivered("d", data)
 
@@ -91,7 +97,7 @@ def test_garbage_is_neither(data: bytes) -> None:
 def test_fields_of_later_programs_are_passed_over() -> None:
     values = {**json.loads(encode_delivery(DELIVERY)), "color": "red"}
 
-    assert decode_delivery("d", json.dumps(values).encode()) == DELIVERY
+    assert decode_delivery("d", json.dumps(values).encode(), 9) == DELIVERY
 
 
 def test_the_slowest_shard_says_what_is_needed() -> None:
@@ -117,3 +123,37 @@ def test_rows_that_are_set_aside_have_keys_of_their_own() -> None:
     places = list(itertools.product((1, 11), repeat=3))
 
     assert len({aside_key("d", *place) for place in places}) == len(places)
+
+
+def test_a_cut_is_where_the_value_stands_that_was_written_first_with_it() -> None:
+    """Only the log knows that place. Later values have it in words."""
+    route = [0] * len(DELIVERY.route)
+    planned = replace(DELIVERY, epoch=1, past=[PastRoute(route, None)])
+
+    found = decode_delivery("d", encode_delivery(planned), 77)
+    later = decode_delivery("d", encode_delivery(found), 99)
+
+    assert found.layout.cuts == (77,)
+    assert later == found
+    assert json.loads(encode_delivery(found))["format"] == 2
+
+
+def test_rows_that_are_to_move_are_spared_until_every_target_is_past_the_cut() -> None:
+    """Shard 1 ends at 70. What moves there is read from the beginning of the delivery, 5."""
+    route = [node % 2 for node in range(64)]
+    before = replace(DELIVERY, targets=["a", "b"], route=route, start=5)
+    image = encode_image(Image(version=2, position=30)).decode()
+    ended = replace(before, epoch=1, route=[0] * 64, past=[PastRoute(route, 70)])
+    with_image = replace(ended, past=[PastRoute(route, 70, image)])
+
+    def needed(delivery: RegisteredDelivery, *positions: int | None) -> int:
+        ack = Delivered(1, list(positions), [None] * 2, [0] * 2, True, None, 0)
+        return needed_from(delivery, ack)
+
+    assert needed(ended, 60, 60) == 5
+    assert needed(ended, 90, 70) == 5
+    assert needed(ended, 90, 71) == 90
+    assert needed(ended, None, 71) == 5
+    assert needed(with_image, 70, 71) == 30
+    assert needed(with_image, 20, 71) == 20
+    assert needed_from(with_image, None) == 5
