@@ -131,12 +131,10 @@ def start(
         workers: Long-lived Spark tasks, a core each. By default one less than it has, at most 2.
         log: By default the log of the DataFrame's streams.
         start: Where a new query begins: "earliest", "latest", an LSN or a datetime; or by stream.
-        on_change: What to do if the plan differs from the one registered under this name. "refuse"
-            raises PlanChanged with the difference. "restart_from_earliest" forgets state and result
-            and computes everything again; `restart` does so although the plan is the same.
+        on_change: If the plan differs from the registered one, "refuse" raises PlanChanged, and
+            "restart_from_earliest" forgets all and computes again; `restart` does so anyway.
         shared: Write `to` although another query does; `StreamingQuery.result()` has its own rows.
-        fail_on_data_loss: Refuse to compute everything again if a part of what the query had read
-            was trimmed. False computes from what is left.
+        fail_on_data_loss: Compute nothing again of which a part was trimmed. False: what is left.
         commit_interval: Least seconds between two commits of a task; 0: as soon as the log can.
         idle_after: After so many seconds without rows a source holds back no watermark any more.
         dead_letter: A stream for rows that make the query fail. Without it they stop the query.
