@@ -192,6 +192,12 @@ def explain(found: Sequence[Weighed]) -> str:
     worst = max(found, key=lambda one: one.times)
     if worst.times <= UNEVEN:
         return f"even: the busiest task of a stage takes {worst.times:.2f} times the mean"
+    if worst.gain >= GAIN_BY_HAND:
+        return (
+            f"uneven: the busiest task of stage {worst.stages[-1]} takes {worst.times:.1f} times "
+            f"the mean, and {worst.gain:.0%} less if virtual nodes move; by itself it is done for "
+            f"{GAIN:.0%}, if it stays so, and not again within {SECONDS} s"
+        )
     node, share = worst.hottest, worst.rates[worst.hottest] / sum(worst.rates)
     return (
         f"stage {worst.stages[-1]} stays uneven: virtual node {node} alone takes {share:.0%} of "
@@ -226,8 +232,6 @@ class Balancer:
         worth = [one for one in ripe if one.gain >= GAIN]
         is_soon = self._changed_ms is not None and now_ms - self._changed_ms < SECONDS * 1000
         if not worth or is_soon:
-            if any(one.gain >= GAIN for one in found if one.times > UNEVEN):
-                self.told = "uneven: virtual nodes move if it stays so"
             return None
         return advise(spec, worth, "automatically")
 
@@ -235,7 +239,7 @@ class Balancer:
         """Now. None: nothing would be gained, and `told` says why."""
         found = weigh(spec, rates)
         worth = [one for one in found if one.gain >= GAIN_BY_HAND]
-        self.told = explain(found)
+        self.told = None if worth else explain(found)
         return advise(spec, worth, "by hand") if worth else None
 
     def facts(self) -> dict[str, Any]:

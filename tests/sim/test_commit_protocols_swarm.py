@@ -12,7 +12,7 @@ import pytest
 from campaign import Campaign, absent, fixed_seeds, time_for, trace_of
 from penstock_bench.protocols.choosing import ProtocolName
 from simulation.pipeline.queries import SHAPES
-from simulation.pipeline.swarm import Fault
+from simulation.pipeline.swarm import ASKED_FOR, Fault
 from simulation.pipeline.world import PipelineWorld
 
 SEEDS = fixed_seeds(6, first=20)
@@ -28,7 +28,7 @@ EVENTS = (
 )
 
 
-WANTED = {*(f"fault {kind}" for kind in Fault if kind is not Fault.RESCALE), *EVENTS}
+WANTED = {*(f"fault {kind}" for kind in Fault if kind not in ASKED_FOR), *EVENTS}
 #: What must have happened in a campaign. With aligned checkpoints none is damaged: a task's part of
 #: the last one is all there is of its state. And nothing is trimmed (runtime/trim.py).
 WANTED_OF: dict[ProtocolName, set[str]] = {

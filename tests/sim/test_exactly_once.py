@@ -10,7 +10,7 @@ import pytest
 from campaign import Campaign, absent, check_world_traces, fixed_seeds, only_with, time_for
 from simulation.pipeline.laws import check_all
 from simulation.pipeline.queries import SHAPES
-from simulation.pipeline.swarm import Fault, Swarm
+from simulation.pipeline.swarm import ASKED_FOR, Fault, Swarm
 from simulation.pipeline.world import PipelineWorld
 
 #: In every run; long ones have fresh seeds.
@@ -67,7 +67,7 @@ def test_no_law_is_broken_under_any_of_the_fixed_seeds(
 @time_for(SEEDS)
 @only_with(FIXED_SEEDS, SEEDS)
 def test_every_fault_and_every_event_occurred(campaign: Campaign[PipelineWorld]) -> None:
-    elsewhere = (Fault.MOVE, Fault.RESCALE, Fault.REPORT)
+    elsewhere = (Fault.MOVE, *ASKED_FOR)
     wanted = [f"fault {kind}" for kind in Fault if kind not in elsewhere]
     assert absent([*wanted, *EVENTS], campaign.counts) == []
 

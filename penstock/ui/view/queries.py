@@ -221,6 +221,9 @@ def _head(query: Facts, progress: Facts, now_ms: float, heard_ms: float) -> list
     ]  # fmt: skip
     if layout:
         rows.append(["layout", f.count(number(layout, "version"), "progress.layout.version")])
+    balance = sub(progress, "balance")
+    if text(balance, "told"):
+        rows.append(["balance", f.words(balance.get("told"), "progress.balance.told")])
     if rescaling:
         wanted = f.count(number(rescaling, "workers"), "progress.rescaling.workers")
         rows.append(["rescaling to workers", wanted])

@@ -57,6 +57,8 @@ class Fault(StrEnum):
     MOVE = "move"  # somebody wants a task to run elsewhere; only where there are standbys
 
 
+#: Those that no seed draws: worlds ask for them.
+ASKED_FOR = (Fault.RESCALE, Fault.SUSPEND, Fault.BALANCE, Fault.VACATE, Fault.REPORT)
 #: Those that strike now and then; the others have odds.
 STRIKES = (Fault.KILL, Fault.PAUSE, Fault.DRIVER, Fault.DRIVER_PAUSE, Fault.LOG, Fault.CHECKPOINT)
 _MEAN_MS = (80, 600)
@@ -167,14 +169,7 @@ def _draw(random: Random) -> Swarm:
 
 
 def _draw_faults(random: Random) -> tuple[dict[Fault, int], dict[Fault, float]]:
-    asked_for = (
-        Fault.RESCALE,
-        Fault.SUSPEND,
-        Fault.BALANCE,
-        Fault.VACATE,
-        Fault.REPORT,
-    )  # by worlds
-    drawn: list[Fault] = [kind for kind in Fault if kind not in asked_for]
+    drawn: list[Fault] = [kind for kind in Fault if kind not in ASKED_FOR]
     kinds = draw_kinds(random, drawn, none=0.06, each=0.5)
     mean_ms = {kind: int(draw_mean(random, _MEAN_MS)) for kind in kinds if kind in STRIKES}
     odds = {kind: random.choice((0.01, 0.05, 0.2)) for kind in kinds if kind not in STRIKES}

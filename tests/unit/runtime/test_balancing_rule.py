@@ -145,6 +145,17 @@ def test_one_virtual_node_that_has_most_rows_is_told_of_and_never_moved() -> Non
     assert balancer.by_hand(spec_of(), rates_with({0: 1e9}, 0.0)) is None
 
 
+def test_what_would_gain_too_little_is_told_of_and_done_by_hand() -> None:
+    """Most rows are one virtual node's, and some of the others beside it may move."""
+    rates = rates_with({0: 200.0, 2: 12.0, 4: 12.0})
+    balancer = Balancer(is_automatic=True)
+    for number in range(3 * REPORTS):
+        assert balancer.look(spec_of(), rates, number) is None
+    assert "less if virtual nodes move; by itself it is done for 20%" in str(balancer.told)
+    assert balancer.by_hand(spec_of(), rates) is not None
+    assert balancer.told is None
+
+
 def test_few_rows_say_nothing() -> None:
     few = {1: tuple(rate / 100 for rate in SKEWED[1])}
     assert advised([few] * 20) == []

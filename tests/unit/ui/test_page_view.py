@@ -324,3 +324,18 @@ def test_a_graph_without_end_is_cut() -> None:
     page = page_of(some_facts(a_query(a_progress(graph={"nodes": nodes, "edges": edges}))))
     assert len(page["query"]["graph"]["nodes"]) == NODES_MAX
     assert len(page["query"]["graph"]["edges"]) < EDGES_MAX
+
+
+def test_why_virtual_nodes_moved_or_not_is_shown() -> None:
+    told = "even: the busiest task of a stage takes 1.10 times the mean"
+    page = page_of(some_facts(a_query(a_progress(balance={"told": told}))))
+    assert ["balance", [told, told, "progress.balance.told"]] in page["query"]["head"]
+
+
+def test_a_suspended_query_is_shown_as_one_and_its_tasks_are_to_blame_for_nothing() -> None:
+    suspended = {"at": "2026-01-01T00:00:00.000Z"}
+    tasks = {"hot.1/0/0": a_task(is_running=False)}
+    page = page_of(some_facts(a_query(a_progress(tasks, suspended=suspended))))
+    assert [one["state"] for one in page["queries"]] == ["suspended"]
+    assert page["query"]["past"].startswith("It is suspended")
+    assert [one["level"] for one in page["query"]["tasks"]] == ["idle"]
