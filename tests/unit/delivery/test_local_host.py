@@ -95,12 +95,13 @@ async def test_after_a_failure_nothing_more_of_the_connection_is_done() -> None:
 
 
 async def test_a_target_that_hangs_keeps_no_other_waiting() -> None:
-    hanging, other = MemoryTarget(), MemoryTarget()
+    hanging, other = Watched(), MemoryTarget()
     hanging.runs.clear()
     local, answers = host(hanging, other)
 
     local.send([Hello(0, 1, 1), move(0, 1, 3, 5), Hello(1, 1, 1), move(1, 1, 3, 5)])
     await until(lambda: Ack(1, 1, Lsn(5)) in answers)
+    await until(lambda: hanging.calls[-1][0] == "apply")  # its thread may be late
     assert Ack(0, 1, Lsn(5)) not in answers
     try:
         async with asyncio.timeout(0.2):
