@@ -183,7 +183,7 @@ def test_what_is_asked_for_stands_in_the_log(log: penstock.Log, client: HttpClie
     assert [type(one) for one in said] == [Rescale, Stop]
     assert isinstance(said[0], Rescale)
     assert said[0].workers == 3
-    for body in ('{"workers": 0}', '{"workers": true}', "{}", '{"workers": "3"}', "[]"):
+    for body in ('{"workers": -1}', '{"workers": true}', "{}", '{"workers": "3"}', "[]"):
         assert client.ask("POST", f"/v1/queries/{name}/rescale", body).status in (400, 422), body
     assert client.ask("POST", f"/v1/queries/{name}/drop").status == 404
     assert client.ask("GET", f"/v1/queries/{name}/stop").status == 405
