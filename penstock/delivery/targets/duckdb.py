@@ -129,9 +129,9 @@ class DuckdbTarget:
         )
         found = [Found(*column) for column in columns]
         if self._shard.changing:
-            asked = has_foreign_rows(self._positions, self._table, ("?", "?", "?"))
+            asked = has_foreign_rows(self._positions, self._table, ("?", "?", "?", "?"))
             shard = self._shard
-            ((has_rows,),) = self._run(asked, [shard.delivery, shard.id, shard.start])
+            ((has_rows,),) = self._run(asked, [shard.delivery, shard.id, shard.start, shard.index])
             check_is_empty(self._shape, has_rows)
         for column in missing_columns(self._shape, found, "duckdb"):
             kind = column.sql_type("duckdb")

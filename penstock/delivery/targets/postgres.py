@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Int4, Int8
 
 from penstock.config import masked_uri
 from penstock.delivery.api import Batch, Shard
@@ -172,8 +172,9 @@ def _fit_table(connection: Connection, sql: Statements, shard: Shard) -> None:
         f"ALTER TABLE {name} ADD UNIQUE NULLS NOT DISTINCT ({listed(shape.key)})",
     )
     if shard.changing:
-        asked = has_foreign_rows(sql.positions, name, ("$1", "$2", "$3"))
-        ((has_rows,),) = connection.ask(asked, shard.delivery, shard.id, Int8(shard.start))
+        asked = has_foreign_rows(sql.positions, name, ("$1", "$2", "$3", "$4"))
+        values = [shard.delivery, shard.id, Int8(shard.start), Int4(shard.index)]
+        ((has_rows,),) = connection.ask(asked, *values)
         check_is_empty(shape, has_rows)
     for column in missing:
         connection.run(sql.add_column(column))

@@ -39,12 +39,13 @@ def create_positions(place: str = quoted(POSITIONS)) -> str:
     return f"CREATE TABLE IF NOT EXISTS {place} {POSITION_COLUMNS}"
 
 
-def has_foreign_rows(positions: str, table: str, marks: tuple[str, str, str]) -> str:
-    """Whether there are rows, and no shard of the delivery was applied any; of name, id, start."""
-    delivery, id, start = marks
+def has_foreign_rows(positions: str, table: str, marks: tuple[str, str, str, str]) -> str:
+    """Whether there are rows, the shard was applied none, and no other of the delivery is here; of
+    name, id, start, number. (Another that is here was let in, and may stand where this begins.)"""
+    delivery, id, start, shard = marks
     return (
         f"SELECT EXISTS (SELECT 1 FROM {table}) AND NOT EXISTS (SELECT 1 FROM {positions} "
-        f"WHERE delivery = {delivery} AND id = {id} AND position <> {start})"
+        f"WHERE delivery = {delivery} AND id = {id} AND (position <> {start} OR shard <> {shard}))"
     )
 
 

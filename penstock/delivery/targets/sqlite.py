@@ -148,8 +148,9 @@ class SqliteTarget:
             f"CREATE UNIQUE INDEX … ON {quoted(shape.table)} ({listed(shape.key)})",
         )
         if self._shard.changing:
-            asked = has_foreign_rows(POSITIONS, quoted(shape.table), ("?", "?", "?"))
-            values = (self._shard.delivery, self._shard.id, self._shard.start)
+            asked = has_foreign_rows(POSITIONS, quoted(shape.table), ("?", "?", "?", "?"))
+            shard = self._shard
+            values = (shard.delivery, shard.id, shard.start, shard.index)
             check_is_empty(shape, bool(self._run(asked, values).fetchone()[0]))
         for column in missing:
             kind = column.sql_type("sqlite")

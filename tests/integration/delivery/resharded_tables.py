@@ -20,6 +20,8 @@ from delivered_tables import COUNT, Committed, Row, parsed
 
 from penstock.protocol.shards import Shards
 
+_KEPT_EVERY = 50
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -57,6 +59,8 @@ def sample_of(positions: Sequence[tuple[int, int]], rows: Sequence[Row]) -> Samp
 class Judge:
     def __init__(self, commits: Sequence[Committed], layout: Shards, *, keyed: bool) -> None:
         self._commits = list(commits)
+        self._lsns = [one.lsn for one in self._commits]
+        self._kept: list[Counter[Row]] = [Counter()]
         self._layout = layout
         rows = sorted({row for one in self._commits for row, _ in one.changes})
         self._nodes = dict(zip(rows, nodes_of(rows, keyed=keyed), strict=True))
@@ -78,9 +82,17 @@ class Judge:
         return self._fold(self._commits[-1].lsn + 1)
 
     def _fold(self, position: int) -> Counter[Row]:
-        found: Counter[Row] = Counter()
-        for one in self._commits:
-            if one.lsn < position:
-                for row, weight in one.changes:
-                    found[row] += weight
+        """Of all commits below it, on from the last of the sums that are kept."""
+        end = bisect_left(self._lsns, position)
+        kept = end // _KEPT_EVERY
+        while len(self._kept) <= kept:
+            at = (len(self._kept) - 1) * _KEPT_EVERY
+            self._kept.append(self._added(self._kept[-1], at, at + _KEPT_EVERY))
+        return +self._added(self._kept[kept], kept * _KEPT_EVERY, end)
+
+    def _added(self, table: Counter[Row], first: int, end: int) -> Counter[Row]:
+        found = table.copy()
+        for one in self._commits[first:end]:
+            for row, weight in one.changes:
+                found[row] += weight
         return +found
