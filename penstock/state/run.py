@@ -33,6 +33,7 @@ _RADIX_BITS: Final = 16
 _SORTED_MAX: Final = 1 << 10
 #: Rows whose times are told by the earliest and the latest of them.
 _BLOCK_ROWS: Final = 1 << 11
+_ALL_ROWS: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,16 @@ class _Blocks:
         self._earliest_us = np.minimum.reduceat(times, starts)
         self._latest_us = np.maximum.reduceat(times, starts)
 
-    def rows(self, after_us: int | None, bound_us: int) -> Ints:
-        """The rows of blocks that have one after the first and not after the second time."""
+    def rows(self, after_us: int | None, bound_us: int) -> Ints | slice:
+        """The rows of blocks that have one after the first and not after the second time.
+
+        If those are many, all: to gather rows costs more than to look at them.
+        """
         chosen = self._earliest_us <= bound_us
         if after_us is not None:
             chosen &= self._latest_us > after_us
+        if 4 * np.count_nonzero(chosen) > len(chosen):
+            return _ALL_ROWS
         starts = chosen.nonzero()[0][:, None] * _BLOCK_ROWS
         places: Ints = (starts + np.arange(_BLOCK_ROWS)).reshape(-1)
         return places[places < len(self.times)]
@@ -196,32 +202,38 @@ class Run:
 
     def evict(self, bound_us: int) -> Run | None:
         """Hide rows whose event time is at or below the bound; None if no other is left."""
-        blocks, places = self._to_look_at(bound_us)
-        times = blocks.times[places]
+        assert self.times is not None
+        places = self._to_look_at(bound_us)
+        times = self.times[places]
         later = times > bound_us
         passed = ~later if self._bound_us is None else ~later & (times > self._bound_us)
         self._evicted += int(np.count_nonzero(passed))
         self._bound_us = bound_us
         count = len(self) - self._evicted
         if 2 * count > len(self):
-            others_us = blocks.earliest_after(bound_us)
+            others_us = NEVER_US
+            if places is not _ALL_ROWS and self._blocks is not None:
+                others_us = self._blocks.earliest_after(bound_us)
             self.earliest_us = int(times[later].min(initial=others_us))
             return self
         return self.compact() if count else None
 
-    def _to_look_at(self, bound_us: int) -> tuple[_Blocks, Ints]:
+    def _to_look_at(self, bound_us: int) -> Ints | slice:
         """The rows of blocks in which one may be evicted by this bound, and was not before."""
         assert self.times is not None
         if self._blocks is None:
+            if len(self) <= 8 * _BLOCK_ROWS:
+                return _ALL_ROWS
             self._blocks = _Blocks(self.times)
-        return self._blocks, self._blocks.rows(self._bound_us, bound_us)
+        return self._blocks.rows(self._bound_us, bound_us)
 
     def expired(self, bound_us: int) -> Ints:
         """The rows that are not hidden and whose event time is at or below the bound."""
         if self.times is None or self.earliest_us > bound_us:
             return np.zeros(0, np.int64)
-        _, places = self._to_look_at(bound_us)
-        return places[self._is_alive(places) & (self.times[places] <= bound_us)]
+        places = self._to_look_at(bound_us)
+        found: Ints = (self._is_alive(places) & (self.times[places] <= bound_us)).nonzero()[0]
+        return found if isinstance(places, slice) else places[found]
 
     def drop(self, places: Ints, weights: Ints) -> Run:
         """Count the rows at these places, which are distinct, so much less often."""

@@ -75,7 +75,7 @@ def hashing(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(sys.modules[__name__], "ROOM", make_room(ROOMS[1]))
             patch.setattr(memory_row_set, "_WAITING_ROWS_MAX", 2)
             patch.setattr(memory_row_set, "_MERGED_ROWS_MAX", 5)
-            patch.setattr(run, "_BLOCK_ROWS", 2)
+            patch.setattr(run, "_BLOCK_ROWS", 1)
         yield
 
 
