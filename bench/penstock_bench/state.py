@@ -54,6 +54,8 @@ from penstock_bench.state_memory import MemorySizes, judge_memory, measure_memor
 PAUSE_MS_BAR: Final = 10.0
 SHARE_BAR: Final = 0.02
 AMPLIFICATION_BAR: Final = 6.0
+RESUME_MS_BAR: Final = 250.0
+RESUME_RATIO_BAR: Final = 2.0
 _STREAM: Final = "rows"
 _FILL_ROWS: Final = 20_000
 _CHANGE_ROWS: Final = 500
@@ -120,17 +122,18 @@ def run_bench(plan: StateBenchSizes, say: Say, directory: Path | None = None) ->
         few_plan, of_few = replace(plan, keys=plan.few_keys, turns=0), StateFigures()
         uvloop.run(_measure(few, few_spec, few_plan, of_few, say))
         memory = measure_memory(spec.query, plan.memory, root, say)
-    judge(report, found, plan, say)
+    judge(report, found, of_few, plan, say)
     judge_memory(report, memory, plan.memory, say)
-    say(f"resumed with {plan.few_keys:,} keys in {of_few.resume_ms:.0f} ms")
     report.figures = {
         **asdict(found), "resume_few_ms": of_few.resume_ms, "memory": asdict(memory)
     }  # fmt: skip
     return report
 
 
-def judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) -> None:
-    """The verdict."""
+def judge(
+    report: Report, found: StateFigures, of_few: StateFigures, plan: StateBenchSizes, say: Say
+) -> None:
+    """The verdict; `of_few` is of a state with few keys."""
     usual, longest = found.usual_ms, found.still_ms
     median = statistics.median(found.turn_bytes)
     whole = 2 * found.whole_bytes  # a whole state would be written in two copies too
@@ -140,11 +143,20 @@ def judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) 
     mean = statistics.fmean(found.turn_bytes)
     spread = f"{mean / 1e6:.2f} MB a turn, {least / 1e6:.2f} MB where nothing was merged"
     rows = f"{found.resumed_rows:,} rows of {found.state_rows:,}"
+    resumes = f"{found.resume_ms:.0f} ms, with {plan.few_keys:,} keys {of_few.resume_ms:.0f} ms"
     for check in (
         Check("checkpoint_pause", longest, PAUSE_MS_BAR, "at most", "ms", detail),
         Check("one_percent_writes", median / whole, SHARE_BAR, "at most", "x", wrote),
         Check("write_amplification", mean / least, AMPLIFICATION_BAR, "at most", "x", spread),
         Check("restore_reads", found.restore_bytes / found.whole_bytes, 2.1, "at most", "x"),
+        Check("resume", found.resume_ms, RESUME_MS_BAR, "at most", "ms", resumes),
+        Check(
+            "resume_over_few_keys",
+            found.resume_ms / of_few.resume_ms,
+            RESUME_RATIO_BAR,
+            "at most",
+            "x",
+        ),
         Check(
             "rows_lost_by_the_resume",
             abs(found.state_rows - found.resumed_rows),
@@ -155,7 +167,7 @@ def judge(report: Report, found: StateFigures, plan: StateBenchSizes, say: Say) 
         ),
     ):
         report.judge(check, say)
-    say(f"resumed in {found.resume_ms:.0f} ms, {found.files} files")
+    say(f"resumed from {found.files} files")
 
 
 def make_spec(spark: Any, log: Log, plan: StateBenchSizes, directory: Path) -> QuerySpec:

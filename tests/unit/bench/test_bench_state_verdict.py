@@ -16,7 +16,7 @@ def _judged(**changes: Any) -> dict[str, tuple[float, bool]]:
     for name, value in changes.items():
         setattr(found, name, value)
     report = Report("state")
-    judge(report, found, QUICK, lambda said: None)
+    judge(report, found, StateFigures(resume_ms=6.0), QUICK, lambda said: None)
     return {check.name: (round(check.value, 3), check.ok) for check in report.checks}
 
 
@@ -26,11 +26,16 @@ def test_both_copies_of_a_whole_state_are_what_a_turn_is_compared_with() -> None
         "one_percent_writes": (0.01, True),
         "write_amplification": (2.0, True),
         "restore_reads": (1.5, True),
+        "resume": (9.0, True),
+        "resume_over_few_keys": (1.5, True),
         "rows_lost_by_the_resume": (0, True),
     }
 
 
 def test_every_bar_can_be_missed() -> None:
-    found = _judged(still_ms=10.1, turn_bytes=[50, 50, 2_000], restore_bytes=2_200, resumed_rows=99)
+    found = _judged(
+        still_ms=10.1, turn_bytes=[50, 50, 2_000], restore_bytes=2_200, resumed_rows=99,
+        resume_ms=251.0,
+    )  # fmt: skip
 
     assert [name for name, (_, ok) in found.items() if ok] == []
