@@ -223,6 +223,7 @@ def slowly(frame: Any, seconds: float) -> Any:
     return frame.select("auction", F.udf(doze, "long")("price").alias("price"))
 
 
+@pytest.mark.soak
 def test_a_function_that_sleeps_is_found_from_the_page_alone(
     spark: Any, own_log: penstock.Log, tmp_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ def test_a_function_that_sleeps_is_found_from_the_page_alone(
             keep_picture(page, tmp_path, "page-slow-function")
 
 
+@pytest.mark.soak
 def test_a_key_in_most_rows_is_found_from_the_page_alone(
     spark: Any, own_log: penstock.Log, tmp_path: Path
 ) -> None:

@@ -495,13 +495,18 @@ def _cores(query: penstock.StreamingQuery) -> dict[str, Any]:
     return found
 
 
-def test_lag_is_told_while_rows_wait(spark: Any, log: penstock.Log) -> None:
+def test_lag_is_told_while_rows_wait(spark: Any, log: penstock.Log, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
     source = log.create_stream("lag_in", "n long")
+    brake = tmp_path / "brake"
+    brake.touch()
 
-    slow = F.udf(lambda n: time.sleep(0.2) or n, "long")
-    frame = source.df(spark).select(slow("n"))
+    def slow(n: int) -> int:
+        time.sleep(0.2 if brake.exists() else 0)
+        return n
+
+    frame = source.df(spark).select(F.udf(slow, "long")("n"))
     with running(frame, to="lag_out", mode="append", workers=1) as query:
         query.processAllAvailable()
         began, count = time.monotonic(), 0
@@ -516,6 +521,7 @@ def test_lag_is_told_while_rows_wait(spark: Any, log: penstock.Log) -> None:
 
         wait_until(is_told, "no lag was told")
         assert query.status["isDataAvailable"]
+        brake.unlink()
         query.processAllAvailable()
         wait_until(lambda: _lag(query) == 0, "the lag stayed")
 

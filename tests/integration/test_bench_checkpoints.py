@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from penstock_bench import checkpoints
 from penstock_bench.checkpoints_charts import CHARTS, write_charts
 
 
+@pytest.mark.soak
 def test_every_store_is_measured_beside_a_file_per_key(spark: Any, tmp_path: Path) -> None:
     said: list[str] = []
     report = checkpoints.run_bench(checkpoints.QUICK, said.append)
