@@ -59,8 +59,10 @@ from penstock.stream.registration import Registration, decode_registration, stre
 
 logger = logging.getLogger(__name__)
 
-#: What a target's own read brings at a time; the last commit may be beyond it.
+#: What a target's own read brings at a time; the last piece may be beyond it. What is read for one
+#: is worked on in one go, and the others wait for that.
 READ_BYTES: Final = 4 * MIB
+READ_COMMITS: Final = 256
 #: Rows in the queues of all targets together, as long as each can hold a few batches.
 QUEUES_BYTES: Final = 64 * MIB
 QUEUE_BYTES_MIN: Final = 4 * MIB
@@ -431,7 +433,9 @@ class Player:
         size = 0
         is_kept = False
         try:
-            while size < READ_BYTES and reading.position < wanted.end:
+            while (
+                size < READ_BYTES and len(commits) < READ_COMMITS and reading.position < wanted.end
+            ):
                 found = await reading.next()
                 assert found is not None, "a read has ended before its end"
                 commits += found

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.delivery.routing import WEIGHT, Commit
@@ -31,6 +32,8 @@ from penstock.stream.registration import (
 
 logger = logging.getLogger(__name__)
 
+#: Entries that are looked at without a pause for others of the player's loop: some milliseconds.
+ENTRIES_AT_ONCE: Final = 256
 #: Before a log that does not answer is asked again.
 PAUSE_SECONDS: Final = 0.2
 
@@ -112,9 +115,11 @@ class Reading:
         self.position = start
         self._reader: AsyncReader | None = None
         self._committed: CommittedReader[Entry] = read_entries(start)
+        #: What the log has brought and nobody has looked at, in pieces.
+        self._brought: deque[ReadBatch] = deque()
 
     async def next(self) -> list[Commit] | None:
-        """What counts from `position` on, as far as the log brings it; None: the end.
+        """What counts from `position` on, some entries at a time; None: the end.
 
         Waits for it; while the log is away, too. Raises Trimmed if it is gone, PlanChanged if the
         stream begins anew, and BadFormat for rows that no version of ours wrote.
@@ -125,8 +130,12 @@ class Reading:
                 self._reader = log.tail(self._tags, start=self.position, end=self.end)
                 self._committed = read_entries(self.position)
             try:
-                batch = await anext(self._reader)
-                commits = await self._take(batch)
+                if not self._brought:
+                    self._brought += _pieces(await anext(self._reader))
+                else:
+                    await asyncio.sleep(0)  # others have their turn
+                piece = self._brought[0]
+                commits = await self._take(piece)
             except StopAsyncIteration:
                 return None
             except Retryable as error:
@@ -134,7 +143,8 @@ class Reading:
                 await self.close()
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            self.position = batch.looked_up_to
+            self._brought.popleft()
+            self.position = piece.looked_up_to
             return commits
 
     async def _take(self, batch: ReadBatch) -> list[Commit]:
@@ -180,5 +190,15 @@ class Reading:
     async def close(self) -> None:
         """Stop reading. Idempotent; `next` begins again at the position."""
         reader, self._reader = self._reader, None
+        self._brought.clear()
         if reader is not None:
             await reader.close()
+
+
+def _pieces(batch: ReadBatch) -> Iterator[ReadBatch]:
+    """What a log has brought at once, in pieces that do not take long."""
+    entries, size = batch.entries, ENTRIES_AT_ONCE
+    for first in range(0, max(len(entries), 1), size):
+        end = first + size
+        upto = entries[end].lsn if end < len(entries) else batch.looked_up_to
+        yield ReadBatch(entries[first:end], upto)

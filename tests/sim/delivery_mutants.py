@@ -6,7 +6,7 @@ in its shell and around it by a simulated world.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ from simulation.delivery.small_world import Scope
 from simulation.delivery.swarm import Fault, draw_swarm
 from simulation.delivery.world import DeliveryWorld
 
-from penstock.delivery import moves
+from penstock.delivery import moves, source
 from penstock.delivery.claim import Claim
 from penstock.delivery.messages import Apply, At, Hello, Piece
 from penstock.delivery.player import Player
@@ -38,6 +38,7 @@ from penstock.delivery.routing import Span
 from penstock.delivery.source import Reading
 from penstock.delivery.target_queue import State, TargetQueue
 from penstock.ids import Lsn
+from penstock.log.api import ReadBatch
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Entry
 from penstock.protocol import deliveries
@@ -321,6 +322,15 @@ def a_row_is_left_out_before_it_is_set_aside(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Player, "_set_aside", go_on_first)
 
 
+def what_nobody_has_looked_at_counts_as_read(patch: pytest.MonkeyPatch) -> None:
+    pieces = source._pieces
+
+    def boast(batch: ReadBatch) -> Iterator[ReadBatch]:
+        return (ReadBatch(piece.entries, batch.looked_up_to) for piece in pieces(batch))
+
+    patch.setattr(source, "_pieces", boast)
+
+
 # ---- where rows move to other shards
 
 
@@ -395,6 +405,7 @@ SHELL: list[tuple[Any, dict[str, Any]]] = [
     (a_row_is_set_aside_without_a_look_whether_it_was, {"bad_rows": True, **RESTORED}),
     (a_row_that_is_set_aside_is_sent_again, {"bad_rows": True}),
     (a_row_is_left_out_before_it_is_set_aside, {"bad_rows": True, "mean_ms": DEADLY}),
+    (what_nobody_has_looked_at_counts_as_read, {"entries_at_once": 1}),
     (rows_that_move_are_not_taken_back, MOVING_WORLD),
     (
         a_target_that_is_past_a_cut_is_believed_before_the_cut_is_known,

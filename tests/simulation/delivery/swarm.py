@@ -73,6 +73,8 @@ class Swarm:
     quiet_lsns: int = 20
     #: Batches of a target that may be under way.
     window: int = 1
+    #: Entries of the log that are looked at in one go.
+    entries_at_once: int = 256
 
 
 def draw_swarm(random: Random) -> Swarm:
@@ -99,7 +101,12 @@ def draw_swarm(random: Random) -> Swarm:
     # Drawn last, so that older worlds stay as they were. A row that was refused would be refused
     # again where it comes to, and be written down twice.
     reshards = random.random() < 0.4
-    return replace(drawn, reshards=reshards, bad_rows=drawn.bad_rows and not reshards)
+    return replace(
+        drawn,
+        reshards=reshards,
+        bad_rows=drawn.bad_rows and not reshards,
+        entries_at_once=random.choice((1, 3, 256)),
+    )
 
 
 def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
@@ -115,6 +122,7 @@ def small_limits(swarm: Swarm) -> AbstractContextManager[None]:
             (player, "ACK_SECONDS", 0.04),
             (acks, "ACK_SECONDS", 0.04),
             (source, "PAUSE_SECONDS", pause),
+            (source, "ENTRIES_AT_ONCE", swarm.entries_at_once),
             (claim, "PAUSE_SECONDS", pause),
             (player_core, "BACKOFF_SECONDS", (0.001, 0.005, 0.02)),
             (player_core, "BEGIN_SECONDS", 0.03),
