@@ -27,16 +27,16 @@ from penstock.config import masked_uri
 from penstock.delivery.api import Shard, Target
 from penstock.delivery.host import TargetHost
 from penstock.delivery.player_thread import PlayerThread
-from penstock.delivery.registration import register
+from penstock.delivery.registration import list_deliveries, live_targets, register
 from penstock.delivery.remote.address import TargetAddress, is_remote, parse_target
 from penstock.delivery.remote.hosts import Hosts
 from penstock.delivery.resharding import Resharding, Wanted, reshard
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.delivery.targets import open_target
-from penstock.errors import BadRequest, NotFound, PenstockError, Refused, Trimmed
+from penstock.errors import BadRequest, Forbidden, NotFound, PenstockError, Refused, Trimmed
 from penstock.ids import Lsn
 from penstock.protocol.deliveries import RegisteredDelivery
-from penstock.protocol.names import check_delivery_name, query_key
+from penstock.protocol.names import check_delivery_name, deliver_key, query_key
 from penstock.runtime.dead_letters import DEAD_LETTER_DDL
 from penstock.runtime.lag import Lag, measure_lag
 from penstock.runtime.registry import RegisteredQuery, decode_query
@@ -110,7 +110,8 @@ def deliver(
             "target://host:7075/0" or "grpc://host:7076/0" (`penstock target serve`).
         key: Columns by which rows replace each other. By default the grouping columns of a query,
             and none for a stream: all rows are kept. `[]`: none.
-        name: Under which it goes on when it is started again; by default made of source and target.
+        name: Under which it goes on when it is started again; by default made of source and first
+            target, also after others came (`Delivery.reshard`).
         table: The table; by default the name of the query or the stream.
         start: Where to begin in the stream, the first time: "earliest", "latest", an LSN or a
             time. A result that takes rows back is delivered from its beginning.
@@ -141,6 +142,7 @@ def deliver(
             strict=strict,
             dead_letter=dead_letter,
         )
+        wanted = wanted if name else dataclasses.replace(wanted, name=_known_name(log, wanted))
         if dead_letter == stream.name:
             raise BadRequest(f"dead_letter={dead_letter!r} is what is delivered: give another")
         if dead_letter is not None:
@@ -209,9 +211,16 @@ class _Given:
     #: The stream's, `_weight` included.
     schema: pa.Schema
 
+    def of(self, delivery: RegisteredDelivery, shard: int) -> _NamedTarget | None:
+        """If it is the shard's: somebody else may have given the delivery another meanwhile."""
+        one = self.targets.get(shard)
+        if one is None or shard >= delivery.shards:
+            return None
+        return one if masked_uri(delivery.targets[shard]) == masked_uri(one.uri) else None
+
     def host(self, delivery: RegisteredDelivery, shard: int) -> TargetHost:
         """Of a shard that the delivery got while it runs, or that is to end."""
-        one = self.targets.get(shard)
+        one = self.of(delivery, shard)
         target = _target(delivery.targets[shard]) if one is None else one
         (host,) = Hosts([target.target]).make([shard_of(delivery, shard, self.schema)], self.schema)
         return host
@@ -302,6 +311,21 @@ def _default_name(origin: str, uri: str) -> str:
     words = [origin, parts.scheme or uri, PurePosixPath(parts.path).stem if parts.scheme else ""]
     text = "-".join(word for word in words if word)
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text)[:100]
+
+
+def _known_name(log: Log, wanted: RegisteredDelivery) -> str:
+    """By default the same after other targets came, too: another one would bring all rows anew."""
+    if log.client.get(deliver_key(wanted.name)) is not None:
+        return wanted.name
+    try:
+        known = list_deliveries(log.client)
+    except Forbidden:  # a token that is for some deliveries: who has it names them
+        return wanted.name
+    for one, _ in known:
+        is_ours = (one.stream, one.query, one.table) == (wanted.stream, wanted.query, wanted.table)
+        if is_ours and one.past and [*map(masked_uri, live_targets(one))] == wanted.targets:
+            return one.name
+    return wanted.name
 
 
 def _key(
@@ -469,7 +493,8 @@ class Delivery:
         target's status tells how far it is. Start the delivery with these targets from then on.
 
         Raises:
-            BadRequest: It has these targets already, or one is given twice.
+            BadRequest: It has these targets already, one is given twice, or one is an object that
+                gave its rows away (give a new one).
             Refused: Rows cannot be told apart again (the newest by key of a stream that takes none
                 back), or there is no such target.
             Trimmed: Rows that would move are gone from the log.
@@ -478,7 +503,11 @@ class Delivery:
         Hosts([one.target for one in targets])
         registered = self._registered
         uris = {masked_uri(registered.targets[shard]): shard for shard in registered.layout.live}
-        objects = {id(one.target): shard for shard, one in self._given.targets.items()}
+        objects = {
+            id(one.target): shard
+            for shard, one in self._given.targets.items()
+            if self._given.of(registered, shard) is not None
+        }
         wanted: list[Wanted] = []
         new: dict[int, _NamedTarget] = {}
         for one in targets:
@@ -486,15 +515,10 @@ class Delivery:
             wanted.append(one.uri if known is None else known)
             if known is None:
                 new[registered.shards + len(new)] = one
-        # Before it is registered: the player looks here when it sees that.
+        # Before it is registered: the player looks here when it sees that. After an error, too: it
+        # may be registered all the same.
         self._given.targets.update(new)
-        try:
-            return reshard(self._log.client, self.name, wanted, epoch=registered.epoch)
-        except PenstockError:
-            if self._registered.epoch == registered.epoch:
-                for shard in new:
-                    del self._given.targets[shard]
-            raise
+        return reshard(self._log.client, self.name, wanted, epoch=registered.epoch)
 
     def exception(self) -> PenstockError | None:
         """What ended the delivery, or stopped one of its targets, if anything did."""

@@ -69,6 +69,11 @@ def plan_reshard(
     targets = list(before.targets)
     for one in wanted:
         if isinstance(one, int):
+            if one not in before.layout.live:
+                raise BadRequest(
+                    f"shard {one} of delivery {before.name} has given its rows away, or never was: "
+                    "a number is never given again, so give its target anew"
+                )
             shards.append(one)
         elif masked_uri(one) in live:
             shards.append(before.layout.live[live.index(masked_uri(one))])

@@ -276,9 +276,7 @@ class Coordinator:
             return
         keeper = ImageKeeper(self._log, self.voice, self._guard, self.spec, self._host)
         try:
-            await keeper.keep(
-                lambda: self.recent[-1]["sink"]["numOutputRows"] if self.recent else None
-            )
+            await keeper.keep(self._rows_written)
         except Exception:
             logger.exception("query=%s keeps no image of its result any more", self.spec.name)
 
@@ -694,8 +692,11 @@ class Coordinator:
 
     async def job_lost(self, slot: int, attempts: int | None = None) -> None:
         """Spark's word: what ran in the slot has ended, or only attempts below a number."""
+        await self._heed(lambda: self.core.on_job_lost(slot, attempts))
+
+    async def _heed(self, decide: Callable[[], list[Effect]]) -> None:
         try:
-            await self._perform(self.core.on_job_lost(slot, attempts))
+            await self._perform(decide())
         except Exception as error:
             # Nobody waits for it; and without it, tasks would belong to nobody.
             if not self._is_closing:
@@ -705,7 +706,7 @@ class Coordinator:
 
     async def vacate(self, slot: int) -> None:
         """Spark's word: the executor of this slot is about to go. Its tasks go before it does."""
-        await self._perform(self.core.vacate(slot))
+        await self._heed(lambda: self.core.vacate(slot))
 
     async def rescale(self, workers: int) -> None:
         """Let the query run with so many workers; they are asked for, and tasks made for them.

@@ -121,10 +121,14 @@ class MemoryRowSet:
         return sum(int(run.weights.sum()) for run in self._runs)
 
     def size(self) -> tuple[int, int]:
-        """Rows and bytes, hidden ones included: what is evicted leaves when runs are merged."""
-        self._settle()
-        rows = sum(len(run) for run in self._runs)
-        return rows, sum(run.rows.nbytes + 40 * len(run) for run in self._runs)
+        """Rows and bytes, hidden ones included: what is evicted leaves when runs are merged.
+
+        To report it changes nothing, and needs no room: rows that wait count as if all were words.
+        """
+        waiting = self._waiting_rows
+        rows = waiting + sum(len(run) for run in self._runs)
+        size = sum(run.rows.nbytes + 40 * len(run) for run in self._runs)
+        return rows, size + waiting * (8 * len(self._schema) + 40)
 
     def _compact(self) -> None:
         self._settle()
@@ -150,9 +154,6 @@ class MemoryRowSet:
             return
         rows, weights = _together(self._waiting)
         hashes = self._hash_waiting()
-        self._waiting, self._waiting_rows = [], 0
-        self._waiting_hashes, self._hashed = _NO_HASHES, 0
-        self._waiting_us, self._timed = NEVER_US, 0
         start, size = len(self._runs), rows.num_rows
         while start and self._are_alike(len(self._runs[start - 1]), size):
             start -= 1
@@ -160,6 +161,10 @@ class MemoryRowSet:
         added = Rows(keep_rows(rows), weights, self._times(rows), hashes)
         merged = merge([*(run.alive() for run in self._runs[start:]), added], self._room)
         self._runs[start:] = [Run(merged, self._room)] if len(merged) else []
+        # Not before: if there was no room, everything is where it was.
+        self._waiting, self._waiting_rows = [], 0
+        self._waiting_hashes, self._hashed = _NO_HASHES, 0
+        self._waiting_us, self._timed = NEVER_US, 0
 
     def _hash_waiting(self) -> Hashes:
         """The hashes of all rows that wait."""

@@ -95,7 +95,13 @@ class _Mapping(mmap.mmap):
 
     @classmethod
     def of(cls, file: _File, size: int) -> _Mapping:
-        mapping = cls(file.fd, size)
+        try:
+            mapping = cls(file.fd, size)
+        except OSError as error:
+            raise Unavailable(
+                f"a scratch file for state cannot be mapped: {error.strerror}; a worker needs two "
+                "open files and a mapping for each (ulimit -n, vm.max_map_count)"
+            ) from error
         mapping.file = file
         return mapping
 
@@ -186,10 +192,13 @@ class Scratch:
         if now < self._look_at:
             return
         self._look_at = now + self._look_seconds
-        if not self._mappings:
-            self._others_bytes = _mapped_in_bytes()  # libraries may have been loaded since
-        elif self.mapped_in_bytes > self.bound_bytes:
-            self.let_go(_CHUNKS_A_LOOK)
+        try:
+            if not self._mappings:
+                self._others_bytes = _mapped_in_bytes()  # libraries may have been loaded since
+            elif self.mapped_in_bytes > self.bound_bytes:
+                self.let_go(_CHUNKS_A_LOOK)
+        except OSError:
+            pass  # no open file is left to look with, say: the next look may have one
 
     def let_go(self, chunks: int | None = None) -> None:
         """Let so many chunks go, in turns; None: all."""

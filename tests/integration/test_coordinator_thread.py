@@ -84,6 +84,26 @@ def test_a_query_whose_lost_tasks_cannot_be_claimed_ends_with_the_reason(
     assert isinstance(coordinator.error, Unknown)
 
 
+def test_a_query_whose_tasks_cannot_leave_an_executor_that_goes_ends_with_the_reason(
+    coordinator: CoordinatorThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they count as being claimed for ever, and nobody gets them when the executor is gone."""
+
+    def vacate(core: CoordinatorCore, slot: int) -> list[Effect]:
+        return [Claim(tuple(coordinator._coordinator.spec.task_ids))]
+
+    async def fail(run: Coordinator, tasks: object) -> None:
+        raise Unknown("the claim may have taken effect")
+
+    monkeypatch.setattr(CoordinatorCore, "vacate", vacate)
+    monkeypatch.setattr(Coordinator, "_claim", fail)
+
+    coordinator.vacate(0)
+
+    assert coordinator.ended.wait(30)
+    assert isinstance(coordinator.error, Unknown)
+
+
 def test_a_query_that_is_removed_while_it_is_rescaled_stays_removed(
     coordinator: CoordinatorThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

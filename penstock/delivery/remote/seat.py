@@ -1,8 +1,9 @@
 """Who may speak to a target of a host: one opening at a time has its *seat*. Pure.
 
 Law: the newest opening has it, unless a newer player sits there, or another delivery or shard that
-is still connected. A player that was replaced is told so at once, whatever it is doing; what it
-sends later changes nothing (and the target's own position would see to that, too).
+is still connected. Of one delivery, the other shard may have rows to give away: who waits for its
+seat tries again. A player that was replaced is told so at once, whatever it is doing; what it sends
+later changes nothing (and the target's own position would see to that, too).
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ def check_seat(held: Seat | None, wanted: Seat, *, is_connected: bool) -> None:
     if is_same and held.term > wanted.term:
         raise Fenced(_newer(held, wanted))
     if not is_same and is_connected:
-        raise Refused(
+        problem = (
             f"this target is in use by shard {held.shard} of delivery {held.delivery}: give shard "
-            f"{wanted.shard} of delivery {wanted.delivery} another, or stop the other delivery"
+            f"{wanted.shard} of delivery {wanted.delivery} another, or stop the other"
         )
+        if held.delivery == wanted.delivery:
+            raise Unavailable(f"{problem}; it is opened when that one has given its rows away")
+        raise Refused(f"{problem} delivery")
 
 
 def loss_of_seat(held: Seat, wanted: Seat) -> PenstockError:

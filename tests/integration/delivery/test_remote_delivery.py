@@ -167,3 +167,23 @@ def test_rows_move_between_hosts(module_log: penstock.Log, protocol: str, tmp_pa
     assert left[0] == {}
     assert left[1] + left[2] == dict.fromkeys(range(1, KEYS), 1)
     assert left[1] and left[2]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_target_that_was_left_and_is_given_again_is_opened_when_it_has_given_its_rows_away(
+    module_log: penstock.Log, protocol: str, tmp_path: Path
+) -> None:
+    """It stopped, and rows that had left the others for it were nowhere."""
+    stream = module_log.create_stream(f"again_{protocol}", "k long, _weight long NOT NULL")
+    paths = [tmp_path / f"{number}.db" for number in range(2)]
+    stream.append([{"k": key, "_weight": 1} for key in range(KEYS)])
+    with (
+        TargetProcess(protocol, paths, tmp_path, "a") as host,
+        penstock.deliver(stream, host.uris, key="k", name=f"again-{protocol}") as delivery,
+    ):
+        delivery.processAllAvailable(60)
+        delivery.reshard(host.uris[:1])
+        delivery.reshard(host.uris)
+        delivery.processAllAvailable(60)
+
+        assert [one["state"] for one in delivery.status()["targets"]][1] == "retired"

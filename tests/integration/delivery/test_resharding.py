@@ -202,6 +202,48 @@ def test_rows_of_before_stay_where_they_are_if_the_stream_takes_none_back(
     assert max(keys["a"]) < 40 <= min(keys["c"])
 
 
+def test_a_delivery_without_a_name_of_its_own_is_found_by_the_targets_that_it_was_given(
+    own_log: penstock.Log, tmp_path: Path
+) -> None:
+    """Its name is made of its first target: as another delivery it would bring all rows again."""
+    stream = own_log.create_stream("plain", "k long")
+    for key in range(40):
+        stream.append({"k": key})
+    with penstock.deliver(stream, uris(tmp_path, "a")) as delivery:
+        name = delivery.name
+        delivery.processAllAvailable(60)
+        delivery.reshard(uris(tmp_path, "b"))
+        for key in range(40, 80):
+            stream.append({"k": key})
+        delivery.processAllAvailable(60)
+
+    with penstock.deliver(stream, uris(tmp_path, "b")) as delivery:
+        assert delivery.name == name
+        delivery.processAllAvailable(60)
+
+    with closing(sqlite3.connect(tmp_path / "b.db")) as connection:
+        keys = [key for (key,) in connection.execute("SELECT k FROM plain ORDER BY 1")]
+    assert keys == list(range(40, 80))
+
+
+def test_an_object_that_gave_its_rows_away_is_not_given_again(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path
+) -> None:
+    """Its shard is over: with it the registration could not be read any more, by anybody."""
+    there = MemoryTarget()
+    with start(own_log, [*uris(tmp_path, "a"), there]) as delivery:
+        delivery.reshard(uris(tmp_path, "a"))
+        delivery.processAllAvailable(60)
+
+        with pytest.raises(BadRequest, match="shard 1 of delivery moving has given its rows away"):
+            delivery.reshard([*uris(tmp_path, "a"), there])
+
+        delivery.reshard(uris(tmp_path, "a", "b"))
+        result.commit()
+        delivery.processAllAvailable(60)
+        check(own_log, result, tmp_path, keyed=True)
+
+
 def test_what_cannot_be_is_refused_in_words(
     own_log: penstock.Log, result: ChangingResult, tmp_path: Path
 ) -> None:

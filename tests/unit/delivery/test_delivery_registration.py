@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from penstock.delivery.deliver import _Given, _NamedTarget
 from penstock.delivery.registration import continue_with
 from penstock.delivery.resharding import plan_reshard
-from penstock.errors import PlanChanged, Refused
-from penstock.protocol.deliveries import RegisteredDelivery
+from penstock.delivery.targets import open_target
+from penstock.errors import BadRequest, PlanChanged, Refused
+from penstock.protocol.deliveries import RegisteredDelivery, decode_delivery, encode_delivery
 
 DELIVERY = RegisteredDelivery(
     name="d", id="i", stream="s", query=None, version=None, key=["k"], route=[0] * 64, epoch=0,
@@ -72,6 +75,30 @@ def test_after_a_change_of_targets_a_start_has_the_new_ones() -> None:
     for old in (["a", "b", "c"], ["a", "b"]):
         with pytest.raises(PlanChanged, match="it was given other targets at LSN 77, a, c, d"):
             continue_with(now, replace(before, targets=old))
+
+
+@pytest.mark.parametrize("shard", [1, 2, -1])
+def test_a_shard_that_is_over_is_not_given_again(shard: int) -> None:
+    """It was registered, and then nobody could read the registration any more."""
+    before = replace(DELIVERY, targets=["a", "b"], route=[node % 2 for node in range(64)])
+    planned = plan_reshard(before, [0], image=None)
+    now = decode_delivery("d", encode_delivery(planned), 77)
+
+    with pytest.raises(BadRequest, match=f"shard {shard} of delivery d has given its rows away"):
+        plan_reshard(now, [0, shard], image=None)
+
+
+def test_a_target_is_opened_for_no_other_shard_than_it_was_given_for() -> None:
+    """Somebody else gave the delivery another one while we tried to: ours has none of its rows."""
+    before = replace(DELIVERY, route=[0] * 64)
+    theirs = plan_reshard(before, ["sqlite:///a", "sqlite:///theirs"], image=None)
+    ours = _NamedTarget(open_target("sqlite:///ours"), "sqlite:///ours")
+
+    given = _Given({1: ours}, pa.schema([]))
+
+    assert given.of(before, 1) is None
+    assert given.of(theirs, 1) is None
+    assert given.of(plan_reshard(before, ["sqlite:///a", ours.uri], image=None), 1) is ours
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +131,67 @@ def test_disk_space_is_taken_before_it_is_used(room: Scratch) -> None:
 
     assert mapping is not None
     assert os.fstat(mapping.file.fd).st_blocks * 512 >= array.nbytes
+
+
+@contextmanager
+def no_files_left() -> Iterator[None]:
+    """All files that this process may open are taken."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 10, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_where_no_file_can_be_opened_growth_is_an_error_that_can_be_tried_again(
+    room: Scratch,
+) -> None:
+    """It was an OSError: with a dead-letter stream, rows were to blame for it."""
+    array = room.zeros(1_000, np.int64)
+
+    with no_files_left(), pytest.raises(Unavailable, match=r"cannot be mapped: .*ulimit -n"):
+        room.grown(array, 100_000)
+
+
+def test_where_no_file_can_be_opened_the_bound_is_looked_at_later(
+    tmp_path: Path,
+) -> None:
+    room = Scratch(1, str(tmp_path), small_bytes=1, look_seconds=0)
+    array = room.zeros(1_000, np.int64)
+
+    with no_files_left():
+        room.tidy()
+
+    assert len(array) == 1_000
+
+
+def test_rows_that_wait_are_there_although_there_was_no_room_to_merge_them(
+    room: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported of a state merged its rows, and they were gone if that failed."""
+    state = MemoryState(None, room)
+    rows = state.row_set("r", KEYS, [0])
+    for key in range(300):
+        rows.insert(pa.record_batch([pa.array([key])], schema=KEYS), None)
+
+    def fail(*_: object) -> None:
+        raise Unavailable("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "_map", fail)
+        assert state.size()[0] == 300
+        with pytest.raises(Unavailable):
+            rows.rows()
+
+    assert rows.rows()[0].column(0).to_pylist() == list(range(300))
 
 
 def test_no_folder_no_state(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def findings(place: Path) -> list[str]:
             try:
                 test(**{one: given[one] for one in wanted})
                 assert not list(folder.iterdir())
-            except (AssertionError, IndexError, PenstockError, pytest.fail.Exception):
+            except (AssertionError, IndexError, OSError, PenstockError, pytest.fail.Exception):
                 failed.append(name)
     return failed
 
