@@ -212,7 +212,7 @@ class _Foreground:
 
     def _begin(self) -> None:
         status = self._delivery.status()
-        where = ", ".join(one["target"] for one in status["targets"])
+        where = ", ".join(one["target"] for one in status["targets"] if one["state"] != "retired")
         if self._as_json:
             return
         source = f"stream {status['stream']}"

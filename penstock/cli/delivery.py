@@ -26,6 +26,7 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.target import Target, target_options
+from penstock.config import masked_uri
 from penstock.delivery.registration import remove_delivery
 from penstock.plain_text import plain
 
@@ -139,8 +140,8 @@ def reshard_command(name: str, targets: tuple[str, ...], target: Target, as_json
     Targets that stay go on. Rows of the others, or for new ones, move at one place of the log, the
     cut: `penstock delivery status` says who is past it. A player that runs opens new targets by
     the addresses that are given here, on its machine: passwords belong into PGPASSWORD or ~/.pgpass
-    there. From then on `penstock deliver` is started with these targets, in the order in which they
-    are printed; the old ones are refused.
+    there. From then on `penstock deliver` is started with this name and these targets, in the order
+    in which they are printed; the old ones are refused.
 
     \b
     Examples:
@@ -153,7 +154,9 @@ def reshard_command(name: str, targets: tuple[str, ...], target: Target, as_json
     wanted = [registered_address(uri) for uri in targets]
     with target.open() as client:
         done = reshard(client, name, wanted)
-    uris = done.delivery.targets
+    # Of those that stay, the log may hold less than what was given here: a user's name is hidden.
+    given = {masked_uri(uri): uri for uri in wanted}
+    uris = [given.get(masked_uri(uri), uri) for uri in done.delivery.targets]
     if as_json:
         show_json(
             {
@@ -169,8 +172,10 @@ def reshard_command(name: str, targets: tuple[str, ...], target: Target, as_json
     echo(
         f"delivery {name} has {len(done.delivery.layout.live)} targets from LSN {done.cut} on, and "
         f"{moved} of {len(done.delivery.route)} virtual nodes move; penstock delivery status "
-        f"{name} says who is past it. From now on start it with these targets, in this order:"
+        f"{name} says who is past it. From now on start it with this name and these targets, in "
+        "this order:"
     )
+    echo(f"  --name {plain(name)}")
     for shard in done.delivery.layout.live:
         echo(f"  --to {plain(uris[shard])}")
 

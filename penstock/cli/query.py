@@ -83,7 +83,7 @@ def list_all(target: Target, as_json: bool) -> None:
         [
             (
                 one.name,
-                "suspended" if one.is_suspended else one.state.value,
+                _word(one),
                 one.registered.mode,
                 ",".join(sorted(one.registered.starts)),
                 one.registered.to,
@@ -152,8 +152,8 @@ def _watch(client: BlockingLog, found: QueryFacts, *, as_json: bool) -> None:
             elif found.progress is not None and (found.state, found.progress) != shown:
                 shown = (found.state, found.progress)
                 line = progress_line(found.progress)
-                if found.state is not State.RUNNING:
-                    line = f"{line} ({found.state.value})"
+                if found.state is not State.RUNNING or found.is_suspended:
+                    line = f"{line} ({_word(found)})"
                 if as_json:
                     show_json_line(found.as_json())
                 else:
@@ -228,6 +228,8 @@ def _why_not_running(found: QueryFacts) -> str:
         return f"query {found.name} {found.state.value} at {at}"
     if found.is_suspended:
         return f"query {found.name} is suspended: `penstock query rescale` brings it back"
+    if found.state is State.RUNNING:
+        return f"query {found.name} has just been started and has not said how it stands: try again"
     return (
         f"no driver runs query {found.name}: it was last heard of at {at}, and ended or was cut "
         "off without a goodbye"
@@ -246,7 +248,8 @@ def rescale(name: str, workers: int, wait_seconds: float, target: Target, as_jso
     Its driver starts or ends them. All tasks commit what they have, and tasks for so many workers
     go on from there, with the state. With 0 it is suspended: all commit what they have and leave,
     so that it holds no core. It stays registered, its driver lives, and it goes on with its state
-    when it is rescaled again. Exit code 5 if it has not so many workers in time.
+    when it is rescaled again. Exit code 3 if its driver refuses so many and says why, 5 if it has
+    not so many workers in time.
 
     \b
     Examples:
@@ -287,7 +290,7 @@ def balance(name: str, wait_seconds: float, target: Target, as_json: bool) -> No
     A stage keeps its number of tasks; those whose virtual nodes change commit what they have, and
     their successors go on with the state. Nothing moves if nothing would be gained: it says why.
     `penstock query status --json` has the rows a second of each virtual node (.progress.nodes).
-    Exit code 5 if it is not done in time.
+    Exit code 3 if its driver refuses it and says why, 5 if it is not done in time.
 
     \b
     Examples:
@@ -298,9 +301,8 @@ def balance(name: str, wait_seconds: float, target: Target, as_json: bool) -> No
         found = listen(client, find_query(client, name))
         if found.state is not State.RUNNING or found.progress is None or found.is_suspended:
             raise BadRequest(f"nothing to balance: {_why_not_running(found)}")
-        before = found.progress.get("balance", {}).get("asked", 0)
         asked = ask(client, name, Balance(who()))
-        balanced = wait_for_balance(client, name, before, asked, wait_seconds)
+        balanced = wait_for_balance(client, name, found.progress, asked, wait_seconds)
         if balanced is None:
             raise DeadlineExceeded(
                 f"query {name} was asked to balance (LSN {asked}) and has not done so within "
@@ -453,9 +455,13 @@ def _head(found: QueryFacts) -> list[tuple[str, object]]:
     ]
 
 
+def _word(found: QueryFacts) -> str:
+    return "suspended" if found.is_suspended else found.state.value
+
+
 def _state(found: QueryFacts) -> str:
     if not found.is_suspended:
-        return found.state.value
+        return _word(found)
     return (
         "suspended: it holds no worker and takes nothing in; "
         f"`penstock query rescale {found.name} --workers N` brings it back"
@@ -479,7 +485,7 @@ def _layout(progress: dict[str, Any]) -> list[tuple[str, object]]:
     if balance.get("told") or balance.get("last"):
         told.append(("balance", balance_text(balance["told"], balance["last"])))
     if nodes := hot_nodes(progress):
-        told.append(("hot nodes", nodes))
+        told.append(("hottest nodes", nodes))
     return told
 
 

@@ -171,17 +171,18 @@ def wait_for_workers(
 
 
 def wait_for_balance(
-    client: BlockingLog, name: str, asked_before: int, start: int, seconds: float
+    client: BlockingLog, name: str, before: dict[str, Any], start: int, seconds: float
 ) -> dict[str, Any] | None:
-    """What is told of it once it is done, or is not to be; None: not within so many seconds."""
-    version: int | None = None
+    """What is told of it once it is done, or is not to be; None: not within so many seconds.
+
+    `before`: the last report before it was asked. What moved by then is not what moves now.
+    """
+    asked_before = before.get("balance", {}).get("asked", 0)
+    moved_before = before.get("balance", {}).get("last")
     for progress in _reports(client, name, start, seconds):
         balance = progress.get("balance", {})
-        layout = progress.get("layout", {}).get("version", 0)
-        version = layout if version is None else version
         if balance.get("asked", 0) > asked_before and not balance["isUnderWay"]:
-            last = balance["last"]
-            moved = last if last is not None and last["version"] == layout else None
+            moved = None if balance["last"] == moved_before else balance["last"]
             return {"name": name, "told": balance["told"], "moved": moved}
     return None
 
@@ -189,7 +190,8 @@ def wait_for_balance(
 def _reports(
     client: BlockingLog, name: str, start: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """Reports of the query at or after `start`, for so many seconds."""
+    """Reports of the query at or after `start`, where it was asked for something, for so many
+    seconds. Raises BadRequest once one says that this was refused, and why."""
     deadline = time.monotonic() + seconds
     with client.tail([pulse_tag(name)], start=start) as reader:
         while (left := deadline - time.monotonic()) > 0:
@@ -199,5 +201,9 @@ def _reports(
                 return
             for entry in batch.entries if batch is not None else ():
                 progress = report_of(entry.payload)
-                if progress is not None:
-                    yield progress
+                if progress is None:
+                    continue
+                refused = progress.get("refused", {})
+                if refused.get("lsn") == start:
+                    raise BadRequest(f"query {name} refused it: {refused['why']}")
+                yield progress

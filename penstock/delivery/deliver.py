@@ -490,7 +490,8 @@ class Delivery:
 
         Targets that are among them already go on. Rows move to the others, and from those that are
         not named any more, at one place of the log, the cut. Returns when that is registered; each
-        target's status tells how far it is. Start the delivery with these targets from then on.
+        target's status tells how far it is. Start the delivery with these targets from then on, and
+        under its name: one that was made of the source and the first target may be another now.
 
         Raises:
             BadRequest: It has these targets already, one is given twice, or one is an object that

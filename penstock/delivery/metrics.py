@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.delivery.player_core import TargetFacts
+from penstock.delivery.player_core import Link, TargetFacts
 from penstock.delivery.status import STATES, state_of, trouble_of
 from penstock.log.serving.openmetrics import (
     Counts,
@@ -44,7 +44,7 @@ def player_text(
     troubles = [trouble_of(one, now) for one in facts]
     ages = [0.0 if problem is None else max(0.0, now - since) for problem, since in troubles]
     gauges: Gauges = {
-        "targets": ("Targets.", len(facts)),
+        "targets": ("Targets.", sum(one.link is not Link.RETIRED for one in facts)),
         "targets_in_trouble": (
             "Targets that are away, slow or stopped.",
             sum(problem is not None for problem, _ in troubles),

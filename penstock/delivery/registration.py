@@ -143,7 +143,7 @@ def remove_delivery(client: BlockingLog, name: str) -> None:
     while True:
         value = client.get(deliver_key(name))
         if value is None:
-            raise NotFound(f"no delivery {name}: {_hint(client, name)}")
+            raise NotFound(f"no delivery {name}: {other_names(client, name)}")
         sets = [SetKey(deliver_key(name), None), SetKey(delivered_key(name), None)]
         try:
             client.append([], guards=[Guard(deliver_key(name), value.data)], sets=sets)
@@ -156,7 +156,8 @@ def remove_delivery(client: BlockingLog, name: str) -> None:
         client.append([], sets=[SetKey(key, None) for key in gone])
 
 
-def _hint(client: BlockingLog, name: str) -> str:
+def other_names(client: BlockingLog, name: str) -> str:
+    """For whoever asked for one that is not there."""
     names = [key.removeprefix(DELIVER_PREFIX) for key in client.list_metadata(DELIVER_PREFIX)]
     if not names:
         return "the log has no deliveries"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import masked_uri
-from penstock.delivery.registration import live_targets
+from penstock.delivery.registration import live_targets, other_names
 from penstock.delivery.routing import SHARDS_MAX, WEIGHT
 from penstock.errors import BadRequest, Forbidden, GuardFailed, NotFound, Refused, Trimmed
 from penstock.ids import Lsn
@@ -114,7 +114,7 @@ def reshard(
     while True:
         value = client.get(key)
         if value is None:
-            raise NotFound(f"no delivery {name}: penstock delivery list shows those that there are")
+            raise NotFound(f"no delivery {name}: {other_names(client, name)}")
         before = decode_delivery(name, value.data, value.lsn)
         if epoch is not None and epoch != before.epoch:
             raise Refused(f"delivery {name} was given other targets meanwhile: look, and try again")

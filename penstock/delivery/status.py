@@ -97,7 +97,8 @@ def words(facts: Sequence[TargetFacts], *, has_tail: bool, now: float) -> str:
     away = sum(trouble_of(one, now)[0] is not None for one in facts) - stopped
     if stopped or away:
         troubles = [f"{stopped} stopped"] * bool(stopped) + [f"{away} in trouble"] * bool(away)
-        return f"Delivering; of {len(facts)} targets {' and '.join(troubles)}"
+        count = sum(one.link is not Link.RETIRED for one in facts)
+        return f"Delivering; of {count} targets {' and '.join(troubles)}"
     if not has_tail:
         return "Starting: waiting for the targets"
     is_busy = any(one.in_flight or one.queued_bytes for one in facts)

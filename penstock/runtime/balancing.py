@@ -37,6 +37,8 @@ SECONDS: Final = 60
 GAIN_BY_HAND: Final = 0.05
 #: Below so many rows a second, shares say nothing.
 ROWS_MIN: Final = 50.0
+#: What is told of a change that was advised and not made.
+GIVEN_UP: Final = "not balanced: its tasks were to change for another reason meanwhile; ask again"
 
 Nodes = frozenset[int]
 
@@ -182,13 +184,10 @@ def advise(spec: QuerySpec, found: Sequence[Weighed], why: str) -> Advice:
     return Advice(spec.layout.version, shares, tuple(moved), f"{why}: {'; '.join(told)}")
 
 
-def explain(found: Sequence[Weighed]) -> str:
+def explain(spec: QuerySpec, rates: Mapping[int, ByNode], found: Sequence[Weighed]) -> str:
     """Why nothing moves."""
     if not found:
-        return (
-            "nothing to balance: no stage with several tasks takes rows by virtual node, or too "
-            f"few to say anything (below {ROWS_MIN:g} rows/s), or none has reported twice yet"
-        )
+        return f"nothing to balance: {_why_nothing(spec, rates)}"
     worst = max(found, key=lambda one: one.times)
     if worst.times <= UNEVEN:
         return f"even: the busiest task of a stage takes {worst.times:.2f} times the mean"
@@ -204,6 +203,15 @@ def explain(found: Sequence[Weighed]) -> str:
         "its rows. It has a key that is in so many, and rows of one key go to one task: aggregate "
         "in two steps, or add a column to the key"
     )
+
+
+def _why_nothing(spec: QuerySpec, rates: Mapping[int, ByNode]) -> str:
+    able = groups(spec)
+    if not able:
+        return "no stage has several tasks whose rows go to them by virtual node"
+    if not any(all(stage in rates for stage in stages) for stages in able):
+        return "no rows a second are known yet: ask again in a few seconds"
+    return f"too few rows come to say anything (below {ROWS_MIN:g} rows/s)"
 
 
 @dataclass(slots=True)
@@ -227,7 +235,7 @@ class Balancer:
         self._uneven = {
             one.stages: self._uneven.get(one.stages, 0) + 1 for one in found if one.times > UNEVEN
         }
-        self.told = explain(found)
+        self.told = explain(spec, rates, found)
         ripe = [one for one in found if self._uneven.get(one.stages, 0) >= REPORTS]
         worth = [one for one in ripe if one.gain >= GAIN]
         is_soon = self._changed_ms is not None and now_ms - self._changed_ms < SECONDS * 1000
@@ -239,7 +247,7 @@ class Balancer:
         """Now. None: nothing would be gained, and `told` says why."""
         found = weigh(spec, rates)
         worth = [one for one in found if one.gain >= GAIN_BY_HAND]
-        self.told = None if worth else explain(found)
+        self.told = None if worth else explain(spec, rates, found)
         return advise(spec, worth, "by hand") if worth else None
 
     def facts(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from penstock.protocol.names import (
     query_key,
     run_key,
 )
-from penstock.runtime.balancing import Advice, Balancer
+from penstock.runtime.balancing import GIVEN_UP, Advice, Balancer
 from penstock.runtime.control import (
     Balance,
     Beat,
@@ -86,7 +86,7 @@ from penstock.runtime.node_rates import ByNode, NodeRates, tell_nodes
 from penstock.runtime.progress import Rates, make_progress, settled_positions
 from penstock.runtime.registry import decode_query, encode_query
 from penstock.runtime.report_size import fitted
-from penstock.runtime.run_errors import advise, explain
+from penstock.runtime.run_errors import advise, explain, why_not_now
 from penstock.runtime.run_facts import tell_balanced, tell_run, tell_suspended
 from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.runtime.succession import (
@@ -173,6 +173,8 @@ class Coordinator:
         self._balanced: dict[str, Any] | None = None
         #: How often somebody asked, for whoever waits for the answer.
         self._balances_asked = 0
+        #: What was asked for through the log last and refused, for whoever waits for it.
+        self._refused: dict[str, Any] | None = None
         #: The last time that the layout changed, for progress reports.
         self._rescaled: dict[str, Any] | None = None
         #: When it was suspended last.
@@ -295,6 +297,7 @@ class Coordinator:
                 self._heard_upto = batch.looked_up_to
 
     async def _hear(self, entry: Entry) -> None:
+        message: Message | None = None
         try:
             message = decode_message(entry.payload)
             if isinstance(message, Rescale):
@@ -305,6 +308,8 @@ class Coordinator:
             await self._conductor.hear(entry)
         except (BadFormat, BadRequest) as error:
             logger.warning("query=%s lsn=%d ignored: %s", self.spec.name, entry.lsn, error)
+            if isinstance(message, Rescale | Balance):
+                self._refused = {"lsn": entry.lsn, "why": str(error)}
             return
         await self._perform(effects)
 
@@ -447,7 +452,7 @@ class Coordinator:
         """The layout, if so many workers should have another one, or it was advised. False: it was
         given up, since something else is wanted by now."""
         self._is_changing = True
-        advice = self._advice
+        advice = given_up = self._advice
         try:
             if shares := shares_for(self.spec, rescaled_tasks(self.spec, workers)):
                 changed = await self._change(shares, workers)
@@ -455,12 +460,14 @@ class Coordinator:
             elif advice is not None and advice.version == self.spec.layout.version:
                 changed = await self._change(advice.shares, workers)
                 if changed is not None:
+                    given_up = None
                     self._balanced = tell_balanced(advice, changed)
                     logger.info("query=%s balanced, %s", self.spec.name, advice.why)
             else:
                 return True
             return changed is not None
         finally:
+            self._balancer.told = GIVEN_UP if given_up else self._balancer.told
             self._advice, self._is_changing = None, False
 
     async def _change(self, shares: Shares, workers: int) -> dict[str, Any] | None:
@@ -632,7 +639,7 @@ class Coordinator:
         return self._make_progress(self.spec, {}, self._host.now_ms(), None, {}, more)
 
     def _tell_more(self) -> dict[str, Any]:
-        more = tell_run(self.core, self.spec.layout)
+        more = tell_run(self.core, self.spec.layout, self._rescaled, self._refused)
         if self.core.is_suspended:
             more["suspended"] = tell_suspended(self.spec.name, self._suspended_ms)
         elif self._workers and rescaled_tasks(self.spec, self._workers) != self.spec.tasks:
@@ -644,8 +651,6 @@ class Coordinator:
             "isUnderWay": self._advice is not None,
             "last": self._balanced,
         }
-        if self._rescaled is not None:
-            more["rescaled"] = self._rescaled
         if self.cores is not None:
             more["cores"] = dict(self.cores)
         return more
@@ -687,7 +692,8 @@ class Coordinator:
         if self.core.find_worker(worker) is None:
             members = sorted(self.core.members.values(), key=lambda member: member.slot)
             known = ", ".join(f"{one.slot} ({one.worker})" for one in members)
-            raise BadRequest(f"no worker {worker}: there are {known or 'none yet'}")
+            none = "none, since it is suspended" if self.is_suspended else "none yet"
+            raise BadRequest(f"no worker {worker}: there are {known or none}")
         await self._perform(self.core.on_message(Move(str(task), worker)))
 
     async def job_lost(self, slot: int, attempts: int | None = None) -> None:
@@ -742,9 +748,7 @@ class Coordinator:
     async def balance(self) -> None:
         """Let hot virtual nodes go to tasks that have less to do, if that helps; or say why not."""
         if not self._is_free:
-            raise BadRequest(
-                f"query {self.spec.name} starts, ends, or changes its tasks now: ask again later"
-            )
+            raise BadRequest(why_not_now(self.spec.name, is_suspended=self.is_suspended))
         self._advice = self._balancer.by_hand(self.spec, self._rows_by_node)
         self._balances_asked += 1
         if self._advice is not None:

@@ -12,6 +12,7 @@ import asyncio
 import os
 import secrets
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 import uvloop
 
 from penstock.state.room import MEMORY, Room
-from penstock.state.scratch import Scratch
+from penstock.state.scratch import Scratch, choose_folder
 from penstock.state.stores.api import StateStore
 from penstock.state.stores.open import open_store
 
@@ -121,7 +122,7 @@ class ThisProcess:
 def _scratch(bound_bytes: int) -> Scratch:
     # Spark tells its workers which disks it has for what is only needed while it runs.
     places = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    return Scratch(bound_bytes, next((place for place in places if os.path.isdir(place)), None))
+    return Scratch(bound_bytes, choose_folder([*places, tempfile.gettempdir()]))
 
 
 THIS_PROCESS = ThisProcess()

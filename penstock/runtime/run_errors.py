@@ -25,6 +25,13 @@ def explain(query: str, error: Exception) -> PenstockError:
     return QueryFailed(plain(f"the coordinator failed: {error!r}"))
 
 
+def why_not_now(query: str, *, is_suspended: bool) -> str:
+    """Why its virtual nodes cannot move at this moment."""
+    if is_suspended:
+        return f"query {query} is suspended: bring it back first, with a rescale to 1 or more"
+    return f"query {query} starts, ends, or changes its tasks now: ask again later"
+
+
 def advise(message: str, traceback: str, settings: Settings) -> str:
     """What its user can do about it."""
     if "No module named" in message and traceback:

@@ -16,13 +16,23 @@ from penstock.runtime.time_text import time_text
 _NODES_TOLD = 64
 
 
-def tell_run(core: CoordinatorCore, layout: Layout) -> dict[str, Any]:
-    """Who is there, the layout if there was another one before, and the last moves."""
+def tell_run(
+    core: CoordinatorCore,
+    layout: Layout,
+    rescaled: dict[str, Any] | None = None,
+    refused: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Who is there, the layout if there was another one before, and the last moves; when it was
+    rescaled last, and which request was refused last."""
     told: dict[str, Any] = {"members": tell_members(core), "workersWanted": core.wanted}
     if layout.version:
         told["layout"] = {"version": layout.version, "tasks": list(layout.tasks)}
     if core.moves:
         told["moves"] = [_tell_move(core, moved) for moved in core.moves]
+    if rescaled is not None:
+        told["rescaled"] = rescaled
+    if refused is not None:
+        told["refused"] = refused
     return told
 
 

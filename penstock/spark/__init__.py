@@ -8,6 +8,7 @@ session.py    a small local Spark for planning and measuring
 frontend.py   from a DataFrame to a query: plan it, translate, refuse, cut; and explain
 default_names.py  what a query and its result are called if nobody says it
 start.py      penstock.start: what is decided before the first task runs
+sizes.py      sizes as users give them
 cores.py      what queries hold of Spark's cores, and what is left
 jobs.py       workers as Spark jobs, kept running
 daemon.py     Spark's daemon of workers, with what they need loaded before

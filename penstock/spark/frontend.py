@@ -29,6 +29,7 @@ from penstock.plan.translation import translate
 from penstock.runtime.spec import count_tasks, join_stages
 from penstock.spark.failures import optimize
 from penstock.spark.present import keep_present
+from penstock.spark.sizes import read_size
 from penstock.spark.walker import Walker
 
 
@@ -58,9 +59,11 @@ def explain(
     also says what of the state stays in memory all the same. Raises Unsupported with every reason
     if it would not run.
     """
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise BadRequest(f"workers={workers!r}: give a whole number, at least 1")
+    if state_memory is not None:
+        read_size("state_memory", state_memory)
     query = plan(df, mode=mode).query
-    if workers is not None and workers < 1:
-        raise BadRequest(f"workers={workers}: at least 1")
     tasks = None if workers is None else join_stages(query, count_tasks(query, workers))
     told = "" if state_memory is None else f"\n{told_in_memory(query)}\n"
     return explain_query(query, tasks) + told

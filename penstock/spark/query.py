@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, QueryFailed
+from penstock.errors import BadRequest, PenstockError, QueryFailed
 from penstock.ops.kept_in_memory import told_in_memory
 from penstock.ops.sink import read_result
 from penstock.plain_text import plain
@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 JOB_SECONDS: Final = 5.0
 #: How soon listeners hear of a report, which comes once a second.
 LISTEN_SECONDS: Final = 0.25
+_SUSPENDED: Final = (
+    "Suspended: it holds no worker and takes nothing in; query.rescale(1) or more brings it back "
+    "with its state"
+)
 
 
 class StreamingQuery:
@@ -114,17 +118,13 @@ class StreamingQuery:
         And `cores`: how many of Spark's the query wants and holds, and what is left for others.
         """
         last: Mapping[str, Any] = self.lastProgress or {}
-        if self.isActive and self._coordinator.is_suspended:
-            message = (
-                "Suspended: it holds no worker and takes nothing in; query.rescale(1) or more "
-                "brings it back with its state"
-            )
-            return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
         if not self.isActive:
             message = "Stopped" if self.exception() is None else "Terminated with an error"
             return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
         sources = last.get("sources", ())
         lag = sum(source.get("lag", {}).get("records", 0) for source in sources)
+        if self._coordinator.is_suspended:
+            return {"message": _SUSPENDED, "isDataAvailable": lag > 0, "isTriggerActive": False}
         running = [task.get("is_running") for task in last.get("tasks", {}).values()]
         cores = last.get("cores", {})
         if "waiting" in cores:
@@ -198,15 +198,23 @@ class StreamingQuery:
         when it was asked for.
 
         With 0 workers it is suspended: all commit what they have and leave, and hold no core. It
-        stays registered, and goes on with its state when it is rescaled again.
+        stays registered, and goes on with its state when it is rescaled again. Until then
+        `processAllAvailable`, `balance` and `move` raise, and `awaitTermination` waits on.
         """
-        if type(workers) is not int or workers != 0:
+        if type(workers) is not int or workers < 0:
+            raise BadRequest(
+                f"workers={workers!r}: give a whole number, at least 1, or 0 to suspend the query"
+            )
+        if workers:
             check_workers(self._jobs.spark_context, workers)
-        if (
-            workers
-            and rescaled_tasks(self._coordinator.spec, workers) == self._coordinator.spec.tasks
-        ):
-            logger.info("query=%s keeps its tasks with workers=%d", self.name, workers)
+            tasks = rescaled_tasks(self._coordinator.spec, workers)
+            if tasks == self._coordinator.spec.tasks:
+                logger.info("query=%s keeps its tasks with workers=%d", self.name, workers)
+            if workers > sum(tasks):
+                logger.warning(
+                    "query=%s has %d tasks for %d workers: the others hold a core each and do "
+                    "nothing", self.name, sum(tasks), workers,
+                )  # fmt: skip
         self._ask(lambda: self._coordinator.rescale(workers))
 
     def balance(self) -> None:
@@ -255,6 +263,8 @@ class StreamingQuery:
     def explain(self) -> None:
         """Print how the query runs."""
         text = explain(self._spec.query, self._coordinator.spec.tasks)
+        if self._coordinator.is_suspended and self.isActive:
+            text += f"\n{_SUSPENDED}\n"
         if self._spec.settings.state_memory is not None:
             text += f"\n{told_in_memory(self._spec.query)}\n"
         sys.stdout.write(plain(text, lines=True))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
 import time
 import uuid
@@ -31,6 +30,7 @@ from penstock.errors import (
     Trimmed,
 )
 from penstock.ids import Lsn
+from penstock.limits import MIB
 from penstock.log.client.client import AsyncLog
 from penstock.log.records import Guard, SetKey
 from penstock.ops.kept_in_memory import told_in_memory
@@ -75,6 +75,7 @@ from penstock.spark.jobs import WorkerJobs, ship_launch
 from penstock.spark.notebook import tell_page
 from penstock.spark.queries import queries
 from penstock.spark.query import StreamingQuery
+from penstock.spark.sizes import read_size
 from penstock.state.stores.open import check_store
 from penstock.stream.lanes import Lanes
 from penstock.stream.metadata import METADATA
@@ -90,8 +91,6 @@ OnChange = Literal["refuse", "restart_from_earliest"]
 _LOGS: Final[dict[tuple[str | None, ...], Log]] = {}
 #: Copies of a state beyond which more help nobody.
 REPLICAS_MAX: Final = 3
-_SIZE: Final = re.compile(r"(\d+) ?(?:([kmgt])i?)?b?")
-_SHIFTS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _ON_CHANGE: Final = ("refuse", "restart_from_earliest")
 
 
@@ -182,7 +181,7 @@ def _settings(
         idle_after_ms=None if idle_after is None else _ms("idle_after", idle_after),
         checkpoint_interval_ms=_ms("checkpoint_interval", checkpoint_interval),
         checkpoints=_place("checkpoints", checkpoints), dead_letter=dead_letter, replicas=replicas,
-        state_memory=None if state_memory is None else _bytes("state_memory", state_memory),
+        state_memory=None if state_memory is None else read_size("state_memory", state_memory),
     )  # fmt: skip
 
 
@@ -232,6 +231,12 @@ def start_query(
     _tell_idle_workers(spec, count)
     if settings.state_memory is not None:
         logger.info("query=%s %s", spec.name, told_in_memory(spec.query))
+        if settings.state_memory < MIB:
+            logger.warning(
+                "query=%s keeps only %d bytes of its state in memory, and is slow: is a size such "
+                'as state_memory="256m" meant?',
+                spec.name, settings.state_memory,
+            )  # fmt: skip
     return _launch(df.sparkSession, log, spec, id=id, workers=count, trims=trims, balances=balances)
 
 
@@ -258,7 +263,13 @@ def _check_store(place: str | None, log_id: str) -> str | None:
             "checkpoints: a secret is not part of the place, which the log keeps and shows; give "
             "it to the executors as their storage expects it"
         )
-    place = place if "://" in place else os.path.abspath(place)
+    if "://" not in place:
+        if parts.scheme and parts.path.startswith("/"):
+            raise BadRequest(
+                f"checkpoints={place!r}: an address begins like {parts.scheme}://; a path with "
+                "such a name begins with ./"
+            )
+        place = os.path.abspath(place)
     try:
         check_store(place, log_id)
     except (PenstockError, OSError, ValueError) as error:
@@ -304,14 +315,6 @@ def _ms(name: str, seconds: float) -> int:
     if not 0 <= seconds <= 86_400:
         raise BadRequest(f"{name} of {seconds} s: 0 to 86400 allowed")
     return round(seconds * 1000)
-
-
-def _bytes(name: str, size: int | str) -> int:
-    """A size as Spark's settings have it: "256m" are 256 MiB."""
-    found = _SIZE.fullmatch(str(size).strip().lower())
-    if type(size) not in (int, str) or found is None or not int(found[1]):
-        raise BadRequest(f'{name}={size!r}: give a number of bytes, or a size such as "256m"')
-    return int(found[1]) << _SHIFTS[found[2] or ""]
 
 
 def _log_of(query: Query) -> Log:

@@ -23,6 +23,7 @@ Law: what was written to an array is read from it, whatever was let go in betwee
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import tempfile
@@ -38,6 +39,8 @@ import pyarrow as pa
 from penstock.errors import Unavailable
 from penstock.limits import MIB
 from penstock.state.room import Array, Shape, in_memory
+
+logger = logging.getLogger(__name__)
 
 #: Smaller arrays are in memory, since a mapping costs two open files: arrays of a hundredth of the
 #: bound, but no more than a MiB and no less than a page.
@@ -235,6 +238,33 @@ class Scratch:
         pages = np.unique(places * row_bytes // _PAGE) * _PAGE
         for position in pages.tolist():  # of what a disk reads for each, the call is little
             mapping.madvise(mmap.MADV_WILLNEED, position, _PAGE)
+
+
+def choose_folder(places: Sequence[str]) -> str:
+    """The first of these that is there and on a disk. The last one is there.
+
+    Where a folder is itself in memory (tmpfs, as /tmp is on some systems), nothing is gained.
+    """
+    found = [place for place in places if os.path.isdir(place)]
+    chosen = next((place for place in found if not is_in_memory(place)), None)
+    if chosen is None:
+        logger.warning(
+            "state_memory gains nothing: %s is in memory; let spark.local.dir name a folder on a "
+            "disk", ", ".join(found),
+        )  # fmt: skip
+    return chosen or found[0]
+
+
+def is_in_memory(folder: str) -> bool:
+    """Whether its files are in memory, as the kernel says of what is mounted there."""
+    device = os.stat(folder).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for mount in mounts:
+            about, _, kind = mount.partition(" - ")
+            if about.split()[2] == number:
+                return kind.split()[0] in ("tmpfs", "ramfs")
+    return False
 
 
 def _mapping_of(array: Array) -> _Mapping | None:

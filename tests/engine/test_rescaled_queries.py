@@ -52,8 +52,9 @@ def test_a_query_is_rescaled_while_it_runs(spark: Any, log: penstock.Log) -> Non
             wait_until(lambda: members(query) == workers)  # noqa: B023
         assert (query.lastProgress or {})["layout"]["version"] == 2
         check(spark, query, windows, source)
-        with pytest.raises(BadRequest, match="at least 1"):
-            query.rescale(-1)
+        for wrong in (-1, True, 0.0, "2"):
+            with pytest.raises(BadRequest, match="at least 1, or 0 to suspend"):
+                query.rescale(wrong)  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="each worker holds one"):  # as the log asks for it
             query._coordinator.rescale(900).result()
         assert (query.lastProgress or {})["workersWanted"] == 2
@@ -61,7 +62,9 @@ def test_a_query_is_rescaled_while_it_runs(spark: Any, log: penstock.Log) -> Non
         query.rescale(3)
 
 
-def test_a_query_is_scaled_to_zero_and_back(spark: Any, log: penstock.Log) -> None:
+def test_a_query_is_scaled_to_zero_and_back(
+    spark: Any, log: penstock.Log, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It holds no core meanwhile; it comes back with its state, also when it was stopped so."""
     source = log.create_stream("asleep_in", BIDS)
     tracker = spark.sparkContext.statusTracker()
@@ -78,6 +81,8 @@ def test_a_query_is_scaled_to_zero_and_back(spark: Any, log: penstock.Log) -> No
             wait_until(lambda: "suspended" in (query.lastProgress or {}))
             assert query.isActive
             assert query.status["message"].startswith("Suspended: it holds no worker")
+            query.explain()
+            assert "Suspended: it holds no worker" in capsys.readouterr().out
             with pytest.raises(QueryFailed, match=r"is suspended .* query.rescale\(1\)"):
                 query.processAllAvailable()
             progress = query.lastProgress or {}
@@ -85,6 +90,7 @@ def test_a_query_is_scaled_to_zero_and_back(spark: Any, log: penstock.Log) -> No
             assert "penstock query rescale asleep" in progress["suspended"]["resume"]
             assert not any(task["is_running"] for task in progress["tasks"].values())
             append_bids(source, 100 * workers + 100, 100)
+            wait_until(lambda: query.status["isDataAvailable"])
             query.rescale(workers)
             query.processAllAvailable()
             wait_until(lambda: members(query) == workers)  # noqa: B023

@@ -282,6 +282,8 @@ def test_rescale_to_no_workers_says_that_the_query_is_suspended(log: penstock.Lo
     assert "rescale q --workers N` brings it back" in done.output
     assert "suspended" in run(log, "query", "list").stdout
     assert "suspended: it holds no worker" in run(log, "query", "status", "q").stdout
+    told = run(log, "query", "balance", "q")
+    assert told.exit_code == 3 and "q is suspended" in told.stderr
     (listed,) = run_json(log, "query", "list")
     assert (listed["state"], listed["suspended"]) == ("running", True)
 
@@ -336,6 +338,35 @@ def test_balance_says_why_nothing_moved(log: penstock.Log) -> None:
     assert json.loads(done.output) == {"name": "q", "told": "even: 1.00 times", "moved": None}
     late = run(log, "query", "balance", "q", "--wait", "0.2")
     assert late.exit_code == 5 and "has not done so within 0.2 s" in late.output
+
+
+def test_what_moved_before_is_not_told_as_if_it_moved_now(log: penstock.Log) -> None:
+    layout = {"layout": {"version": 2, "tasks": [2, 2]}}
+    last = {"version": 2, "at": "2026-01-01T00:00:00.000Z", "cutMs": 12.5, "why": "", "count": 2}
+    pulse(log, balanced(1, last=last) | layout)
+    thread = answer(log, Balance, lambda: pulse(log, balanced(2, last=last) | layout))
+    done = run(log, "query", "balance", "q")
+    thread.join()
+    assert done.output == "query q: even: 1.00 times\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"), [(Balance, ["balance", "q"]), (Rescale, ["rescale", "q", "--workers", 1])]
+)
+def test_what_its_driver_refuses_is_told_at_once(
+    log: penstock.Log, kind: type, command: list[Any]
+) -> None:
+    pulse(log, balanced(0) | rescaled(2))
+
+    def refuse() -> None:
+        asked = log.bounds().tail - 1
+        pulse(log, rescaled(2, refused={"lsn": asked, "why": "replicas=1: 2 to 1000 allowed"}))
+
+    thread = answer(log, kind, refuse)
+    done = run(log, "query", *command)
+    thread.join()
+    assert done.exit_code == 3
+    assert done.stderr == "penstock: query q refused it: replicas=1: 2 to 1000 allowed\n"
 
 
 # ---- move

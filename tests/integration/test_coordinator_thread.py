@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from embedded_server import stop_server
 from engine_samples import SOURCE, count_by, scan, spec_of
+from harness.waiting import wait_until
 
 import penstock
+from penstock.cli.query_asks import ask
 from penstock.errors import BadRequest, GuardFailed, Unknown
 from penstock.ids import Lsn
 from penstock.log.records import Guard, SetKey
 from penstock.protocol.markers import Marker
 from penstock.protocol.names import layout_key, query_key
+from penstock.runtime.control import Balance, Message, Rescale
 from penstock.runtime.coordinator import Coordinator
 from penstock.runtime.coordinator_core import Claim, CoordinatorCore, Effect
 from penstock.runtime.coordinator_thread import CoordinatorThread
@@ -147,3 +150,28 @@ def test_a_query_that_is_being_stopped_is_not_rescaled(coordinator: CoordinatorT
         coordinator.rescale(3).result(30)
     assert asked == [], "no worker is started for it"
     coordinator._coordinator._over.set()
+
+
+@pytest.mark.parametrize("message", [Rescale(2000), Rescale(-1), Balance()])
+def test_what_is_asked_through_the_log_and_refused_is_in_the_next_report(
+    coordinator: CoordinatorThread, tmp_path: Path, message: Message
+) -> None:
+    with penstock.connect(tmp_path) as log:
+        asked = ask(log.client, "q", message)
+    wait_until(lambda: coordinator.recent and "refused" in coordinator.recent[-1])
+    refused = coordinator.recent[-1]["refused"]
+    assert refused["lsn"] == asked
+    assert ("allowed, or 0" if isinstance(message, Rescale) else "ask again") in refused["why"]
+    coordinator.finish()
+    assert coordinator.ended.wait(30)
+
+
+def test_a_suspended_query_says_so_to_whoever_wants_something(
+    coordinator: CoordinatorThread,
+) -> None:
+    coordinator.rescale(0).result(30)
+    wait_until(lambda: coordinator._coordinator.core.is_suspended)
+    with pytest.raises(BadRequest, match="is suspended: bring it back"):
+        coordinator.balance().result(30)
+    coordinator.finish()
+    assert coordinator.ended.wait(30)

@@ -337,9 +337,11 @@ def _slow_stages(
             yield Trouble(
                 "warn",
                 f"Query {said}, {stage}: task {shown(task)} takes {100 * share:.0f} % of the rows, "
-                f"and its fair share were {100 * fair:.0f} %. It has a key that is in most rows.",
-                "More workers do not help: rows of one key go to one task. Aggregate in two steps, "
-                "or add a column to the key.",
+                f"and its fair share were {100 * fair:.0f} %. It has a key, or some, that are in "
+                "most rows.",
+                f"`penstock query balance {said}` lets hot virtual nodes go to other tasks, or "
+                "says that one key is to blame. More workers do not help then: aggregate in two "
+                "steps, or add a column to the key.",
                 name,
             )
         elif slow is not None:

@@ -222,6 +222,9 @@ def _head(query: Facts, progress: Facts, now_ms: float, heard_ms: float) -> list
     if layout:
         rows.append(["layout", f.count(number(layout, "version"), "progress.layout.version")])
     balance = sub(progress, "balance")
+    if text(sub(balance, "last"), "why"):
+        why = f.words(sub(balance, "last").get("why"), "progress.balance.last.why")
+        rows.append(["balanced last", why])
     if text(balance, "told"):
         rows.append(["balance", f.words(balance.get("told"), "progress.balance.told")])
     if rescaling:

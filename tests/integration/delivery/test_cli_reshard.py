@@ -91,4 +91,20 @@ def test_what_cannot_be_is_refused_in_words(
 def test_a_delivery_that_is_not_there_has_no_targets(own_log: penstock.Log) -> None:
     found = run(own_log, "delivery", "reshard", "d", "--to", "sqlite:///a.db")
 
-    assert "no delivery d" in found.stderr
+    assert "no delivery d: the log has no deliveries" in found.stderr
+
+
+def test_how_to_start_it_from_then_on_is_printed_as_it_is_to_be_typed(
+    own_log: penstock.Log, result: ChangingResult, tmp_path: Path
+) -> None:
+    """Its name, which may have been made of a target that it has no more; addresses with users."""
+    a, b = (f"sqlite:///{tmp_path / name}.db" for name in "ab")
+    with player(own_log, tmp_path, "--query", QUERY, "--to", a):
+        wait_until(lambda: list_deliveries(own_log.client) != [])
+    [(found, _)] = list_deliveries(own_log.client)
+
+    close = run(own_log, "delivery", "reshard", f"{found.name}s", "--to", b)
+    done = run(own_log, "delivery", "reshard", found.name, "--to", b)
+
+    assert f"did you mean {found.name}?" in close.stderr
+    assert f"  --name {found.name}\n  --to {b}\n" in done.stdout

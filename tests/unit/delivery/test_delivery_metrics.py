@@ -17,9 +17,10 @@ def samples(text: str) -> dict[str, str]:
 def test_counters_lag_and_every_shard_are_there() -> None:
     well = TargetFacts(0, Link.OPEN, State.NORMAL, Lsn(9), 10, 1, 3, 2, None, 0.0, None)
     away = TargetFacts(1, Link.CLOSED, State.SUSPENDED, None, 0, 0, 4, 1, "away", 20.0, None)
+    gone = TargetFacts(2, Link.RETIRED, State.NORMAL, Lsn(3), 0, 0, 0, 0, None, 0.0, None)
     metrics = DeliveryMetrics(rows=7)
 
-    text = player_text(metrics, [well, away], position=5, now=32.5, lag=Lag(12, 1.5))
+    text = player_text(metrics, [well, away, gone], position=5, now=32.5, lag=Lag(12, 1.5))
 
     assert text.endswith("# EOF\n")
     found = samples(text)

@@ -161,7 +161,13 @@ def test_few_rows_say_nothing() -> None:
     assert advised([few] * 20) == []
     balancer = Balancer()
     assert balancer.by_hand(spec_of(), few) is None and "too few" in str(balancer.told)
-    assert balancer.by_hand(spec_of(), {}) is None
+    assert balancer.by_hand(spec_of(), {}) is None and "ask again" in str(balancer.told)
+
+
+def test_a_query_with_one_task_is_told_that_there_is_nothing_to_balance() -> None:
+    balancer = Balancer()
+    assert balancer.by_hand(spec_of(1), SKEWED) is None
+    assert "nothing to balance: no stage has several tasks" in str(balancer.told)
 
 
 def test_by_hand_nothing_has_to_last_and_it_is_off_by_default() -> None:

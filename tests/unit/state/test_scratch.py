@@ -24,7 +24,7 @@ from penstock.state import scratch
 from penstock.state.int_index import IntIndex
 from penstock.state.memory import MemoryState
 from penstock.state.room import MEMORY
-from penstock.state.scratch import Scratch
+from penstock.state.scratch import Scratch, choose_folder, is_in_memory
 
 KEYS = pa.schema([("k", pa.int64())])
 
@@ -276,7 +276,7 @@ def test_a_table_of_many_keys_is_the_same_when_all_of_it_was_let_go(room: Scratc
 def test_nothing_is_left_of_a_process_that_was_killed(tmp_path: Path) -> None:
     program = f"""
 import os, numpy
-from penstock.state.scratch import Scratch
+from penstock.state.scratch import Scratch, choose_folder, is_in_memory
 array = Scratch(0, {str(tmp_path)!r}, small_bytes=1).zeros(1000, numpy.int64)
 array[:] = 1
 os.kill(os.getpid(), 9)
@@ -294,3 +294,19 @@ def test_groups_of_rows_are_the_same_by_hash_and_by_marks(slots: list[int]) -> N
 
     for one, other in zip(found, marked.split(np.array(slots)), strict=True):
         assert one.tolist() == other.tolist()
+
+
+def test_a_folder_in_memory_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scratch, "is_in_memory", lambda folder: folder == "/proc")
+    assert choose_folder(["", "/is/not/there", "/proc", "/"]) == "/"
+    assert not caplog.records
+    assert choose_folder(["", "/proc"]) == "/proc"
+    assert "gains nothing: /proc is in memory" in caplog.text
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no file system in memory here")
+def test_what_is_in_memory_is_known() -> None:
+    assert is_in_memory("/dev/shm")
+    assert not is_in_memory("/proc")

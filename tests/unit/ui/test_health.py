@@ -109,6 +109,7 @@ def test_a_key_that_is_in_most_rows_is_told_from_a_slow_function() -> None:
     found = health(skewed((0, 0), 0.99, 0), skewed((9_500, 500), 0.99, 1))
     assert "takes 95 % of the rows" in found["title"]
     assert "fair share were 50 %" in found["title"]
+    assert "penstock query balance hot" in found["problems"][0]["do"]
     assert "More workers do not help" in found["problems"][0]["do"]
 
 

@@ -330,6 +330,10 @@ def test_why_virtual_nodes_moved_or_not_is_shown() -> None:
     told = "even: the busiest task of a stage takes 1.10 times the mean"
     page = page_of(some_facts(a_query(a_progress(balance={"told": told}))))
     assert ["balance", [told, told, "progress.balance.told"]] in page["query"]["head"]
+    why = "by hand: the busiest task of stage 1 took 2.0 times the mean"
+    moved = page_of(some_facts(a_query(a_progress(balance={"told": None, "last": {"why": why}}))))
+    figure = [why, why, "progress.balance.last.why"]
+    assert ["balanced last", figure] in moved["query"]["head"]
 
 
 def test_a_suspended_query_is_shown_as_one_and_its_tasks_are_to_blame_for_nothing() -> None:
