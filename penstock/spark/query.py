@@ -263,7 +263,7 @@ class StreamingQuery:
     def explain(self) -> None:
         """Print how the query runs."""
         text = explain(self._spec.query, self._coordinator.spec.tasks)
-        if self.isActive and self._coordinator.is_suspended:
+        if self._coordinator.is_suspended and self.isActive:
             text += f"\n{_SUSPENDED}\n"
         if self._spec.settings.state_memory is not None:
             text += f"\n{told_in_memory(self._spec.query)}\n"
