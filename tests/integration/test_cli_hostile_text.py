@@ -276,7 +276,8 @@ def test_a_plan_is_explained_without_what_its_names_would_do(
     rows = pa.schema([pa.field(NAME, pa.int64()), pa.field("b", pa.int64())])
     query = StreamingQuery.__new__(StreamingQuery)
     query._spec = spec_of(count_by(scan(schema=rows), 0))
-    query._coordinator = SimpleNamespace(spec=query._spec, is_suspended=False)  # type: ignore[assignment]
+    coordinator: Any = SimpleNamespace(spec=query._spec, is_suspended=False)
+    query._coordinator = coordinator
 
     query.explain()
 
