@@ -33,7 +33,15 @@ from penstock.delivery.remote.hosts import Hosts
 from penstock.delivery.resharding import Resharding, Wanted, reshard
 from penstock.delivery.routing import WEIGHT, first_route
 from penstock.delivery.targets import open_target
-from penstock.errors import BadRequest, Forbidden, NotFound, PenstockError, Refused, Trimmed
+from penstock.errors import (
+    BadFormat,
+    BadRequest,
+    Forbidden,
+    NotFound,
+    PenstockError,
+    Refused,
+    Trimmed,
+)
 from penstock.ids import Lsn
 from penstock.protocol.deliveries import RegisteredDelivery
 from penstock.protocol.names import check_delivery_name, deliver_key, query_key
@@ -319,7 +327,7 @@ def _known_name(log: Log, wanted: RegisteredDelivery) -> str:
         return wanted.name
     try:
         known = list_deliveries(log.client)
-    except Forbidden:  # a token that is for some deliveries: who has it names them
+    except (Forbidden, BadFormat):  # a token for some deliveries, or one of a newer program
         return wanted.name
     for one, _ in known:
         is_ours = (one.stream, one.query, one.table) == (wanted.stream, wanted.query, wanted.table)
