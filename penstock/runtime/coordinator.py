@@ -86,7 +86,7 @@ from penstock.runtime.node_rates import ByNode, NodeRates, tell_nodes
 from penstock.runtime.progress import Rates, make_progress, settled_positions
 from penstock.runtime.registry import decode_query, encode_query
 from penstock.runtime.report_size import fitted
-from penstock.runtime.run_errors import advise, explain, why_not_now
+from penstock.runtime.run_errors import advise, check_wanted, explain, why_not_now
 from penstock.runtime.run_facts import tell_balanced, tell_run, tell_suspended
 from penstock.runtime.spec import QuerySpec, rescaled_tasks
 from penstock.runtime.succession import (
@@ -115,8 +115,6 @@ EXCEPTION_MAX = 10_000
 GATHER_SECONDS = 10.0
 #: How long workers may take to make ready for the next tasks, before these begin from the store.
 PREPARE_SECONDS = 60.0
-#: No query has more workers.
-WORKERS_MAX = 1000
 #: How long workers may take to say goodbye.
 FINISH_SECONDS = 15.0
 
@@ -721,12 +719,7 @@ class Coordinator:
         """
         if self.core.is_over:
             raise BadRequest(f"query {self.spec.name} is being stopped: start it with so many")
-        replicas = self.spec.settings.replicas
-        if workers != 0 and not replicas < workers <= WORKERS_MAX:
-            raise BadRequest(
-                f"workers={workers} with replicas={replicas}: {replicas + 1} to {WORKERS_MAX} "
-                "allowed, or 0 to suspend it"
-            )
+        check_wanted(workers, self.spec.settings.replicas)
         self.on_workers(workers)
         self.core.expect(workers)
         self.ask_to_rescale(workers)

@@ -1,14 +1,17 @@
-"""Why a run of a query could not begin, or ended, in words for its user."""
+"""Why a run of a query could not begin, or ended, or refuses something, in words for its user."""
 
 from __future__ import annotations
 
 import logging
 
-from penstock.errors import Fenced, GuardFailed, PenstockError, QueryFailed
+from penstock.errors import BadRequest, Fenced, GuardFailed, PenstockError, QueryFailed
 from penstock.plain_text import plain
 from penstock.runtime.spec import Settings
 
 logger = logging.getLogger(__name__)
+
+#: No query has more workers.
+WORKERS_MAX = 1000
 
 
 def explain(query: str, error: Exception) -> PenstockError:
@@ -23,6 +26,15 @@ def explain(query: str, error: Exception) -> PenstockError:
         return error
     logger.error("query=%s coordinator failed", query, exc_info=error)
     return QueryFailed(plain(f"the coordinator failed: {error!r}"))
+
+
+def check_wanted(workers: int, replicas: int) -> None:
+    """Raise BadRequest unless a query can run with so many workers, or none."""
+    if workers != 0 and not replicas < workers <= WORKERS_MAX:
+        raise BadRequest(
+            f"workers={workers} with replicas={replicas}: {replicas + 1} to {WORKERS_MAX} "
+            "allowed, or 0 to suspend it"
+        )
 
 
 def why_not_now(query: str, *, is_suspended: bool) -> str:
