@@ -502,11 +502,8 @@ def test_lag_is_told_while_rows_wait(spark: Any, log: penstock.Log, tmp_path: Pa
     brake = tmp_path / "brake"
     brake.touch()
 
-    def slow(n: int) -> int:
-        time.sleep(0.2 if brake.exists() else 0)
-        return n
-
-    frame = source.df(spark).select(F.udf(slow, "long")("n"))
+    slow = F.udf(lambda n: time.sleep(0.2 if brake.exists() else 0) or n, "long")
+    frame = source.df(spark).select(slow("n"))
     with running(frame, to="lag_out", mode="append", workers=1) as query:
         query.processAllAvailable()
         began, count = time.monotonic(), 0
