@@ -189,16 +189,15 @@ def _start(session: Session) -> None:
 def _served(place: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "penstock.cli.main", "ui", "--dir", str(place)]
     command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "warning"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        if not line:
-            raise Unavailable("`penstock ui` did not start: what it said last is above")
-        yield str(json.loads(line)["url"])
-    finally:
-        server.terminate()
-        server.wait(30)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            if not line:
+                raise Unavailable("`penstock ui` did not start: what it said last is above")
+            yield str(json.loads(line)["url"])
+        finally:
+            server.terminate()
 
 
 def _look(place: Path, url: str, commands: Connection) -> None:
