@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.oracle import assert_expressions, assert_fails, session_setting
+from harness.oracle import assert_expressions, assert_fails, assert_same, session_setting
 
-from penstock.testing.oracle import Failed, plan_streaming, run_ours
+from penstock.testing.oracle import Failed, Frames, plan_streaming, run_ours
 
 _TEXTS = {
     "number": [
@@ -380,3 +380,15 @@ def test_a_time_without_a_date_fails_because_it_means_today(spark: Any) -> None:
     )
 
     assert run_ours(planned, tables, random.Random(0)) == Failed("UNREPEATABLE_CAST")
+
+
+def test_a_filter_of_its_own_keeps_spark_from_a_cast_that_fails(spark: Any) -> None:
+    """Equality is asked of no row whose other side is null. From rows of Python, Spark would
+    compute both sides before it finds that."""
+    rows = pa.table({"d": pa.array([1e12]), "s": pa.array([None], pa.string())})
+
+    def build(frames: Frames) -> Any:
+        return frames["t"].where("cast(d AS int) = try_cast(s AS int)")
+
+    with session_setting(spark, "spark.sql.ansi.enabled", "true"):
+        assert_same(spark, build, {"t": rows})
