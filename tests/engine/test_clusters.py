@@ -92,6 +92,7 @@ def test_a_query_runs_on_executors_of_a_local_cluster(tmp_path: Path) -> None:
     check(run_script("local-cluster[2,1,1024]", tmp_path / "log"))
 
 
+@pytest.mark.soak
 def test_a_query_runs_on_a_standalone_cluster_of_the_pip_package(tmp_path: Path) -> None:
     with standalone_cluster(tmp_path) as master:
         check(run_script(master, tmp_path / "log"))

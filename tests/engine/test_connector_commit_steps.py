@@ -166,7 +166,7 @@ def test_two_faults_and_the_batch_a_third_time_have_one_effect(
     places: Places, kind: type[Query]
 ) -> None:
     """Some pairs; a soak takes all."""
-    check_two_faults(places, kind, 0.03)
+    check_two_faults(places, kind, 0.015)
 
 
 @pytest.mark.soak

@@ -291,6 +291,7 @@ def in_a_thread(run: Callable[[], Any]) -> Any:
         return pool.submit(run).result()
 
 
+@pytest.mark.soak  # what Spark may change one day, and ten seconds
 def test_a_thread_in_which_spark_finds_no_sink_can_be_registered(
     spark: Any, own_log: penstock.Log, rows: penstock.Stream, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def word_counts(lines: Any) -> Any:
     return words.groupBy("word").count()
 
 
+@pytest.mark.soak
 def test_word_count_in_complete_mode(
     spark: Any, log: penstock.Log, lines: penstock.Stream, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_windowed_count_with_a_watermark(
     assert_equal(found, expected, "windows")
 
 
+@pytest.mark.soak
 def test_stream_static_join(
     spark: Any, log: penstock.Log, words: penstock.Stream, tmp_path: Path
 ) -> None:
@@ -256,6 +258,7 @@ def test_real_time_query_then_micro_batches_then_batch(
 # ---- docs/spark.md
 
 
+@pytest.mark.soak
 def test_three_streams_of_one_batch_are_written_together(
     spark: Any, log: penstock.Log, tmp_path: Path
 ) -> None:
@@ -279,6 +282,7 @@ def test_three_streams_of_one_batch_are_written_together(
     assert len(places[0]) == batches
 
 
+@pytest.mark.soak
 def test_spark_s_own_sources_and_sinks_with_ours(
     spark: Any, log: penstock.Log, tmp_path: Path
 ) -> None:

@@ -201,6 +201,7 @@ def compiled(spark: Any) -> Iterator[None]:
         yield
 
 
+@pytest.mark.soak
 def test_a_million_rows(spark: Any, log: penstock.Log, tmp_path: Path) -> None:
     """Written, copied by a streaming query and read twice; every value counts in the sum of hashes.
 

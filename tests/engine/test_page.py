@@ -405,6 +405,7 @@ def test_what_is_typed_stays_while_figures_move_and_is_what_is_asked_for(
     assert [(type(one), getattr(one, "workers", None)) for one in said] == [(Rescale, 5)]
 
 
+@pytest.mark.soak
 def test_a_log_that_is_down_is_said_to_be_and_comes_back_by_itself(
     own_log: penstock.Log, tmp_path: Path
 ) -> None:

@@ -105,7 +105,13 @@ def test_a_query_is_scaled_to_zero_and_back(
         assert (query.lastProgress or {})["workersWanted"] == 2, "as its start says"
 
 
-@pytest.mark.parametrize("build", [counts, windows], ids=["counts", "windows"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(counts, id="counts", marks=pytest.mark.soak),
+        pytest.param(windows, id="windows"),
+    ],
+)
 def test_a_query_is_started_again_with_another_number_of_workers(
     spark: Any, log: penstock.Log, build: Any
 ) -> None:

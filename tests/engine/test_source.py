@@ -243,6 +243,7 @@ def test_filters_on_place_and_time_narrow_what_is_read(spark: Any, log: penstock
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.soak
 def test_a_million_rows_and_an_empty_stream(spark: Any, log: penstock.Log, tmp_path: Path) -> None:
     from pyspark.sql.functions import count
     from pyspark.sql.functions import sum as total

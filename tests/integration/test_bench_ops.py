@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from penstock_bench import group_functions, small, start
 from penstock_bench.ops import BATCH_SIZES, SCENARIOS, OpsBenchSizes, run_bench
 
 
+@pytest.mark.soak
 def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:
     said: list[str] = []
     report = run_bench(OpsBenchSizes(rows=10_000, rounds=1, memory_keys=10_000), said.append)
@@ -22,6 +24,7 @@ def test_every_scenario_is_measured_beside_spark(spark: Any) -> None:
     assert len(said) == len(SCENARIOS) + 2
 
 
+@pytest.mark.soak
 def test_every_query_is_measured_in_small_batches(spark: Any) -> None:
     report = small.run_bench(small.QUICK, lambda _: None)
     assert list(report.figures) == ["q1, 50 events a batch", "q8, 50 events a batch"]

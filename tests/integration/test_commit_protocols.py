@@ -144,18 +144,9 @@ def feed_and_kill(log: penstock.Log, cluster: Cluster, spec: QuerySpec, kills: i
         producer.close()
 
 
-@pytest.mark.parametrize(
-    ("shape", "protocol"),
-    [
-        ("count", "transaction"),
-        ("join", "aligned"),
-        *(
-            pytest.param(shape, protocol, marks=pytest.mark.soak)
-            for shape in ("count", "window", "join")
-            for protocol in ("transaction", "aligned")
-        ),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("shape", ["count", "window", "join"])
+@pytest.mark.parametrize("protocol", ["transaction", "aligned"])
 def test_kills_change_nothing(
     log: penstock.Log, tmp_path: Path, shape: str, protocol: ProtocolName
 ) -> None:

@@ -52,7 +52,7 @@ MARK = 7
 KEY = SegmentKey("main", 0)
 SEGMENT = Segment(SegmentId(0), Epoch(1), Lsn(0), (Ensemble(BlockId(0), NODES),), 3, 2)
 #: States of the larger scope that every run visits; a long run visits as many as it has time for.
-STATES_MAX = 40_000
+STATES_MAX = 15_000
 SOAK_STATES_MAX = 3_000_000
 
 
@@ -336,7 +336,7 @@ class Search:
     recoverers: int = 1
     fencing_reads: bool = True
     losses: int = 1
-    states_max: int = STATES_MAX
+    states_max: int = SOAK_STATES_MAX
     states: int = 0
     sealed: set[int] = field(default_factory=set)
     found: tuple[Step, ...] | None = None
@@ -385,7 +385,7 @@ def test_one_recoverer_never_seals_below_what_was_acknowledged() -> None:
 
 def test_two_recoverers_never_seal_below_what_was_acknowledged() -> None:
     """As many orders as fit: two blocks, two recoverers, one lost fence."""
-    search = Search(recoverers=2).run()
+    search = Search(recoverers=2, states_max=STATES_MAX).run()
 
     assert search.found is None, f"{search.problem}: {search.found}"
     assert search.states >= STATES_MAX

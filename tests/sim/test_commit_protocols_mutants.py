@@ -1,7 +1,8 @@
 """Proof that the simulation of transactions and aligned checkpoints can fail.
 
 Each mutant is one plausible mistake in a protocol, its coordinator or what readers keep. The output
-says by which law each was caught.
+says by which law each was caught. Nobody but a benchmark runs these protocols, so these are of the
+long runs; worlds without mutants run always (test_commit_protocols_swarm.py).
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from penstock.runtime.coordinator_core import CoordinatorCore
 from penstock.runtime.task import Task
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 
+pytestmark = pytest.mark.soak
 Patch = pytest.MonkeyPatch
 
 DEADLY: dict[str, Any] = {"mean_ms": {Fault.KILL: 90, Fault.PAUSE: 150}, "odds": {Fault.LATE: 0.1}}
@@ -494,7 +496,6 @@ RARE = mutants(
 )
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("mutant", RARE, ids=lambda mutant: mutant.name)
 def test_the_world_catches_in_the_end(
     mutant: Mutant, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]

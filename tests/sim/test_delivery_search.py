@@ -50,6 +50,7 @@ def test_a_zombie_and_its_successor_deliver_once_and_in_order(
     assert found.states > 100_000
 
 
+@pytest.mark.soak
 def test_a_fault_in_addition_in_a_shorter_log(capsys: pytest.CaptureFixture[str]) -> None:
     found = search(Scope(log=LOG[:2], delays=0), capsys)
 
@@ -84,7 +85,7 @@ def test_whatever_befalls_a_player_or_its_targets_all_get_to_the_end(
 # ---- other shards: a row moves from one target to another
 
 
-@pytest.mark.parametrize("players", [1, 2])
+@pytest.mark.parametrize("players", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_rows_that_move_are_in_one_table_and_all_get_to_the_end(
     players: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

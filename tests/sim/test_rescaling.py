@@ -145,7 +145,7 @@ def die_at(steps: Sequence[int], victim: str, workers: int) -> None:
 
 VICTIMS = ("driver", "log", "0", "1")
 all_victims = pytest.mark.parametrize("victim", VICTIMS)
-both_ways = pytest.mark.parametrize("workers", [1, 3])
+both_ways = pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 3])
 
 
 @both_ways

@@ -253,7 +253,7 @@ def flip(path: Path, rng: random.Random, count: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("part", ["segments", "journal"])
+@pytest.mark.parametrize("part", ["segments", pytest.param("journal", marks=pytest.mark.soak)])
 async def test_flipped_bits_of_one_replica_are_never_read(tmp_path: Path, part: str) -> None:
     """Wherever a bit flips on one disk, readers are given the bytes of another replica."""
     print(f"seed {SEED}")

@@ -42,7 +42,10 @@ def said(run: Stand) -> str:
     return run.errors.read_text()[-2000:] if run.errors.exists() else ""
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "multiset"])
+@pytest.mark.parametrize(
+    "keyed",
+    [pytest.param(True, id="keyed"), pytest.param(False, id="multiset", marks=pytest.mark.soak)],
+)
 def test_tables_are_the_result_at_their_positions_whatever_is_killed(
     tmp_path: Path, postgres: PostgresServer, keyed: bool
 ) -> None:

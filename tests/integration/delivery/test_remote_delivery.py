@@ -42,7 +42,10 @@ def position_of(path: Path) -> int:
         return 0
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "protocol",
+    [pytest.param(one, marks=pytest.mark.soak) if one == "grpc" else one for one in PROTOCOLS],
+)
 def test_hosts_that_are_killed_lose_and_repeat_nothing(
     module_log: penstock.Log, protocol: str, tmp_path: Path
 ) -> None:

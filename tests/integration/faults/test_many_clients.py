@@ -1,6 +1,6 @@
 """Ten writers and ten readers at once, with every operation written down and checked.
 
-`make test` runs it for 20 seconds, `make soak` for a minute or more; PENSTOCK_LOAD_SECONDS sets any
+`make test` runs it for 10 seconds, `make soak` for a minute or more; PENSTOCK_LOAD_SECONDS sets any
 other length.
 """
 
@@ -25,7 +25,7 @@ from penstock.log.client.client import AsyncLog
 SEED = 20260606
 WRITERS = 10
 READERS = 10
-LOAD_SECONDS = float(os.environ.get("PENSTOCK_LOAD_SECONDS", "20"))
+LOAD_SECONDS = float(os.environ.get("PENSTOCK_LOAD_SECONDS", "10"))
 
 
 def tags_of(number: int) -> tuple[str, ...] | None:

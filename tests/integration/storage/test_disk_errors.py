@@ -159,8 +159,8 @@ def test_the_workload_is_long_enough_and_holds_every_operation() -> None:
     ("error", "partly", "lasting"),
     [
         pytest.param(errno.EIO, False, False, id="EIO once"),
-        pytest.param(errno.EIO, True, False, id="EIO once, half done"),
-        pytest.param(errno.ENOSPC, False, True, id="ENOSPC from then on"),
+        pytest.param(errno.EIO, True, False, id="EIO once, half done", marks=pytest.mark.soak),
+        pytest.param(errno.ENOSPC, False, True, id="ENOSPC from then on", marks=pytest.mark.soak),
         pytest.param(errno.ENOSPC, True, True, id="ENOSPC from then on, half done"),
     ],
 )
