@@ -63,6 +63,8 @@ class Driver:
         self._app: str | None = None
         #: Queries that stopped by themselves, and why.
         self.failures: list[dict[str, Any]] = []
+        #: The most that they said of the state of each, in bytes.
+        self.state_bytes: dict[str, int] = {}
         threading.Thread(target=self._read, name="driver-output", daemon=True).start()
 
     def _read(self) -> None:
@@ -75,6 +77,8 @@ class Driver:
                 self._app = found["app"]
             if found["event"] == "failed":
                 self.failures.append(found)
+            elif found["event"] == "state":
+                self.state_bytes[found["query"]] = found["bytes"]
             else:
                 self._lines.put(found)
         self._lines.put({"event": "ended"})
@@ -249,6 +253,10 @@ class Stand:
     @property
     def failures(self) -> list[dict[str, Any]]:
         return [failure for driver in self._drivers for failure in driver.failures]
+
+    def most_state_bytes(self, query: str) -> int:
+        """Of all drivers."""
+        return max(driver.state_bytes.get(query, 0) for driver in self._drivers)
 
     @property
     def driver(self) -> Driver:

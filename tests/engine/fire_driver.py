@@ -27,6 +27,8 @@ from penstock_bench.nexmark.generator import Generator
 import penstock
 from penstock.testing.oracle import assert_equal, run_spark
 
+IS_MAPPED = os.environ.get("PENSTOCK_STATE") == "mapped"
+
 
 def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
@@ -66,19 +68,25 @@ def start_all(spark: Any, log: Any, options: argparse.Namespace) -> dict[str, An
             checkpoints=str(options.checkpoints),
             checkpoint_interval=2.0,
             # Of so small a bound nearly all of the state is on disk.
-            state_memory=1 if os.environ.get("PENSTOCK_STATE") == "mapped" else None,
-            replicas=1 if name in ("q5", "words", "nbq8") else 0,
+            state_memory=1 if IS_MAPPED else fire.ALL[name].state_memory,
+            replicas=1 if name in ("q5", "words", "nbq8", "nbq8_large") else 0,
         )
         for name in options.queries.split(",")
     }
 
 
 def watch(queries: dict[str, Any]) -> None:
-    """Say it when a query stops by itself: it never should."""
+    """Say it when a query stops by itself: it never should. And how large its state was at most."""
     told: set[str] = set()
+    largest = dict.fromkeys(queries, 0)
     while True:
         time.sleep(0.1)
         for name, query in queries.items():
+            states = (query.lastProgress or {}).get("stateOperators", [])
+            size = sum(state["memoryUsedBytes"] for state in states)
+            if size > 1.1 * largest[name]:
+                largest[name] = size
+                say(event="state", query=name, bytes=size)
             error = query.exception()
             if error is not None and name not in told:
                 told.add(name)

@@ -20,6 +20,7 @@ from penstock_bench.nexmark.queries import RHINO as RHINO_NAMES
 from penstock_bench.nexmark.queries.joins import q3
 from penstock_bench.nexmark.queries.windows import q5, q8
 
+from penstock.limits import MIB
 from penstock.plan.nodes import Mode
 
 LINES = pa.schema([("line", pa.string())])
@@ -28,6 +29,8 @@ STREAMS = {"persons": model.PERSON, "auctions": model.AUCTION, "bids": model.BID
 PARAMETERS = Parameters(seed=7, events_per_s=500)
 #: Hours of event time within minutes, so that Rhino's windows of 4 and 12 h close.
 RHINO_PARAMETERS = replace(rhino_parameters(), events_per_s=0.2)
+#: Nearly all events within one window of 12 h, so that what it keeps only grows; large rows.
+LARGE_PARAMETERS = replace(rhino_parameters(state_scale=4), events_per_s=20)
 #: One line of words per so many events.
 EVENTS_PER_LINE = 10
 WORDS = 400
@@ -57,6 +60,8 @@ class FireQuery:
     mode: Mode
     #: Rows come in the order of their times, so that none is late.
     has_watermark: bool = False
+    #: As `start` takes it.
+    state_memory: int | None = None
 
     def build_streaming(self, frames: Frames) -> Any:
         if self.has_watermark:
@@ -80,11 +85,17 @@ RHINO = {
     name: FireQuery(_site(NEXMARK[name].build), "append", has_watermark=True)
     for name in RHINO_NAMES
 }
-ALL = QUERIES | RHINO
+#: With state of many times the memory that its workers may have for it.
+LARGE = {
+    "nbq8_large": replace(RHINO["nbq8"], state_memory=MIB),
+}
+ALL = QUERIES | RHINO | LARGE
 
 
 def parameters_of(names: Iterable[str]) -> Parameters:
     """Of what feeds these queries."""
+    if LARGE.keys() & {*names}:
+        return LARGE_PARAMETERS
     return RHINO_PARAMETERS if RHINO.keys() & {*names} else PARAMETERS
 
 
