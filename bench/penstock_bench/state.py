@@ -103,6 +103,9 @@ class StateFigures:
     still_ms: float = 0.0
     usual_ms: float = 0.0
     resume_ms: float = 0.0
+    #: The first commit after it, of rows of random keys; and until all rows were in memory.
+    first_commit_ms: float = 0.0
+    all_read_ms: float = 0.0
     resumed_rows: int = 0
 
 
@@ -297,11 +300,27 @@ async def _measure(
             found.files = len(_files(task, host))
             found.restore_bytes = sum(line.bytes for line in _files(task, host))
         say("resuming")
+        began = time.monotonic()
         async with running(log, spec, host) as task:
             while not task.resume_ms:
                 await asyncio.sleep(0.001)
             found.resume_ms = round(task.resume_ms, 1)
+            await _first_commit(log, task, found)
+            while task.report()["state_rows_unread"]:
+                await asyncio.sleep(0.01)
+            found.all_read_ms = round((time.monotonic() - began) * 1000, 1)
             found.resumed_rows = task.report()["state_rows"]
+
+
+async def _first_commit(log: AsyncLog, task: Task, found: StateFigures) -> None:
+    """How long rows of some random keys take, once it reads on."""
+    began = time.monotonic()
+    keys = np.random.default_rng(2).integers(0, found.state_rows, _CHANGE_ROWS)
+    number = -1 if task.last_marker is None else task.last_marker.number
+    await append(log, keys, _CHANGE_ROWS)
+    while task.last_marker is None or task.last_marker.number <= number:
+        await asyncio.sleep(0.001)
+    found.first_commit_ms = round((time.monotonic() - began) * 1000, 1)
 
 
 async def caught_up(log: AsyncLog, task: Task) -> None:

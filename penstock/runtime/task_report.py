@@ -106,6 +106,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "lane_rows": _by_node,
     "state_rows": _count,
     "state_bytes": _count,
+    "state_rows_unread": _count,
     "checkpoint_lsn": _count,
     "checkpoint_at_ms": _number,
     "checkpoint_bytes": _count,
