@@ -193,7 +193,7 @@ class MemoryTable:
             return  # all are here
         keys = rows.columns[: len(self._keys)]
         is_wanted = (self._find(keys) < 0) & ~unread.is_gone(keys)
-        self._set(rows if is_wanted.all() else rows.filter(pa.array(is_wanted)))
+        self._take_in(rows if is_wanted.all() else rows.filter(pa.array(is_wanted)))
 
     def brought(self, unread: Unread, node: int) -> None:
         """All rows of a virtual node were."""
@@ -210,7 +210,17 @@ class MemoryTable:
             mask = pa.array(absent)
             rows = self._unread.find([key.filter(mask) for key in keys])
             if rows is not None:
-                self._set(rows)
+                self._take_in(rows)
+
+    def _take_in(self, rows: pa.RecordBatch) -> None:
+        """Rows that are not here. A slot that changed before it was free says nothing of them."""
+        had = self._index.next
+        self._set(rows)
+        if self._touched:
+            slots = self._find(rows.columns[: len(self._keys)])
+            reused = slots[slots < had]
+            if len(reused):
+                self._touched = [old[~np.isin(old, reused)] for old in self._touched]
 
     def _bring_all(self) -> None:
         """For who asks for more than some keys."""
