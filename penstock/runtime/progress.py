@@ -245,9 +245,9 @@ def source_position(spec: QuerySpec, reports: Mapping[TaskId, Report], stream: s
 _TASK_FACTS = (
     "worker", "instance", "is_running", "reported_at_ms", "committed_position", "committed_at_ms",
     "commits_ever", "rows_in", "rows_out", "rows_late", "dead_letters", "virtual_nodes",
-    "state_rows", "state_bytes", "checkpoint_lsn", "checkpoint_at_ms", "checkpoint_bytes",
-    "checkpoint_ms", "checkpoints", "checkpoint_failures", "checkpoint_error", "resume_ms",
-    "from_standby", "source_bytes", "rows_waiting",
+    "state_rows", "state_bytes", "state_rows_unread", "checkpoint_lsn", "checkpoint_at_ms",
+    "checkpoint_bytes", "checkpoint_ms", "checkpoints", "checkpoint_failures", "checkpoint_error",
+    "resume_ms", "from_standby", "source_bytes", "rows_waiting",
 )  # fmt: skip
 
 

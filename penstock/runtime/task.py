@@ -34,8 +34,9 @@ from penstock.runtime.standby import ROWS_BESIDE, Standby, StateCopy
 from penstock.runtime.task_core import Poisoned, TaskCore, check_marker
 from penstock.state.api import Change
 from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
+from penstock.state.memory_table import MemoryTable
 from penstock.state.stores.api import StateStore
-from penstock.state.unread import UnreadLost
+from penstock.state.unread import Unread, UnreadLost
 
 logger = logging.getLogger(__name__)
 
@@ -274,21 +275,24 @@ class Task:
         raise await self._failures_beside.get()
 
     async def _bring_rows(self) -> None:
-        """What was left in the files of the checkpoint: read by a thread, brought in in turns."""
+        """What was left in the files of the checkpoint."""
         for table in self.core.state.tables_unread():
-            unread = table.unread
-            for node in [] if unread is None else unread.nodes:
-                assert unread is not None
-                rows = await asyncio.to_thread(unread.read_node, node)
-                for first in range(0, 0 if rows is None else rows.num_rows, ROWS_BESIDE):
-                    assert rows is not None
-                    began = self._now()
-                    self.meter.begin()
-                    table.bring(unread, rows.slice(first, ROWS_BESIDE))
-                    self.meter.end()
-                    await asyncio.sleep(self._now() - began)  # half of the time is for batches
-                table.brought(unread, node)
+            assert table.unread is not None
+            await self._bring_rows_of(table, table.unread)
         await asyncio.Event().wait()
+
+    async def _bring_rows_of(self, table: MemoryTable, unread: Unread) -> None:
+        """Read by a thread, one virtual node after the other, and brought in in turns."""
+        for node in unread.nodes:
+            rows = await asyncio.to_thread(unread.read_node, node)
+            for first in range(0, 0 if rows is None else rows.num_rows, ROWS_BESIDE):
+                assert rows is not None
+                began = self._now()
+                self.meter.begin()
+                table.bring(unread, rows.slice(first, ROWS_BESIDE))
+                self.meter.end()
+                await asyncio.sleep(self._now() - began)  # half of the time is for batches
+            table.brought(unread, node)
 
     async def _read(self) -> None:
         core = self.core
