@@ -499,6 +499,7 @@ class Task:
             "state_rows": state_rows,
             "state_bytes": state_bytes,
             "state_rows_unread": core.state.rows_unread(),
+            **core.state.room.report(),
             "checkpoint_lsn": core.checkpoint_lsn,
             **self.checkpoint_counts.report(),
             "resume_ms": round(self.resume_ms, 1),
