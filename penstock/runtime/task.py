@@ -255,7 +255,10 @@ class Task:
         bringing = asyncio.ensure_future(self._bring_rows())
         loops = {reading, committing, ticking, watching, bringing}
         try:
-            await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in done:
+                if not loop.cancelled():
+                    loop.exception()  # it is raised below, once it is known what was appended
             # What was captured is appended to its end: its outcome must be known before this
             # instance resumes, for nothing would fence it.
             self._is_halting = True
@@ -283,6 +286,7 @@ class Task:
 
     async def _bring_rows_of(self, table: MemoryTable, unread: Unread) -> None:
         """Read by a thread, one virtual node after the other, and brought in in turns."""
+        table.expect(unread, await asyncio.to_thread(table.make_places, unread))
         for node in unread.nodes:
             rows = await asyncio.to_thread(unread.read_node, node)
             for first in range(0, 0 if rows is None else rows.num_rows, ROWS_BESIDE):

@@ -40,6 +40,7 @@ class MemoryTable:
         self.partition = partition
         self._keys = keys
         self._types = columns
+        self._room = room
         self._index = make_index(keys, room)
         self._columns = Columns(columns, room)
         #: Of rows with their keys.
@@ -186,6 +187,16 @@ class MemoryTable:
         """These rows belong to the table, which is empty."""
         assert self.may_wait and not len(self._index), "rows are left unread of an empty table"
         self._unread = unread if unread.nodes else None
+
+    def make_places(self, unread: Unread) -> Slots | None:
+        """For a thread: what is long to make of what these rows need."""
+        return None if self._room.is_bounded else self._index.make_places(unread.rows)
+
+    def expect(self, unread: Unread, places: Slots | None) -> None:
+        """All of these will be brought in; nobody is to wait then until there is room."""
+        if self._unread is unread:
+            self._index.expect(unread.rows, places)
+            self._columns.grow(self._index.next + unread.rows)
 
     def bring(self, unread: Unread, rows: pa.RecordBatch) -> None:
         """Rows that were read ahead: what is here counts, and what was deleted here is gone."""

@@ -17,6 +17,7 @@ from penstock.state import unread as unread_module
 from penstock.state.api import Change
 from penstock.state.checkpoint_store import CheckpointStore
 from penstock.state.fold import merge_changes
+from penstock.state.int_index import IntIndex
 from penstock.state.keys import key_objects
 from penstock.state.memory import MemoryState
 from penstock.state.memory_table import MemoryTable
@@ -163,6 +164,10 @@ class Ahead:
     def _run(self) -> Iterator[None]:
         table = self._table
         unread = table.unread
+        if unread is not None:
+            places = table.make_places(unread)
+            yield
+            table.expect(unread, places)
         for node in [] if unread is None else unread.nodes:
             assert unread is not None
             rows = unread.read_node(node)
@@ -210,6 +215,26 @@ def check_all(room: Room) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_answers_are_those_of_a_table_that_has_read_all(room: str) -> None:
     check_all(make_room(room))
+
+
+@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_index_that_expects_many_keys_keeps_those_that_it_has(name: str, width: int) -> None:
+    room, random = make_room(name), np.random.default_rng(1)
+    words = random.permutation(30_000)[:, None] * np.arange(1, width + 1)
+    index = IntIndex(width, room)
+    slots, _ = index.locate(words[:500])
+    index.forget(slots[:100])
+    made = index.make_places(30_000)
+    index.locate(words[500:900])  # they come while a thread makes places
+    index.expect(30_000, made)
+    assert index._places is made
+    assert (index.find(words[:100]) < 0).all()
+    assert (index.find(words[100:500]) == slots[100:]).all()
+    found, is_new = index.locate(words)
+    assert is_new.sum() == 30_000 - 800 and len(np.unique(found)) == len(index) == 30_000
+    assert index._places is made  # nothing was rebuilt on the way
+    assert (index.words(found) == words).all()
 
 
 # -- damage
