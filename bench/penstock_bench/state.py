@@ -8,7 +8,8 @@ pause   the longest time for which the task's event loop stood still while a che
         beside it the longest while none was: what its own work, and the machine, take anyway
 bytes   what a checkpoint of one changed key of a hundred writes, over what the whole state is in
         the same files; and, over all turns, bytes written per byte of increments (compaction)
-resume  a new instance, from its claim until it reads on; also with few keys
+resume  a new instance, from its claim until it reads on; also with few keys. Beside it its first
+        commit, of random keys, and how long until all rows of the checkpoint are in memory
 memory  rows at random beside RocksDB, and a state larger than its bound (state_memory.py)
 
 Law: the states before and after the resume have the same number of rows.
@@ -146,7 +147,10 @@ def judge(
     mean = statistics.fmean(found.turn_bytes)
     spread = f"{mean / 1e6:.2f} MB a turn, {least / 1e6:.2f} MB where nothing was merged"
     rows = f"{found.resumed_rows:,} rows of {found.state_rows:,}"
-    resumes = f"{found.resume_ms:.0f} ms, with {plan.few_keys:,} keys {of_few.resume_ms:.0f} ms"
+    resumes = (
+        f"{found.resume_ms:.0f} ms, with {plan.few_keys:,} keys {of_few.resume_ms:.0f} ms; first "
+        f"commit {found.first_commit_ms:.0f} ms, all rows read after {found.all_read_ms:.0f} ms"
+    )
     for check in (
         Check("checkpoint_pause", longest, PAUSE_MS_BAR, "at most", "ms", detail),
         Check("one_percent_writes", median / whole, SHARE_BAR, "at most", "x", wrote),
