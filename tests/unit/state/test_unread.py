@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,8 +18,9 @@ from simulation.pipeline.store import SimFolder
 from penstock.state import checkpoint_store, fold
 from penstock.state import unread as unread_module
 from penstock.state.api import Change
-from penstock.state.checkpoint_store import CheckpointStore
+from penstock.state.checkpoint_store import CheckpointRef, CheckpointStore
 from penstock.state.fold import merge_changes
+from penstock.state.folders import Folder, LocalFolder
 from penstock.state.int_index import IntIndex
 from penstock.state.keys import key_objects
 from penstock.state.memory import MemoryState
@@ -118,7 +122,7 @@ def actions(random: Random, count: int) -> list[tuple[str, list[int]]]:
 
 
 def checkpointed(
-    random: Random, room: Room, folder: SimFolder, width: int
+    random: Random, room: Room, folder: Folder, width: int
 ) -> tuple[CheckpointStore, Reference, list[Change]]:
     """A store of files, a checkpoint there, and what was changed after it."""
     files, store = CheckpointStore("memory", LOG, folder), Store(room, width)
@@ -248,7 +252,7 @@ def _flip(folder: SimFolder, path: str, at: int) -> None:
 
 def _first_section(files: CheckpointStore, reference: Reference) -> tuple[str, int]:
     """The oldest file, and a byte of rows of the table in it."""
-    ref = checkpoint_store.CheckpointRef.from_json(reference)
+    ref = CheckpointRef.from_json(reference)
     line = files.increments(ref)[0]
     file, found = files.open_file(line.path, line)
     file.close()
@@ -282,6 +286,21 @@ def test_files_that_are_deleted_meanwhile_are_read_to_the_end() -> None:
     lazy = restored(Store(make_room(ROOMS[0]), 2), files, reference, replayed)
     folder.files.clear()
     assert lazy.contents() == whole.contents()
+
+
+def test_files_of_a_disk_are_closed_once_all_is_read(tmp_path: Path) -> None:
+    def open_files() -> int:
+        there = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return sum(str(tmp_path) in os.readlink(link) for link in there)
+
+    folder = LocalFolder(str(tmp_path))
+    files, reference, replayed = checkpointed(Random(3), make_room(ROOMS[0]), folder, 1)
+    assert files.is_near and not open_files()
+    lazy = restored(Store(make_room(ROOMS[0]), 1), files, reference, replayed)
+    assert open_files() == len(files.increments(CheckpointRef.from_json(reference)))
+    shutil.rmtree(tmp_path)
+    assert lazy.contents()[0]
+    assert not lazy.state.rows_unread() and not open_files()
 
 
 def test_tables_that_are_asked_for_all_rows_and_keys_of_texts_do_not_wait() -> None:
